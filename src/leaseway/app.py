@@ -1,0 +1,355 @@
+"""What users write against: an app, its jobs, and the two ways in, submitting and working."""
+
+import asyncio
+import inspect
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from leaseway.domain.errors import BadValue, NoSuchJob, UnknownKind, UsageError
+from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.job import Job, Submitted
+from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind, name_of
+from leaseway.domain.options import (
+    NO_OPTIONS,
+    Seconds,
+    attempts_of,
+    duration_us,
+    lease_us_of,
+    options_of,
+    priority_of,
+    timeout_us_of,
+)
+from leaseway.domain.pace import WorkerSettings
+from leaseway.domain.retry import Backoff
+from leaseway.domain.schedule import Missed, Schedule
+from leaseway.domain.schedule import check as check_schedule
+from leaseway.flows.submit import Bound, batches, submit
+from leaseway.flows.worker import Worked, Worker
+from leaseway.ports.events import Events
+from leaseway.ports.store import Store
+from leaseway.telemetry.log import LogEvents
+from leaseway.wiring import store_at, world_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+RETENTION = timedelta(days=7)
+DEFAULT_BACKOFF = Backoff()
+
+
+class App:
+    """Jobs and the store they live in. Opening the store waits until the first submission or worker."""
+
+    def __init__(
+        self,
+        url: str = "sqlite:///leaseway.db",
+        *,
+        retention: timedelta = RETENTION,
+        key_retention: timedelta = RETENTION,
+        events: Events | None = None,
+    ) -> None:
+        self.url = url
+        self.kinds: dict[str, Kind] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self._keep_us = duration_us("retention", retention)
+        self._key_keep_us = duration_us("key_retention", key_retention)
+        self._events = LogEvents() if events is None else events
+        self._world = world_of(store_at(url), self._events)
+        self._is_open = False
+        self._pid = os.getpid()
+        self._portal: Portal | None = None
+
+    # -- declaring --------------------------------------------------------------------------------------------------
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> "JobHandle[P, R]": ...
+
+    @overload
+    def job(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        attempts: int = 5,
+        timeout: Seconds | None = None,
+        lease: Seconds = 15,
+        backoff: Backoff | float = DEFAULT_BACKOFF,
+        priority: int = 0,
+    ) -> "Callable[[Callable[P, R]], JobHandle[P, R]]": ...
+
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        attempts: int = 5,
+        timeout: Seconds | None = None,
+        lease: Seconds = 15,
+        backoff: Backoff | float = DEFAULT_BACKOFF,
+        priority: int = 0,
+    ) -> Any:
+        """Make a function a job: `@app.job` or `@app.job(queue="mail", attempts=3)`.
+
+        Durations are seconds or timedeltas. `timeout` ends an attempt, `lease` is how long a worker that died keeps
+        the job from others, `backoff` is the first pause after a failure or a whole `Backoff`.
+        """
+        defaults = Defaults(
+            queue=name_of("queue", queue),
+            attempts=attempts_of("attempts", attempts),
+            timeout_us=None if timeout is None else timeout_us_of("timeout", timeout),
+            lease_us=lease_us_of("lease", lease),
+            backoff=backoff if isinstance(backoff, Backoff) else Backoff(first_seconds=backoff),
+            priority=priority_of("priority", priority),
+        )
+
+        def register(function: Callable[..., Any]) -> JobHandle[..., Any]:
+            return self._register(function, name, defaults)
+
+        return register if function is None else register(function)
+
+    def cron(
+        self, expression: str, *, tz: str = "UTC", missed: str = "latest", name: str | None = None
+    ) -> "Callable[[JobHandle[P, R]], JobHandle[P, R]]":
+        """Submit a job at the times of a cron expression. Stands above `@app.job`; stands alone as well."""
+
+        def register(target: Any) -> Any:
+            handle = target if isinstance(target, JobHandle) else self.job(target)
+            self._schedule(handle.kind, expression, tz, missed, name or handle.kind.name)
+            return handle
+
+        return register
+
+    def bind(self, name: str, arguments: Mapping[str, Any], **options: Any) -> Bound:
+        """A job by its name, for callers that have no function at hand."""
+        kind = self.kinds.get(name)
+        if kind is None:
+            known = ", ".join(sorted(self.kinds)) or "none yet"
+            raise UnknownKind(f"there is no job named {name!r}; this app has: {known}")
+        return Bound(kind, kind.encode(arguments), options_of(options))
+
+    # -- submitting -------------------------------------------------------------------------------------------------
+
+    async def submit(self, job: Bound) -> Submitted:
+        """Submit one bound job."""
+        store = await self.store()
+        new = job.new(self._world.ids, self._key_keep_us)
+        return (await submit(store, [new], self._world.clock))[0]
+
+    async def submit_many(self, jobs: Iterable[Bound]) -> list[Submitted]:
+        """Submit bound jobs of any kinds, in transactions of up to 10,000; the answers come in their order."""
+        store = await self.store()
+        answers: list[Submitted] = []
+        for batch in batches(jobs):
+            new = [job.new(self._world.ids, self._key_keep_us) for job in batch]
+            answers += await submit(store, new, self._world.clock)
+        return answers
+
+    def submit_sync(self, job: Bound) -> Submitted:
+        return self.sync(self.submit(job))
+
+    def submit_many_sync(self, jobs: Iterable[Bound]) -> list[Submitted]:
+        return self.sync(self.submit_many(jobs))
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    async def find(self, job: JobId | str) -> Job | None:
+        """The record of a job, or None."""
+        return await (await self.store()).job(JobId(job))
+
+    async def wait(self, job: JobId | str, timeout: Seconds | None = None) -> Job:  # noqa: ASYNC109 - for the caller's ease
+        """The record of a job, as soon as it is done, failed or cancelled. TimeoutError: it was not in time."""
+        seconds = None if timeout is None else duration_us("timeout", timeout) / SECOND_US
+        store = await self.store()
+        async with asyncio.timeout(seconds):
+            while True:
+                record = await store.job(JobId(job))
+                if record is None:
+                    raise NoSuchJob(f"there is no job {job}; it may have been pruned")
+                if record.state.is_final:
+                    return record
+                await store.wait(0.25)
+
+    def wait_sync(self, job: JobId | str, timeout: Seconds | None = None) -> Job:
+        return self.sync(self.wait(job, timeout))
+
+    # -- working ----------------------------------------------------------------------------------------------------
+
+    async def run_worker(self, worker: Worker | None = None, **settings: Any) -> Worked:
+        """Work in the running event loop until drained. For programs that own their loop and their signals."""
+        await self.store()
+        return await (worker or self.worker(**settings)).run()
+
+    def worker(
+        self,
+        *,
+        concurrency: int = 20,
+        queues: Iterable[str] | None = None,
+        grace: Seconds = 30,
+        until_empty: bool = False,
+    ) -> Worker:
+        """A worker for the jobs of this app; `run_worker` starts it, its `drain` ends it."""
+        served = tuple(queues) if queues is not None else self.queues()
+        settings = WorkerSettings(
+            queues=served,
+            concurrency=concurrency,
+            grace_seconds=duration_us("grace", grace) / SECOND_US,
+            until_empty=until_empty,
+            keep_us=self._keep_us,
+            key_keep_us=self._key_keep_us,
+        )
+        return Worker(self._world, self.kinds, settings, tuple(self.schedules.values()))
+
+    def work(self, **settings: Any) -> Worked:
+        """Work until SIGTERM or SIGINT, then drain; a second signal hurries. Blocks; call it from the main thread."""
+        return asyncio.run(self._work(settings))
+
+    def queues(self) -> tuple[str, ...]:
+        """The queues that a worker of this app serves by default."""
+        return tuple(sorted({"default", *(kind.defaults.queue for kind in self.kinds.values())}))
+
+    # -- the store --------------------------------------------------------------------------------------------------
+
+    async def store(self) -> Store:
+        """The app's store, opened."""
+        if self._pid != os.getpid():
+            # Connections do not survive a fork: the child gets its own.
+            self._world = world_of(store_at(self.url), self._events)
+            self._pid, self._is_open, self._portal = os.getpid(), False, None
+        if not self._is_open:
+            await self._world.store.open()
+            self._is_open = True
+        return self._world.store
+
+    async def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            await self._world.store.close()
+            self._world = world_of(store_at(self.url), self._events)
+
+    async def __aenter__(self) -> "App":
+        await self.store()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def sync(self, call: Coroutine[Any, Any, T]) -> T:
+        """Wait for one of the async calls above, from code that is not async."""
+        if self._portal is None or self._pid != os.getpid():
+            self._portal = Portal()
+        return self._portal.wait_for(call)
+
+    def close_sync(self) -> None:
+        self.sync(self.close())
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _register(self, function: Callable[P, R], name: str | None, defaults: Defaults) -> "JobHandle[P, R]":
+        name = name or str(getattr(function, "__name__", ""))
+        if name in self.kinds:
+            raise UsageError(f"there are two jobs named {name!r}; give one of them another name=")
+        kind = self.kinds[name] = Kind(name, function, defaults)
+        return JobHandle(self, kind)
+
+    def _schedule(self, kind: Kind, expression: str, tz: str, missed: str, name: str) -> None:
+        if name in self.schedules:
+            raise UsageError(f"there are two schedules named {name!r}; give one of them another name=")
+        if missed not in [policy.value for policy in Missed]:
+            raise BadValue(f"cron {name}: missed", f"must be latest, all or skip (is {missed!r})")
+        schedule = Schedule(name=name_of("name", name), kind=kind.name, cron=expression, tz=tz, missed=Missed(missed))
+        check_schedule(schedule)
+        needed = [field for field in kind.Arguments.__struct_fields__ if field != "fire_time"]
+        required = [field for field in needed if field in required_of(kind)]
+        if required:
+            raise UsageError(f"cron {name}: nobody gives the job its argument {required[0]!r}; give it a default")
+        self.schedules[name] = schedule
+
+    async def _work(self, settings: dict[str, Any]) -> Worked:
+        worker = self.worker(**settings)
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            worker.drain(0 if worker.is_draining else None)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            return await self.run_worker(worker)
+        finally:
+            await self.close()
+
+
+def required_of(kind: Kind) -> list[str]:
+    parameters = inspect.signature(kind.function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+
+
+class JobHandle(Generic[P, R]):
+    """A function that is a job. Calling it runs it here and now, as if it were not one: good for tests."""
+
+    def __init__(self, app: App, kind: Kind) -> None:
+        self.app = app
+        self.kind = kind
+        self.name = kind.name
+        self.__doc__ = kind.function.__doc__
+        self.__wrapped__ = kind.function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.kind.function(*args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}>"
+
+    def bind(self, **given: Any) -> Bound:
+        """Arguments and options, checked, ready for `app.submit_many` or `ctx.submit`."""
+        if SUBMIT_OPTIONS.isdisjoint(given):
+            return Bound(self.kind, self.kind.encode(given), NO_OPTIONS)
+        options = {name: given.pop(name) for name in SUBMIT_OPTIONS & given.keys()}
+        return Bound(self.kind, self.kind.encode(given), options_of(options))
+
+    async def submit(self, **given: Any) -> Submitted:
+        """Submit one job: the function's arguments, and the options key, tenant, queue, priority, run_at or delay,
+        attempts, timeout, cursor, shard_key."""
+        return await self.app.submit(self.bind(**given))
+
+    async def submit_many(self, arguments: Iterable[Mapping[str, Any]], **options: Any) -> list[Submitted]:
+        """Submit one job for each of the given arguments, all with the same options."""
+        return await self.app.submit_many(self._each(arguments, options))
+
+    def submit_sync(self, **given: Any) -> Submitted:
+        return self.app.submit_sync(self.bind(**given))
+
+    def submit_many_sync(self, arguments: Iterable[Mapping[str, Any]], **options: Any) -> list[Submitted]:
+        return self.app.submit_many_sync(self._each(arguments, options))
+
+    def _each(self, arguments: Iterable[Mapping[str, Any]], options: dict[str, Any]) -> Iterable[Bound]:
+        if "key" in options:
+            raise BadValue("key", "one key cannot stand for many jobs; bind each one with its own key")
+        checked = options_of(options)
+        kind = self.kind
+        return (Bound(kind, kind.encode(each), checked) for each in arguments)
+
+
+class Portal:
+    """An event loop in a thread, for callers that have none."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="leaseway-sync", daemon=True).start()
+
+    def wait_for(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        call.close()
+        raise UsageError("this would block the event loop that is running here; await the call without _sync instead")

@@ -1,0 +1,64 @@
+"""The words of the worker's one hot verb: settlements in, new leases out, in one transaction."""
+
+from msgspec import Struct
+
+from leaseway.domain.ids import JobId, Token, WorkerId
+from leaseway.domain.job import Lease, Settlement
+
+
+class Wants(Struct, frozen=True):
+    """How many jobs a worker can take, and from where. The token becomes the token of every lease granted."""
+
+    queues: tuple[str, ...]
+    count: int
+    token: Token
+
+
+class Exchange(Struct, frozen=True):
+    worker: WorkerId
+    settlements: tuple[Settlement, ...] = ()
+    wants: Wants | None = None
+    repeat: bool = False
+    """This exchange was sent before and its reply was lost: leases granted then are handed out again."""
+
+
+class Exchanged(Struct, frozen=True):
+    leases: tuple[Lease, ...] = ()
+    lost: tuple[JobId, ...] = ()
+    """Settlements that were refused, because the lease had ended before."""
+    cancelled: tuple[JobId, ...] = ()
+    """Jobs that this worker holds and that somebody wants to be stopped."""
+
+
+class Held(Struct, frozen=True):
+    """A lease as far as renewing it needs to know."""
+
+    id: JobId
+    token: Token
+    lease_us: int
+
+
+class Renewed(Struct, frozen=True):
+    lost: tuple[JobId, ...] = ()
+    cancelled: tuple[JobId, ...] = ()
+
+
+class Report(Struct, frozen=True):
+    """How far a running job has come, for people to look at."""
+
+    id: JobId
+    token: Token
+    progress: str
+
+
+RECLAIM_MAX = 1_000
+"""Expired leases that one exchange takes back."""
+
+PROMOTE_MAX = 1_000
+"""Scheduled jobs that one exchange makes ready because their time has come."""
+
+LANES_MAX = 100
+"""Lanes that one exchange claims from: those that waited longest since they were served."""
+
+ERRORS_MAX = 10
+"""Failed attempts that are remembered for one job; older ones are forgotten."""

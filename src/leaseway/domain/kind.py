@@ -1,0 +1,128 @@
+"""A kind of job: one function, the shape of its arguments, and its defaults."""
+
+import hashlib
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from leaseway.domain import payload
+from leaseway.domain.errors import BadValue, UsageError
+from leaseway.domain.retry import Backoff
+
+CONTEXT = "ctx"
+NAME_LENGTH_MAX = 200
+
+
+class Defaults(Struct, frozen=True, kw_only=True):
+    """What a job of this kind gets unless its submission says otherwise."""
+
+    queue: str = "default"
+    attempts: int = 5
+    timeout_us: int | None = None
+    lease_us: int = 15_000_000
+    backoff: Backoff = Backoff()
+    priority: int = 0
+
+
+class Kind:
+    """One registered function. Arguments go through its `Arguments` type when submitted and again when run."""
+
+    def __init__(self, name: str, function: Callable[..., Any], defaults: Defaults) -> None:
+        self.name = name_of("name", name)
+        self.function = function
+        self.defaults = defaults
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.takes_context, self.Arguments = arguments_of(name, function)
+        self._decoder = msgspec.json.Decoder(self.Arguments)
+        self._fields = self.Arguments.__struct_fields__
+        self.takes_nothing = not self._fields
+
+    def encode(self, arguments: Mapping[str, Any]) -> str:
+        """The payload for these arguments, proved to be readable by `decode`."""
+        text = payload.encode(arguments, self.name)
+        self.check(text)
+        return text
+
+    def check(self, text: str) -> None:
+        """Refuse a payload that `decode` could not read, naming the argument."""
+        try:
+            self._decoder.decode(text)
+        except msgspec.DecodeError as error:  # ValidationError is one of these
+            raise BadValue(*self._blame(str(error))) from error
+        except RecursionError as error:
+            raise BadValue(self.name, "is nested too deeply") from error
+
+    def decode(self, text: str) -> dict[str, Any]:
+        """The keyword arguments for the function. Defaults are the function's own, of the day it runs."""
+        arguments = self._decoder.decode(text)
+        given = ((name, getattr(arguments, name)) for name in self._fields)
+        return {name: value for name, value in given if value is not msgspec.UNSET}
+
+    def fingerprint(self, text: str) -> str:
+        """Tells kind and arguments apart from others that came under the same idempotency key."""
+        return hashlib.sha256(f"{self.name}\n{text}".encode()).hexdigest()
+
+    def _blame(self, problem: str) -> tuple[str, str]:
+        """msgspec says "Expected `int`, got `str` - at `$.x`": put the argument in front."""
+        what, _, place = problem.partition(" - at ")
+        path = place.strip("`").removeprefix("$").removeprefix(".")
+        field = f"{self.name}: {path}" if path else self.name
+        what = what.replace("Object", "it").replace("field", "argument").replace("`", "")
+        return field, f"{what[:1].lower()}{what[1:]}"
+
+
+def arguments_of(name: str, function: Callable[..., Any]) -> tuple[bool, type[Struct]]:
+    """Whether the function wants the context, and a type that holds its other parameters."""
+    parameters = list(inspect.signature(function).parameters.values())
+    takes_context = bool(parameters) and parameters[0].name == CONTEXT
+    hints = hints_of(name, function)
+    fields = [field_of(name, parameter, hints) for parameter in parameters[takes_context:]]
+    try:
+        shape = msgspec.defstruct(f"{name} arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        msgspec.json.Decoder(shape)
+    except TypeError as error:
+        raise UsageError(f"job {name}: an argument's type cannot be read from JSON: {error}") from error
+    return takes_context, shape
+
+
+def hints_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise UsageError(f"job {name}: {error}; types of arguments must be importable at module level") from error
+
+
+def field_of(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise UsageError(
+            f"job {name}: parameter {parameter.name!r} has no fixed name; jobs take named arguments, "
+            "so write each one out instead of *args, **kwargs or positional-only ones"
+        )
+    if parameter.name in SUBMIT_OPTIONS:
+        raise UsageError(
+            f"job {name}: parameter {parameter.name!r} is also an option of submit(); please rename the parameter"
+        )
+    hint = hints.get(parameter.name, Any)
+    if parameter.default is parameter.empty:
+        return (parameter.name, hint)
+    # UNSET marks an argument that was not given, so that the function's own default applies when it runs.
+    return (parameter.name, hint | msgspec.UnsetType, msgspec.UNSET)
+
+
+SUBMIT_OPTIONS = frozenset(
+    ["key", "tenant", "queue", "priority", "run_at", "delay", "attempts", "timeout", "cursor", "shard_key"]
+)
+"""Names that submit() keeps for itself."""
+
+
+def name_of(field: str, value: object) -> str:
+    """Names of kinds, queues, tenants and keys: printable text of a bounded length."""
+    if not isinstance(value, str):
+        raise BadValue(field, f"must be text (is {type(value).__name__})")
+    if not value or len(value) > NAME_LENGTH_MAX or not value.isprintable():
+        raise BadValue(field, f"must be 1 to {NAME_LENGTH_MAX} printable characters (is {value[:40]!r})")
+    return value

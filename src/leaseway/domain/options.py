@@ -1,0 +1,117 @@
+"""What a submission may say about its job besides the arguments."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from msgspec import Struct
+
+from leaseway.domain import payload
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.job import PRIORITY_MAX
+from leaseway.domain.kind import SUBMIT_OPTIONS, name_of
+
+YEAR_SECONDS = 366 * 86_400
+ATTEMPTS_MAX = 1_000
+LEASE_SECONDS_MIN = 1
+LEASE_SECONDS_MAX = 86_400
+
+Seconds = float | timedelta
+
+
+class JobOptions(Struct, frozen=True, kw_only=True):
+    """Checked values; None: the kind's default."""
+
+    key: str | None = None
+    tenant: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+    run_at: Instant | None = None
+    delay_us: int = 0
+    attempts: int | None = None
+    timeout_us: int | None = None
+    cursor: str | None = None
+    shard_key: str | None = None
+
+
+NO_OPTIONS = JobOptions()
+
+
+def options_of(given: dict[str, Any]) -> JobOptions:
+    """Check what a caller wrote; every error names its option."""
+    if not given:
+        return NO_OPTIONS
+    for name in given:
+        if name not in SUBMIT_OPTIONS:
+            raise BadValue(name, f"is no option of submit(); there are {', '.join(sorted(SUBMIT_OPTIONS))}")
+    if given.get("run_at") is not None and given.get("delay") is not None:
+        raise BadValue("delay", "cannot be given together with run_at")
+    checked = {name: CHECKS[name](name, value) for name, value in given.items() if value is not None}
+    if "delay" in checked:
+        checked["delay_us"] = checked.pop("delay")
+    if "timeout" in checked:
+        checked["timeout_us"] = checked.pop("timeout")
+    return JobOptions(**checked)
+
+
+def whole_number(field: str, value: object, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadValue(field, f"must be a whole number (is {value!r})")
+    if not least <= value <= most:
+        raise BadValue(field, f"must lie in {least:,} … {most:,} (is {value:,})")
+    return value
+
+
+def duration_us(field: str, value: object, least: float = 0, most: float = 10 * YEAR_SECONDS) -> int:
+    """Seconds or a timedelta, as microseconds."""
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value
+    else:
+        raise BadValue(field, f"must be seconds or a timedelta (is {value!r})")
+    if not least <= seconds <= most:  # NaN fails this too
+        raise BadValue(field, f"must lie in {least:,} … {most:,} seconds (is {seconds:,})")
+    return round(seconds * SECOND_US)
+
+
+def instant(field: str, value: object) -> Instant:
+    if not isinstance(value, datetime):
+        raise BadValue(field, f"must be a datetime (is {value!r})")
+    if value.tzinfo is None:
+        raise BadValue(field, "needs a time zone, for example datetime.now(timezone.utc)")
+    return round(value.timestamp() * SECOND_US)
+
+
+def attempts_of(field: str, value: object) -> int:
+    return whole_number(field, value, 1, ATTEMPTS_MAX)
+
+
+def priority_of(field: str, value: object) -> int:
+    return whole_number(field, value, -PRIORITY_MAX, PRIORITY_MAX)
+
+
+def timeout_us_of(field: str, value: object) -> int:
+    return duration_us(field, value, least=0.001)
+
+
+def lease_us_of(field: str, value: object) -> int:
+    return duration_us(field, value, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
+
+
+def cursor_of(field: str, value: object) -> str:
+    return payload.encode(value, field)
+
+
+CHECKS: dict[str, Any] = {
+    "key": name_of,
+    "tenant": name_of,
+    "queue": name_of,
+    "shard_key": name_of,
+    "priority": priority_of,
+    "run_at": instant,
+    "delay": duration_us,
+    "attempts": attempts_of,
+    "timeout": timeout_us_of,
+    "cursor": cursor_of,
+}

@@ -1,0 +1,96 @@
+"""What became of an attempt, and what the store must write for it.
+
+A handler ends by returning, by raising, or by being stopped; each way is one outcome below. `decide` turns the
+outcome into a settlement. It is the one place where the rule "retry or fail" is written.
+"""
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.job import Failure, Lease, NewJob, Settlement, State
+from leaseway.domain.retry import Backoff
+
+
+class Snooze(Exception):
+    """Raised by a handler: not now. The attempt is given back, and the job waits until the given time."""
+
+    def __init__(self, until: datetime | timedelta | float) -> None:
+        super().__init__(f"snoozed until {until}")
+        self.run_at, self.delay_us = snooze_time(until)
+
+
+class Fail(Exception):
+    """Raised by a handler: trying again will not help. The job goes to the dead letter at once."""
+
+    def __init__(self, message: str, *, code: str = "failed") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def snooze_time(until: datetime | timedelta | float) -> tuple[Instant | None, int]:
+    """An instant for a point in time, a duration for everything else."""
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise BadValue("until", "needs a time zone, for example datetime.now(timezone.utc)")
+        return int(until.timestamp() * SECOND_US), 0
+    seconds = until.total_seconds() if isinstance(until, timedelta) else float(until)
+    if not 0 <= seconds < 10 * 366 * 86_400:
+        raise BadValue("until", f"must lie within ten years from now (is {seconds} seconds)")
+    return None, int(seconds * SECOND_US)
+
+
+class Done(Struct, frozen=True):
+    result: str
+    children: tuple[NewJob, ...] = ()
+
+
+class Failed(Struct, frozen=True):
+    failure: Failure
+    may_retry: bool = True
+
+
+class Snoozed(Struct, frozen=True):
+    run_at: Instant | None
+    delay_us: int
+
+
+class Cancelled(Struct, frozen=True):
+    """Somebody asked for it, and the handler stopped."""
+
+
+class GivenBack(Struct, frozen=True):
+    """The job never had its chance: the worker is going away."""
+
+
+class Abandoned(Struct, frozen=True):
+    """The lease is lost. Whatever we would write is refused, so nothing is written."""
+
+
+Outcome = Done | Failed | Snoozed | Cancelled | GivenBack | Abandoned
+
+
+def decide(lease: Lease, outcome: Outcome, backoff: Backoff, chance: float) -> Settlement | None:
+    """What the store must write for this outcome; None when the job is no longer ours."""
+    job, token = lease.id, lease.token
+    match outcome:
+        case Done(result, children):
+            return Settlement(id=job, token=token, state=State.DONE, result=result, children=children)
+        case Failed(failure, may_retry) if may_retry and lease.attempts < lease.attempts_max:
+            delay_us = backoff.delay_us(lease.attempts, chance)
+            return Settlement(id=job, token=token, state=State.PENDING, delay_us=delay_us, failure=failure)
+        case Failed(failure):
+            return Settlement(id=job, token=token, state=State.FAILED, failure=failure)
+        case Snoozed(run_at, delay_us):
+            # The attempt is given back: waiting is not the job's failure.
+            return Settlement(
+                id=job, token=token, state=State.PENDING, delay_us=delay_us, run_at=run_at, gives_back=True
+            )
+        case Cancelled():
+            return Settlement(id=job, token=token, state=State.CANCELLED)
+        case GivenBack():
+            return Settlement(id=job, token=token, state=State.PENDING, gives_back=True)
+        case Abandoned():
+            return None

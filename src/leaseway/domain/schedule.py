@@ -1,0 +1,93 @@
+"""Cron schedules: when they fire, and which missed fires still count."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+from msgspec import Struct
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US, Instant
+
+MISSED_MAX = 100
+"""Fires that `Missed.ALL` catches up on at once; older ones are dropped."""
+
+
+class Missed(StrEnum):
+    """What happens to fire times that passed while no worker ran."""
+
+    LATEST = "latest"
+    """One job, for the newest of them."""
+    ALL = "all"
+    """One job each, for the newest hundred of them."""
+    SKIP = "skip"
+    """None: a fire that is more than a minute late is dropped."""
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    name: str
+    kind: str
+    cron: str
+    tz: str = "UTC"
+    missed: Missed = Missed.LATEST
+
+
+class ScheduleRow(Struct, frozen=True, kw_only=True):
+    schedule: Schedule
+    seen: Instant
+    """Fires up to here were handled."""
+    now: Instant
+    """The store's clock when it answered."""
+    paused: bool = False
+    last_fire: Instant | None = None
+
+
+LATE_US_MAX = 60 * SECOND_US
+
+
+def check(schedule: Schedule) -> None:
+    """Refuse an expression or a time zone that nothing can be computed from."""
+    try:
+        zone = ZoneInfo(schedule.tz)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadValue(f"cron {schedule.name}: tz", f"there is no time zone {schedule.tz!r}") from error
+    try:
+        next(CronSim(schedule.cron, datetime(2024, 1, 1, tzinfo=zone)))
+    except (CronSimError, StopIteration) as error:
+        raise BadValue(
+            f"cron {schedule.name}",
+            f"{schedule.cron!r} is no cron expression ({error}); five fields are expected, like '*/5 * * * *'",
+        ) from error
+
+
+def fires_after(schedule: Schedule, after: Instant) -> Iterator[Instant]:
+    """Fire times later than `after`, in the schedule's own time zone, daylight saving included."""
+    start = datetime.fromtimestamp(after / SECOND_US, UTC).astimezone(ZoneInfo(schedule.tz))
+    for fire in CronSim(schedule.cron, start):
+        yield int(fire.timestamp()) * SECOND_US
+
+
+def fires_before(schedule: Schedule, until: Instant) -> Iterator[Instant]:
+    """Fire times not later than `until`, newest first."""
+    start = datetime.fromtimestamp((until + 1) / SECOND_US, UTC).astimezone(ZoneInfo(schedule.tz))
+    for fire in CronSim(schedule.cron, start, reverse=True):
+        yield int(fire.timestamp()) * SECOND_US
+
+
+def next_fire(schedule: Schedule, after: Instant) -> Instant | None:
+    return next(fires_after(schedule, after), None)
+
+
+def due_fires(schedule: Schedule, seen: Instant, now: Instant) -> list[Instant]:
+    """The fire times in (seen, now] that still count, oldest first."""
+    fires: list[Instant] = []
+    for fire in fires_before(schedule, now):
+        too_late = schedule.missed is Missed.SKIP and fire < now - LATE_US_MAX
+        if fire <= seen or too_late or len(fires) == MISSED_MAX:
+            break
+        fires.append(fire)
+        if schedule.missed is not Missed.ALL:
+            break
+    return fires[::-1]

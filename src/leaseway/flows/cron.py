@@ -1,0 +1,62 @@
+"""Beside the loop: schedules submit their jobs, once per fire time, however many processes run.
+
+Every worker tries. The store lets one of them move a schedule from the place it has seen to the next, and the job's
+key carries the fire time besides.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from leaseway.domain.errors import TransientError
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.job import NewJob
+from leaseway.domain.kind import Kind
+from leaseway.domain.options import options_of
+from leaseway.domain.schedule import Schedule, ScheduleRow, due_fires, next_fire
+from leaseway.flows.submit import KEY_KEEP_US, Bound
+from leaseway.flows.world import World
+from leaseway.ports.clock import Ids
+
+LOOK_SECONDS_MAX = 30.0
+FAILED_SECONDS = 2.0
+FIRE_TIME = "fire_time"
+"""A scheduled function with a parameter of this name is told when it was to start."""
+
+
+async def keep_firing(world: World, schedules: Sequence[Schedule], kinds: Mapping[str, Kind]) -> None:
+    declared = False
+    while True:  # until it is cancelled
+        try:
+            if not declared:
+                await world.store.declare(schedules)
+                declared = True
+            seconds = await fire_due(world, kinds)
+        except TransientError as error:
+            world.events.emit("store_unavailable", doing="cron", error=error)
+            seconds = FAILED_SECONDS
+        await world.clock.sleep(seconds)
+
+
+async def fire_due(world: World, kinds: Mapping[str, Kind]) -> float:
+    """Fire what is due; the seconds until the next look."""
+    wait = LOOK_SECONDS_MAX
+    for row in await world.store.schedules():
+        kind = kinds.get(row.schedule.kind)
+        if kind is None or row.paused:
+            continue
+        fires = due_fires(row.schedule, row.seen, row.now)
+        if fires:
+            jobs = [scheduled_job(row, kind, fire, world.ids) for fire in fires]
+            if await world.store.fire(row.schedule.name, row.seen, fires[-1], jobs):
+                world.events.emit("cron_fired", schedule=row.schedule.name, jobs=len(jobs))
+        coming = next_fire(row.schedule, row.now)
+        if coming is not None:
+            wait = min(wait, (coming - row.now) / SECOND_US)
+    return max(wait, 0.01)
+
+
+def scheduled_job(row: ScheduleRow, kind: Kind, fire: Instant, ids: Ids) -> NewJob:
+    at = datetime.fromtimestamp(fire / SECOND_US, UTC).isoformat()
+    wants_time = FIRE_TIME in kind.Arguments.__struct_fields__
+    payload = kind.encode({FIRE_TIME: at} if wants_time else {})
+    return Bound(kind, payload, options_of({"key": f"cron:{row.schedule.name}:{at}"})).new(ids, KEY_KEEP_US)

@@ -1,0 +1,134 @@
+"""submit ─► store ─► exchange ─► [run handler] ─► settle
+
+One attempt, from a lease to an outcome. Whatever a handler does becomes a value; only the worker's own end passes
+through.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from leaseway.domain import payload
+from leaseway.domain.errors import BadValue, LeaseLost
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.job import Failure
+from leaseway.domain.kind import Kind
+from leaseway.domain.outcome import (
+    Abandoned,
+    Cancelled,
+    Done,
+    Fail,
+    Failed,
+    GivenBack,
+    Outcome,
+    Snooze,
+    Snoozed,
+)
+from leaseway.flows.context import Context, PlainContext
+from leaseway.flows.running import Running, Stop
+from leaseway.flows.threads import Threads
+from leaseway.ports.clock import Ids
+from leaseway.ports.job_store import JobStore
+
+MESSAGE_MAX = 2_000
+TRACEBACK_MAX = 16_000
+
+STOPPED: dict[Stop, Outcome] = {Stop.CANCELLED: Cancelled(), Stop.LOST: Abandoned(), Stop.DRAIN: GivenBack()}
+
+
+class Runner:
+    def __init__(self, kinds: Mapping[str, Kind], store: JobStore, ids: Ids, key_keep_us: int) -> None:
+        self._kinds = kinds
+        self._store = store
+        self._ids = ids
+        self._key_keep_us = key_keep_us
+        self.threads = Threads()
+
+    async def run(self, running: Running) -> Outcome:
+        lease = running.lease
+        kind = self._kinds.get(lease.kind)
+        if kind is None:
+            known = ", ".join(sorted(self._kinds)) or "none"
+            # It may be retried: a worker of a newer version may know this kind.
+            return Failed(Failure("unknown_kind", f"this worker has no job named {lease.kind!r}; it knows: {known}"))
+        try:
+            arguments = kind.decode(lease.payload)
+        except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError, ValueError) as error:
+            return Failed(Failure("bad_payload", f"the stored arguments cannot be read: {error}"), may_retry=False)
+        return await self._attempt(running, kind, arguments)
+
+    async def _attempt(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Outcome:
+        try:
+            value = await self._call(running, kind, arguments)
+            return Done("null" if value is None else payload.encode(value, "result"), tuple(running.children))
+        except asyncio.CancelledError:
+            return self._when_stopped(running)
+        except Snooze as snooze:
+            return Snoozed(snooze.run_at, snooze.delay_us)
+        except LeaseLost:
+            return Abandoned()
+        except Fail as error:
+            return Failed(failure_of(error, error.code), may_retry=False)
+        except BadValue as error:
+            may_retry = error.field != "result" and not error.field.startswith(("result.", "result["))
+            return Failed(failure_of(error, "bad_value" if may_retry else "bad_result"), may_retry)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure of a handler becomes a value
+            return Failed(failure_of(error, type(error).__name__))
+
+    async def _call(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Any:
+        timeout_us = running.lease.timeout_us
+        if timeout_us is None:
+            return await self._invoke(running, kind, arguments)
+        seconds = timeout_us / SECOND_US
+        try:
+            async with asyncio.timeout(seconds) as scope:
+                return await self._invoke(running, kind, arguments)
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            running.timed_out = True
+            raise TimedOut(f"the attempt took longer than {seconds:g} s") from error
+
+    async def _invoke(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Any:
+        if kind.is_async:
+            if kind.takes_context:
+                context = Context(running, self._store, self._ids, self._key_keep_us)
+                return await kind.function(context, **arguments)
+            return await kind.function(**arguments)
+        call = partial(kind.function, **arguments)
+        if kind.takes_context:
+            loop = asyncio.get_running_loop()
+            call = partial(call, PlainContext(loop, running, self._store, self._ids, self._key_keep_us))
+        return await self.threads.run(call)
+
+    def _when_stopped(self, running: Running) -> Outcome:
+        if running.stop is not None:
+            return STOPPED[running.stop]
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError  # the worker itself is being cancelled
+        return Failed(Failure("CancelledError", "the handler cancelled itself"))
+
+
+class TimedOut(Exception):
+    """The attempt's time is over."""
+
+
+def failure_of(error: BaseException, code: str) -> Failure:
+    """The error as text, bounded, with characters that every store can keep."""
+    if isinstance(error, TimedOut):
+        return Failure("timeout", str(error))
+    lines = "".join(traceback.format_exception(error))
+    return Failure(
+        clean(code, 200), clean(str(error) or type(error).__name__, MESSAGE_MAX), clean(lines, TRACEBACK_MAX)
+    )
+
+
+def clean(text: str, length_max: int) -> str:
+    # The end of a traceback says what happened; the beginning only how one got there.
+    kept = text if len(text) <= length_max else f"… {text[-length_max:]}"
+    return kept.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,139 @@
+"""exchange ─► [run handler] ─► settle ─► exchange
+
+The places in which handlers run. A lease comes from an exchange, waits on the shelf for a free slot, runs as a task,
+and leaves as a settlement.
+
+    shelf     leased, not started: a moment's work, never more than a lease covers
+    running   handlers at work; the keeper renews their leases from outside this loop
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from leaseway.domain.ids import JobId
+from leaseway.domain.job import Lease, Settlement
+from leaseway.domain.kind import Defaults, Kind
+from leaseway.domain.outcome import Failed, GivenBack, Outcome, decide
+from leaseway.domain.pace import STALE_SHARE
+from leaseway.flows.keep import age
+from leaseway.flows.run import Runner
+from leaseway.flows.running import Running, Stop
+from leaseway.flows.world import World
+
+UNKNOWN_KIND = Defaults()
+
+Post = Callable[[Settlement], None]
+
+
+class Slots:
+    def __init__(self, world: World, kinds: Mapping[str, Kind], runner: Runner, count: int, post: Post) -> None:
+        self._world = world
+        self._kinds = kinds
+        self._runner = runner
+        self._count = count
+        self._post = post
+        self._plain = 0
+        self.shelf: deque[Running] = deque()
+        self.running: dict[JobId, Running] = {}
+        self.finished = 0
+        self.lost = 0
+        self.fault: BaseException | None = None
+        """An error of our own, never a handler's: the worker must stop."""
+
+    @property
+    def free(self) -> int:
+        # A thread that went on after its attempt had ended still takes a slot.
+        abandoned = max(self._runner.threads.busy - self._plain, 0)
+        return max(self._count - len(self.running) - abandoned, 0)
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self.running and not self.shelf
+
+    def put(self, leases: Iterable[Lease], sent_at: float) -> None:
+        self.shelf.extend([Running(lease, sent_at) for lease in leases])
+        self.fill()
+
+    def fill(self) -> None:
+        for _ in range(min(self.free, len(self.shelf))):
+            self._start(self.shelf.popleft())
+
+    def clear_shelf(self, *, stale_only: bool) -> int:
+        """Give back what has not started: all of it, or what belongs to somebody faster. How many."""
+        now = self._world.clock.monotonic()
+        count = 0
+        while self.shelf and (not stale_only or age(self.shelf[0], now) >= STALE_SHARE):
+            self._settle(self.shelf.popleft(), GivenBack())
+            count += 1
+        return count
+
+    def halt(self, job: JobId, why: Stop) -> None:
+        running = self.running.get(job)
+        if running is None or running.stop is not None:
+            return
+        if why is Stop.LOST:
+            self.lost += 1
+            self._world.events.emit("lease_lost", job=job, kind=running.lease.kind)
+        running.halt(why)
+
+    async def stop(self, seconds: float) -> list[Running]:
+        """Stop every handler; answer those that would not end within this time, given back all the same."""
+        tasks = [running.task for running in self.running.values() if running.task is not None]
+        for job in list(self.running):
+            self.halt(job, Stop.DRAIN)
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        stuck = list(self.running.values())
+        for running in stuck:
+            del self.running[running.lease.id]
+            self._settle(running, GivenBack())
+        return stuck
+
+    def _start(self, running: Running) -> None:
+        kind = self._kinds.get(running.lease.kind)
+        running.is_plain = kind is not None and not kind.is_async
+        self._plain += running.is_plain
+        self.running[running.lease.id] = running
+        # The worker is the parent of these tasks: it stops and awaits them when it leaves.
+        running.task = asyncio.get_running_loop().create_task(self._attempt(running))
+
+    async def _attempt(self, running: Running) -> None:
+        try:
+            outcome = await self._runner.run(running)
+        except asyncio.CancelledError:
+            self._remove(running)
+            raise
+        except BaseException as error:  # noqa: BLE001 - kept for the worker, which raises it
+            self._remove(running)
+            self.fault = error
+            return
+        if self._remove(running):
+            self._settle(running, outcome)
+            self.fill()
+
+    def _remove(self, running: Running) -> bool:
+        """False: it was given back already, because it did not stop in time."""
+        self._plain -= running.is_plain
+        return self.running.pop(running.lease.id, None) is running
+
+    def _settle(self, running: Running, outcome: Outcome) -> None:
+        lease = running.lease
+        kind = self._kinds.get(lease.kind)
+        backoff = (UNKNOWN_KIND if kind is None else kind.defaults).backoff
+        settlement = decide(lease, outcome, backoff, self._world.chance.random())
+        self.finished += 1
+        if type(outcome) is Failed:
+            facts = {
+                "job": lease.id,
+                "kind": lease.kind,
+                "attempt": lease.attempts,
+                "code": outcome.failure.code,
+            }
+            self._world.events.emit("attempt_failed", **facts)
+        if settlement is not None:
+            if running.progress_is_new:
+                settlement = msgspec.structs.replace(settlement, progress=running.progress)
+            self._post(settlement)

@@ -1,0 +1,72 @@
+"""[submit] ─► store ─► exchange ─► run handler ─► settle
+
+A function call becomes a bound job (arguments and options checked), a bound job becomes a new job (it gets its id),
+new jobs go to the store. A submission whose reply was lost is repeated with the same ids.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from msgspec import Struct
+
+from leaseway.domain.errors import UnknownOutcome
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.job import NewJob, Submitted
+from leaseway.domain.kind import Kind
+from leaseway.domain.options import JobOptions
+from leaseway.ports.clock import Clock, Ids
+from leaseway.ports.job_store import JobStore
+
+KEY_KEEP_US = 7 * 86_400 * SECOND_US
+BATCH_MAX = 10_000
+"""Jobs in one transaction. A larger submission becomes several of them."""
+TRIES_MAX = 5
+PAUSE_SECONDS = 0.1
+
+
+class Bound(Struct, frozen=True):
+    """A call that is ready to be submitted: a kind, its payload, and the options."""
+
+    kind: Kind
+    payload: str
+    options: JobOptions
+
+    def new(self, ids: Ids, key_keep_us: int = KEY_KEEP_US, tenant: str = "default") -> NewJob:
+        kind, options = self.kind, self.options
+        defaults = kind.defaults
+        return NewJob(
+            id=ids.job(),
+            kind=kind.name,
+            payload=self.payload,
+            queue=options.queue or defaults.queue,
+            tenant=options.tenant or tenant,
+            priority=defaults.priority if options.priority is None else options.priority,
+            attempts_max=options.attempts or defaults.attempts,
+            lease_us=defaults.lease_us,
+            timeout_us=options.timeout_us or defaults.timeout_us,
+            delay_us=options.delay_us,
+            run_at=options.run_at,
+            key=options.key,
+            fingerprint="" if options.key is None else kind.fingerprint(self.payload),
+            key_keep_us=key_keep_us,
+            shard_key=options.shard_key,
+            cursor=options.cursor,
+        )
+
+
+async def submit(store: JobStore, jobs: Sequence[NewJob], clock: Clock) -> list[Submitted]:
+    """Store the jobs. An unknown outcome is resolved by repetition: the ids make it harmless."""
+    for attempt in range(TRIES_MAX):
+        try:
+            return await store.submit(jobs)
+        except UnknownOutcome:
+            if attempt == TRIES_MAX - 1:
+                raise
+        await clock.sleep(PAUSE_SECONDS * 2**attempt)
+    raise AssertionError("unreachable")
+
+
+def batches(jobs: Iterable[Bound], size: int = BATCH_MAX) -> Iterator[list[Bound]]:
+    source = iter(jobs)
+    while batch := list(islice(source, size)):
+        yield batch

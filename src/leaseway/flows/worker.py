@@ -1,0 +1,282 @@
+"""submit ─► store ─► [exchange ─► run handler ─► settle ─► exchange …]
+
+The worker's one loop. Each turn hands finished jobs back and takes new ones, in one exchange; between turns it waits
+until there is something to say. Handlers run beside it in slots, settlements wait in the outbox, the keeper renews
+leases from a thread of its own, and a watcher looks for work while slots are free.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
+
+from leaseway.domain.errors import TransientError
+from leaseway.domain.exchange import Exchange, Exchanged, Report, Wants
+from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.job import Settlement
+from leaseway.domain.kind import Kind
+from leaseway.domain.pace import WorkerSettings, jittered, prefetch, retry_seconds, smoothed
+from leaseway.domain.schedule import Schedule
+from leaseway.flows.cron import keep_firing
+from leaseway.flows.keep import Keeper, in_thread
+from leaseway.flows.outbox import Outbox
+from leaseway.flows.prune import keep_pruning
+from leaseway.flows.run import Runner
+from leaseway.flows.running import Stop
+from leaseway.flows.slots import Slots
+from leaseway.flows.world import World
+
+PULSE_SECONDS = 1.0
+"""While jobs run, the store is asked at least this often whether one of them shall be cancelled."""
+REPORT_SECONDS = 0.5
+STUBBORN_SECONDS = 5.0
+"""How long a handler may resist being stopped, and a last settlement may take, before the worker leaves anyway."""
+
+Keeping = Callable[[Keeper], AbstractAsyncContextManager[None]]
+
+
+class Worked(NamedTuple):
+    """What a worker did in its life."""
+
+    settled: int
+    lost: int
+    given_back: int
+    is_clean: bool
+    """Every lease was handed back: nobody has to wait for one to expire."""
+
+
+class Worker:
+    def __init__(
+        self,
+        world: World,
+        kinds: Mapping[str, Kind],
+        settings: WorkerSettings,
+        schedules: tuple[Schedule, ...] = (),
+        keeping: Keeping = in_thread,
+    ) -> None:
+        self._world = world
+        self._kinds = kinds
+        self._settings = settings
+        self._schedules = schedules
+        self._keeping = keeping
+        self.id = world.ids.worker()
+        self._runner = Runner(kinds, world.store, world.ids, settings.key_keep_us)
+        self._outbox = Outbox(world.clock, settings)
+        self._slots = Slots(world, kinds, self._runner, settings.concurrency, self._post)
+        self._nudge = asyncio.Event()
+        self._hungry = asyncio.Event()
+        self._may_find_work = True
+        self._is_empty = False
+        self._stop_at: float | None = None
+        self._rate = 0.0
+        self._exchanged_at = world.clock.monotonic()
+        self._settled = self._refused = self._given_back = 0
+
+    # -- the life of a worker ---------------------------------------------------------------------------------------
+
+    async def run(self) -> Worked:
+        """Work until drained, or until everything is done if the settings say so."""
+        self._world.events.emit("worker_started", worker=self.id, queues=",".join(self._settings.queues))
+        loop = asyncio.get_running_loop()
+
+        def tell(job: JobId, why: Stop) -> None:
+            loop.call_soon_threadsafe(self._slots.halt, job, why)
+
+        keeper = Keeper(self._slots.running, self._world.store, self._world.clock, tell)
+        try:
+            async with self._keeping(keeper):
+                await self._live()
+        finally:
+            await self._slots.stop(0)
+        return self._worked()
+
+    def drain(self, grace_seconds: float | None = None) -> None:
+        """Claim nothing more; let what runs finish within the grace period; give the rest back. Again: hurry."""
+        grace = self._settings.grace_seconds if grace_seconds is None else grace_seconds
+        stop_at = self._world.clock.monotonic() + grace
+        self._stop_at = stop_at if self._stop_at is None else min(stop_at, self._stop_at)
+        self._world.events.emit("draining", worker=self.id, running=len(self._slots.running), grace_seconds=grace)
+        self._nudge.set()
+
+    @property
+    def is_draining(self) -> bool:
+        return self._stop_at is not None
+
+    async def _live(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                sides = [group.create_task(side) for side in self._sides()]
+                await self._loop()
+                await self._leave()
+                for side in sides:
+                    side.cancel()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    def _sides(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on beside the loop."""
+        sides = [self._watch(), self._report(), keep_pruning(self._world, self._settings)]
+        if self._schedules:
+            sides.append(keep_firing(self._world, self._schedules, self._kinds))
+        return sides
+
+    async def _loop(self) -> None:
+        while not self._is_over():
+            self._nudge.clear()
+            self._given_back += self._slots.clear_shelf(stale_only=not self.is_draining)
+            call = self._due_exchange()
+            if call is None:
+                await self._wait()
+            else:
+                await self._take(call)
+            if self._slots.fault is not None:
+                raise self._slots.fault
+
+    def _is_over(self) -> bool:
+        if self._stop_at is None:
+            return self._is_empty
+        return not self._slots.running or self._world.clock.monotonic() >= self._stop_at
+
+    async def _leave(self) -> None:
+        """Stop what still runs, and hand everything back."""
+        self._given_back += self._slots.clear_shelf(stale_only=False) + len(self._slots.running)
+        stuck = await self._slots.stop(STUBBORN_SECONDS)
+        if stuck:
+            self._world.events.emit("handlers_stuck", worker=self.id, jobs=[each.lease.id for each in stuck])
+        if self._outbox:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STUBBORN_SECONDS):
+                    await self._take(Exchange(self.id, self._outbox.take()))
+
+    def _worked(self) -> Worked:
+        is_clean = not self._outbox
+        self._world.events.emit("worker_stopped", worker=self.id, settled=self._settled, is_clean=is_clean)
+        return Worked(self._settled, self._slots.lost + self._refused, self._given_back, is_clean)
+
+    # -- exchange ---------------------------------------------------------------------------------------------------
+
+    def _due_exchange(self) -> Exchange | None:
+        """The next exchange, if there is reason for one now."""
+        wanted = self._wanted()
+        wants_work = wanted > 0 and self._may_find_work
+        must_settle = self._outbox.is_due(is_quiet=self._slots.is_quiet)
+        must_ask = bool(self._slots.running) and self._since_exchange() >= PULSE_SECONDS
+        if not (wants_work or must_settle or must_ask):
+            return None
+        wants = Wants(self._settings.queues, wanted, self._world.ids.token()) if wanted > 0 else None
+        return Exchange(self.id, self._outbox.take(), wants)
+
+    def _wanted(self) -> int:
+        """Free slots and a moment's work beyond them, once a good part of it is missing."""
+        if self.is_draining:
+            return 0
+        ahead = prefetch(self._rate)
+        room = self._slots.free + ahead - len(self._slots.shelf)
+        return room if not self._slots.shelf or room >= (self._settings.concurrency + ahead) / 2 else 0
+
+    def _since_exchange(self) -> float:
+        return self._world.clock.monotonic() - self._exchanged_at
+
+    async def _take(self, call: Exchange) -> None:
+        """One exchange, and what follows from its reply."""
+        reply, sent_at = await self._exchanged(call)
+        self._measure()
+        self._settled += len(call.settlements) - len(reply.lost)
+        self._refused += len(reply.lost)
+        for job in reply.lost:
+            self._world.events.emit("settlement_refused", worker=self.id, job=job)
+        for job in reply.cancelled:
+            self._slots.halt(job, Stop.CANCELLED)
+        if call.wants is not None:
+            # As many as were asked for: there may be more. Fewer: there is nothing, until somebody says otherwise.
+            self._may_find_work = len(reply.leases) >= call.wants.count
+            if not self._may_find_work:
+                self._hungry.set()
+        self._slots.put(reply.leases, sent_at)
+
+    async def _exchanged(self, call: Exchange) -> tuple[Exchanged, float]:
+        """Send it until it is answered. An unknown outcome is resolved by repeating the same exchange."""
+        failures = 0
+        while True:  # ends with the store's answer; while the worker leaves, with its patience
+            sent_at = self._world.clock.monotonic()
+            try:
+                return await self._world.store.exchange(call), sent_at
+            except TransientError as error:
+                failures += 1
+                self._world.events.emit("store_unavailable", worker=self.id, failures=failures, error=error)
+            call = Exchange(call.worker, call.settlements, call.wants, repeat=True)
+            await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
+
+    def _measure(self) -> None:
+        """How fast jobs finish decides how many are leased ahead."""
+        self._rate = smoothed(self._rate, self._slots.finished / max(self._since_exchange(), 1e-4))
+        self._slots.finished = 0
+        self._exchanged_at = self._world.clock.monotonic()
+
+    def _post(self, settlement: Settlement) -> None:
+        was_empty = not self._outbox
+        self._outbox.post(settlement)
+        if was_empty or self._outbox.is_due(is_quiet=self._slots.is_quiet):
+            self._nudge.set()
+
+    # -- waiting ----------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        """Until something happens, or until it is time to look."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_seconds()):
+                await self._nudge.wait()
+
+    def _patience_seconds(self) -> float:
+        patience = PULSE_SECONDS / 4 if self._slots.running or self._slots.shelf else PULSE_SECONDS
+        if self._outbox:
+            patience = min(patience, self._outbox.seconds_left())
+        if self._stop_at is not None:
+            patience = min(patience, self._stop_at - self._world.clock.monotonic())
+        return max(patience, 0.0)
+
+    async def _watch(self) -> None:
+        """While the worker is hungry, look for work: at once when something hints at it, now and then anyway."""
+        while True:  # until it is cancelled
+            await self._hungry.wait()
+            try:
+                wait_us = await self._world.store.wait_us(self._settings.queues)
+                if wait_us == 0:
+                    self._hungry.clear()
+                    self._may_find_work = True
+                    self._nudge.set()
+                elif self._settings.until_empty and await self._all_done():
+                    self._hungry.clear()
+                    self._is_empty = True
+                    self._nudge.set()
+                else:
+                    await self._pause(wait_us)
+            except TransientError as error:
+                self._world.events.emit("store_unavailable", worker=self.id, doing="watch", error=error)
+                await self._world.clock.sleep(retry_seconds(1, self._world.chance.random()))
+
+    async def _pause(self, wait_us: int | None) -> None:
+        seconds = jittered(self._settings.poll_seconds, self._world.chance.random())
+        if wait_us is not None:
+            seconds = min(seconds, wait_us / SECOND_US)
+        await self._world.store.wait(seconds)
+
+    async def _all_done(self) -> bool:
+        """Nothing is left in these queues, and nothing of it is in our hands."""
+        lanes = await self._world.store.lanes()
+        is_quiet = self._slots.is_quiet and not self._outbox
+        return is_quiet and not any(lane.unfinished for lane in lanes if lane.queue in self._settings.queues)
+
+    async def _report(self) -> None:
+        """Tell the store how far running jobs have come."""
+        while True:  # until it is cancelled
+            await self._world.clock.sleep(REPORT_SECONDS)
+            told = [each for each in self._slots.running.values() if each.progress_is_new]
+            if not told:
+                continue
+            reports = [Report(each.lease.id, each.lease.token, each.progress or "") for each in told]
+            for each in told:
+                each.progress_is_new = False
+            with contextlib.suppress(TransientError):  # the next word replaces a lost one
+                await self._world.store.report(reports)

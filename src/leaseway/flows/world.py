@@ -1,0 +1,15 @@
+"""Everything outside the flows, as one value."""
+
+from typing import NamedTuple
+
+from leaseway.ports.clock import Chance, Clock, Ids
+from leaseway.ports.events import Events
+from leaseway.ports.store import Store
+
+
+class World(NamedTuple):
+    store: Store
+    clock: Clock
+    chance: Chance
+    ids: Ids
+    events: Events

@@ -1,0 +1,1 @@
+"""Small protocols without bodies. Each docstring states the promise that an implementation must keep."""

@@ -1,0 +1,75 @@
+"""Where jobs live. One contract suite, `leaseway.testing.job_store_contract`, proves every implementation.
+
+Promises that hold for every verb:
+- It is atomic: all of it happened, or nothing did.
+- It can be repeated with the same arguments after a lost reply, and gives the first answer.
+- The store's clock decides; callers pass durations.
+- What was acknowledged survives the death of every process.
+- `TransientError`: nothing happened, or (`UnknownOutcome`) nobody knows; the same call may be made again.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
+from leaseway.domain.ids import JobId, Token
+from leaseway.domain.job import NewJob, Submitted
+from leaseway.domain.query import Cancelling, JobFilter
+
+
+class JobStore(Protocol):
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        """Store all of them or none, and answer in their order.
+
+        A job whose (tenant, key) is known is not stored: the answer names the first job, if kind and arguments are
+        the same; `KeyConflict` otherwise. A job whose id is known was submitted before: nothing is stored again.
+        """
+        ...
+
+    async def exchange(self, call: Exchange) -> Exchanged:
+        """Settle, then claim, in one transaction.
+
+        A settlement counts only if its token is the job's current one; otherwise the job is named in `lost` and
+        nothing of it is written. A settlement that was accepted before is accepted again. Expired leases are taken
+        back on the way, a bounded number at a time: pending if attempts are left, failed with code `lease_expired`
+        if not, cancelled if somebody asked for it; a job that is to be cancelled is not made pending by a settlement
+        either. A claim counts the attempt and raises the fence. Lanes share a claim evenly, the one that was served
+        longest ago first; inside a lane the higher priority goes first, then the earlier `run_at`, then the earlier
+        submission.
+        """
+        ...
+
+    async def renew(self, leases: Sequence[Held]) -> Renewed:
+        """Extend each lease by its length from now. A lease that has ended or lapsed is named in `lost`."""
+        ...
+
+    async def checkpoint(self, job: JobId, token: Token, cursor: str) -> bool:
+        """Store the cursor, which survives the attempt. False: the lease is lost or lapsed, nothing was written."""
+        ...
+
+    async def report(self, reports: Sequence[Report]) -> None:
+        """Store how far running jobs have come. Reports of lost leases are dropped."""
+        ...
+
+    async def wait_us(self, queues: Sequence[str]) -> int | None:
+        """Microseconds until an exchange for these queues may find something: 0 now, None nothing is planned."""
+        ...
+
+    async def cancel(self, job: JobId) -> Cancelling:
+        """Cancel a pending job now, ask the worker of a leased one to stop, leave a finished one alone."""
+        ...
+
+    async def replay(self, which: JobFilter, limit: int) -> list[JobId]:
+        """Make failed or cancelled jobs pending again with fresh attempts, at most `limit` of them.
+
+        Their cursor stays, so that they go on where they stopped.
+        """
+        ...
+
+    async def discard(self, which: JobFilter, limit: int) -> list[JobId]:
+        """Delete finished jobs for good, at most `limit` of them."""
+        ...
+
+    async def prune(self, keep_us: int, limit: int) -> int:
+        """Delete jobs that finished longer ago than this, and expired keys; at most `limit` of each. How many jobs."""
+        ...

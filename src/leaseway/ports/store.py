@@ -1,0 +1,18 @@
+"""Everything that one store offers. Callers that need less say so by naming the smaller port."""
+
+from typing import Protocol
+
+from leaseway.ports.job_store import JobStore
+from leaseway.ports.read_model import ReadModel
+from leaseway.ports.schedule_store import ScheduleStore
+from leaseway.ports.wakeups import Wakeups
+
+
+class Store(JobStore, ReadModel, ScheduleStore, Wakeups, Protocol):
+    async def open(self) -> int:
+        """Connect, and bring the schema up to date; how many migrations that took."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. Nothing is lost by not calling it."""
+        ...

@@ -1,0 +1,193 @@
+"""What the memory store keeps of a job, and how people and workers see it."""
+
+from collections import deque
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from leaseway.domain.exchange import ERRORS_MAX
+from leaseway.domain.ids import Instant, JobId, Token, WorkerId
+from leaseway.domain.job import ErrorRecord, Failure, Job, LaneCount, Lease, NewJob, Settlement, State
+from leaseway.domain.query import JobFilter
+
+
+class Place(StrEnum):
+    """Where a job is in its lane: its state, with `pending` told apart into may run and must wait."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+PENDING = (Place.READY, Place.SCHEDULED)
+FINAL = (Place.DONE, Place.FAILED, Place.CANCELLED)
+
+
+class Lane(Struct, eq=False):
+    queue: str
+    tenant: str
+    number: int
+    served_at: Instant = 0
+    places: dict[Place, dict[JobId, "Row"]] = field(default_factory=lambda: {place: {} for place in Place})
+
+
+class Row(Struct, eq=False, kw_only=True):
+    new: NewJob
+    order: int
+    """Grows with every submission; ids are the submitter's and prove nothing."""
+    lane: Lane
+    place: Place
+    created_at: Instant
+    run_at: Instant
+    cursor: str | None
+    attempts: int = 0
+    fence: int = 0
+    token: Token | None = None
+    """The token of the present lease; None whenever there is none, so that equality is the whole fence."""
+    owner: WorkerId | None = None
+    until: Instant = 0
+    """Means something only while leased."""
+    last_token: Token | None = None
+    """The token of the last settlement that was accepted, to know it when it comes again."""
+    cancel_requested: bool = False
+    progress: str | None = None
+    result: str | None = None
+    finished_at: Instant = 0
+    """Means something only in a final place."""
+    errors: deque[ErrorRecord] = field(default_factory=lambda: deque(maxlen=ERRORS_MAX))
+
+    @property
+    def id(self) -> JobId:
+        return self.new.id
+
+    @property
+    def state(self) -> State:
+        return State.PENDING if self.place in PENDING else State(self.place)
+
+    @property
+    def last_error(self) -> ErrorRecord | None:
+        return self.errors[-1] if self.errors else None
+
+
+class Key(Struct, frozen=True):
+    """An idempotency key. It outlives its job, so that a late repetition does not run finished work again."""
+
+    job: JobId
+    fingerprint: str
+    expires_at: Instant
+
+    @classmethod
+    def new(cls, job: NewJob, now: Instant) -> "Key":
+        return cls(job.id, job.fingerprint, now + job.key_keep_us)
+
+
+Keys = Mapping[tuple[str, str], Key]
+"""By tenant and key."""
+
+
+def waiting_place(run_at: Instant, now: Instant) -> Place:
+    return Place.SCHEDULED if run_at > now else Place.READY
+
+
+def start_of(asked: NewJob | Settlement, now: Instant) -> Instant:
+    """An instant that a person named wins over a delay."""
+    return asked.run_at if asked.run_at is not None else now + asked.delay_us
+
+
+def place_after(row: Row, settlement: Settlement, now: Instant) -> Place:
+    """Where a settled job goes. One that shall be cancelled does not run again, whatever its worker says."""
+    if settlement.state is not State.PENDING:
+        return Place(settlement.state)
+    return Place.CANCELLED if row.cancel_requested else waiting_place(row.run_at, now)
+
+
+def urgency(row: Row) -> tuple[int, Instant, int]:
+    return (-row.new.priority, row.run_at, row.order)
+
+
+def first_of(keys: Keys, job: NewJob, now: Instant) -> Key | None:
+    """Who used this job's key before. None: it has no key, or nobody did, or it has expired since."""
+    key = None if job.key is None else keys.get((job.tenant, job.key))
+    return key if key is not None and key.expires_at > now else None
+
+
+def matches(row: Row, which: JobFilter) -> bool:
+    error_code = row.last_error.code if row.last_error else None
+    return (
+        (which.ids is None or row.id in which.ids)
+        and (which.states is None or row.state in which.states)
+        and which.kind in (None, row.new.kind)
+        and which.queue in (None, row.new.queue)
+        and which.tenant in (None, row.new.tenant)
+        and which.error_code in (None, error_code)
+    )
+
+
+def lease_of(row: Row) -> Lease:
+    assert row.token is not None
+    return Lease(
+        id=row.id,
+        token=row.token,
+        fence=row.fence,
+        kind=row.new.kind,
+        queue=row.new.queue,
+        tenant=row.new.tenant,
+        payload=row.new.payload,
+        attempts=row.attempts,
+        attempts_max=row.new.attempts_max,
+        lease_us=row.new.lease_us,
+        timeout_us=row.new.timeout_us,
+        shard_key=row.new.shard_key,
+        cursor=row.cursor,
+        priority=row.new.priority,
+    )
+
+
+def job_of(row: Row) -> Job:
+    new, last_error = row.new, row.last_error
+    return Job(
+        id=new.id,
+        kind=new.kind,
+        queue=new.queue,
+        tenant=new.tenant,
+        state=row.state,
+        priority=new.priority,
+        attempts=row.attempts,
+        attempts_max=new.attempts_max,
+        fence=row.fence,
+        payload=new.payload,
+        shard_key=new.shard_key,
+        cursor=row.cursor,
+        progress=row.progress,
+        result=row.result,
+        lease_owner=row.owner,
+        lease_until=row.until if row.place is Place.LEASED else None,
+        lease_us=new.lease_us,
+        timeout_us=new.timeout_us,
+        cancel_requested=row.cancel_requested,
+        created_at=row.created_at,
+        run_at=row.run_at,
+        finished_at=row.finished_at if row.place in FINAL else None,
+        last_error_code=last_error.code if last_error else None,
+        last_error_at=last_error.at if last_error else None,
+    )
+
+
+def error_of(row: Row, failure: Failure, now: Instant) -> ErrorRecord:
+    return ErrorRecord(
+        job=row.id,
+        attempt=row.attempts,
+        at=now,
+        code=failure.code,
+        message=failure.message,
+        traceback=failure.traceback,
+    )
+
+
+def count_of(lane: Lane) -> LaneCount:
+    counts = {place.value: len(rows) for place, rows in lane.places.items()}
+    return LaneCount(queue=lane.queue, tenant=lane.tenant, **counts)

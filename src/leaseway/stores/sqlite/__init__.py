@@ -1,0 +1,1 @@
+"""One file, many processes: jobs in SQLite."""

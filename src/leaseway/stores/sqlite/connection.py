@@ -1,0 +1,182 @@
+"""One thread that writes and one that reads; transactions; what SQLite's errors mean to us.
+
+sqlite3 waits while it works, so it works in threads. There is one writer per process, because SQLite has one writer
+per file; readers never wait for it (WAL).
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from leaseway.domain.errors import (
+    LeasewayError,
+    StoreBusy,
+    StoreFull,
+    StoreRefused,
+    TerminalError,
+    TransientError,
+    UnknownOutcome,
+)
+from leaseway.stores.sqlite.turn import Turn
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+BUSY_SECONDS_MAX = 10.0
+BUSY_STEP_SECONDS = 0.0005
+
+
+class Connection:
+    def __init__(self, path: str, random: Callable[[], float], *, durable: bool = True) -> None:
+        self.path = path
+        self._random = random
+        self._durable = durable
+        self._turn: Turn | None = None
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._write_thread = ThreadPoolExecutor(1, "leaseway-write")
+        self._read_thread = ThreadPoolExecutor(1, "leaseway-read")
+
+    async def open(self) -> None:
+        await self._in(self._write_thread, self._open)
+
+    async def write(self, work: Work[T]) -> T:
+        """Run `work` in one write transaction: all of it, or nothing."""
+        return await self._in(self._write_thread, self._transact, work)
+
+    async def read(self, work: Work[T]) -> T:
+        """Run `work` on a snapshot that no writer disturbs."""
+        return await self._in(self._read_thread, self._look, work)
+
+    async def close(self) -> None:
+        await self._in(self._read_thread, self._close_reader)
+        await self._in(self._write_thread, self._close_writer)
+        self._write_thread.shutdown(wait=False)
+        self._read_thread.shutdown(wait=False)
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection with the settings that the promises need."""
+        # check_same_thread: the threads above are one each, and a closing thread may differ from the opening one.
+        # timeout=0: SQLite's own waiting is unfair, ours is in `_begin`.
+        connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, uri=False)
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
+        connection.execute("PRAGMA cache_size = -16000")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        return connection
+
+    async def _in(self, thread: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+
+    def _open(self) -> None:
+        refuse_impossible(Path(self.path))
+        try:
+            self._writer = self.connect()
+            retry_while_busy(lambda: self._writer and self._writer.execute("PRAGMA journal_mode = WAL"), self._random)
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        self._turn = Turn(self.path, self._random)
+
+    def _transact(self, work: Work[T]) -> T:
+        assert self._writer is not None, "the store is not open"
+        assert self._turn is not None
+        try:
+            with self._turn:
+                retry_while_busy(lambda: self._writer and self._writer.execute("BEGIN IMMEDIATE"), self._random)
+            return finished(self._writer, work)
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+
+    def _look(self, work: Work[T]) -> T:
+        try:
+            if self._reader is None:
+                self._reader = self.connect()
+                self._reader.execute("PRAGMA query_only = 1")
+            return work(self._reader)
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _close_writer(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def refuse_impossible(path: Path) -> None:
+    if str(path) == ":memory:":
+        return
+    if not path.parent.is_dir():
+        raise StoreRefused(f"{path}: the folder {path.parent} does not exist; create it first")
+    if path.is_dir():
+        raise StoreRefused(f"{path}: is a folder; name a file in it, for example {path}/work.db")
+
+
+def retry_while_busy(step: Callable[[], object], random: Callable[[], float]) -> None:
+    """Ask again and again, with a little chance, until another process lets go."""
+    deadline = time.monotonic() + BUSY_SECONDS_MAX
+    while True:
+        try:
+            step()
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                raise
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
+        time.sleep(BUSY_STEP_SECONDS * (0.5 + random()))
+
+
+def finished(connection: sqlite3.Connection, work: Work[T]) -> T:
+    """The work and its COMMIT, or neither."""
+    try:
+        answer = work(connection)
+    except BaseException:
+        roll_back(connection)
+        raise
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        roll_back(connection)
+        if error.sqlite_errorname.startswith("SQLITE_IOERR"):
+            raise UnknownOutcome(f"the disk failed while committing ({error}); the call may be repeated") from error
+        raise
+    return answer
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    # SQLite has rolled back by itself after some errors, a full disk among them.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def translated(error: sqlite3.Error, path: str) -> LeasewayError:
+    """What happened, to what, and what to do next."""
+    name = getattr(error, "sqlite_errorname", "")
+    match name.removeprefix("SQLITE_").partition("_")[0]:
+        case "BUSY" | "LOCKED":
+            return StoreBusy(f"{path}: another process kept the file locked for {BUSY_SECONDS_MAX:.0f} s; try again")
+        case "FULL":
+            return StoreFull(f"{path}: the disk is full; nothing was written. Free some space and try again")
+        case "NOTADB":
+            return StoreRefused(f"{path}: is not an SQLite database; name another file")
+        case "CANTOPEN":
+            return StoreRefused(f"{path}: cannot be opened ({error}); check that folder and file may be written")
+        case "READONLY":
+            return StoreRefused(f"{path}: is read-only; jobs need a file and a folder that may be written")
+        case "CORRUPT":
+            return TerminalError(f"{path}: the database is damaged ({error}); restore it from a backup")
+        case "IOERR":
+            return TransientError(f"{path}: the disk failed ({error}); check it and try again")
+    return TerminalError(f"{path}: {error} ({name or type(error).__name__})")

@@ -1,0 +1,116 @@
+"""Rows to values and back."""
+
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State
+from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
+
+READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = range(6)
+STATES = (State.PENDING, State.PENDING, State.LEASED, State.DONE, State.FAILED, State.CANCELLED)
+STAGES = {State.LEASED: LEASED, State.DONE: DONE, State.FAILED: FAILED, State.CANCELLED: CANCELLED}
+
+json_text = msgspec.json.Encoder().encode
+Row = tuple[Any, ...]
+
+
+def as_json(value: Any) -> str:
+    return json_text(value).decode()
+
+
+def pending(run_at: Instant | None, delay_us: int, now: Instant) -> tuple[int, Instant]:
+    """Stage and time to run of a job that waits."""
+    at = now + delay_us if run_at is None else run_at
+    return (SCHEDULED if at > now else READY), at
+
+
+def new_row(job: NewJob, lane: int, now: Instant) -> Row:
+    """In the order of submit.sql."""
+    stage, run_at = pending(job.run_at, job.delay_us, now)
+    return (
+        *(
+            job.id,
+            lane,
+            stage,
+            job.kind,
+            job.priority,
+            run_at,
+            job.attempts_max,
+            job.lease_us,
+            job.timeout_us,
+        ),
+        *(now, job.shard_key, job.cursor, job.payload),
+    )
+
+
+def settlement_row(settlement: Settlement, now: Instant) -> Row:
+    """In the order of settle.sql."""
+    if settlement.state is State.PENDING:
+        stage, run_at = pending(settlement.run_at, settlement.delay_us, now)
+    else:
+        stage, run_at = STAGES[settlement.state], None
+    code = settlement.failure.code if settlement.failure else None
+    return (
+        *(settlement.id, settlement.token, stage, run_at, int(settlement.gives_back), settlement.result),
+        *(code, settlement.progress),
+    )
+
+
+def lease_of(row: Row, token: Token, lanes: dict[int, tuple[str, str]]) -> Lease:
+    """From the columns of claim.sql and adopt.sql."""
+    (
+        _,
+        _,
+        id_,
+        fence,
+        kind,
+        payload,
+        attempts,
+        most,
+        lease_us,
+        timeout_us,
+        shard_key,
+        cursor,
+        priority,
+        lane,
+    ) = row
+    queue, tenant = lanes[lane]
+    return Lease(
+        id=id_, token=token, fence=fence, kind=kind, queue=queue, tenant=tenant, payload=payload, attempts=attempts,
+        attempts_max=most, lease_us=lease_us, timeout_us=timeout_us, shard_key=shard_key, cursor=cursor,
+        priority=priority,
+    )  # fmt: skip
+
+
+def job_of(row: sqlite3.Row) -> Job:
+    return Job(
+        id=JobId(row["id"]), kind=row["kind"], queue=row["queue"], tenant=row["tenant"], state=STATES[row["stage"]],
+        priority=row["priority"], attempts=row["attempts"], attempts_max=row["attempts_max"], fence=row["fence"],
+        payload=row["payload"], shard_key=row["shard_key"], cursor=row["cursor"], progress=row["progress"],
+        result=row["result"], lease_owner=row["owner"], lease_until=row["until"], lease_us=row["lease_us"],
+        timeout_us=row["timeout_us"], cancel_requested=bool(row["cancel_requested"]), created_at=row["created_at"],
+        run_at=row["run_at"], finished_at=row["finished_at"], last_error_code=row["last_error_code"],
+        last_error_at=row["last_error_at"],
+    )  # fmt: skip
+
+
+def error_of(row: Row) -> ErrorRecord:
+    job, attempt, at, code, message, traceback = row
+    return ErrorRecord(job=job, attempt=attempt, at=at, code=code, message=message, traceback=traceback)
+
+
+def lane_of(row: Row) -> LaneCount:
+    queue, tenant, ready, scheduled, leased, done, failed, cancelled = row
+    return LaneCount(
+        queue=queue, tenant=tenant, ready=ready, scheduled=scheduled, leased=leased, done=done, failed=failed,
+        cancelled=cancelled,
+    )  # fmt: skip
+
+
+def schedule_of(row: Row, now: Instant) -> ScheduleRow:
+    name, kind, cron, tz, missed, seen, last_fire, paused = row
+    schedule = Schedule(name=name, kind=kind, cron=cron, tz=tz, missed=Missed(missed))
+    return ScheduleRow(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=bool(paused))

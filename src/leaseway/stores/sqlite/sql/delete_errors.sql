@@ -1,0 +1,2 @@
+-- Forget the errors of a job.
+DELETE FROM errors WHERE job = ?

@@ -1,0 +1,2 @@
+-- Forget a finished job.
+DELETE FROM jobs WHERE seq = ? AND stage > 2

@@ -1,0 +1,2 @@
+-- The number of a lane.
+SELECT id FROM lanes WHERE queue = :queue AND tenant = :tenant

@@ -1,0 +1,223 @@
+"""The steps of a write transaction, in the order in which an exchange takes them.
+
+Every step works on the open transaction, with the instant at which it began, and tells the tally which lanes it
+changed. Closing the transaction adds the tally to the counters: one statement per lane, whatever happened.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+
+from leaseway.domain.errors import KeyConflict
+from leaseway.domain.exchange import (
+    ERRORS_MAX,
+    LANES_MAX,
+    PROMOTE_MAX,
+    RECLAIM_MAX,
+    Exchange,
+    Exchanged,
+    Wants,
+)
+from leaseway.domain.ids import Instant, JobId, WorkerId
+from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
+from leaseway.domain.lanes import share
+from leaseway.stores.sqlite import rows
+from leaseway.stores.sqlite.rows import CANCELLED, FAILED, LEASED, READY, SCHEDULED, Row, as_json
+
+
+class Transaction:
+    def __init__(self, connection: sqlite3.Connection, now: Instant, sql: Mapping[str, str]) -> None:
+        self.connection = connection
+        self.now = now
+        self._sql = sql
+        self._tally: dict[int, list[int]] = {}
+
+    # -- speaking SQL -----------------------------------------------------------------------------------------------
+
+    def run(self, verb: str, **values: object) -> list[Row]:
+        """One statement by its name, and all that it answers."""
+        return self.connection.execute(self._sql[verb], values).fetchall()
+
+    def run_each(self, verb: str, each: Iterable[Row]) -> int:
+        """One statement for many rows; how many it changed."""
+        return self.connection.executemany(self._sql[verb], each).rowcount
+
+    def count(self, lane: int, stage: int, change: int) -> None:
+        self._tally.setdefault(lane, [0] * 6)[stage] += change
+
+    def moved(self, lane: int, before: int, after: int) -> None:
+        self.count(lane, before, -1)
+        self.count(lane, after, +1)
+
+    def close(self) -> None:
+        """Add what was tallied to the counters."""
+        if self._tally:
+            self.run_each("lane_count", [(*changes, lane) for lane, changes in self._tally.items()])
+            self._tally.clear()
+
+    # -- submit -----------------------------------------------------------------------------------------------------
+
+    def submit(self, jobs: Sequence[NewJob], *, conflicts_replay: bool = False) -> list[Submitted]:
+        """Keys first: they say which jobs are new. `conflicts_replay`: nobody is there to be told of a conflict."""
+        answers: list[Submitted] = []
+        fresh: list[NewJob] = []
+        for job in jobs:
+            first = None if job.key is None else self._first_of_key(job, conflicts_replay)
+            if first is None or first == job.id:
+                fresh.append(job)
+            answers.append(Submitted(first or job.id, replayed=first not in (None, job.id)))
+        if fresh:
+            self._insert(fresh)
+        return answers
+
+    def _first_of_key(self, job: NewJob, conflicts_replay: bool) -> JobId | None:
+        known = self.run("key_find", tenant=job.tenant, key=job.key, now=self.now)
+        if not known:
+            expires_at = self.now + job.key_keep_us
+            self.run(
+                "key_keep",
+                **{"tenant": job.tenant, "key": job.key, "job": job.id},
+                **{"fingerprint": job.fingerprint, "expires_at": expires_at},
+            )
+            return None
+        ((first, fingerprint),) = known
+        if fingerprint != job.fingerprint and not conflicts_replay:
+            raise KeyConflict(
+                f"key {job.key!r} of tenant {job.tenant!r} names job {first}, which was submitted with another kind or "
+                "other arguments; use a new key for a new job"
+            )
+        return JobId(first)
+
+    def _insert(self, jobs: list[NewJob]) -> None:
+        lanes = self._lanes_of(jobs)
+        new = [rows.new_row(job, lanes[job.queue, job.tenant], self.now) for job in jobs]
+        ((last,),) = self.run("last_seq")
+        if self.run_each("submit", new) == len(new):
+            counted: Mapping[tuple[int, int], int] = Counter(map(itemgetter(1, 2), new))
+        else:  # Some ids are known, as when a submission comes again whose reply was lost: count what is new.
+            counted = {(lane, stage): count for lane, stage, count in self.run("count_new", last=last)}
+        for (lane, stage), count in counted.items():
+            self.count(lane, stage, count)
+
+    def _lanes_of(self, jobs: Iterable[NewJob]) -> dict[tuple[str, str], int]:
+        lanes: dict[tuple[str, str], int] = {}
+        for job in jobs:
+            name = (job.queue, job.tenant)
+            if name not in lanes:
+                lanes[name] = self._lane(*name)
+        return lanes
+
+    def _lane(self, queue: str, tenant: str) -> int:
+        found = self.run("lane_find", queue=queue, tenant=tenant)
+        if not found:
+            self.run("lane_open", queue=queue, tenant=tenant)
+            found = self.run("lane_find", queue=queue, tenant=tenant)
+        return int(found[0][0])
+
+    # -- exchange ---------------------------------------------------------------------------------------------------
+
+    def exchange(self, call: Exchange) -> Exchanged:
+        lost = self._settle(call.settlements) if call.settlements else []
+        ((expired, promotable, to_cancel),) = self.run("due", now=self.now)
+        if expired:
+            self._reclaim()
+        if promotable:
+            self._promote()
+        leases = self._lease(call.worker, call.wants, call.repeat) if call.wants else []
+        cancelled = self.run("to_cancel", worker=call.worker) if to_cancel else []
+        return Exchanged(tuple(leases), tuple(lost), tuple(id_ for (id_,) in cancelled))
+
+    def _settle(self, settlements: Sequence[Settlement]) -> list[JobId]:
+        """Write what is accepted, in one statement; answer who came too late."""
+        if len({settlement.id for settlement in settlements}) < len(settlements):
+            # The same job twice: the first settlement decides what becomes of the second.
+            return [job for settlement in settlements for job in self._settle([settlement])]
+        sent = as_json([rows.settlement_row(settlement, self.now) for settlement in settlements])
+        accepted = self.run("settle", settlements=sent, now=self.now)
+        for _, lane, stage, _ in accepted:
+            self.moved(lane, LEASED, stage)
+        attempts = {id_: count for id_, _, _, count in accepted}
+        for settlement in settlements:
+            if settlement.failure is not None and settlement.id in attempts:
+                self._keep_error(settlement, attempts[settlement.id])
+        children = [child for settlement in settlements if settlement.id in attempts for child in settlement.children]
+        if children:
+            self.submit(children, conflicts_replay=True)
+        return [] if len(attempts) == len(settlements) else self._refused(settlements, sent, attempts)
+
+    def _refused(self, settlements: Sequence[Settlement], sent: str, accepted: Mapping[str, int]) -> list[JobId]:
+        before = {id_ for (id_,) in self.run("settled_before", settlements=sent)}
+        return [each.id for each in settlements if each.id not in accepted and each.id not in before]
+
+    def _keep_error(self, settlement: Settlement, attempts: int) -> None:
+        failure = settlement.failure
+        assert failure is not None
+        attempt = attempts + settlement.gives_back
+        self._keep_errors([(settlement.id, attempt, self.now, failure.code, failure.message, failure.traceback)])
+
+    def _keep_errors(self, errors: Sequence[Row]) -> None:
+        self.run_each("error_keep", errors)
+        self.run_each("error_forget", [(job, ERRORS_MAX) for job, *_ in errors])
+
+    def _reclaim(self) -> None:
+        """Take back expired leases. The next stage is chosen here, since only the store knows who is late."""
+        expired = self.run("expired", now=self.now, limit=RECLAIM_MAX)
+        late = [(seq, _after_expiry(*rest)) for seq, _, _, _, *rest in expired]
+        codes = {READY: LEASE_EXPIRED, FAILED: LEASE_EXPIRED, CANCELLED: None}
+        self.run_each("reclaim", [(seq, stage, self.now, codes[stage]) for seq, stage in late])
+        for (_, _, lane, *_), (_, stage) in zip(expired, late, strict=True):
+            self.moved(lane, LEASED, stage)
+        self._keep_errors(
+            [
+                (id_, attempts, self.now, LEASE_EXPIRED, f"worker {owner} stopped renewing its lease", "")
+                for (_, id_, _, owner, attempts, *_), (_, stage) in zip(expired, late, strict=True)
+                if stage != CANCELLED
+            ]
+        )
+
+    def _promote(self) -> None:
+        for (lane,) in self.run("promote", now=self.now, limit=PROMOTE_MAX):
+            self.moved(lane, SCHEDULED, READY)
+
+    def _lease(self, worker: WorkerId, wants: Wants, repeat: bool) -> list[Lease]:
+        if repeat and (adopted := self.run("adopt", now=self.now, token=wants.token, worker=worker)):
+            return self._leases(adopted, wants)
+        if wants.count <= 0:
+            return []
+        return self._claim(worker, wants)
+
+    def _claim(self, worker: WorkerId, wants: Wants) -> list[Lease]:
+        # Closing the books first: the counters must know what this transaction has made ready.
+        self.close()
+        lanes = self.run("lanes_with_work", queues=as_json(wants.queues), lanes_max=LANES_MAX)
+        shares = share(wants.count, {lane: ready for lane, _, _, ready in lanes})
+        names = {lane: (queue, tenant) for lane, queue, tenant, _ in lanes}
+        leases: list[Lease] = []
+        for lane, count in shares.items():
+            claimed = self.run("claim", lane=lane, count=count, token=wants.token, worker=worker, now=self.now)
+            claimed.sort(key=claim_order)
+            self.count(lane, READY, -len(claimed))
+            self.count(lane, LEASED, len(claimed))
+            leases += [rows.lease_of(row, wants.token, names) for row in claimed]
+        self.run_each("lane_served", [(self.now, lane) for lane in shares])
+        return leases
+
+    def _leases(self, adopted: list[Row], wants: Wants) -> list[Lease]:
+        lanes = self.run("lane_names", lanes=as_json([row[-1] for row in adopted]))
+        names = {lane: (queue, tenant) for lane, queue, tenant in lanes}
+        return [rows.lease_of(row, wants.token, names) for row in sorted(adopted, key=itemgetter(0))]
+
+
+LEASE_EXPIRED = "lease_expired"
+
+
+def claim_order(row: Row) -> tuple[int, int, int]:
+    """RETURNING gives rows in no promised order: priority, time to run, submission."""
+    return -row[12], row[1], row[0]
+
+
+def _after_expiry(attempts: int, attempts_max: int, cancel_requested: int) -> int:
+    if cancel_requested:
+        return CANCELLED
+    return READY if attempts < attempts_max else FAILED

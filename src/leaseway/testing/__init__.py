@@ -1,0 +1,1 @@
+"""For your own tests: a clock that you move, and the contract that every store must keep."""

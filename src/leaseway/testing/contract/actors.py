@@ -1,0 +1,134 @@
+"""Who acts in the contract: jobs by number, workers that claim and settle, and the words they settle with."""
+
+from collections.abc import Awaitable
+from itertools import count
+from typing import Any, Protocol
+
+from leaseway.domain.errors import KeyConflict
+from leaseway.domain.exchange import Exchange, Exchanged, Held, Wants
+from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
+from leaseway.domain.job import Failure, Job, LaneCount, Lease, NewJob, Settlement, State
+from leaseway.domain.query import JobFilter
+from leaseway.ports.job_store import JobStore
+from leaseway.ports.read_model import ReadModel
+
+LEASE_US = 15 * SECOND_US
+MINUTE_US = 60 * SECOND_US
+HOUR_US = 60 * MINUTE_US
+ALL = JobFilter()
+QUEUES = ("default",)
+
+
+class Store(JobStore, ReadModel, Protocol):
+    """What the contract of the job store needs: the verbs, and eyes to see what they did."""
+
+
+def id_of(number: int) -> JobId:
+    return JobId(f"{number:026d}")
+
+
+def new_job(number: int, **options: Any) -> NewJob:
+    return NewJob(**{"id": id_of(number), "kind": "count", "payload": "{}", "lease_us": LEASE_US} | options)
+
+
+def keyed_job(number: int, **options: Any) -> NewJob:
+    return new_job(number, **{"key": "key-1", "fingerprint": "same", "key_keep_us": HOUR_US} | options)
+
+
+class Worker:
+    """Asks for work under a new token each time, as real workers do."""
+
+    _tokens = count(1)  # shared, because two workers of one name must not share a token
+
+    def __init__(self, store: JobStore, name: str = "worker-1") -> None:
+        self.store = store
+        self.id = WorkerId(name)
+
+    def wants(self, jobs: int = 1, queues: tuple[str, ...] = QUEUES) -> Wants:
+        return Wants(queues, jobs, Token(f"token-{next(self._tokens)}"))
+
+    async def claim(self, jobs: int = 1, queues: tuple[str, ...] = QUEUES) -> tuple[Lease, ...]:
+        return (await self.exchange(wants=self.wants(jobs, queues))).leases
+
+    async def claim_one(self) -> Lease:
+        (lease,) = await self.claim()
+        return lease
+
+    async def settle(self, *settlements: Settlement) -> Exchanged:
+        return await self.exchange(*settlements)
+
+    async def exchange(
+        self, *settlements: Settlement, wants: Wants | None = None, repeat: bool = False
+    ) -> Exchanged:
+        return await self.store.exchange(Exchange(self.id, settlements, wants, repeat))
+
+
+async def leased_job(store: JobStore, number: int = 1, **options: Any) -> Lease:
+    """Submit a job and claim it, by a worker of the usual name."""
+    await store.submit([new_job(number, **options)])
+    return await Worker(store).claim_one()
+
+
+# -- what a worker says when it hands a lease back ----------------------------------------------------------
+
+BROKEN = Failure("broken", "it broke", "Traceback: line 1")
+
+
+def done(lease: Lease, **options: Any) -> Settlement:
+    return settlement(lease, State.DONE, **{"result": '"well"'} | options)
+
+
+def retry(lease: Lease, **options: Any) -> Settlement:
+    return settlement(lease, State.PENDING, **{"failure": BROKEN} | options)
+
+
+def snooze(lease: Lease, **options: Any) -> Settlement:
+    return settlement(lease, State.PENDING, gives_back=True, **options)
+
+
+def failed(lease: Lease, **options: Any) -> Settlement:
+    return settlement(lease, State.FAILED, **{"failure": BROKEN} | options)
+
+
+def cancelled(lease: Lease, **options: Any) -> Settlement:
+    return settlement(lease, State.CANCELLED, **options)
+
+
+def settlement(lease: Lease, state: State, **options: Any) -> Settlement:
+    return Settlement(**{"id": lease.id, "token": lease.token, "state": state} | options)
+
+
+def held(lease: Lease, **options: Any) -> Held:
+    return Held(**{"id": lease.id, "token": lease.token, "lease_us": lease.lease_us} | options)
+
+
+# -- what a test looks at -----------------------------------------------------------------------------------
+
+
+async def job_of(store: ReadModel, number: int = 1) -> Job:
+    job = await store.job(id_of(number))
+    assert job is not None, f"job {number} is not stored"
+    return job
+
+
+async def ids_in(store: ReadModel) -> list[JobId]:
+    """Every stored id, oldest first."""
+    return [job.id for job in await store.jobs(ALL, limit=1_000)][::-1]
+
+
+async def counts(store: ReadModel, queue: str = "default", tenant: str = "default") -> dict[str, int]:
+    """The counters of a lane that are not zero."""
+    (lane,) = [lane for lane in await store.lanes() if (lane.queue, lane.tenant) == (queue, tenant)]
+    return {name: n for name in COUNTERS if (n := getattr(lane, name))}
+
+
+COUNTERS = tuple(name for name in LaneCount.__struct_fields__ if name not in ("queue", "tenant"))
+
+
+async def conflict_of(submission: Awaitable[object]) -> str:
+    """The message of the KeyConflict that this submission must raise."""
+    try:
+        await submission
+    except KeyConflict as error:
+        return str(error)
+    raise AssertionError("a key was accepted that was used with other arguments before")

@@ -1,0 +1,278 @@
+"""Submitting: nothing accepted is lost, nothing is stored twice, and a batch is stored whole or not at all."""
+
+from leaseway.domain.job import State, Submitted
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.contract.actors import (
+    ALL,
+    HOUR_US,
+    MINUTE_US,
+    Store,
+    Worker,
+    conflict_of,
+    counts,
+    done,
+    id_of,
+    ids_in,
+    job_of,
+    keyed_job,
+    new_job,
+)
+
+
+async def test_a_key_with_other_arguments_is_refused_by_name(store: Store) -> None:
+    """Two different jobs under one key is a bug of the submitter, who must learn which key it was."""
+    await store.submit([keyed_job(1)])
+    message = await conflict_of(store.submit([keyed_job(2, fingerprint="other")]))
+    assert "key-1" in message
+    assert await ids_in(store) == [id_of(1)]
+
+
+async def test_one_conflict_stores_nothing_of_the_batch(store: Store) -> None:
+    """Half a batch cannot be repeated safely by someone who only saw an error."""
+    await store.submit([keyed_job(1)])
+    batch = [new_job(2), keyed_job(3, key="key-2"), keyed_job(4, fingerprint="other"), new_job(5)]
+    await conflict_of(store.submit(batch))
+    assert await ids_in(store) == [id_of(1)]
+    assert await counts(store) == {"ready": 1}
+
+
+async def test_a_refused_batch_does_not_take_its_keys(store: Store) -> None:
+    """A key of a job that was never stored must stay free, or its job can never be submitted."""
+    await store.submit([keyed_job(1)])
+    await conflict_of(store.submit([keyed_job(2, key="key-2"), keyed_job(3, fingerprint="other")]))
+    assert await store.submit([keyed_job(4, key="key-2", fingerprint="new")]) == [Submitted(id_of(4))]
+
+
+async def test_a_refused_batch_opens_no_lane(store: Store) -> None:
+    """A lane without a job would stay in every list for ever."""
+    await conflict_of(
+        store.submit([keyed_job(1, tenant="acme"), keyed_job(2, tenant="acme", fingerprint="other")])
+    )
+    assert await store.lanes() == []
+
+
+async def test_a_batch_that_conflicts_with_itself_is_refused(store: Store) -> None:
+    """Which of the two would win is chance; the submitter must decide."""
+    await conflict_of(store.submit([keyed_job(1), keyed_job(2, fingerprint="other")]))
+    assert await ids_in(store) == []
+
+
+async def test_the_same_key_twice_in_a_batch_is_one_job(store: Store) -> None:
+    """Whether duplicates arrive together or one after another must not matter."""
+    answers = await store.submit([keyed_job(1), keyed_job(2)])
+    assert answers == [Submitted(id_of(1)), Submitted(id_of(1), replayed=True)]
+    assert await ids_in(store) == [id_of(1)]
+
+
+async def test_a_repeated_key_names_the_first_job(store: Store) -> None:
+    """The point of a key: a client that lost its reply does not start the work again."""
+    await store.submit([keyed_job(1)])
+    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+    assert await ids_in(store) == [id_of(1)]
+    assert await counts(store) == {"ready": 1}
+
+
+async def test_a_key_holds_in_every_queue_of_its_tenant(store: Store) -> None:
+    """Moving a kind to another queue must not make its submissions new."""
+    await store.submit([keyed_job(1)])
+    assert await store.submit([keyed_job(2, queue="other")]) == [Submitted(id_of(1), replayed=True)]
+
+
+async def test_tenants_do_not_see_the_keys_of_each_other(store: Store) -> None:
+    """One tenant could otherwise suppress the jobs of another, or learn about them."""
+    await store.submit([keyed_job(1, tenant="acme")])
+    other = keyed_job(2, tenant="umbrella", fingerprint="other")
+    assert await store.submit([other]) == [Submitted(id_of(2))]
+
+
+async def test_a_key_counts_until_the_instant_it_expires(store: Store, clock: FakeClock) -> None:
+    """The submitter was promised this long, to the microsecond."""
+    await store.submit([keyed_job(1)])
+    clock.advance_us(HOUR_US - 1)
+    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+    clock.advance_us(1)
+    assert await store.submit([keyed_job(3, fingerprint="other")]) == [Submitted(id_of(3))]
+
+
+async def test_a_key_used_again_does_not_live_longer(store: Store, clock: FakeClock) -> None:
+    """Otherwise a client that repeats itself every minute would never get a new job."""
+    await store.submit([keyed_job(1)])
+    clock.advance_us(HOUR_US - 1)
+    await store.submit([keyed_job(2)])
+    clock.advance_us(1)
+    assert await store.submit([keyed_job(3)]) == [Submitted(id_of(3))]
+
+
+async def test_a_key_taken_after_expiry_protects_its_new_job(store: Store, clock: FakeClock) -> None:
+    """The row of the expired key is in the way; what replaces it must hold as long as the first did."""
+    await store.submit([keyed_job(1)])
+    clock.advance_us(HOUR_US)
+    await store.submit([keyed_job(2, fingerprint="other")])
+    clock.advance_us(HOUR_US - 1)
+    await conflict_of(store.submit([keyed_job(3)]))
+    again = keyed_job(4, fingerprint="other")
+    assert await store.submit([again]) == [Submitted(id_of(2), replayed=True)]
+
+
+async def test_a_key_outlives_its_finished_job(store: Store) -> None:
+    """A repetition that arrives after the work is done must not do the work again."""
+    await store.submit([keyed_job(1)])
+    worker = Worker(store)
+    await worker.settle(done(await worker.claim_one()))
+    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+
+
+async def test_a_key_outlives_the_discarded_job(store: Store) -> None:
+    """Deleting the record of a job is no reason to run it again."""
+    await store.submit([keyed_job(1)])
+    await store.cancel(id_of(1))
+    await store.discard(ALL, 10)
+    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+
+
+async def test_a_key_outlives_the_pruned_job(store: Store) -> None:
+    """Keys and jobs are kept for different times, each as promised."""
+    await store.submit([keyed_job(1)])
+    await store.cancel(id_of(1))
+    assert await store.prune(0, 10) == 1
+    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+
+
+async def test_a_submission_sent_again_is_stored_once(store: Store) -> None:
+    """The reply was lost, the client repeats: the answer is the first one, and so is the job."""
+    batch = [new_job(1), new_job(2, delay_us=MINUTE_US)]
+    first = await store.submit(batch)
+    assert await store.submit(batch) == first == [Submitted(id_of(1)), Submitted(id_of(2))]
+    assert await counts(store) == {"ready": 1, "scheduled": 1}
+
+
+async def test_a_known_id_changes_nothing_of_the_stored_job(store: Store, clock: FakeClock) -> None:
+    """A repetition that arrives late must not reset a job that has made progress since."""
+    await store.submit([new_job(1)])
+    await Worker(store).claim()
+    before = await job_of(store)
+    clock.advance(1)
+    await store.submit([new_job(1)])
+    assert await job_of(store) == before
+
+
+async def test_a_known_id_and_new_ones_in_a_batch(store: Store) -> None:
+    """A batch may be sent again together with new jobs: only these are stored and counted."""
+    await store.submit([new_job(1)])
+    answers = await store.submit([new_job(1), new_job(2), new_job(3), new_job(2)])
+    assert answers == [Submitted(id_of(number)) for number in (1, 2, 3, 2)]
+    assert await counts(store) == {"ready": 3}
+
+
+async def test_a_submission_with_a_key_sent_again_gets_the_first_answer(store: Store) -> None:
+    """`replayed` tells of somebody else's job; here it is our own."""
+    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    assert await counts(store) == {"ready": 1}
+
+
+async def test_a_submission_sent_again_after_its_job_finished(store: Store) -> None:
+    """The slowest repetition of all: it must neither run the job again nor be surprised."""
+    await store.submit([keyed_job(1)])
+    worker = Worker(store)
+    await worker.settle(done(await worker.claim_one()))
+    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    assert await counts(store) == {"done": 1}
+
+
+async def test_a_submission_sent_again_after_its_job_was_discarded(store: Store) -> None:
+    """The key still names this id, so the job is known, though its record is gone."""
+    await store.submit([keyed_job(1)])
+    await store.cancel(id_of(1))
+    await store.discard(ALL, 10)
+    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    assert await ids_in(store) == []
+
+
+async def test_a_submission_sent_again_after_its_key_went_to_another_job(
+    store: Store, clock: FakeClock
+) -> None:
+    """The id alone says that it was stored before; the key, expired since, has no say in it."""
+    await store.submit([keyed_job(1)])
+    clock.advance_us(HOUR_US)
+    await store.submit([keyed_job(2, fingerprint="other")])
+    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    await conflict_of(store.submit([keyed_job(3)]))
+    assert await ids_in(store) == [id_of(1), id_of(2)]
+
+
+async def test_a_submission_sent_again_does_not_renew_its_expired_key(store: Store, clock: FakeClock) -> None:
+    """Nothing is stored again: a key that came back would block a new job for one more period."""
+    await store.submit([keyed_job(1)])
+    clock.advance_us(HOUR_US)
+    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(2))]
+
+
+async def test_an_empty_batch_is_no_error(store: Store) -> None:
+    """A caller that filtered its list down to nothing should not need to know."""
+    assert await store.submit([]) == []
+
+
+async def test_a_large_batch_is_stored_whole(store: Store) -> None:
+    """Imports submit shards by the thousand; a store's own limits on statements must not show."""
+    batch = [new_job(number) for number in range(1, 2_001)]
+    assert await store.submit(batch) == [Submitted(job.id) for job in batch]
+    assert await counts(store) == {"ready": 2_000}
+
+
+async def test_a_delayed_job_does_not_start_early(store: Store, clock: FakeClock) -> None:
+    """A delay is a promise of at least this long, by the store's clock."""
+    await store.submit([new_job(1, delay_us=MINUTE_US)])
+    assert await counts(store) == {"scheduled": 1}
+    clock.advance_us(MINUTE_US - 1)
+    assert await Worker(store).claim() == ()
+    clock.advance_us(1)
+    assert (await Worker(store).claim_one()).id == id_of(1)
+
+
+async def test_a_named_time_wins_over_a_delay(store: Store, clock: FakeClock) -> None:
+    """A person who named an instant meant it."""
+    run_at = clock.now_us() + MINUTE_US
+    await store.submit([new_job(1, run_at=run_at, delay_us=HOUR_US)])
+    assert (await job_of(store)).run_at == run_at
+
+
+async def test_a_time_that_has_come_is_no_reason_to_wait(store: Store, clock: FakeClock) -> None:
+    """Also a time long past: the job is late, and runs now."""
+    now = clock.now_us()
+    await store.submit([new_job(1, run_at=now), new_job(2, run_at=now - HOUR_US)])
+    assert await counts(store) == {"ready": 2}
+    assert (await job_of(store, 2)).run_at == now - HOUR_US
+
+
+async def test_all_that_was_submitted_can_be_read(store: Store, clock: FakeClock) -> None:
+    """A field that a store forgets is found by the user who needed it."""
+    await store.submit(
+        [
+            new_job(
+                1,
+                kind="geocode",
+                payload='{"address":"Łódź, 北京 \\"x\\""}',
+                queue="slow",
+                tenant="acme",
+                priority=-7,
+                attempts_max=3,
+                lease_us=1_234_567,
+                timeout_us=7_654_321,
+                delay_us=5,
+                shard_key="shard-1",
+                cursor='{"page":1}',
+            )
+        ]
+    )
+    job = await job_of(store)
+    assert (job.kind, job.payload) == ("geocode", '{"address":"Łódź, 北京 \\"x\\""}')
+    assert (job.queue, job.tenant, job.priority) == ("slow", "acme", -7)
+    assert (job.attempts, job.attempts_max, job.fence) == (0, 3, 0)
+    assert (job.lease_us, job.timeout_us) == (1_234_567, 7_654_321)
+    assert (job.shard_key, job.cursor) == ("shard-1", '{"page":1}')
+    assert (job.created_at, job.run_at) == (clock.now_us(), clock.now_us() + 5)
+    assert job.state is State.PENDING
+    assert (job.progress, job.result, job.finished_at, job.cancel_requested) == (None, None, None, False)
+    assert (job.lease_owner, job.lease_until, job.last_error_code, job.last_error_at) == (None,) * 4
