@@ -5,7 +5,7 @@ import inspect
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -27,7 +27,7 @@ from leaseway.domain.pace import WorkerSettings
 from leaseway.domain.retry import Backoff
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.schedule import check as check_schedule
-from leaseway.flows.submit import Bound, batches, submit
+from leaseway.flows.submit import Bound, submit, submit_many
 from leaseway.flows.worker import Worked, Worker
 from leaseway.ports.events import Events
 from leaseway.ports.store import Store
@@ -144,13 +144,11 @@ class App:
         return (await submit(store, [new], self._world.clock))[0]
 
     async def submit_many(self, jobs: Iterable[Bound]) -> list[Submitted]:
-        """Submit bound jobs of any kinds, in transactions of up to 10,000; the answers come in their order."""
-        store = await self.store()
-        answers: list[Submitted] = []
-        for batch in batches(jobs):
-            new = [job.new(self._world.ids, self._key_keep_us) for job in batch]
-            answers += await submit(store, new, self._world.clock)
-        return answers
+        """Submit bound jobs of any kinds, in transactions of up to 5,000; the answers come in their order.
+
+        An error names its item. Transactions before it stand, and a note on the error says how many jobs they stored.
+        """
+        return await submit_many(self._world._replace(store=await self.store()), jobs, self._key_keep_us)
 
     def submit_sync(self, job: Bound) -> Submitted:
         return self.sync(self.submit(job))
@@ -331,12 +329,16 @@ class JobHandle(Generic[P, R]):
     def submit_many_sync(self, arguments: Iterable[Mapping[str, Any]], **options: Any) -> list[Submitted]:
         return self.app.submit_many_sync(self._each(arguments, options))
 
-    def _each(self, arguments: Iterable[Mapping[str, Any]], options: dict[str, Any]) -> Iterable[Bound]:
+    def _each(self, arguments: Iterable[Mapping[str, Any]], options: dict[str, Any]) -> Iterator[Bound]:
         if "key" in options:
             raise BadValue("key", "one key cannot stand for many jobs; bind each one with its own key")
         checked = options_of(options)
-        kind = self.kind
-        return (Bound(kind, kind.encode(each), checked) for each in arguments)
+        for index, each in enumerate(arguments):
+            try:
+                text = self.kind.encode(each)
+            except BadValue as error:
+                raise BadValue(f"item {index}: {error.field}", error.problem) from error
+            yield Bound(self.kind, text, checked)
 
 
 class Portal:

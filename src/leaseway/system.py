@@ -12,6 +12,9 @@ from leaseway.domain.ids import Instant, JobId, Token, WorkerId
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32 in lower case: no letter looks like another, and the order of texts is the order of numbers."""
 
+PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
+COUNT_MAX = len(PAIRS) ** 2 - 1
+
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -34,22 +37,24 @@ class SystemChance:
 
 
 class SystemIds:
-    """Ids of 26 characters: 48 bits of milliseconds, 80 bits that start at random and count up from there."""
+    """Ids of 26 characters: 10 for the millisecond, 12 of chance, 4 that count within the millisecond."""
 
     def __init__(self) -> None:
-        self._last = 0
+        self._millisecond = 0
+        self._prefix = ""
+        self._count = 0
         self._pid = os.getpid()
 
     def job(self) -> JobId:
-        number = (time.time_ns() // 1_000_000) << 80
-        if number <= self._last >> 80 << 80 and self._pid == os.getpid():
-            number = self._last + 1
-        else:
-            # A child process must not count on from its parent's number.
+        millisecond = time.time_ns() // 1_000_000
+        # The clock may stand still or go back; a child process must not count on from its parent's number.
+        if millisecond > self._millisecond or self._count == COUNT_MAX or self._pid != os.getpid():
+            self._millisecond = max(millisecond, self._millisecond + 1)
+            self._prefix = base32(self._millisecond, 10) + base32(secrets.randbits(60), 12)
+            self._count = 0
             self._pid = os.getpid()
-            number |= secrets.randbits(79)
-        self._last = number
-        return JobId(base32(number, 26))
+        self._count += 1
+        return JobId(f"{self._prefix}{PAIRS[self._count >> 10]}{PAIRS[self._count & 1023]}")
 
     def token(self) -> Token:
         return Token(secrets.token_hex(16))

@@ -4,7 +4,8 @@ A function call becomes a bound job (arguments and options checked), a bound job
 new jobs go to the store. A submission whose reply was lost is repeated with the same ids.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -14,11 +15,12 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import NewJob, Submitted
 from leaseway.domain.kind import Kind
 from leaseway.domain.options import JobOptions
+from leaseway.flows.world import World
 from leaseway.ports.clock import Clock, Ids
 from leaseway.ports.job_store import JobStore
 
 KEY_KEEP_US = 7 * 86_400 * SECOND_US
-BATCH_MAX = 10_000
+BATCH_MAX = 5_000
 """Jobs in one transaction. A larger submission becomes several of them."""
 TRIES_MAX = 5
 PAUSE_SECONDS = 0.1
@@ -66,7 +68,23 @@ async def submit(store: JobStore, jobs: Sequence[NewJob], clock: Clock) -> list[
     raise AssertionError("unreachable")
 
 
-def batches(jobs: Iterable[Bound], size: int = BATCH_MAX) -> Iterator[list[Bound]]:
-    source = iter(jobs)
-    while batch := list(islice(source, size)):
-        yield batch
+async def submit_many(world: World, jobs: Iterable[Bound], key_keep_us: int) -> list[Submitted]:
+    """Store any number of jobs, batch by batch; the next batch is checked while the last one is written."""
+    answers: list[Submitted] = []
+    made = (job.new(world.ids, key_keep_us) for job in jobs)
+    try:
+        async with asyncio.TaskGroup() as group:
+            batch = list(islice(made, BATCH_MAX))
+            while batch:
+                writing = group.create_task(submit(world.store, batch, world.clock))
+                await world.clock.sleep(0)  # let the write start before the next batch is made
+                try:
+                    batch = list(islice(made, BATCH_MAX))
+                finally:
+                    answers += await writing
+    except ExceptionGroup as errors:
+        error = errors.exceptions[0]
+        if answers:
+            error.add_note(f"{len(answers):,} jobs before it were submitted")
+        raise error from None
+    return answers

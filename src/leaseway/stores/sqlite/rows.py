@@ -27,23 +27,15 @@ def pending(run_at: Instant | None, delay_us: int, now: Instant) -> tuple[int, I
     return (SCHEDULED if at > now else READY), at
 
 
-def new_row(job: NewJob, lane: int, now: Instant) -> Row:
-    """In the order of submit.sql."""
-    stage, run_at = pending(job.run_at, job.delay_us, now)
-    return (
-        *(
-            job.id,
-            lane,
-            stage,
-            job.kind,
-            job.priority,
-            run_at,
-            job.attempts_max,
-            job.lease_us,
-            job.timeout_us,
-        ),
-        *(now, job.shard_key, job.cursor, job.payload),
-    )
+Alike = tuple[str, str, str, int, int, int, int | None, str | None, str | None, int, Instant | None]
+
+
+def alike(job: NewJob) -> Alike:
+    """All of a new job but id and payload: jobs that agree in it are stored by one statement."""
+    # fmt: off
+    return (job.queue, job.tenant, job.kind, job.priority, job.attempts_max, job.lease_us, job.timeout_us,
+            job.shard_key, job.cursor, job.delay_us, job.run_at)
+    # fmt: on
 
 
 def settlement_row(settlement: Settlement, now: Instant) -> Row:
@@ -53,10 +45,10 @@ def settlement_row(settlement: Settlement, now: Instant) -> Row:
     else:
         stage, run_at = STAGES[settlement.state], None
     code = settlement.failure.code if settlement.failure else None
-    return (
-        *(settlement.id, settlement.token, stage, run_at, int(settlement.gives_back), settlement.result),
-        *(code, settlement.progress),
-    )
+    # fmt: off
+    return (settlement.id, settlement.token, stage, run_at, int(settlement.gives_back), settlement.result,
+            code, settlement.progress)
+    # fmt: on
 
 
 def lease_of(row: Row, token: Token, lanes: dict[int, tuple[str, str]]) -> Lease:

@@ -5,8 +5,8 @@ changed. Closing the transaction adds the tally to the counters: one statement p
 """
 
 import sqlite3
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from operator import itemgetter
 
 from leaseway.domain.errors import KeyConflict
@@ -39,6 +39,10 @@ class Transaction:
         """One statement by its name, and all that it answers."""
         return self.connection.execute(self._sql[verb], values).fetchall()
 
+    def change(self, verb: str, **values: object) -> int:
+        """One statement by its name; how many rows it changed."""
+        return self.connection.execute(self._sql[verb], values).rowcount
+
     def run_each(self, verb: str, each: Iterable[Row]) -> int:
         """One statement for many rows; how many it changed."""
         return self.connection.executemany(self._sql[verb], each).rowcount
@@ -60,16 +64,15 @@ class Transaction:
 
     def submit(self, jobs: Sequence[NewJob], *, conflicts_replay: bool = False) -> list[Submitted]:
         """Keys first: they say which jobs are new. `conflicts_replay`: nobody is there to be told of a conflict."""
-        answers: list[Submitted] = []
-        fresh: list[NewJob] = []
-        for job in jobs:
-            first = None if job.key is None else self._first_of_key(job, conflicts_replay)
-            if first is None or first == job.id:
-                fresh.append(job)
-            answers.append(Submitted(first or job.id, replayed=first not in (None, job.id)))
+        first = {
+            job.id: known
+            for job in jobs
+            if job.key is not None and (known := self._first_of_key(job, conflicts_replay)) not in (None, job.id)
+        }
+        fresh = [job for job in jobs if job.id not in first] if first else jobs
         if fresh:
             self._insert(fresh)
-        return answers
+        return [Submitted(first.get(job.id) or job.id, job.id in first) for job in jobs]
 
     def _first_of_key(self, job: NewJob, conflicts_replay: bool) -> JobId | None:
         known = self.run("key_find", tenant=job.tenant, key=job.key, now=self.now)
@@ -89,24 +92,21 @@ class Transaction:
             )
         return JobId(first)
 
-    def _insert(self, jobs: list[NewJob]) -> None:
-        lanes = self._lanes_of(jobs)
-        new = [rows.new_row(job, lanes[job.queue, job.tenant], self.now) for job in jobs]
-        ((last,),) = self.run("last_seq")
-        if self.run_each("submit", new) == len(new):
-            counted: Mapping[tuple[int, int], int] = Counter(map(itemgetter(1, 2), new))
-        else:  # Some ids are known, as when a submission comes again whose reply was lost: count what is new.
-            counted = {(lane, stage): count for lane, stage, count in self.run("count_new", last=last)}
-        for (lane, stage), count in counted.items():
-            self.count(lane, stage, count)
+    def _insert(self, jobs: Sequence[NewJob]) -> None:
+        for like, group in groupby(jobs, rows.alike):  # neighbours only: the order of submission stays
+            self._insert_alike(like, {job.id: job.payload for job in group})
 
-    def _lanes_of(self, jobs: Iterable[NewJob]) -> dict[tuple[str, str], int]:
-        lanes: dict[tuple[str, str], int] = {}
-        for job in jobs:
-            name = (job.queue, job.tenant)
-            if name not in lanes:
-                lanes[name] = self._lane(*name)
-        return lanes
+    def _insert_alike(self, like: rows.Alike, payloads: dict[JobId, str]) -> None:
+        queue, tenant, kind, priority, attempts_max, lease_us, timeout_us, shard_key, cursor, delay_us, run_at = like
+        lane = self._lane(queue, tenant)
+        stage, run_at = rows.pending(run_at, delay_us, self.now)
+        stored = self.change(
+            "submit",
+            **{"lane": lane, "stage": stage, "kind": kind, "priority": priority, "run_at": run_at},
+            **{"attempts_max": attempts_max, "lease_us": lease_us, "timeout_us": timeout_us},
+            **{"shard_key": shard_key, "cursor": cursor, "now": self.now, "payloads": as_json(payloads)},
+        )
+        self.count(lane, stage, stored)
 
     def _lane(self, queue: str, tenant: str) -> int:
         found = self.run("lane_find", queue=queue, tenant=tenant)

@@ -1,5 +1,8 @@
--- Store a job. A known id was submitted before: nothing happens.
+-- Store jobs that differ in id and payload only. One statement for all of them: no step back into Python per row.
+-- A known id was submitted before: nothing happens.
 INSERT INTO jobs (id, lane, stage, kind, priority, run_at, attempts_max, lease_us, timeout_us,
-                  created_at, shard_key, cursor, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                  shard_key, cursor, created_at, payload)
+SELECT key, :lane, :stage, :kind, :priority, :run_at, :attempts_max, :lease_us, :timeout_us,
+       :shard_key, :cursor, :now, value
+  FROM json_each(:payloads) WHERE TRUE
 ON CONFLICT (id) DO NOTHING
