@@ -13,20 +13,12 @@ from leaseway.domain.errors import BadValue, NoSuchJob, UnknownKind, UsageError
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, Submitted
 from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind, name_of
-from leaseway.domain.options import (
-    NO_OPTIONS,
-    Seconds,
-    attempts_of,
-    duration_us,
-    lease_us_of,
-    options_of,
-    priority_of,
-    timeout_us_of,
-)
+from leaseway.domain.options import NO_OPTIONS, attempts_of, lease_us_of, options_of, priority_of, timeout_us_of
 from leaseway.domain.pace import WorkerSettings
 from leaseway.domain.retry import Backoff
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.schedule import check as check_schedule
+from leaseway.domain.times import Seconds, duration_us
 from leaseway.flows.submit import Bound, submit, submit_many
 from leaseway.flows.worker import Worked, Worker
 from leaseway.ports.events import Events

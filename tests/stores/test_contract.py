@@ -1,5 +1,23 @@
 """Every store keeps every promise: the contract that ships with the package, on each store that ships with it."""
 
+from collections import Counter
+from importlib import import_module
+from pkgutil import walk_packages
+
+import leaseway.testing
 from leaseway.testing.job_store_contract import *  # noqa: F403
 from leaseway.testing.read_model_contract import *  # noqa: F403
 from leaseway.testing.schedule_contract import *  # noqa: F403
+
+
+def test_no_promise_hides_another() -> None:
+    """Of two tests with one name only the last would run, and a chapter that is not imported would not run at all."""
+    modules = [import_module(found.name) for found in walk_packages(leaseway.testing.__path__, "leaseway.testing.")]
+    written = Counter(
+        name
+        for module in modules
+        for name, thing in vars(module).items()
+        if name.startswith("test_") and thing.__module__ == module.__name__
+    )
+    assert [name for name, times in written.items() if times > 1] == []
+    assert [name for name in written if name not in globals()] == []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 from msgspec import Struct
 
 from leaseway.domain import payload
@@ -55,6 +56,8 @@ class Kind:
             raise BadValue(*self._blame(str(error))) from error
         except RecursionError as error:
             raise BadValue(self.name, "is nested too deeply") from error
+        except UnicodeError as error:
+            raise BadValue(self.name, "contains a lone surrogate, which is not a character") from error
 
     def decode(self, text: str) -> dict[str, Any]:
         """The keyword arguments for the function. Defaults are the function's own, of the day it runs."""
@@ -68,32 +71,52 @@ class Kind:
 
     def _blame(self, problem: str) -> tuple[str, str]:
         """msgspec says "Expected `int`, got `str` - at `$.x`": put the argument in front."""
-        what, _, place = problem.partition(" - at ")
-        path = place.strip("`").removeprefix("$").removeprefix(".")
-        field = f"{self.name}: {path}" if path else self.name
-        what = what.replace("Object", "it").replace("field", "argument").replace("`", "")
-        return field, f"{what[:1].lower()}{what[1:]}"
+        what, _, place = (
+            problem.rpartition(" - at `$") if problem.endswith("`") and " - at `$" in problem else (problem, "", "")
+        )
+        path = place.removesuffix("`").removeprefix(".")
+        for theirs, ours in PHRASES.items():
+            if what.startswith(theirs):
+                what = ours + what.removeprefix(theirs)
+        return f"{self.name}: {path}" if path else self.name, what[:1].lower() + what[1:].replace("`", "")
+
+
+PHRASES = {
+    "Object missing required field ": "missing required argument ",
+    "Object contains unknown field ": "unknown argument ",
+}
 
 
 def arguments_of(name: str, function: Callable[..., Any]) -> tuple[bool, type[Struct]]:
     """Whether the function wants the context, and a type that holds its other parameters."""
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, SyntaxError, TypeError, ValueError, AttributeError) as error:
+        problem = f"job {name}: the signature cannot be read: {error}"
+        raise UsageError(f"{problem}; types of arguments must be importable at module level") from error
     takes_context = bool(parameters) and parameters[0].name == CONTEXT
-    hints = hints_of(name, function)
     fields = [field_of(name, parameter, hints) for parameter in parameters[takes_context:]]
     try:
         shape = msgspec.defstruct(f"{name} arguments", fields, kw_only=True, forbid_unknown_fields=True)
-        msgspec.json.Decoder(shape)
-    except TypeError as error:
-        raise UsageError(f"job {name}: an argument's type cannot be read from JSON: {error}") from error
+        refuse_custom(msgspec.inspect.type_info(shape))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"job {name}: an argument cannot be read from JSON: {error}") from error
     return takes_context, shape
 
 
-def hints_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise UsageError(f"job {name}: {error}; types of arguments must be importable at module level") from error
+def refuse_custom(shape: Any) -> None:
+    """A type that msgspec does not know by itself can be registered, but never filled."""
+    waiting, seen = [shape], set()
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, msgspec.inspect.CustomType):
+            raise TypeError(f"{each.cls.__name__} is no type that JSON can fill")
+        if isinstance(each, list | tuple):
+            waiting += each
+        elif isinstance(each, Struct) and id(each) not in seen:
+            seen.add(id(each))
+            waiting += [getattr(each, field) for field in each.__struct_fields__]
 
 
 def field_of(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:

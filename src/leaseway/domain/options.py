@@ -1,22 +1,19 @@
 """What a submission may say about its job besides the arguments."""
 
-from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec import Struct
 
 from leaseway.domain import payload
 from leaseway.domain.errors import BadValue
-from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.ids import Instant
 from leaseway.domain.job import PRIORITY_MAX
 from leaseway.domain.kind import SUBMIT_OPTIONS, name_of
+from leaseway.domain.times import duration_us, instant_of
 
-YEAR_SECONDS = 366 * 86_400
 ATTEMPTS_MAX = 1_000
 LEASE_SECONDS_MIN = 1
 LEASE_SECONDS_MAX = 86_400
-
-Seconds = float | timedelta
 
 
 class JobOptions(Struct, frozen=True, kw_only=True):
@@ -62,27 +59,6 @@ def whole_number(field: str, value: object, least: int, most: int) -> int:
     return value
 
 
-def duration_us(field: str, value: object, least: float = 0, most: float = 10 * YEAR_SECONDS) -> int:
-    """Seconds or a timedelta, as microseconds."""
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = value
-    else:
-        raise BadValue(field, f"must be seconds or a timedelta (is {value!r})")
-    if not least <= seconds <= most:  # NaN fails this too
-        raise BadValue(field, f"must lie in {least:,} … {most:,} seconds (is {seconds:,})")
-    return round(seconds * SECOND_US)
-
-
-def instant(field: str, value: object) -> Instant:
-    if not isinstance(value, datetime):
-        raise BadValue(field, f"must be a datetime (is {value!r})")
-    if value.tzinfo is None:
-        raise BadValue(field, "needs a time zone, for example datetime.now(timezone.utc)")
-    return round(value.timestamp() * SECOND_US)
-
-
 def attempts_of(field: str, value: object) -> int:
     return whole_number(field, value, 1, ATTEMPTS_MAX)
 
@@ -109,7 +85,7 @@ CHECKS: dict[str, Any] = {
     "queue": name_of,
     "shard_key": name_of,
     "priority": priority_of,
-    "run_at": instant,
+    "run_at": instant_of,
     "delay": duration_us,
     "attempts": attempts_of,
     "timeout": timeout_us_of,

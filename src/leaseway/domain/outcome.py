@@ -4,20 +4,20 @@ A handler ends by returning, by raising, or by being stopped; each way is one ou
 outcome into a settlement. It is the one place where the rule "retry or fail" is written.
 """
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from msgspec import Struct
 
-from leaseway.domain.errors import BadValue
-from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.ids import Instant
 from leaseway.domain.job import Failure, Lease, NewJob, Settlement, State
 from leaseway.domain.retry import Backoff
+from leaseway.domain.times import Seconds, duration_us, instant_of
 
 
 class Snooze(Exception):
     """Raised by a handler: not now. The attempt is given back, and the job waits until the given time."""
 
-    def __init__(self, until: datetime | timedelta | float) -> None:
+    def __init__(self, until: datetime | Seconds) -> None:
         super().__init__(f"snoozed until {until}")
         self.run_at, self.delay_us = snooze_time(until)
 
@@ -30,16 +30,11 @@ class Fail(Exception):
         self.code = code
 
 
-def snooze_time(until: datetime | timedelta | float) -> tuple[Instant | None, int]:
+def snooze_time(until: datetime | Seconds) -> tuple[Instant | None, int]:
     """An instant for a point in time, a duration for everything else."""
     if isinstance(until, datetime):
-        if until.tzinfo is None:
-            raise BadValue("until", "needs a time zone, for example datetime.now(timezone.utc)")
-        return int(until.timestamp() * SECOND_US), 0
-    seconds = until.total_seconds() if isinstance(until, timedelta) else float(until)
-    if not 0 <= seconds < 10 * 366 * 86_400:
-        raise BadValue("until", f"must lie within ten years from now (is {seconds} seconds)")
-    return None, int(seconds * SECOND_US)
+        return instant_of("until", until), 0
+    return None, duration_us("until", until)
 
 
 class Done(Struct, frozen=True):

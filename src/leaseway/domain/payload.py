@@ -6,6 +6,7 @@ refused with the field's name: NaN, lone surrogates, NUL, nesting without end, m
 
 import math
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -72,7 +73,9 @@ def _depth(text: str) -> int:
 
 
 def _refuse_not_finite(value: Any, field: str) -> None:
-    if isinstance(value, float):
+    if isinstance(value, Enum):
+        _refuse_not_finite(value.value, field)
+    elif isinstance(value, float):
         if not math.isfinite(value):
             raise BadValue(field, f"is {value}, which JSON cannot express; send null or a string instead")
     elif isinstance(value, Mapping):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import takewhile
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
@@ -45,6 +46,8 @@ class ScheduleRow(Struct, frozen=True, kw_only=True):
 
 
 LATE_US_MAX = 60 * SECOND_US
+HOUR_US = 3_600 * SECOND_US
+FOLD_US_MAX = 3 * HOUR_US
 
 
 def check(schedule: Schedule) -> None:
@@ -64,16 +67,22 @@ def check(schedule: Schedule) -> None:
 
 def fires_after(schedule: Schedule, after: Instant) -> Iterator[Instant]:
     """Fire times later than `after`, in the schedule's own time zone, daylight saving included."""
-    start = datetime.fromtimestamp(after / SECOND_US, UTC).astimezone(ZoneInfo(schedule.tz))
+    # In the hour that is repeated in autumn a local time names two instants: begin before it, and pass over.
+    start = datetime.fromtimestamp(max(after - FOLD_US_MAX, 0) / SECOND_US, UTC).astimezone(ZoneInfo(schedule.tz))
     for fire in CronSim(schedule.cron, start):
-        yield int(fire.timestamp()) * SECOND_US
+        instant = int(fire.timestamp()) * SECOND_US
+        if instant > after:
+            yield instant
 
 
 def fires_before(schedule: Schedule, until: Instant) -> Iterator[Instant]:
-    """Fire times not later than `until`, newest first."""
-    start = datetime.fromtimestamp((until + 1) / SECOND_US, UTC).astimezone(ZoneInfo(schedule.tz))
-    for fire in CronSim(schedule.cron, start, reverse=True):
-        yield int(fire.timestamp()) * SECOND_US
+    """Fire times not later than `until`, newest first: what looking ahead would have announced, read backwards."""
+    width = HOUR_US
+    while until > 0:
+        begin = max(until - width, 0)
+        ahead = takewhile(lambda fire, end=until: fire <= end, fires_after(schedule, begin))  # type: ignore[misc]
+        yield from reversed(list(ahead))
+        until, width = begin, 2 * width
 
 
 def next_fire(schedule: Schedule, after: Instant) -> Instant | None:

@@ -4,7 +4,7 @@ Every worker tries. The store lets one of them move a schedule from the place it
 key carries the fire time besides.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 
 from leaseway.domain.errors import TransientError
@@ -30,19 +30,19 @@ async def keep_firing(world: World, schedules: Sequence[Schedule], kinds: Mappin
             if not declared:
                 await world.store.declare(schedules)
                 declared = True
-            seconds = await fire_due(world, kinds)
+            seconds = await fire_due(world, {schedule.name for schedule in schedules}, kinds)
         except TransientError as error:
             world.events.emit("store_unavailable", doing="cron", error=error)
             seconds = FAILED_SECONDS
         await world.clock.sleep(seconds)
 
 
-async def fire_due(world: World, kinds: Mapping[str, Kind]) -> float:
-    """Fire what is due; the seconds until the next look."""
+async def fire_due(world: World, declared: Set[str], kinds: Mapping[str, Kind]) -> float:
+    """Fire what is due of our own schedules; the seconds until the next look."""
     wait = LOOK_SECONDS_MAX
     for row in await world.store.schedules():
         kind = kinds.get(row.schedule.kind)
-        if kind is None or row.paused:
+        if kind is None or row.paused or row.schedule.name not in declared:
             continue
         fires = due_fires(row.schedule, row.seen, row.now)
         if fires:

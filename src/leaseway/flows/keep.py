@@ -24,7 +24,7 @@ SAFE_UNTIL = 0.9
 """The age at which a lease that could not be renewed counts as lost: before the store thinks so."""
 BATCH_MAX = 1_000
 
-Tell = Callable[[JobId, Stop], None]
+Tell = Callable[[Running, Stop], None]
 
 
 class Keeper:
@@ -45,7 +45,9 @@ class Keeper:
         """One look at all that runs; a bounded number of renewals."""
         now = self._clock.monotonic()
         # A copy is made in one step, so the worker may change the original meanwhile.
-        old = [each for each in self._running.copy().values() if age(each, now) >= RENEW_AFTER and each.stop is None]
+        running = self._running.copy().values()
+        # A handler that was told to stop may need a while for it, and the job is still ours until it has.
+        old = [each for each in running if age(each, now) >= RENEW_AFTER and each.stop is not Stop.LOST]
         if not old:
             return
         try:
@@ -61,17 +63,17 @@ class Keeper:
         lost, cancelled = set(renewed.lost), set(renewed.cancelled)
         for each in old:
             if each.lease.id in lost:
-                self._tell(each.lease.id, Stop.LOST)
+                self._tell(each, Stop.LOST)
             else:
                 each.renewed_at = sent_at
                 if each.lease.id in cancelled:
-                    self._tell(each.lease.id, Stop.CANCELLED)
+                    self._tell(each, Stop.CANCELLED)
 
     def _give_up(self, old: list[Running]) -> None:
         now = self._clock.monotonic()
         for each in old:
             if age(each, now) >= SAFE_UNTIL:
-                self._tell(each.lease.id, Stop.LOST)
+                self._tell(each, Stop.LOST)
 
 
 def age(running: Running, now: float) -> float:

@@ -25,6 +25,9 @@ class Outbox:
             self._since = self._clock.monotonic()
         self._waiting.append(settlement)
 
+    def put_back(self, settlements: tuple[Settlement, ...]) -> None:
+        self._waiting[:0] = settlements
+
     def is_due(self, *, is_quiet: bool) -> bool:
         """By count, by time, or because nothing else is running that it could wait for."""
         return bool(self._waiting) and (is_quiet or len(self._waiting) >= self._batch or self.seconds_left() <= 0)

@@ -34,6 +34,7 @@ from leaseway.flows.threads import Threads
 from leaseway.ports.clock import Ids
 from leaseway.ports.job_store import JobStore
 
+CODE_MAX = 200
 MESSAGE_MAX = 2_000
 TRACEBACK_MAX = 16_000
 
@@ -49,6 +50,9 @@ class Runner:
         self.threads = Threads()
 
     async def run(self, running: Running) -> Outcome:
+        running.is_started = True
+        if running.stop is not None:
+            return STOPPED[running.stop]
         lease = running.lease
         kind = self._kinds.get(lease.kind)
         if kind is None:
@@ -64,7 +68,6 @@ class Runner:
     async def _attempt(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Outcome:
         try:
             value = await self._call(running, kind, arguments)
-            return Done("null" if value is None else payload.encode(value, "result"), tuple(running.children))
         except asyncio.CancelledError:
             return self._when_stopped(running)
         except Snooze as snooze:
@@ -73,11 +76,16 @@ class Runner:
             return Abandoned()
         except Fail as error:
             return Failed(failure_of(error, error.code), may_retry=False)
-        except BadValue as error:
-            may_retry = error.field != "result" and not error.field.startswith(("result.", "result["))
-            return Failed(failure_of(error, "bad_value" if may_retry else "bad_result"), may_retry)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure of a handler becomes a value
             return Failed(failure_of(error, type(error).__name__))
+        return self._done(running, value)
+
+    def _done(self, running: Running, value: Any) -> Outcome:
+        try:
+            result = "null" if value is None else payload.encode(value, "result")
+        except BadValue as error:
+            return Failed(failure_of(error, "bad_result"), may_retry=False)
+        return Done(result, tuple(running.children))
 
     async def _call(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Any:
         timeout_us = running.lease.timeout_us
@@ -123,12 +131,10 @@ def failure_of(error: BaseException, code: str) -> Failure:
     if isinstance(error, TimedOut):
         return Failure("timeout", str(error))
     lines = "".join(traceback.format_exception(error))
-    return Failure(
-        clean(code, 200), clean(str(error) or type(error).__name__, MESSAGE_MAX), clean(lines, TRACEBACK_MAX)
-    )
-
-
-def clean(text: str, length_max: int) -> str:
+    message = str(error) or type(error).__name__
     # The end of a traceback says what happened; the beginning only how one got there.
-    kept = text if len(text) <= length_max else f"… {text[-length_max:]}"
-    return kept.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+    return Failure(clean(code[:CODE_MAX]), clean(message[:MESSAGE_MAX]), clean(lines[-TRACEBACK_MAX:]))
+
+
+def clean(text: str) -> str:
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -21,6 +21,7 @@ class Running:
     __slots__ = (
         "children",
         "is_plain",
+        "is_started",
         "lease",
         "progress",
         "progress_is_new",
@@ -40,13 +41,15 @@ class Running:
         self.progress: str | None = None
         self.progress_is_new = False
         self.is_plain = False
+        self.is_started = False
         self.children: list[NewJob] = []
 
     def halt(self, why: Stop) -> None:
         """Ask the handler to stop. The first reason counts."""
         if self.stop is None:
             self.stop = why
-            if self.task is not None:
+            # A task that is cancelled before its first step ends without a word: such a one looks at `stop` instead.
+            if self.is_started and self.task is not None:
                 self.task.cancel()
 
     def report(self, done: float, total: float | None, message: str | None) -> None:

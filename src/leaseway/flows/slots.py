@@ -16,9 +16,10 @@ import msgspec
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Lease, Settlement
 from leaseway.domain.kind import Defaults, Kind
+from leaseway.domain.options import LEASE_SECONDS_MIN
 from leaseway.domain.outcome import Failed, GivenBack, Outcome, decide
 from leaseway.domain.pace import STALE_SHARE
-from leaseway.flows.keep import age
+from leaseway.flows.keep import SAFE_UNTIL, age
 from leaseway.flows.run import Runner
 from leaseway.flows.running import Running, Stop
 from leaseway.flows.world import World
@@ -40,6 +41,7 @@ class Slots:
         self.running: dict[JobId, Running] = {}
         self.finished = 0
         self.lost = 0
+        self.given_back = 0
         self.fault: BaseException | None = None
         """An error of our own, never a handler's: the worker must stop."""
 
@@ -55,35 +57,56 @@ class Slots:
 
     def put(self, leases: Iterable[Lease], sent_at: float) -> None:
         self.shelf.extend([Running(lease, sent_at) for lease in leases])
-        self.fill()
 
     def fill(self) -> None:
-        for _ in range(min(self.free, len(self.shelf))):
-            self._start(self.shelf.popleft())
-
-    def clear_shelf(self, *, stale_only: bool) -> int:
-        """Give back what has not started: all of it, or what belongs to somebody faster. How many."""
         now = self._world.clock.monotonic()
-        count = 0
-        while self.shelf and (not stale_only or age(self.shelf[0], now) >= STALE_SHARE):
-            self._settle(self.shelf.popleft(), GivenBack())
-            count += 1
-        return count
+        while self.shelf and self.free:
+            running = self.shelf.popleft()
+            if age(running, now) < SAFE_UNTIL:
+                self._start(running)
+            else:
+                # The loop stood still for so long that this belongs to others by now.
+                self._settle(running, GivenBack())
 
-    def halt(self, job: JobId, why: Stop) -> None:
-        running = self.running.get(job)
-        if running is None or running.stop is not None:
+    def return_stale(self) -> None:
+        """What still waits for a slot after a good part of its lease belongs to somebody faster."""
+        now = self._world.clock.monotonic()
+        if self.shelf and now - self.shelf[0].renewed_at >= STALE_SHARE * LEASE_SECONDS_MIN:
+            waiting = list(self.shelf)
+            self.shelf.clear()
+            for each in waiting:
+                if age(each, now) < STALE_SHARE:
+                    self.shelf.append(each)
+                else:
+                    self._settle(each, GivenBack())
+
+    def clear_shelf(self) -> None:
+        """Give back everything that has not started."""
+        while self.shelf:
+            self._settle(self.shelf.popleft(), GivenBack())
+
+    def cancel(self, job: JobId) -> None:
+        if job in self.running:
+            self.halt(self.running[job], Stop.CANCELLED)
+
+    def halt(self, running: Running, why: Stop) -> None:
+        """Stop this attempt, and not the next one, if the same job has come to us again meanwhile."""
+        lease = running.lease
+        if running.stop is not None or self.running.get(lease.id) is not running:
             return
         if why is Stop.LOST:
             self.lost += 1
-            self._world.events.emit("lease_lost", job=job, kind=running.lease.kind)
+            self._world.events.emit("lease_lost", job=lease.id, kind=lease.kind)
         running.halt(why)
+
+    def halt_all(self) -> None:
+        for running in list(self.running.values()):
+            self.halt(running, Stop.DRAIN)
 
     async def stop(self, seconds: float) -> list[Running]:
         """Stop every handler; answer those that would not end within this time, given back all the same."""
         tasks = [running.task for running in self.running.values() if running.task is not None]
-        for job in list(self.running):
-            self.halt(job, Stop.DRAIN)
+        self.halt_all()
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
         stuck = list(self.running.values())
@@ -96,6 +119,9 @@ class Slots:
         kind = self._kinds.get(running.lease.kind)
         running.is_plain = kind is not None and not kind.is_async
         self._plain += running.is_plain
+        if running.lease.id in self.running:
+            # We were away for longer than a lease, and the same job has come to us again: the old attempt must end.
+            self.halt(self.running[running.lease.id], Stop.LOST)
         self.running[running.lease.id] = running
         # The worker is the parent of these tasks: it stops and awaits them when it leaves.
         running.task = asyncio.get_running_loop().create_task(self._attempt(running))
@@ -115,9 +141,12 @@ class Slots:
             self.fill()
 
     def _remove(self, running: Running) -> bool:
-        """False: it was given back already, because it did not stop in time."""
+        """False: it is not ours to settle, because it was given back or has come to us again."""
         self._plain -= running.is_plain
-        return self.running.pop(running.lease.id, None) is running
+        if self.running.get(running.lease.id) is not running:
+            return False
+        del self.running[running.lease.id]
+        return True
 
     def _settle(self, running: Running, outcome: Outcome) -> None:
         lease = running.lease
@@ -125,6 +154,7 @@ class Slots:
         backoff = (UNKNOWN_KIND if kind is None else kind.defaults).backoff
         settlement = decide(lease, outcome, backoff, self._world.chance.random())
         self.finished += 1
+        self.given_back += type(outcome) is GivenBack
         if type(outcome) is Failed:
             facts = {
                 "job": lease.id,

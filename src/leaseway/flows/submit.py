@@ -10,7 +10,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from leaseway.domain.errors import UnknownOutcome
+from leaseway.domain.errors import TransientError, UnknownOutcome
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import NewJob, Submitted
 from leaseway.domain.kind import Kind
@@ -58,14 +58,20 @@ class Bound(Struct, frozen=True):
 
 async def submit(store: JobStore, jobs: Sequence[NewJob], clock: Clock) -> list[Submitted]:
     """Store the jobs. An unknown outcome is resolved by repetition: the ids make it harmless."""
+    unknown: UnknownOutcome | None = None
     for attempt in range(TRIES_MAX):
+        if attempt:
+            await clock.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
         try:
             return await store.submit(jobs)
-        except UnknownOutcome:
-            if attempt == TRIES_MAX - 1:
+        except UnknownOutcome as error:
+            unknown = error
+        except TransientError:
+            # A refusal says that this try wrote nothing. What became of an earlier one, it does not say.
+            if unknown is None:
                 raise
-        await clock.sleep(PAUSE_SECONDS * 2**attempt)
-    raise AssertionError("unreachable")
+    assert unknown is not None
+    raise unknown
 
 
 async def submit_many(world: World, jobs: Iterable[Bound], key_keep_us: int) -> list[Submitted]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from leaseway.domain.errors import TransientError
 from leaseway.domain.exchange import Exchange, Exchanged, Report, Wants
-from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Settlement
 from leaseway.domain.kind import Kind
 from leaseway.domain.pace import WorkerSettings, jittered, prefetch, retry_seconds, smoothed
@@ -23,7 +23,7 @@ from leaseway.flows.keep import Keeper, in_thread
 from leaseway.flows.outbox import Outbox
 from leaseway.flows.prune import keep_pruning
 from leaseway.flows.run import Runner
-from leaseway.flows.running import Stop
+from leaseway.flows.running import Running, Stop
 from leaseway.flows.slots import Slots
 from leaseway.flows.world import World
 
@@ -69,9 +69,11 @@ class Worker:
         self._may_find_work = True
         self._is_empty = False
         self._stop_at: float | None = None
+        self._is_leaving = False
+        self._is_clean = True
         self._rate = 0.0
         self._exchanged_at = world.clock.monotonic()
-        self._settled = self._refused = self._given_back = 0
+        self._settled = self._refused = 0
 
     # -- the life of a worker ---------------------------------------------------------------------------------------
 
@@ -80,8 +82,8 @@ class Worker:
         self._world.events.emit("worker_started", worker=self.id, queues=",".join(self._settings.queues))
         loop = asyncio.get_running_loop()
 
-        def tell(job: JobId, why: Stop) -> None:
-            loop.call_soon_threadsafe(self._slots.halt, job, why)
+        def tell(running: Running, why: Stop) -> None:
+            loop.call_soon_threadsafe(self._slots.halt, running, why)
 
         keeper = Keeper(self._slots.running, self._world.store, self._world.clock, tell)
         try:
@@ -96,6 +98,7 @@ class Worker:
         grace = self._settings.grace_seconds if grace_seconds is None else grace_seconds
         stop_at = self._world.clock.monotonic() + grace
         self._stop_at = stop_at if self._stop_at is None else min(stop_at, self._stop_at)
+        self._slots.clear_shelf()
         self._world.events.emit("draining", worker=self.id, running=len(self._slots.running), grace_seconds=grace)
         self._nudge.set()
 
@@ -124,7 +127,7 @@ class Worker:
     async def _loop(self) -> None:
         while not self._is_over():
             self._nudge.clear()
-            self._given_back += self._slots.clear_shelf(stale_only=not self.is_draining)
+            self._tidy_shelf()
             call = self._due_exchange()
             if call is None:
                 await self._wait()
@@ -136,23 +139,50 @@ class Worker:
     def _is_over(self) -> bool:
         if self._stop_at is None:
             return self._is_empty
-        return not self._slots.running or self._world.clock.monotonic() >= self._stop_at
+        return not self._slots.running or self._is_out_of_time()
+
+    def _is_out_of_time(self, patience_seconds: float = 0.0) -> bool:
+        return self._stop_at is not None and self._world.clock.monotonic() >= self._stop_at + patience_seconds
+
+    def _tidy_shelf(self) -> None:
+        if self.is_draining:
+            self._slots.clear_shelf()
+        else:
+            self._slots.return_stale()
 
     async def _leave(self) -> None:
-        """Stop what still runs, and hand everything back."""
-        self._given_back += self._slots.clear_shelf(stale_only=False) + len(self._slots.running)
-        stuck = await self._slots.stop(STUBBORN_SECONDS)
+        """Stop what still runs, and hand everything back. What stops at once does not wait for what takes its time."""
+        self._is_leaving = True
+        self._slots.clear_shelf()
+        patience_at = self._world.clock.monotonic() + STUBBORN_SECONDS
+        self._slots.halt_all()
+        while self._slots.running and (left := patience_at - self._world.clock.monotonic()) > 0:
+            self._nudge.clear()
+            await self._hand_back(left)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, PULSE_SECONDS / 4)):
+                    await self._nudge.wait()
+        stuck = await self._slots.stop(0)
         if stuck:
             self._world.events.emit("handlers_stuck", worker=self.id, jobs=[each.lease.id for each in stuck])
-        if self._outbox:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STUBBORN_SECONDS):
-                    await self._take(Exchange(self.id, self._outbox.take()))
+        await self._hand_back(STUBBORN_SECONDS)
+
+    async def _hand_back(self, seconds: float) -> None:
+        """A last word to the store, if it listens within this time."""
+        if not self._outbox:
+            return
+        settlements = self._outbox.take()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._take(Exchange(self.id, settlements))
+        except TimeoutError:
+            # Nobody knows what became of them. To say them again is harmless; to leave without is not clean.
+            self._outbox.put_back(settlements)
 
     def _worked(self) -> Worked:
-        is_clean = not self._outbox
+        is_clean = self._is_clean and not self._outbox
         self._world.events.emit("worker_stopped", worker=self.id, settled=self._settled, is_clean=is_clean)
-        return Worked(self._settled, self._slots.lost + self._refused, self._given_back, is_clean)
+        return Worked(self._settled, self._slots.lost + self._refused, self._slots.given_back, is_clean)
 
     # -- exchange ---------------------------------------------------------------------------------------------------
 
@@ -180,31 +210,41 @@ class Worker:
 
     async def _take(self, call: Exchange) -> None:
         """One exchange, and what follows from its reply."""
-        reply, sent_at = await self._exchanged(call)
+        try:
+            reply, sent_at = await self._exchanged(call)
+        except TransientError:
+            # What the store may have granted without our knowing has to expire. What we have to say, we say again.
+            self._is_clean &= call.wants is None
+            self._outbox.put_back(call.settlements)
+            return
         self._measure()
         self._settled += len(call.settlements) - len(reply.lost)
         self._refused += len(reply.lost)
         for job in reply.lost:
             self._world.events.emit("settlement_refused", worker=self.id, job=job)
         for job in reply.cancelled:
-            self._slots.halt(job, Stop.CANCELLED)
+            self._slots.cancel(job)
         if call.wants is not None:
             # As many as were asked for: there may be more. Fewer: there is nothing, until somebody says otherwise.
             self._may_find_work = len(reply.leases) >= call.wants.count
             if not self._may_find_work:
                 self._hungry.set()
         self._slots.put(reply.leases, sent_at)
+        if not self.is_draining:  # otherwise the claim was on its way when the signal came: it goes back
+            self._slots.fill()
 
     async def _exchanged(self, call: Exchange) -> tuple[Exchanged, float]:
         """Send it until it is answered. An unknown outcome is resolved by repeating the same exchange."""
         failures = 0
-        while True:  # ends with the store's answer; while the worker leaves, with its patience
+        while True:  # ends with the store's answer, or with the patience of a worker that shall leave
             sent_at = self._world.clock.monotonic()
             try:
                 return await self._world.store.exchange(call), sent_at
             except TransientError as error:
                 failures += 1
                 self._world.events.emit("store_unavailable", worker=self.id, failures=failures, error=error)
+                if self._is_out_of_time(STUBBORN_SECONDS) and not self._is_leaving:
+                    raise
             call = Exchange(call.worker, call.settlements, call.wants, repeat=True)
             await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
 

@@ -13,6 +13,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
+from leaseway.domain.checkup import Finding, judge_failed
 from leaseway.domain.errors import KeyConflict
 from leaseway.domain.exchange import (
     LANES_MAX,
@@ -70,11 +71,15 @@ class MemoryStore:
         self._schedules: dict[str, ScheduleRow] = {}
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
-    async def open(self) -> None:
-        """Nothing to do: memory is there."""
+    async def open(self) -> int:
+        """Nothing to do: memory is there, and needs no migration."""
+        return 0
 
     async def close(self) -> None:
         """Nothing to do: memory goes with the process."""
+
+    async def checkup(self, *, deep: bool = False) -> list[Finding]:
+        return [judge_failed(list(await self.lanes()))]
 
     # -- submit ---------------------------------------------------------------------------------------------
 
@@ -193,9 +198,7 @@ class MemoryStore:
         return sorted(granted, key=lambda row: row.order)
 
     def _claim(self, wants: Wants, worker: WorkerId, now: Instant) -> list[Row]:
-        with_work = (
-            lane for lane in self._lanes.values() if lane.queue in wants.queues and lane.places[Place.READY]
-        )
+        with_work = (lane for lane in self._lanes.values() if lane.queue in wants.queues and lane.places[Place.READY])
         lanes = nsmallest(LANES_MAX, with_work, key=lambda lane: (lane.served_at, lane.number))
         shares = share(wants.count, {lane.number: len(lane.places[Place.READY]) for lane in lanes})
         claimed: list[Row] = []

@@ -61,24 +61,31 @@ class Connection:
     def connect(self) -> sqlite3.Connection:
         """A connection with the settings that the promises need."""
         # check_same_thread: the threads above are one each, and a closing thread may differ from the opening one.
-        # timeout=0: SQLite's own waiting is unfair, ours is in `_begin`.
+        # timeout=0: SQLite's own waiting is unfair, ours is in `retry_while_busy`.
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, uri=False)
-        connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
-        connection.execute("PRAGMA cache_size = -16000")
-        connection.execute("PRAGMA temp_store = MEMORY")
+        try:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
+            connection.execute("PRAGMA cache_size = -16000")
+            connection.execute("PRAGMA temp_store = MEMORY")
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
     async def _in(self, thread: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
 
     def _open(self) -> None:
+        if self._writer is not None:
+            return  # two callers came first, and the other one was first
         refuse_impossible(Path(self.path))
         try:
-            self._writer = self.connect()
-            retry_while_busy(lambda: self._writer and self._writer.execute("PRAGMA journal_mode = WAL"), self._random)
+            # Somebody else may be creating the file, repairing it or leaving it: for a moment it is his alone.
+            writer = retry_while_busy(self.connect, self._random)
+            retry_while_busy(lambda: writer.execute("PRAGMA journal_mode = WAL"), self._random)
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
-        self._turn = Turn(self.path, self._random)
+        self._writer, self._turn = writer, Turn(self.path, self._random)
 
     def _transact(self, work: Work[T]) -> T:
         assert self._writer is not None, "the store is not open"
@@ -91,11 +98,14 @@ class Connection:
             raise translated(error, self.path) from error
 
     def _look(self, work: Work[T]) -> T:
-        try:
+        def look() -> T:
             if self._reader is None:
                 self._reader = self.connect()
                 self._reader.execute("PRAGMA query_only = 1")
             return work(self._reader)
+
+        try:
+            return retry_while_busy(look, self._random)
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
 
@@ -122,19 +132,17 @@ def refuse_impossible(path: Path) -> None:
         raise StoreRefused(f"{path}: is a folder; name a file in it, for example {path}/work.db")
 
 
-def retry_while_busy(step: Callable[[], object], random: Callable[[], float]) -> None:
+def retry_while_busy(step: Callable[[], T], random: Callable[[], float]) -> T:
     """Ask again and again, with a little chance, until another process lets go."""
     deadline = time.monotonic() + BUSY_SECONDS_MAX
     while True:
         try:
-            step()
+            return step()
         except sqlite3.OperationalError as error:
             if not error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
                 raise
             if time.monotonic() > deadline:
                 raise
-        else:
-            return
         time.sleep(BUSY_STEP_SECONDS * (0.5 + random()))
 
 

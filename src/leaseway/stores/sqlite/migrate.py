@@ -2,8 +2,12 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
 
 from leaseway.domain.errors import StoreRefused
+from leaseway.stores.sqlite.connection import refuse_impossible, translated
 from leaseway.stores.sqlite.queries import migrations
 
 APPLICATION_ID = 0x4C535759
@@ -16,13 +20,7 @@ def version(connection: sqlite3.Connection) -> int:
 
 def migrate(connection: sqlite3.Connection, path: str) -> int:
     """Bring the file to the newest version, inside the caller's transaction; how many steps it took."""
-    refuse_foreign(connection, path)
-    present, newest = version(connection), len(migrations())
-    if present > newest:
-        raise StoreRefused(
-            f"{path}: has schema version {present}, and this leaseway knows versions up to {newest}; "
-            "install a newer leaseway"
-        )
+    present, newest = schema(connection, path)
     for script in migrations()[present:]:
         for statement in split(script):
             connection.execute(statement)
@@ -30,6 +28,45 @@ def migrate(connection: sqlite3.Connection, path: str) -> int:
         connection.execute(f"PRAGMA user_version = {newest}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     return newest - present
+
+
+class Schema(NamedTuple):
+    present: int
+    """0: the file is missing or empty."""
+    newest: int
+
+
+def schema(connection: sqlite3.Connection, path: str) -> Schema:
+    """The version that a file has and the one it may have; refuses files that are not ours to change."""
+    refuse_foreign(connection, path)
+    present, newest = version(connection), len(migrations())
+    if present > newest:
+        raise StoreRefused(
+            f"{path}: has schema version {present}, and this leaseway knows versions up to {newest}; "
+            "install a newer leaseway"
+        )
+    return Schema(present, newest)
+
+
+def schema_at(path: str) -> Schema:
+    """The same, without creating or changing anything."""
+    if not Path(path).exists():
+        return Schema(0, len(migrations()))
+    refuse_impossible(Path(path))
+    try:
+        with closing(look_into(path)) as connection:
+            return schema(connection, path)
+    except sqlite3.Error as error:
+        raise translated(error, path) from error
+
+
+def look_into(path: str) -> sqlite3.Connection:
+    """A connection that never creates the file and never writes."""
+    # Not mode=ro: such a connection leaves the files of the write-ahead log behind when it is the last to close.
+    address = f"{Path(path).absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(address, uri=True, timeout=5, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA query_only = 1")
+    return connection
 
 
 def refuse_foreign(connection: sqlite3.Connection, path: str) -> None:

@@ -4,11 +4,13 @@ SQLite is a library, so the process that asks is the store, and the clock it is 
 transaction reads it once.
 """
 
+import asyncio
 import random
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from leaseway.domain.checkup import Finding
 from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, State, Submitted
@@ -54,6 +56,11 @@ class SqliteStore:
     async def wait(self, seconds: float) -> bool:
         return await self._wakeups.wait(seconds)
 
+    async def checkup(self, *, deep: bool = False) -> list[Finding]:
+        from leaseway.stores.sqlite.checkup import checkup  # here, because workers never need it
+
+        return await asyncio.to_thread(checkup, self.path, self._now_us(), deep)
+
     # -- jobs: writing ----------------------------------------------------------------------------------------------
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
@@ -70,9 +77,9 @@ class SqliteStore:
     async def renew(self, leases: Sequence[Held]) -> Renewed:
         sent = as_json([(held.id, held.token, held.lease_us) for held in leases])
         answers = await self._write(lambda transaction: transaction.run("renew", leases=sent, now=transaction.now))
-        renewed: dict[JobId, int] = dict(answers)
-        lost = tuple(held.id for held in leases if held.id not in renewed)
-        return Renewed(lost, tuple(held.id for held in leases if renewed.get(held.id)))
+        renewed = {(id_, token): is_to_cancel for id_, token, is_to_cancel in answers}
+        lost = tuple(held.id for held in leases if (held.id, held.token) not in renewed)
+        return Renewed(lost, tuple(held.id for held in leases if renewed.get((held.id, held.token))))
 
     async def checkpoint(self, job: JobId, token: Token, cursor: str) -> bool:
         def work(transaction: Transaction) -> list[Row]:
@@ -125,9 +132,9 @@ class SqliteStore:
 
     async def prune(self, keep_us: int, limit: int) -> int:
         def work(transaction: Transaction) -> int:
-            old = transaction.run("finished_before", before=transaction.now - keep_us, limit=limit)
+            old = transaction.run("finished_before", before=transaction.now - keep_us, limit=max(limit, 0))
             forget(transaction, old)
-            transaction.run("key_prune", now=transaction.now, limit=limit)
+            transaction.run("key_prune", now=transaction.now, limit=max(limit, 0))
             return len(old)
 
         return await self._write(work)
@@ -158,7 +165,7 @@ class SqliteStore:
         def work(connection: sqlite3.Connection) -> list[Job]:
             cursor = connection.cursor()
             cursor.row_factory = sqlite3.Row
-            found = cursor.execute(text, {**values, "before": before, "limit": min(limit, PAGE_MAX)})
+            found = cursor.execute(text, {**values, "before": before, "limit": max(min(limit, PAGE_MAX), 0)})
             return [rows.job_of(row) for row in found.fetchall()]
 
         return await self._connection.read(work)
@@ -226,7 +233,7 @@ class SqliteStore:
         conditions, values = conditions_of(which)
         where = " AND ".join([*conditions, stage])
         text = f"SELECT seq, jobs.id, lane, stage FROM jobs JOIN lanes ON lanes.id = lane WHERE {where} ORDER BY seq"
-        return connection.execute(f"{text} LIMIT :limit", {**values, "limit": limit}).fetchall()
+        return connection.execute(f"{text} LIMIT :limit", {**values, "limit": max(limit, 0)}).fetchall()
 
 
 def forget(transaction: Transaction, jobs: Iterable[Row]) -> None:

@@ -67,22 +67,20 @@ class Transaction:
         first = {
             job.id: known
             for job in jobs
-            if job.key is not None and (known := self._first_of_key(job, conflicts_replay)) not in (None, job.id)
+            if job.key is not None and (known := self._known(job, conflicts_replay)) is not None
         }
         fresh = [job for job in jobs if job.id not in first] if first else jobs
         if fresh:
             self._insert(fresh)
-        return [Submitted(first.get(job.id) or job.id, job.id in first) for job in jobs]
+        return [Submitted(answer := first.get(job.id, job.id), answer != job.id) for job in jobs]
 
-    def _first_of_key(self, job: NewJob, conflicts_replay: bool) -> JobId | None:
+    def _known(self, job: NewJob, conflicts_replay: bool) -> JobId | None:
+        """The job that stands for this one: itself, sent again, or the first one of its key. None: it is new."""
+        if self.run("stage", id=job.id):
+            return job.id
         known = self.run("key_find", tenant=job.tenant, key=job.key, now=self.now)
         if not known:
-            expires_at = self.now + job.key_keep_us
-            self.run(
-                "key_keep",
-                **{"tenant": job.tenant, "key": job.key, "job": job.id},
-                **{"fingerprint": job.fingerprint, "expires_at": expires_at},
-            )
+            self._keep_key(job)
             return None
         ((first, fingerprint),) = known
         if fingerprint != job.fingerprint and not conflicts_replay:
@@ -91,6 +89,11 @@ class Transaction:
                 "other arguments; use a new key for a new job"
             )
         return JobId(first)
+
+    def _keep_key(self, job: NewJob) -> None:
+        expires_at = self.now + job.key_keep_us
+        names = {"tenant": job.tenant, "key": job.key, "job": job.id}
+        self.run("key_keep", **names, fingerprint=job.fingerprint, expires_at=expires_at)
 
     def _insert(self, jobs: Sequence[NewJob]) -> None:
         for like, group in groupby(jobs, rows.alike):  # neighbours only: the order of submission stays

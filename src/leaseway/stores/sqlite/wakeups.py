@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
+from weakref import WeakKeyDictionary
 
 LOOK_SECONDS = 0.010
 
@@ -38,7 +39,8 @@ class FileWakeups:
         self._bell = bell
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
-        self._seen = 0
+        self._seen: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        """The version that each waiting task has seen: what wakes one must not be taken from another."""
 
     async def wait(self, seconds: float) -> bool:
         with self._bell.heard() as rung:
@@ -54,13 +56,15 @@ class FileWakeups:
         return False
 
     def _changed(self) -> bool:
-        if self._connection is None:
-            self._connection = self._connect()
         try:
+            if self._connection is None:
+                self._connection = self._connect()
             version = int(self._connection.execute("PRAGMA data_version").fetchone()[0])
         except sqlite3.Error:
             return False  # a hint may be lost; the poll is on
-        changed, self._seen = version != self._seen, version
+        task = asyncio.current_task()
+        changed = self._seen.get(task) != version
+        self._seen[task] = version
         return changed
 
     def close(self) -> None:

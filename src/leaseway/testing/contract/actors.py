@@ -28,7 +28,8 @@ def id_of(number: int) -> JobId:
 
 
 def new_job(number: int, **options: Any) -> NewJob:
-    return NewJob(**{"id": id_of(number), "kind": "count", "payload": "{}", "lease_us": LEASE_US} | options)
+    fields: dict[str, Any] = {"id": id_of(number), "kind": "count", "payload": "{}", "lease_us": LEASE_US}
+    return NewJob(**fields | options)
 
 
 def keyed_job(number: int, **options: Any) -> NewJob:
@@ -57,9 +58,7 @@ class Worker:
     async def settle(self, *settlements: Settlement) -> Exchanged:
         return await self.exchange(*settlements)
 
-    async def exchange(
-        self, *settlements: Settlement, wants: Wants | None = None, repeat: bool = False
-    ) -> Exchanged:
+    async def exchange(self, *settlements: Settlement, wants: Wants | None = None, repeat: bool = False) -> Exchanged:
         return await self.store.exchange(Exchange(self.id, settlements, wants, repeat))
 
 
@@ -95,11 +94,13 @@ def cancelled(lease: Lease, **options: Any) -> Settlement:
 
 
 def settlement(lease: Lease, state: State, **options: Any) -> Settlement:
-    return Settlement(**{"id": lease.id, "token": lease.token, "state": state} | options)
+    fields: dict[str, Any] = {"id": lease.id, "token": lease.token, "state": state}
+    return Settlement(**fields | options)
 
 
 def held(lease: Lease, **options: Any) -> Held:
-    return Held(**{"id": lease.id, "token": lease.token, "lease_us": lease.lease_us} | options)
+    fields: dict[str, Any] = {"id": lease.id, "token": lease.token, "lease_us": lease.lease_us}
+    return Held(**fields | options)
 
 
 # -- what a test looks at -----------------------------------------------------------------------------------

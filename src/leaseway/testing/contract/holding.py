@@ -93,6 +93,18 @@ async def test_renewing_many_tells_the_lost_and_the_cancelled_apart(store: Store
     assert answer.cancelled == (id_of(5), id_of(1))
 
 
+async def test_a_lost_lease_is_told_apart_from_a_new_one_on_the_same_job(store: Store, clock: FakeClock) -> None:
+    """A worker woke up, claimed again what it had lost, and its old handler still runs: only that one must stop."""
+    old = await leased_job(store)
+    clock.advance_us(LEASE_US)
+    new = await Worker(store).claim_one()
+    assert (await store.renew([held(old), held(new)])).lost == (id_of(1),)
+    assert (await store.renew([held(new), held(old)])).lost == (id_of(1),)
+    await store.cancel(id_of(1))
+    answer = await store.renew([held(old), held(new)])
+    assert (answer.lost, answer.cancelled) == ((id_of(1),), (id_of(1),))
+
+
 async def test_renewing_nothing_is_no_error(store: Store) -> None:
     """A worker without jobs has a heartbeat too."""
     answer = await store.renew([])

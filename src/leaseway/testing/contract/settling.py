@@ -84,6 +84,17 @@ async def test_lost_settlements_do_not_stop_the_others(store: Store) -> None:
     assert await counts(store) == {"leased": 2, "done": 2}
 
 
+async def test_a_lost_result_does_not_hide_behind_the_new_one(store: Store, clock: FakeClock) -> None:
+    """A worker claimed again what it had lost: two handlers, two results, one of them too late."""
+    old = await leased_job(store)
+    clock.advance_us(LEASE_US)
+    new = await Worker(store).claim_one()
+    answer = await Worker(store).settle(done(old, result='"old"'), done(new, result='"new"'))
+    assert answer.lost == (id_of(1),)
+    assert (await job_of(store)).result == '"new"'
+    assert await counts(store) == {"done": 1}
+
+
 async def test_a_refused_settlement_leaves_no_children_and_no_errors(store: Store) -> None:
     """The children of a result that does not count would be work that nobody asked for."""
     lease = await leased_job(store)

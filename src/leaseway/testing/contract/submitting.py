@@ -45,9 +45,7 @@ async def test_a_refused_batch_does_not_take_its_keys(store: Store) -> None:
 
 async def test_a_refused_batch_opens_no_lane(store: Store) -> None:
     """A lane without a job would stay in every list for ever."""
-    await conflict_of(
-        store.submit([keyed_job(1, tenant="acme"), keyed_job(2, tenant="acme", fingerprint="other")])
-    )
+    await conflict_of(store.submit([keyed_job(1, tenant="acme"), keyed_job(2, tenant="acme", fingerprint="other")]))
     assert await store.lanes() == []
 
 
@@ -164,6 +162,14 @@ async def test_a_known_id_and_new_ones_in_a_batch(store: Store) -> None:
     assert await counts(store) == {"ready": 3}
 
 
+async def test_a_submission_twice_in_one_batch_is_stored_once_not_never(store: Store) -> None:
+    """A client that queues its submission again after a lost reply may send both together, with a key or without."""
+    answers = await store.submit([keyed_job(1), new_job(2), keyed_job(1), new_job(2)])
+    assert answers == [Submitted(id_of(number)) for number in (1, 2, 1, 2)]
+    assert await ids_in(store) == [id_of(1), id_of(2)]
+    assert await counts(store) == {"ready": 2}
+
+
 async def test_a_submission_with_a_key_sent_again_gets_the_first_answer(store: Store) -> None:
     """`replayed` tells of somebody else's job; here it is our own."""
     assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
@@ -189,9 +195,7 @@ async def test_a_submission_sent_again_after_its_job_was_discarded(store: Store)
     assert await ids_in(store) == []
 
 
-async def test_a_submission_sent_again_after_its_key_went_to_another_job(
-    store: Store, clock: FakeClock
-) -> None:
+async def test_a_submission_sent_again_after_its_key_went_to_another_job(store: Store, clock: FakeClock) -> None:
     """The id alone says that it was stored before; the key, expired since, has no say in it."""
     await store.submit([keyed_job(1)])
     clock.advance_us(HOUR_US)

@@ -1,0 +1,247 @@
+"""A kind of job: its arguments are checked when they are submitted and again when they are read."""
+
+import dataclasses
+import enum
+import typing
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from leaseway.domain.errors import BadValue, LeasewayError, UsageError
+from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind, name_of
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+def kind(function: Callable[..., Any], name: str = "geocode") -> Kind:
+    return Kind(name, function, Defaults())
+
+
+async def geocode(ctx: object, address: str, precision: int = 3, *, tags: list[str] | None = None) -> None: ...
+
+
+# -- arguments that do not fit ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "geocode: .*missing required argument address"),
+        ({"address": 1}, "geocode: address: expected str, got int"),
+        ({"address": "x", "precision": "3"}, "geocode: precision: expected int, got str"),
+        ({"address": "x", "tags": ["a", 1]}, r"geocode: tags\[1\]: expected str, got int"),
+        ({"address": "x", "adress": "y"}, "geocode: .*unknown argument adress"),
+        ({"address": None}, "geocode: address: expected str, got null"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_refused_by_name(arguments: dict[str, object], message: str) -> None:
+    """When it is submitted, by the person who wrote it; not at night, in a worker."""
+    with pytest.raises(BadValue, match=message):
+        kind(geocode).encode(arguments)
+
+
+def test_the_name_of_an_argument_is_told_as_it_is_written() -> None:
+    """Whatever words the name consists of: the message is made from another message."""
+
+    def function(field_id: int, ObjectName: int = 1) -> None: ...
+
+    with pytest.raises(BadValue, match=r"argument field_id$"):
+        kind(function).encode({})
+    with pytest.raises(BadValue, match=r"argument Objectfield$"):
+        kind(function).encode({"field_id": 1, "Objectfield": 2})
+
+
+def test_the_value_of_an_argument_does_not_confuse_the_message() -> None:
+    """A value may contain the very words that separate the problem from its place."""
+
+    def function(colour: Literal["red", "blue"]) -> None: ...
+
+    with pytest.raises(BadValue, match=r"geocode: colour: invalid enum value 'a - at b'"):
+        kind(function).encode({"colour": "a - at b"})
+
+
+def test_an_argument_that_is_not_json_is_refused_by_name() -> None:
+    """The payload's own rules hold for arguments."""
+    with pytest.raises(BadValue, match=r"geocode.precision: is nan"):
+        kind(geocode).encode({"address": "x", "precision": float("nan")})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "1", '{"address":"x"', '{"address":"x"}}', '{"address":"\\ud800"}', '{"address":"\ud800"}'],
+    ids=ascii,
+)
+def test_text_that_is_no_payload_is_refused(text: str) -> None:
+    """The command line hands over text as it was typed; every problem with it is the user's to read."""
+    with pytest.raises(BadValue, match="geocode"):
+        kind(geocode).check(text)
+
+
+def test_text_nested_without_end_is_refused() -> None:
+    """A few kilobytes of brackets must not kill the process."""
+
+    def function(value: Any) -> None: ...
+
+    with pytest.raises(BadValue, match="nested"):
+        kind(function).check('{"value":' + "[" * 100_000 + "]" * 100_000 + "}")
+
+
+def test_a_payload_of_another_day_is_refused_by_name() -> None:
+    """The function changed since the job was submitted: the worker must fail the job, and tell why."""
+    with pytest.raises((LeasewayError, msgspec.DecodeError), match="precision"):
+        kind(geocode).decode('{"address":"x","precision":"three"}')
+
+
+# -- functions that cannot be jobs --------------------------------------------------------------------------
+
+
+def with_args(*args: int) -> None: ...
+def with_kwargs(**kwargs: int) -> None: ...
+def with_positional(a: int, /) -> None: ...
+
+
+@pytest.mark.parametrize("function", [with_args, with_kwargs, with_positional])
+def test_arguments_without_a_fixed_name_are_refused(function: Callable[..., Any]) -> None:
+    """A payload is a JSON object: every argument needs a name in it."""
+    with pytest.raises(UsageError, match="has no fixed name"):
+        kind(function)
+
+
+@pytest.mark.parametrize("name", sorted(SUBMIT_OPTIONS))
+def test_arguments_named_like_an_option_of_submit_are_refused(name: str) -> None:
+    """`submit(key=…)` could not tell them apart."""
+    namespace: dict[str, Any] = {}
+    exec(f"def function({name}): ...", namespace)
+    with pytest.raises(UsageError, match=f"parameter '{name}' is also an option"):
+        kind(namespace["function"])
+
+
+def unknown_name(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def broken_text(a: "int |") -> None: ...  # type: ignore[valid-type]  # noqa: F722
+def two_objects(a: Point | dict[str, int]) -> None: ...
+def private(__a: int = 1) -> None: ...
+
+
+@pytest.mark.parametrize("function", [unknown_name, broken_text, two_objects, private], ids=lambda f: f.__name__)
+def test_a_signature_that_cannot_be_read_is_refused_when_it_is_registered(function: Callable[..., Any]) -> None:
+    """In our own words, with the name of the job: the traceback would point into a library."""
+    with pytest.raises(UsageError, match="job geocode"):
+        kind(function)
+
+
+def test_a_type_that_json_cannot_fill_is_refused_when_it_is_registered() -> None:
+    """Otherwise no submission could ever succeed, and nobody would know before the first."""
+
+    def function(a: complex) -> None: ...
+
+    with pytest.raises(UsageError, match="job geocode"):
+        kind(function)
+
+
+def test_callables_that_are_no_functions_are_refused_or_work() -> None:
+    """A builtin without a signature must not end in a traceback from the standard library."""
+    with pytest.raises(UsageError, match="job geocode"):
+        kind(min)
+
+
+# -- what works ---------------------------------------------------------------------------------------------
+
+
+def test_arguments_come_back_as_they_were_meant() -> None:
+    """With their types: the function gets what its signature promises."""
+
+    def function(  # type: ignore[no-untyped-def]
+        when: datetime,
+        amount: Decimal,
+        point: Point,
+        colour: Colour,
+        raw: bytes,
+        ratio: float,
+        count: Annotated[int, msgspec.Meta(ge=1)],
+        anything: Any,
+        untyped=None,
+    ) -> None: ...
+
+    arguments = {
+        "when": datetime(2025, 1, 1, tzinfo=UTC),
+        "amount": Decimal("0.10"),
+        "point": Point(1, 2),
+        "colour": Colour.RED,
+        "raw": b"\0\xff",
+        "ratio": 1.0,
+        "count": 1,
+        "anything": {"a": [1]},
+        "untyped": [1, "x"],
+    }
+    this = kind(function)
+    assert this.decode(this.encode(arguments)) == arguments
+    with pytest.raises(BadValue, match="count"):
+        this.encode(arguments | {"count": 0})
+
+
+def test_defaults_are_those_of_the_day_it_runs() -> None:
+    """An argument that was not given is not stored, and not passed."""
+    this = kind(geocode)
+    assert this.encode({"address": "x"}) == '{"address":"x"}'
+    assert this.decode('{"address":"x"}') == {"address": "x"}
+    assert this.decode('{"address":"x","tags":null}') == {"address": "x", "tags": None}
+
+
+def test_the_context_is_not_an_argument() -> None:
+    """It comes from the worker, whatever its annotation."""
+    this = kind(geocode)
+    assert (this.takes_context, this.takes_nothing, this.is_async) == (True, False, True)
+    with pytest.raises(BadValue, match="unknown argument ctx"):
+        this.encode({"address": "x", "ctx": 1})
+
+    def bare(ctx: typing.TextIO) -> None: ...
+
+    assert (kind(bare).takes_context, kind(bare).takes_nothing, kind(bare).is_async) == (True, True, False)
+    assert kind(bare).decode(kind(bare).encode({})) == {}
+
+    def nothing() -> None: ...
+
+    assert (kind(nothing).takes_context, kind(nothing).takes_nothing) == (False, True)
+
+
+def test_a_fingerprint_tells_kinds_and_arguments_apart() -> None:
+    """And nothing else: the order in which arguments were given does not matter."""
+    this, other = kind(geocode), kind(geocode, "other")
+    one = this.encode({"address": "x", "precision": 1})
+    same = this.encode({"precision": 1, "address": "x"})
+    assert this.fingerprint(one) == this.fingerprint(same)
+    assert len({this.fingerprint(one), this.fingerprint("{}"), other.fingerprint(one)}) == 3
+
+
+# -- names --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\0", "a" * 201, "\ud800", "a\u200bb", 7, None, b"a"], ids=ascii)
+def test_a_name_that_cannot_be_shown_is_refused(name: object) -> None:
+    """Names stand in logs, addresses and screens."""
+    with pytest.raises(BadValue, match="queue"):
+        name_of("queue", name)
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 200, "geo code", "Łódź/北京:1"])
+def test_a_name_may_be_any_printable_text(name: str) -> None:
+    """Also not in English."""
+    assert name_of("queue", name) == name
+
+
+def test_a_kind_with_an_impossible_name_is_refused() -> None:
+    """At registration."""
+    with pytest.raises(BadValue, match="name"):
+        kind(geocode, "")

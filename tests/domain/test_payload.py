@@ -1,0 +1,161 @@
+"""JSON and nothing but JSON: what is accepted comes back, and what would not is refused by name."""
+
+import dataclasses
+import enum
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.payload import BYTES_MAX, DEPTH_MAX, encode
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+
+
+class Place(msgspec.Struct):
+    point: Point
+
+
+class Odd(enum.Enum):
+    NAN = math.nan
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+def endless() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        (lambda number: number, "field:"),
+        (lambda number: {"a": [1, {"b": number}]}, "field.a[1].b:"),
+        (lambda number: (number,), "field[0]:"),
+        (lambda number: {number}, "field[0]:"),
+        (lambda number: Place(Point(number)), "field.point.x:"),
+    ],
+    ids=["bare", "nested", "tuple", "set", "struct"],
+)
+def test_a_number_that_json_cannot_express_is_refused(
+    number: float, wrap: Callable[[float], object], name: str
+) -> None:
+    """The encoder writes null, and a reader would get nothing where a number was sent."""
+    with pytest.raises(BadValue, match="JSON cannot express") as refusal:
+        encode(wrap(number), "field")
+    assert str(refusal.value).startswith(name)
+
+
+def test_a_number_hidden_in_an_enum_is_refused() -> None:
+    """The encoder looks inside, so the refusal must look inside too."""
+    with pytest.raises(BadValue):
+        encode({"a": Odd.NAN}, "field")
+
+
+def test_null_itself_is_welcome() -> None:
+    """The sign for a careful look is no crime."""
+    assert encode({"a": None, "b": [None, 1.5, "null"]}, "field") == '{"a":null,"b":[null,1.5,"null"]}'
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, ["a\ud83d"]], ids=ascii)
+def test_half_a_character_is_refused(value: object) -> None:
+    """No other language could read it."""
+    with pytest.raises(BadValue, match="surrogate"):
+        encode(value, "field")
+
+
+@pytest.mark.parametrize("value", ["\0", {"a": ["x\0y"]}, {"a\0": 1}], ids=ascii)
+def test_nul_is_refused(value: object) -> None:
+    """PostgreSQL cannot keep it, and what is accepted on a laptop must be accepted everywhere."""
+    with pytest.raises(BadValue, match="NUL"):
+        encode(value, "field")
+
+
+def test_the_letters_of_nul_are_welcome() -> None:
+    """A backslash, a u and four zeros are six characters like others."""
+    assert json.loads(encode("\\u0000", "field")) == "\\u0000"
+
+
+def test_nesting_has_an_end() -> None:
+    """A parser with less stack than ours must be able to read it."""
+    assert json.loads(encode(nested(DEPTH_MAX), "field")) == nested(DEPTH_MAX)
+    for value in (nested(DEPTH_MAX + 1), nested(5_000), endless()):
+        with pytest.raises(BadValue, match=f"nested deeper than {DEPTH_MAX}"):
+            encode(value, "field")
+
+
+def test_brackets_in_text_are_no_nesting() -> None:
+    """Many of them are the sign for a careful look, no more."""
+    text = '[{"\\' * DEPTH_MAX
+    assert json.loads(encode([text] * 3, "field")) == [text] * 3
+    wide: list[list[int]] = [[] for _ in range(10 * DEPTH_MAX)]
+    assert json.loads(encode(wide, "field")) == wide
+
+
+def test_size_is_counted_in_bytes() -> None:
+    """Two quotes and the rest: exactly the limit is welcome, in ASCII and beyond."""
+    assert len(encode("a" * (BYTES_MAX - 2), "field")) == BYTES_MAX
+    assert len(encode("é" * (BYTES_MAX // 2 - 1), "field").encode()) == BYTES_MAX
+    for value in ("a" * (BYTES_MAX - 1), "é" * (BYTES_MAX // 2)):
+        with pytest.raises(BadValue, match="bytes of JSON"):
+            encode(value, "field")
+
+
+@pytest.mark.parametrize("value", [object(), {1: "a"}, {None: 1}, {(1, 2): 3}, 1j, [{2.5: 1}]], ids=str)
+def test_what_json_has_no_word_for_is_refused(value: object) -> None:
+    """Nothing is turned into text silently, and nothing is pickled."""
+    with pytest.raises(BadValue, match="field: cannot be written as JSON"):
+        encode(value, "field")
+
+
+def test_the_same_value_has_the_same_text() -> None:
+    """Fingerprints compare texts."""
+    assert encode({"b": 1, "a": {"d": 2, "c": 3}}, "f") == encode({"a": {"c": 3, "d": 2}, "b": 1}, "f")
+    assert encode({3, 1, 2}, "f") == encode({2, 3, 1}, "f") == "[1,2,3]"
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_what_is_accepted_comes_back(value: object) -> None:
+    """With any reader of JSON, not only ours."""
+    assert json.loads(encode(value, "field")) == value
+
+
+@given(
+    st.recursive(st.floats() | st.text() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+)
+def test_everything_is_either_kept_or_refused(value: object) -> None:
+    """No third way: no other exception, and no value that comes back as another."""
+    try:
+        text = encode(value, "field")
+    except BadValue:
+        return
+    assert json.loads(text) == value

@@ -1,0 +1,101 @@
+"""Why a job has not run: the answer must fit the state, and must not promise what nobody knows."""
+
+import pytest
+from msgspec.structs import replace
+
+from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.job import Job, LaneCount, State
+from leaseway.domain.why import explain
+
+NOW = 1_000 * SECOND_US
+ID = JobId("01aaaaaaaaaaaaaaaaaaaaaaaa")
+
+READY = Job(
+    id=ID, kind="geocode", queue="maps", tenant="acme", state=State.PENDING, priority=0, attempts=0, attempts_max=5,
+    fence=0, payload="{}", shard_key=None, cursor=None, progress=None, result=None, lease_owner=None, lease_until=None,
+    lease_us=15 * SECOND_US, timeout_us=None, cancel_requested=False, created_at=0, run_at=NOW, finished_at=None,
+    last_error_code=None, last_error_at=None,
+)  # fmt: skip
+LEASED = replace(READY, state=State.LEASED, attempts=1, lease_owner="host:1", lease_until=NOW + SECOND_US)
+LANE = LaneCount(queue="maps", tenant="acme", ready=1_200, scheduled=3, leased=0, done=7, failed=0, cancelled=0)
+
+
+def test_a_job_is_ready_from_the_very_instant_of_its_time() -> None:
+    """One microsecond before it is scheduled; the border must be the store's own."""
+    assert explain(READY, LANE, NOW).code == "ready"
+    assert explain(READY, LANE, NOW - 1).code == "scheduled"
+
+
+def test_a_ready_job_tells_of_its_lane_and_of_who_is_missing() -> None:
+    reason = explain(READY, LANE, NOW)
+    assert "1,200 ready, 3 scheduled and 0 leased" in reason.text
+    assert "--queue maps" in str(reason.advice)
+    assert reason.until is None, "nobody knows when a worker comes"
+
+
+def test_a_ready_job_among_busy_workers_needs_more_of_them_not_a_first_one() -> None:
+    reason = explain(READY, replace(LANE, leased=4), NOW)
+    assert "busy" in str(reason.advice)
+
+
+def test_a_lane_that_nobody_counted_is_no_reason_to_fail() -> None:
+    assert explain(READY, None, NOW).code == "ready"
+
+
+def test_a_scheduled_job_waits_until_its_time() -> None:
+    assert explain(replace(READY, run_at=NOW + 5), LANE, NOW).until == NOW + 5
+
+
+def test_a_job_between_two_attempts_tells_which_and_why() -> None:
+    failed_once = replace(READY, run_at=NOW + 5, attempts=2, last_error_code="timeout", last_error_at=NOW - 1)
+    reason = explain(failed_once, LANE, NOW)
+    assert reason.code == "retry"
+    assert "Attempt 2 of 5 ended with timeout" in reason.text
+    assert "attempt 3 of 5" in reason.text
+
+
+def test_a_replayed_job_is_not_taken_for_one_that_waits_after_a_failure() -> None:
+    """Its old error is history: it has all its attempts before it."""
+    replayed = replace(READY, run_at=NOW + 5, attempts=0, last_error_code="timeout", last_error_at=NOW - 1)
+    assert explain(replayed, LANE, NOW).code == "scheduled"
+
+
+def test_a_leased_job_names_its_owner_and_the_end_of_the_lease() -> None:
+    reason = explain(LEASED, LANE, NOW)
+    assert (reason.code, reason.until) == ("leased", NOW + SECOND_US)
+    assert "host:1" in reason.text
+
+
+@pytest.mark.parametrize(
+    ("job", "fate"),
+    [
+        (replace(LEASED, attempts=4), "ready for attempt 5 of 5"),
+        (replace(LEASED, attempts=5), "fails with lease_expired"),
+        (replace(LEASED, attempts=5, cancel_requested=True), "ends as cancelled"),
+    ],
+)
+def test_an_expired_lease_tells_what_will_become_of_the_job(job: Job, fate: str) -> None:
+    """In the instant of its end it has expired, as in the store."""
+    reason = explain(job, LANE, NOW + SECOND_US)
+    assert reason.code == "expired"
+    assert fate in reason.text
+    assert reason.until is None, "it waits for a worker to ask, and nobody knows when"
+
+
+def test_a_wish_to_cancel_is_told_while_the_worker_still_runs_it() -> None:
+    assert explain(replace(LEASED, cancel_requested=True), LANE, NOW).code == "cancelling"
+
+
+@pytest.mark.parametrize(("attempts", "why"), [(5, "which was its last"), (1, "trying again was ruled out")])
+def test_a_failed_job_tells_why_it_is_not_tried_again(attempts: int, why: str) -> None:
+    reason = explain(replace(READY, state=State.FAILED, attempts=attempts, last_error_code="gone"), LANE, NOW)
+    assert why in reason.text
+    assert f"leaseway jobs retry {ID}" in str(reason.advice)
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("lease_until", [None, 0, NOW + 1])
+def test_every_state_has_a_reason(state: State, lease_until: int | None) -> None:
+    reason = explain(replace(LEASED, state=state, lease_until=lease_until), None, NOW)
+    assert reason.code
+    assert reason.text.endswith(".")

@@ -1,0 +1,48 @@
+"""How these tests look at jobs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from leaseway import App, Job, Submitted
+
+T = TypeVar("T")
+
+
+async def record(app: App, job: Submitted) -> Job:
+    found = await app.find(job.id)
+    assert found is not None, f"job {job.id} is gone"
+    return found
+
+
+async def worked(app: App, job: Submitted, **settings: Any) -> Job:
+    """The record of a job after a worker has done everything that there is."""
+    async with asyncio.timeout(20):
+        await app.run_worker(until_empty=True, **settings)
+    return await record(app, job)
+
+
+async def codes(app: App, job: Submitted) -> list[tuple[int, str]]:
+    """Attempt and code of each error, oldest first."""
+    return [(error.attempt, error.code) for error in await (await app.store()).errors(job.id)]
+
+
+async def eventually(condition: Callable[[], Awaitable[T]], seconds: float = 10) -> T:
+    """What the condition answers as soon as it holds."""
+    async with asyncio.timeout(seconds):
+        while not (answer := await condition()):
+            await asyncio.sleep(0.005)
+    return answer
+
+
+@asynccontextmanager
+async def working(app: App, **settings: Any) -> AsyncIterator[None]:
+    """A worker beside the body, drained when the body is over."""
+    worker = app.worker(**{"grace": 0, **settings})
+    async with asyncio.TaskGroup() as group:
+        group.create_task(app.run_worker(worker))
+        try:
+            yield
+        finally:
+            worker.drain()
