@@ -1,0 +1,91 @@
+"""Who is measured: each answers one number from a process of its own, with fresh files in the folder it is given."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Measure
+from benchmarks.huey_peer import Setup
+from leaseway.bench.probe import probed
+
+RUN_SECONDS_MAX = 600
+
+
+def figures_of(module: str, *arguments: object) -> dict[str, Any]:
+    """What `python -m MODULE …` prints."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=RUN_SECONDS_MAX)
+    figures: dict[str, Any] = json.loads(ran.stdout)
+    return figures
+
+
+def rate(figures: dict[str, Any]) -> float:
+    return float(figures["count"] / figures["seconds"])
+
+
+# -- leaseway -------------------------------------------------------------------------------------------------------
+
+
+def submitted(probe: str, count: int) -> Measure:
+    return lambda folder: rate(probed(probe, folder / "work.db", count))
+
+
+def drained(count: int, keep: Callable[[dict[str, Any]], None] = lambda _: None) -> Measure:
+    def measure(folder: Path) -> float:
+        probed("submit_bulk", folder / "work.db", count - 1)  # it submits one to warm up
+        figures = probed("drain", folder / "work.db", count)
+        keep(figures)
+        return rate(figures)
+
+    return measure
+
+
+def drained_from(filled: Path, count: int) -> Measure:
+    """Out of a file in which many more jobs wait; it is filled once and copied each time."""
+
+    def measure(folder: Path) -> float:
+        shutil.copyfile(filled, folder / "work.db")
+        return rate(probed("drain", folder / "work.db", count))
+
+    return measure
+
+
+# -- peers ----------------------------------------------------------------------------------------------------------
+
+
+def raw(name: str, count: int) -> Measure:
+    return lambda folder: rate(figures_of("benchmarks.raw", name, folder / "raw.db", count))
+
+
+def huey(count: int, setup: Setup) -> Measure:
+    setting = json.dumps(setup._asdict())
+    return lambda folder: rate(figures_of("benchmarks.huey_peer", folder / "huey.db", count, setting))
+
+
+# -- starting -------------------------------------------------------------------------------------------------------
+
+IMPORT = "import time; t = time.perf_counter(); import leaseway; print(time.perf_counter() - t)"
+
+
+def import_ms(_: Path) -> float:
+    ran = subprocess.run([sys.executable, "-c", IMPORT], stdout=subprocess.PIPE, check=True)
+    return float(ran.stdout) * 1000
+
+
+def help_ms(_: Path) -> float:
+    """The whole process, Python's own start included."""
+    script = Path(sys.executable).with_name("leaseway")
+    started_at = time.perf_counter()
+    subprocess.run([script, "--help"], stdout=subprocess.DEVNULL, check=True)
+    return (time.perf_counter() - started_at) * 1000
+
+
+def python_ms(_: Path) -> float:
+    started_at = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return (time.perf_counter() - started_at) * 1000

@@ -1,0 +1,92 @@
+"""Bare sqlite3 on our schema: the ceiling. No Python handlers, no checks, no threads, no event loop.
+
+python -m benchmarks.raw insert FILE COUNT    one INSERT, one transaction, each
+python -m benchmarks.raw drain FILE COUNT     settle the last 500 and claim the next 500 in one transaction
+"""
+
+import json
+import secrets
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+from leaseway.bench.probe import TEXT
+from leaseway.stores.sqlite.migrate import migrate
+from leaseway.stores.sqlite.queries import statements
+from leaseway.system import SystemIds
+
+BATCH = 500
+PAYLOAD = f'{{"text":"{TEXT}"}}'
+
+INSERT = """
+INSERT INTO jobs (id, lane, stage, kind, priority, run_at, attempts_max, lease_us, created_at, payload)
+VALUES (?, 1, 0, 'noop', 0, ?, 5, 15000000, ?, ?) ON CONFLICT (id) DO NOTHING
+"""
+
+SETTLE = """
+UPDATE jobs
+   SET stage = 3, finished_at = ?, last_token = token, token = NULL, owner = NULL, until = NULL, result = 'null'
+ WHERE seq = ? AND token = ?
+"""
+
+
+def connect(file: Path) -> sqlite3.Connection:
+    """Full durability and the same cache as ours."""
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA cache_size = -16000")
+    connection.execute("BEGIN IMMEDIATE")
+    migrate(connection, str(file))
+    connection.execute("INSERT INTO lanes (id, queue, tenant) VALUES (1, 'default', 'default') ON CONFLICT DO NOTHING")
+    connection.execute("COMMIT")
+    return connection
+
+
+def new_rows(count: int) -> list[tuple[object, ...]]:
+    ids, now = SystemIds(), now_us()
+    return [(ids.job(), now, now, PAYLOAD) for _ in range(count)]
+
+
+def insert(connection: sqlite3.Connection, count: int) -> float:
+    rows = new_rows(count)
+    started_at = time.perf_counter()
+    for row in rows:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(INSERT, row)
+        connection.execute("COMMIT")
+    return time.perf_counter() - started_at
+
+
+def drain(connection: sqlite3.Connection, count: int) -> float:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(INSERT, new_rows(count))
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    claim = statements()["claim"]
+    held: list[tuple[int, str]] = []
+    started_at = time.perf_counter()
+    while True:  # ends when nothing is left to claim
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany(SETTLE, [(now_us(), seq, token) for seq, token in held])
+        token = secrets.token_hex(16)
+        values = {"lane": 1, "count": BATCH, "token": token, "worker": "raw", "now": now_us()}
+        held = [(row[0], token) for row in connection.execute(claim, values).fetchall()]
+        connection.execute("COMMIT")
+        if not held:
+            return time.perf_counter() - started_at
+
+
+def now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def main(name: str, file: str, count: str) -> None:
+    connection = connect(Path(file))
+    seconds = {"insert": insert, "drain": drain}[name](connection, int(count))
+    print(json.dumps({"count": int(count), "seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""`leaseway bench`: how fast leaseway is on this machine and this disk."""

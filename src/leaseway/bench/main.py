@@ -1,0 +1,43 @@
+"""leaseway bench"""
+
+import click
+
+DEFAULT_STORE = "sqlite:///leaseway.db"
+
+
+@click.command("bench")
+@click.option("--store", metavar="URL", help="A scratch file beside this one is measured, never the file itself.")
+@click.option(
+    "--jobs", type=click.IntRange(1_000, 1_000_000), default=20_000, show_default=True, help="Jobs to submit and drain."
+)
+@click.option("--json", "as_json", is_flag=True, help="The figures as JSON.")
+@click.pass_context
+def command(context: click.Context, store: str | None, jobs: int, as_json: bool) -> None:
+    """Measure leaseway on this machine and this disk: with full durability, jobs that do nothing, 200 bytes each."""
+    import json
+    import os
+    import tempfile
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from leaseway.bench.measure import machine, measure
+    from leaseway.bench.table import as_table
+    from leaseway.wiring import sqlite_path
+
+    # What was said before the command counts as well.
+    as_json = as_json or getattr(context.obj, "json", False)
+    store = store or getattr(context.obj, "store", None) or os.environ.get("LEASEWAY_STORE") or DEFAULT_STORE
+    if not store.startswith("sqlite:"):
+        raise click.BadParameter(f"{store} is not a file; bench measures sqlite:/// stores", param_hint="--store")
+    folder = Path(sqlite_path(store)).absolute().parent
+    if not folder.is_dir():
+        raise click.BadParameter(f"the folder {folder} does not exist", param_hint="--store")
+    console = Console(stderr=True)
+    scratch_folder = tempfile.TemporaryDirectory(prefix="leaseway-bench-", dir=folder)
+    with scratch_folder as scratch, console.status("measuring") as status:
+        figures = measure(Path(scratch), jobs, status.update)
+    if as_json:
+        click.echo(json.dumps({"machine": machine(), **{each.name: round(each.value, 3) for each in figures}}))
+    else:
+        Console().print(as_table(figures, f"{machine()}, {folder}"))

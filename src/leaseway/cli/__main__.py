@@ -1,0 +1,7 @@
+"""python -m leaseway.cli"""
+
+import sys
+
+from leaseway.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,125 @@
+"""The entry point: reads the command line, calls the command, and turns whatever comes back into an exit code."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from leaseway.cli.commands.options import with_store
+from leaseway.cli.lazy import Lazy, LazyGroup
+from leaseway.cli.settings import Settings
+
+COMMANDS = {
+    "work": Lazy("leaseway.cli.commands.work:command", "Run the jobs of an app."),
+    "submit": Lazy("leaseway.cli.commands.submit:command", "Submit a job, or many from a file."),
+    "jobs": Lazy("leaseway.cli.commands.jobs:command", "Look at jobs, ask why they wait, retry, cancel, discard."),
+    "lanes": Lazy("leaseway.cli.commands.lanes:command", "What each queue and tenant holds."),
+    "cron": Lazy("leaseway.cli.commands.cron:command", "Schedules: list, pause, resume."),
+    "migrate": Lazy("leaseway.cli.commands.migrate:command", "Create the store or bring it up to date."),
+    "doctor": Lazy("leaseway.cli.commands.doctor:command", "Find out what is wrong with a store, and what to do."),
+    "demo": Lazy("leaseway.demo.main:command", "See leaseway at work, on this machine only."),
+    "bench": Lazy("leaseway.bench.main:command", "Measure how fast it is here."),
+    "completion": Lazy("leaseway.cli.commands.completion:command", "Completion for your shell."),
+}
+
+PIPE_CLOSED = 141
+"""What a shell says of a program that wrote into a closed pipe."""
+
+HELP = """Runs work that calls somebody else's metered API: no job lost, no job done twice.
+
+\b
+  leaseway work tasks:app              run the jobs of `app` in tasks.py
+  leaseway submit tasks:app KIND a=1   submit one
+  leaseway jobs list                   see what became of it
+"""
+
+
+class Root(LazyGroup):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # click would take it for an error of ours.
+            raise PipeClosed from error
+
+
+class PipeClosed(Exception):
+    """Nobody reads our output any more: `leaseway jobs list | head`."""
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from leaseway import __version__
+
+        click.echo(f"leaseway {__version__}")
+        ctx.exit()
+
+
+@with_store
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def _before() -> None:
+    """The options before the command are remembered by their callbacks."""
+
+
+root = Root(
+    lazy=COMMANDS,
+    name="leaseway",
+    help=HELP,
+    callback=_before,
+    params=list(reversed(getattr(_before, "__click_params__", []))),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; its exit code."""
+    settings = Settings()
+    code = _run(sys.argv[1:] if argv is None else list(argv), settings)
+    if argv is None and settings.runs_handlers:
+        from leaseway.cli.leave import leave_soon
+
+        leave_soon(code)
+    return code
+
+
+def _run(argv: list[str], settings: Settings) -> int:
+    _write_anything()
+    try:
+        answer: Any = root.main(argv, prog_name="leaseway", obj=settings, standalone_mode=False)
+        sys.stdout.flush()
+        return answer if isinstance(answer, int) else 0
+    except (PipeClosed, BrokenPipeError):
+        _silence()
+        return PIPE_CLOSED
+    except SystemExit as left:  # completion
+        return left.code if isinstance(left.code, int) else 1
+    except BaseException as error:  # noqa: BLE001 - nothing may reach the user as a traceback unasked
+        from leaseway.cli.failures import tell
+
+        return tell(error, as_json=_said("--json", argv), traceback=_wants_traceback(argv))
+
+
+def _silence() -> None:
+    """Python must not complain of the closed pipe either, when it flushes what is left."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _said(option: str, argv: list[str]) -> bool:
+    """Whether the option was typed, even if reading the command line failed before it was reached."""
+    return option in argv[: argv.index("--") if "--" in argv else None]
+
+
+def _wants_traceback(argv: list[str]) -> bool:
+    return _said("--traceback", argv) or os.environ.get("LEASEWAY_TRACEBACK", "") not in ("", "0")
+
+
+def _write_anything() -> None:
+    """A terminal that lacks a character shows a stand-in; it does not end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None and stream.errors == "strict":
+            reconfigure(errors="replace")

@@ -1,0 +1,46 @@
+"""Instants and durations: relative and in local time for people, ISO 8601 in UTC for programs."""
+
+from datetime import UTC, datetime
+
+from leaseway.domain.checkup import in_words
+from leaseway.domain.ids import SECOND_US, Instant
+
+
+def iso(instant: Instant | None) -> str | None:
+    if instant is None:
+        return None
+    try:
+        # Not through a float: it cannot hold all the digits.
+        seconds, us = divmod(instant, SECOND_US)
+        moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=us)
+    except (ValueError, OverflowError, OSError):
+        return None  # beyond the calendar
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def local(instant: Instant) -> str:
+    try:
+        return datetime.fromtimestamp(instant // SECOND_US, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "beyond the calendar"
+
+
+def short(instant: Instant, now: Instant) -> str:
+    """The time if it is today, else the date."""
+    text, today = local(instant), local(now)[:10]
+    return text[11:] if text.startswith(today) else text[:10]
+
+
+def relative(instant: Instant, now: Instant) -> str:
+    if abs(instant - now) < SECOND_US:
+        return "now"
+    return f"in {in_words(instant - now)}" if instant > now else f"{in_words(now - instant)} ago"
+
+
+def moment(instant: Instant | None, now: Instant) -> str:
+    """Empty if there is none."""
+    return "" if instant is None else f"{relative(instant, now)} ({local(instant)})"
+
+
+def seconds_of(us: int | None) -> float | None:
+    return None if us is None else us / SECOND_US

@@ -1,0 +1,1 @@
+"""What a command does, between what was typed and what is shown."""

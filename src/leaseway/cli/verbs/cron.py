@@ -1,0 +1,63 @@
+"""leaseway cron"""
+
+from leaseway.cli.screen.as_json import document, schedule_json
+from leaseway.cli.screen.table import Cell, Column, Row, show_table
+from leaseway.cli.screen.text import note, say
+from leaseway.cli.screen.times import moment
+from leaseway.cli.settings import Settings
+from leaseway.cli.verbs.stores import ask, change
+from leaseway.domain.errors import BadValue, NoSuchJob
+from leaseway.domain.ids import Instant
+from leaseway.domain.schedule import ScheduleRow, check, next_fire
+from leaseway.ports.store import Store
+
+COLUMNS = (
+    Column("name"),
+    Column("kind", may_shrink=True),
+    Column("cron"),
+    Column("tz"),
+    Column("missed", leaves=1),
+    Column("last fire", may_shrink=True, leaves=2),
+    Column("next fire", may_shrink=True),
+)
+
+
+def list_schedules(settings: Settings) -> None:
+    rows = ask(settings, lambda store: store.schedules())
+    if settings.json:
+        document({"schedules": [schedule_json(row, coming(row)) for row in rows]})
+    elif not rows:
+        note("there are no schedules yet: a worker declares those of its app when it starts")
+    else:
+        show_table(COLUMNS, [row_of(row) for row in rows])
+
+
+def row_of(row: ScheduleRow) -> Row:
+    schedule = row.schedule
+    following = Cell("paused", "yellow") if row.paused else moment(coming(row), row.now) or Cell("never", "dim")
+    last = moment(row.last_fire, row.now) or Cell("never", "dim")
+    return (schedule.name, schedule.kind, schedule.cron, schedule.tz, schedule.missed.value, last, following)
+
+
+def coming(row: ScheduleRow) -> Instant | None:
+    """The next fire; None if it is paused, or cannot be computed on this machine."""
+    if row.paused:
+        return None
+    try:
+        check(row.schedule)
+    except BadValue:
+        return None
+    return next_fire(row.schedule, row.now)
+
+
+def pause_schedule(settings: Settings, name: str, paused: bool) -> None:
+    async def command(store: Store) -> None:
+        if not await store.pause(name, paused):
+            known = ", ".join(row.schedule.name for row in await store.schedules()) or "none yet"
+            raise NoSuchJob(f"there is no schedule {name!r}; there are: {known}")
+
+    change(settings, command)
+    if settings.json:
+        document({"name": name, "paused": paused})
+    else:
+        say(f"schedule {name}: {'paused' if paused else 'resumed, from now on'}")

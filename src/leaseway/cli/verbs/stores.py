@@ -1,0 +1,103 @@
+"""From what was typed to an open store. Looking never creates, changes or waits for anything."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from leaseway.cli.settings import Settings
+from leaseway.domain.errors import NoSuchJob, StoreRefused
+from leaseway.domain.ids import JobId
+from leaseway.domain.job import Job
+from leaseway.ports.store import Store
+from leaseway.wiring import sqlite_path, store_at
+
+T = TypeVar("T")
+
+DEFAULT_URL = "sqlite:///leaseway.db"
+VARIABLE = "LEASEWAY_STORE"
+ID_LENGTH = 26
+
+
+def store_url(settings: Settings, of_app: str = DEFAULT_URL) -> str:
+    """The option, the environment, the app, the default."""
+    return settings.store or os.environ.get(VARIABLE) or of_app
+
+
+def ask(settings: Settings, question: Callable[[Store], Awaitable[T]]) -> T:
+    """Put a question to a store that exists."""
+    return asyncio.run(_with(looked_into(store_url(settings)), question))
+
+
+def change(settings: Settings, command: Callable[[Store], Awaitable[T]]) -> T:
+    """Change something in a store that exists."""
+    return asyncio.run(_with(opened(existing(store_url(settings))), command))
+
+
+async def _with(store: AbstractAsyncContextManager[Store], use: Callable[[Store], Awaitable[T]]) -> T:
+    async with store as open_store:
+        return await use(open_store)
+
+
+@asynccontextmanager
+async def looked_into(url: str) -> AsyncIterator[Store]:
+    """For reading only. The store stays unopened: opening would lock it, and bring its schema up to date."""
+    refuse_old_schema(existing(url))
+    store = store_at(url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    store = store_at(url)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def existing(url: str) -> str:
+    """The address, if there is a store."""
+    refuse_memory(url)
+    store_at(url)  # refuses what is no address at all
+    path = Path(sqlite_path(url))
+    if not path.exists():
+        raise StoreRefused(
+            f"there is no store at {url} (no file {path.absolute()}); name another one with --store or {VARIABLE}, "
+            "or create it with: leaseway migrate"
+        )
+    return url
+
+
+def refuse_memory(url: str) -> None:
+    if urlsplit(url).scheme == "memory":
+        raise StoreRefused(f"{url} lives and dies with the process that uses it; name a file: {DEFAULT_URL}")
+
+
+def refuse_old_schema(url: str) -> None:
+    from leaseway.stores.sqlite.migrate import schema_at
+
+    present, newest = schema_at(sqlite_path(url))
+    if present < newest:
+        raise StoreRefused(f"{url} has schema version {present}, and {newest} is needed; run: leaseway migrate")
+
+
+async def job_of(store: Store, id_: str) -> Job:
+    """The record of a job, or an error that says what may be wrong."""
+    job = await store.job(JobId(id_))
+    if job is None:
+        raise NoSuchJob(unknown(id_))
+    return job
+
+
+def unknown(id_: str) -> str:
+    if len(id_) != ID_LENGTH:
+        return f"there is no job {id_!r}; ids have {ID_LENGTH} characters and are written in full (leaseway jobs list)"
+    return f"there is no job {id_}; it may have been pruned or discarded, or belong to another store"

@@ -1,0 +1,144 @@
+"""leaseway work: an app's jobs, run until there is reason to stop."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from leaseway.app import App
+from leaseway.cli.screen.as_json import line
+from leaseway.cli.screen.text import counted, note, say
+from leaseway.cli.settings import Settings
+from leaseway.cli.verbs.apps import load_app, place_at
+from leaseway.cli.verbs.signals import LEASES_LEFT, drained_by_signals
+from leaseway.cli.verbs.stores import store_url
+from leaseway.cli.verbs.work_log import WorkEvents, log_to_stderr
+from leaseway.cli.verbs.work_progress import showing_progress
+from leaseway.domain.errors import LeasewayError
+from leaseway.domain.kind import name_of
+from leaseway.flows.worker import Worked, Worker
+from leaseway.ports.read_model import ReadModel
+from leaseway.telemetry.log import LogEvents
+
+STUBBORN_SECONDS = 1.0
+"""How long tasks that a handler left behind may take to notice that it is over."""
+
+
+class Wanted(NamedTuple):
+    app: str
+    concurrency: int
+    queues: tuple[str, ...]
+    grace: float
+    until_empty: bool
+    quiet: bool
+    verbose: bool
+
+
+class Report(NamedTuple):
+    worked: Worked | None
+    """None: it had to be left alone with a store that did not answer."""
+    attempts_failed: int
+    dead_letters: int | None
+    """Jobs of the served queues that are failed now, whoever ran them. None: the store would not say."""
+
+    @property
+    def is_clean(self) -> bool:
+        return self.worked is not None and self.worked.is_clean
+
+
+def work(settings: Settings, wanted: Wanted) -> int:
+    app = load_app(wanted.app)
+    # The app's own events get their share, unless they are the log lines that we write anyway.
+    events = WorkEvents(None if isinstance(app._events, LogEvents) else app._events)
+    place_at(app, store_url(settings, app.url), events)
+    log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
+    settings.runs_handlers = True
+    report = run_to_the_end(work_until_stopped(app, wanted, events, show=not (settings.json or wanted.quiet)))
+    show_report(settings, report)
+    return 0 if report.is_clean else LEASES_LEFT
+
+
+def run_to_the_end(working: Any) -> Report:
+    """Like asyncio.run, but a handler that ignores its cancellation does not keep us."""
+    loop = asyncio.new_event_loop()
+    try:
+        report: Report = loop.run_until_complete(working)
+        return report
+    finally:
+        loop.run_until_complete(end_tasks())
+        if asyncio.all_tasks(loop):
+            loop.set_exception_handler(lambda *_: None)  # it would complain of tasks that we leave on purpose
+        else:
+            loop.close()
+
+
+async def end_tasks() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=STUBBORN_SECONDS)
+
+
+async def work_until_stopped(app: App, wanted: Wanted, events: WorkEvents, *, show: bool) -> Report:
+    worker = make_worker(app, wanted)
+    queues = wanted.queues or app.queues()
+    try:
+        store = await app.store()
+        worked = None
+        # Only an exchange that a broken store never answers lasts so long: those leases expire by themselves.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None) as scope:
+                with drained_by_signals(worker, wanted.grace, scope):
+                    async with showing_progress(store, queues, show):
+                        worked = await app.run_worker(worker)
+        return Report(worked, events.attempts_failed, await dead_letters(store, queues))
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STUBBORN_SECONDS):
+                await app.close()
+
+
+async def dead_letters(store: ReadModel, queues: Sequence[str]) -> int | None:
+    with contextlib.suppress(LeasewayError, TimeoutError):
+        async with asyncio.timeout(STUBBORN_SECONDS):
+            return sum(lane.failed for lane in await store.lanes() if lane.queue in queues)
+    return None
+
+
+def make_worker(app: App, wanted: Wanted) -> Worker:
+    return app.worker(
+        concurrency=wanted.concurrency,
+        queues=[name_of("--queue", queue) for queue in wanted.queues] or None,
+        grace=wanted.grace,
+        until_empty=wanted.until_empty,
+    )
+
+
+def show_report(settings: Settings, report: Report) -> None:
+    if settings.json:
+        line({"event": "report", **report_json(report)})
+        return
+    if report.worked is not None:
+        given_back = f", {report.worked.given_back:,} given back" if report.worked.given_back else ""
+        say(f"{counted(report.worked.settled, 'lease')} settled{given_back}")
+        if report.worked.lost:
+            say(f"{counted(report.worked.lost, 'lease')} lost")
+    if report.attempts_failed:
+        say(f"{counted(report.attempts_failed, 'attempt')} failed")
+    if report.dead_letters:
+        note(f"{report.dead_letters:,} failed for good in these queues: leaseway jobs list --state failed")
+    if not report.is_clean:
+        note("some leases could not be handed back; they expire by themselves, and other workers take the jobs over")
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    worked = report.worked
+    return {
+        "settled": worked and worked.settled,
+        "given_back": worked and worked.given_back,
+        "lost": worked and worked.lost,
+        "attempts_failed": report.attempts_failed,
+        "dead_letters": report.dead_letters,
+        "is_clean": report.is_clean,
+    }

@@ -1,0 +1,74 @@
+"""What a worker tells while it works: one line for each event, for people or for programs."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from leaseway.cli.screen.paint import harmless, painted
+from leaseway.ports.events import Events
+from leaseway.telemetry.log import LEVELS
+
+LOGGER = "leaseway"
+STYLES = {logging.DEBUG: "dim", logging.INFO: "green", logging.WARNING: "yellow", logging.ERROR: "red"}
+
+
+class WorkEvents:
+    """Log lines that keep the facts as facts, and the one count that the final report needs."""
+
+    def __init__(self, also: Events | None) -> None:
+        self._also = also
+        self._logger = logging.getLogger(LOGGER)
+        self.attempts_failed = 0
+
+    def emit(self, name: str, /, **facts: object) -> None:
+        if name == "attempt_failed":
+            self.attempts_failed += 1
+        self._logger.log(LEVELS.get(name, logging.DEBUG), name, extra={"facts": facts})
+        if self._also is not None:
+            self._also.emit(name, **facts)
+
+
+def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> None:
+    """Our lines always; those of the app's own loggers too, unless it has made its own arrangements."""
+    handler = logging.StreamHandler(Stderr())
+    handler.setFormatter(JsonLines() if as_json else Lines())
+    ours, root = logging.getLogger(LOGGER), logging.getLogger()
+    ours.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+    ours.addHandler(handler)
+    ours.propagate = False
+    if not root.handlers:
+        root.addHandler(handler)
+        root.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+class Stderr:
+    """Whatever stderr is at the moment: the progress line puts itself in between."""
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+class Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
+        level = painted(record.levelname.lower().ljust(7), STYLES.get(record.levelno, ""), sys.stderr)
+        told = " ".join(f"{name}={fact}" for name, fact in getattr(record, "facts", {}).items())
+        text = f"{harmless(record.getMessage())}  {harmless(told)}".rstrip()
+        if record.exc_info:
+            text += f"\n{harmless(self.formatException(record.exc_info))}"
+        return f"{painted(time, 'dim', sys.stderr)} {level} {text}"
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        facts = getattr(record, "facts", None)
+        said = {"message": record.getMessage()} if facts is None else {"event": record.getMessage(), **facts}
+        if record.exc_info:
+            said["traceback"] = self.formatException(record.exc_info)
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = {"time": time, "level": record.levelname.lower(), "logger": record.name}
+        return json.dumps({**line, **said}, default=str)

@@ -1,0 +1,100 @@
+"""`python -m leaseway.simulation`: run campaigns, and replay single seeds.
+
+Exit codes: 0 everything held, 1 something did not, 2 the command was wrong.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from leaseway.simulation.campaign import Findings, run_campaign, run_one
+from leaseway.simulation.sabotage import SABOTAGES
+from leaseway.simulation.sometimes import CATALOGUE
+
+EPILOG = "Safeguards that --sabotage can remove:\n" + "\n".join(
+    f"  {name:26}{sabotage.removes}" for name, sabotage in SABOTAGES.items()
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m leaseway.simulation",
+        description="Run the real worker and the real SQLite store in virtual time, under faults, and judge them.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seeds", type=count, default=200, metavar="N", help="how many seeds (default 200)")
+    parser.add_argument("--first", type=number, default=0, metavar="K", help="the first of them (default 0)")
+    parser.add_argument("--jobs", type=count, default=2, metavar="N", help="on how many processes (default 2)")
+    parser.add_argument("--seed", type=number, metavar="K", help="replay this seed and write its trace to stderr")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="with --seed: write the trace here instead")
+    parser.add_argument("--sabotage", choices=SABOTAGES, metavar="NAME", help="remove a safeguard first, see below")
+    return parser
+
+
+def count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1 (is {value})")
+    return value
+
+
+def number(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative (is {value})")
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = parser().parse_args(arguments)
+    if given.seed is not None:
+        return replay(given.seed, given.sabotage, given.trace)
+    if given.trace is not None:
+        parser().error("--trace needs --seed: the traces of a campaign would be too long to read")
+    seeds = range(given.first, given.first + given.seeds)
+    findings = run_campaign(seeds, sabotage=given.sabotage, processes=given.jobs, tell=show_progress)
+    print(file=sys.stderr)
+    return show(findings, given.sabotage)
+
+
+def replay(seed: int, sabotage: str | None, trace: Path | None) -> int:
+    with nullcontext(sys.stderr) if trace is None else trace.open("w") as file:
+        report = run_one(seed, sabotage, file.write)
+    states = ", ".join(f"{count} {state}" for state, count in report.states.items())
+    print(f"seed {seed}: {report.trace_lines} steps in {report.seconds:.1f} virtual seconds; {states}")
+    print(f"trace {report.trace_hash}")
+    for violation in report.violations:
+        print(f"violated: {violation}")
+    return 0 if report.is_ok else 1
+
+
+def show_progress(findings: Findings) -> None:
+    if findings.seeds % 10 == 0:
+        rate = findings.seeds / findings.seconds
+        line = f"\r{findings.seeds} seeds, {len(findings.violations)} violated, {rate:.1f} seeds/s"
+        print(line, end="", file=sys.stderr, flush=True)
+
+
+def show(findings: Findings, sabotage: str | None) -> int:
+    for report in findings.violations:
+        again = f"python -m leaseway.simulation --seed {report.seed}"
+        print(f"seed {report.seed} violated: {'; '.join(report.violations)}")
+        print(f"  replay: {again}{f' --sabotage {sabotage}' if sabotage else ''}")
+    print(f"{'seeds':>7}  in which it happened that")
+    for what in CATALOGUE:
+        print(f"{findings.reached[what]:7}  {what}")
+    for what in findings.never:
+        print(f"never reached: {what}")
+    rate = findings.seeds / findings.seconds
+    print(
+        f"{findings.seeds} seeds, {len(findings.violations)} violated; {findings.seconds:.1f} s, {rate:.1f} seeds/s, "
+        f"{findings.virtual_seconds / findings.seconds:.0f} virtual seconds per second"
+    )
+    return 0 if findings.is_ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""The oracles' notebook: what was promised to whom, kept outside the store that is judged by it."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.job import Settlement, State, Submitted
+from leaseway.simulation.process import Process
+from leaseway.simulation.table import Row, Rows
+
+
+@dataclass(slots=True)
+class Grant:
+    """One lease, as the store granted it."""
+
+    job: JobId
+    token: Token
+    fence: int
+    process: Process
+    granted_at: float
+    until: Instant
+    ended_at: float | None = None
+    was_taken_back: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """One handler at work on one lease."""
+
+    process: Process
+    job: JobId
+    fence: int
+    attempt: int
+    started_at: float
+    heard_at: float | None = None
+    """When it was told to stop."""
+    end: str = ""
+    """"" while it runs, then "done" or the name of what it raised."""
+
+
+@dataclass(slots=True)
+class JobBook:
+    """What must be true of one job."""
+
+    id: JobId
+    label: str
+    claims: int = 0
+    attempts: int = 0
+    cursor: str | None = None
+    current: Grant | None = None
+    grants: dict[int, Grant] = field(default_factory=dict)
+    """By fence."""
+    runs: dict[int, Run] = field(default_factory=dict)
+    accepted: set[Token] = field(default_factory=set)
+    last_accepted: Token | None = None
+    """The settlement that the store must still remember."""
+    cancel_wanted: bool = False
+    done: int = 0
+
+
+@dataclass(slots=True)
+class Commit:
+    """One executed call that may write: who, what, the answer, and the table on both sides of it."""
+
+    process: Process
+    verb: str
+    args: tuple[Any, ...]
+    answer: Any
+    at: float
+    now: Instant
+    before: Rows
+    after: Rows
+    changed: list[JobId]
+    accepted: list[Settlement] = field(default_factory=list)
+    """Of an exchange: settlements that end a lease here."""
+    repeated: list[Settlement] = field(default_factory=list)
+    """Settlements that had ended their lease before."""
+    late: list[Settlement] = field(default_factory=list)
+    """Settlements of leases that ended otherwise."""
+
+    @property
+    def exchange(self) -> Exchange:
+        call: Exchange = self.args[0]
+        return call
+
+    @property
+    def exchanged(self) -> Exchanged:
+        answer: Exchanged = self.answer
+        return answer
+
+    def taken_back(self) -> list[Row]:
+        """Leases that ended here without a settlement, as they were."""
+        settled = {(each.id, each.token) for each in self.accepted}
+        held = (self.before[job] for job in self.changed if job in self.before)
+        return [
+            row
+            for row in held
+            if row.token is not None
+            and lease_of(row) != lease_of(self.after[row.id])
+            and (row.id, row.token) not in settled
+        ]
+
+
+def lease_of(row: Row) -> tuple[str | None, int]:
+    """A claim that is repeated after its first grant has expired grants the same job under the same token again."""
+    return row.token, row.fence
+
+
+class Books:
+    def __init__(self) -> None:
+        self.jobs: dict[JobId, JobBook] = {}
+        self.labels: dict[str, JobId] = {}
+        """What was submitted, and the one job that stands for it."""
+        self.announced: dict[JobId, str] = {}
+        """Ids that submitters have made, and what they stand for."""
+        self.acknowledged: dict[str, Submitted] = {}
+        self.conflicts: set[str] = set()
+        self.reached: Counter[str] = Counter()
+        self.violations: list[str] = []
+        self.is_settled = False
+        """The last fault is long over."""
+
+    def reach(self, what: str) -> None:
+        """Something happened that must happen sometimes, or the campaign has looked at nothing."""
+        self.reached[what] += 1
+
+    # -- reading an exchange ----------------------------------------------------------------------------------------
+
+    def classify(self, commit: Commit) -> None:
+        """Which settlements of an exchange end a lease, which did so before, and which are late."""
+        for settlement in commit.exchange.settlements:
+            book = self.jobs.get(settlement.id)
+            if book is None:
+                commit.late.append(settlement)
+            elif settlement.token in book.accepted:
+                commit.repeated.append(settlement)
+            elif book.current is not None and book.current.token == settlement.token:
+                commit.accepted.append(settlement)
+            else:
+                commit.late.append(settlement)
+
+    # -- keeping the books ------------------------------------------------------------------------------------------
+
+    def keep(self, commit: Commit) -> None:
+        """Write down what this commit has changed."""
+        for job in commit.changed:
+            if job not in self.jobs:
+                label = self.label_of(commit, job)
+                self.jobs[job] = JobBook(job, label, cursor=commit.after[job].cursor)
+                self.labels.setdefault(label, job)
+        match commit.verb:
+            case "exchange":
+                self._keep_exchange(commit)
+            case "renew":
+                self._keep_renewals(commit)
+            case "checkpoint" if commit.answer:
+                self.jobs[commit.args[0]].cursor = commit.args[2]
+            case "cancel" if commit.answer == "requested":
+                self.jobs[commit.args[0]].cancel_wanted = True
+            case "replay":
+                for job in commit.answer:
+                    book = self.jobs[job]
+                    book.attempts, book.cancel_wanted, book.last_accepted = 0, False, None
+
+    def label_of(self, commit: Commit, job: JobId) -> str:
+        """What a new row stands for. Children and scheduled jobs are announced by the call that brings them."""
+        if job in self.announced:
+            return self.announced[job]
+        if commit.verb == "fire":
+            return f"{commit.args[0]} {next(new.payload for new in commit.args[3] if new.id == job)}"
+        return f"child {job}"
+
+    def _keep_exchange(self, commit: Commit) -> None:
+        for settlement in commit.accepted:
+            self._end(commit, self.jobs[settlement.id])
+            self._keep_settlement(self.jobs[settlement.id], settlement)
+        for row in commit.taken_back():
+            self._end(commit, self.jobs[row.id], was_taken_back=True)
+        for lease in commit.exchanged.leases:
+            self._keep_lease(commit, lease.id, lease.token)
+
+    def _keep_settlement(self, book: JobBook, settlement: Settlement) -> None:
+        book.accepted.add(settlement.token)
+        book.last_accepted = settlement.token
+        book.attempts -= settlement.gives_back
+        book.done += settlement.state is State.DONE
+
+    def _end(self, commit: Commit, book: JobBook, *, was_taken_back: bool = False) -> None:
+        if book.current is not None:
+            book.current.ended_at = commit.at
+            book.current.was_taken_back = was_taken_back
+            book.current = None
+
+    def _keep_lease(self, commit: Commit, job: JobId, token: Token) -> None:
+        book, row = self.jobs[job], commit.after[job]
+        until = row.until or 0
+        if book.current is not None and (book.current.token, book.current.fence) == lease_of(row):
+            book.current.until = until
+            return
+        book.claims += 1
+        book.attempts += 1
+        book.current = Grant(job, token, row.fence, commit.process, commit.at, until)
+        book.grants[row.fence] = book.current
+
+    def _keep_renewals(self, commit: Commit) -> None:
+        for held in commit.args[0]:
+            grant = self.jobs[held.id].current
+            if held.id not in commit.answer.lost and grant is not None:
+                grant.until = commit.now + held.lease_us

@@ -1,0 +1,24 @@
+"""The built-in scenario: jobs, clients and schedules that lean on every promise of the store and the flows."""
+
+from collections.abc import Callable, Mapping
+
+from leaseway.domain.schedule import Missed, Schedule
+from leaseway.simulation.jobs import KINDS
+from leaseway.simulation.plan import QUEUES, draw_plan
+from leaseway.simulation.scenario import Load, Report, run_load
+from leaseway.simulation.swarm import Streams, draw
+from leaseway.stores.sqlite.queries import statements
+
+CRON = "*/5 * * * * *"
+"""Six fields: every five seconds."""
+
+
+def run_seed(
+    seed: int, *, sql: Mapping[str, str] | None = None, write: Callable[[str], object] | None = None
+) -> Report:
+    """Run the built-in scenario. `sql` replaces the store's statements; `write` gets the trace, line by line."""
+    swarm = draw(seed)
+    chance = Streams(seed).of("plan")
+    ticking = Schedule(name="ticking", kind="tick", cron=CRON, missed=chance.choice(tuple(Missed)))
+    load = Load(kinds=KINDS, plan=draw_plan(chance, swarm), queues=QUEUES, schedules=(ticking,))
+    return run_load(seed, swarm, load, sql=statements() if sql is None else sql, write=write)

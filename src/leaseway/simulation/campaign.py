@@ -1,0 +1,85 @@
+"""Many seeds, on several processes; what they found, and what they never reached."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from leaseway.simulation.builtin import run_seed
+from leaseway.simulation.sabotage import SABOTAGES
+from leaseway.simulation.scenario import Report
+from leaseway.simulation.sometimes import CATALOGUE
+
+BATCH = 5
+SEEDS_TO_REACH_ALL = 200
+"""A smaller campaign is not expected to have seen everything."""
+
+
+@dataclass
+class Findings:
+    seeds: int = 0
+    seconds: float = 0.0
+    virtual_seconds: float = 0.0
+    reached: Counter[str] = field(default_factory=Counter)
+    """In how many seeds each thing happened."""
+    violations: list[Report] = field(default_factory=list)
+
+    def add(self, report: Report) -> None:
+        self.seeds += 1
+        self.virtual_seconds += report.seconds
+        self.reached.update(report.reached.keys())
+        if not report.is_ok:
+            self.violations.append(report)
+
+    @property
+    def never(self) -> list[str]:
+        """What the campaign was large enough to reach, and did not."""
+        if self.seeds < SEEDS_TO_REACH_ALL:
+            return []
+        return [what for what in CATALOGUE if not self.reached[what]]
+
+    @property
+    def is_ok(self) -> bool:
+        return not self.violations and not self.never
+
+
+def run_one(seed: int, sabotage: str | None = None, write: Callable[[str], object] | None = None) -> Report:
+    """One seed, with a safeguard removed if the name of a sabotage is given."""
+    with nullcontext(None) if sabotage is None else SABOTAGES[sabotage].at_work() as sql:
+        return run_seed(seed, sql=sql, write=write)
+
+
+def run_batch(seeds: Sequence[int], sabotage: str | None) -> list[Report]:
+    return [run_one(seed, sabotage) for seed in seeds]
+
+
+def reports(seeds: range, sabotage: str | None, processes: int) -> Iterator[Report]:
+    """The reports of all seeds, in their order."""
+    batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
+    if processes == 1:
+        for batch in batches:
+            yield from run_batch(batch, sabotage)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for found in pool.map(run_batch, batches, [sabotage] * len(batches)):
+            yield from found
+
+
+def run_campaign(
+    seeds: range,
+    *,
+    sabotage: str | None = None,
+    processes: int = 1,
+    tell: Callable[[Findings], object] = lambda findings: None,
+) -> Findings:
+    """Run every seed; `tell` hears of the state after each."""
+    findings = Findings()
+    began = time.perf_counter()
+    for report in reports(seeds, sabotage, processes):
+        findings.add(report)
+        findings.seconds = time.perf_counter() - began
+        tell(findings)
+    return findings

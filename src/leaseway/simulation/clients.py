@@ -1,0 +1,105 @@
+"""Those who submit, cancel and replay. They insist: a transient error is a reason to ask again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from leaseway.domain.errors import KeyConflict, StoreBusy, StoreFull, TransientError
+from leaseway.domain.ids import JobId
+from leaseway.domain.job import NewJob, State, Submitted
+from leaseway.domain.query import JobFilter
+from leaseway.flows import submit as submitting
+from leaseway.simulation.plan import Intent
+from leaseway.simulation.process import HERE, Process
+from leaseway.simulation.store import FaultyStore
+from leaseway.simulation.universe import Universe
+
+T = TypeVar("T")
+
+PAUSE_SECONDS = 0.2
+REPLAYED_KINDS = ("hopeless", "hopeless", "shaky", "quick")
+REPLAYS_MAX = 3
+
+
+class Client:
+    """A process that submits its part of the plan."""
+
+    def __init__(self, universe: Universe, name: str) -> None:
+        self.process: Process = universe.process(name)
+        self._books = universe.books
+        self._store = FaultyStore(universe, self.process)
+        self._universe = universe
+        self.is_done = False
+
+    async def run(self, intents: Sequence[Intent]) -> None:
+        HERE.set(self.process)
+        await self._store.open()
+        async with asyncio.TaskGroup() as group:
+            for intent in intents:
+                group.create_task(self._carry_out(intent))
+        self.is_done = True
+
+    async def _carry_out(self, intent: Intent) -> None:
+        await asyncio.sleep(intent.at - self.process.loop.time())
+        try:
+            answers = await self._submit(intent)
+        except KeyConflict:
+            self._books.conflicts.update(intent.labels)
+            self._books.reach("a key was refused for other arguments")
+            return
+        self._books.acknowledged.update(zip(intent.labels, answers, strict=True))
+        if intent.cancel_after is not None:
+            await asyncio.sleep(intent.cancel_after)
+            await self._cancel(answers[0].id)
+
+    async def _submit(self, intent: Intent) -> list[Submitted]:
+        """Busy and full promise that nothing was written, so the next try may use new ids."""
+        while True:
+            new = [job.new(self.process.ids) for job in intent.jobs]
+            self._books.announced.update({job.id: label for job, label in zip(new, intent.labels, strict=True)})
+            try:
+                return await self._submit_once(new)
+            except (StoreBusy, StoreFull):
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _submit_once(self, new: list[NewJob]) -> list[Submitted]:
+        """Between two unknown outcomes, a refusal says nothing about the first try: the ids must stay."""
+        is_unknown = False
+        while True:
+            try:
+                return await submitting.submit(self._store, new, self.process.clock)
+            except (StoreBusy, StoreFull):
+                if not is_unknown:
+                    raise
+            except TransientError:
+                is_unknown = True
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _cancel(self, job: JobId) -> None:
+        await self._insist(partial(self._store.cancel, job))
+
+    # -- the operator -----------------------------------------------------------------------------------------------
+
+    async def replay_sometimes(self) -> None:
+        """Give failed jobs a second life, until the world is calm."""
+        every = self._universe.swarm.replay_every
+        chance = self._universe.streams.of("replay")
+        while every:
+            await asyncio.sleep(chance.expovariate(1 / every))
+            if self._universe.is_calm:
+                break
+            which = JobFilter(states=(State.FAILED, State.CANCELLED), kind=chance.choice(REPLAYED_KINDS))
+            await self._insist(partial(self._store.replay, which, REPLAYS_MAX))
+
+    async def pause(self, schedules: Sequence[str]) -> None:
+        """Without this, a schedule would bring new jobs for ever."""
+        for name in schedules:
+            await self._insist(partial(self._store.pause, name, True))
+
+    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        while True:  # ends with the store's answer: no fault lasts for ever
+            try:
+                return await call()
+            except TransientError:
+                await asyncio.sleep(PAUSE_SECONDS)

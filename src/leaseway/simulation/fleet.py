@@ -1,0 +1,94 @@
+"""The worker processes: started, killed, drained, started again."""
+
+from collections.abc import Mapping
+
+from leaseway.domain.kind import Kind
+from leaseway.domain.pace import WorkerSettings
+from leaseway.domain.schedule import Schedule
+from leaseway.flows.keep import in_loop
+from leaseway.flows.worker import Worker
+from leaseway.flows.world import World
+from leaseway.simulation.jobs import JUDGE
+from leaseway.simulation.process import HERE, Process
+from leaseway.simulation.store import FaultyStore
+from leaseway.simulation.universe import Universe
+
+RESTART_SECONDS = (0.2, 1.5)
+
+
+class Silence:
+    """Events of the flows go nowhere: the judge looks at what they do, not at what they say."""
+
+    def emit(self, name: str, /, **facts: object) -> None: ...
+
+
+class Fleet:
+    def __init__(
+        self, universe: Universe, kinds: Mapping[str, Kind], settings: WorkerSettings, schedules: tuple[Schedule, ...]
+    ) -> None:
+        self._universe = universe
+        self._kinds = kinds
+        self._settings = settings
+        self._schedules = schedules
+        self._chance = universe.streams.of("fleet")
+        self._started = 0
+        self.is_closing = False
+        self.crew: list[Process] = []
+        """Processes that are up."""
+
+    def start(self, settings: WorkerSettings | None = None) -> Process | None:
+        if self.is_closing:
+            return None
+        self._started += 1
+        process = self._universe.process(f"worker-{self._started}")
+        process.grace_seconds = self._settings.grace_seconds
+        process.on_end = self._replace
+        self.crew.append(process)
+        self._universe.note(process.name, "starts")
+        process.loop.start(self._live(process, settings or self._settings))
+        return process
+
+    def kill(self, process: Process) -> None:
+        """kill -9, and a supervisor that notices."""
+        self._universe.books.reach("a worker crashed")
+        process.crash()
+
+    def _replace(self, process: Process) -> None:
+        """The supervisor notices that a process has ended, by whatever cause."""
+        if process in self.crew:
+            self.crew.remove(process)
+            self._universe.note(process.name, "is dead" if process.is_dead else "has left")
+            self._universe.loop.call_later(self._chance.uniform(*RESTART_SECONDS), self.start)
+
+    def drain(self, process: Process) -> None:
+        """SIGTERM. A process that is frozen hears of it when it goes on."""
+        self._universe.books.reach("a worker was drained")
+        self._universe.note(process.name, "is drained")
+        process.loop.call_soon_threadsafe(self._on_sigterm, process)
+
+    def _on_sigterm(self, process: Process) -> None:
+        if process.worker is None:
+            process.leave()  # it had not even started: the signal ends it
+        elif process.draining_at is None:
+            process.draining_at = self._universe.loop.time()
+            process.worker.drain()
+
+    async def _live(self, process: Process, settings: WorkerSettings) -> None:
+        """The main function of a worker process."""
+        HERE.set(process)
+        JUDGE.set(self._universe.judge)
+        store = FaultyStore(self._universe, process)
+        await store.open()
+        if process.has_left:
+            return
+        world = World(store, process.clock, process.chance, process.ids, Silence())
+        process.worker = Worker(world, self._kinds, settings, self._schedules, keeping=in_loop)
+        try:
+            worked = await process.worker.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the judge wants to know
+            self._universe.judge.died(process, error)
+        else:
+            if not process.is_dead:
+                self._universe.judge.left(process, worked)
+        finally:
+            process.leave()

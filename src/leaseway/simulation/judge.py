@@ -1,0 +1,104 @@
+"""Watches the world: every commit, every handler, every worker that leaves. The first wrong ends the run."""
+
+from collections.abc import Callable, Iterable
+
+from leaseway.domain.ids import JobId
+from leaseway.flows.worker import Worked
+from leaseway.simulation import sometimes
+from leaseway.simulation.books import Books, Commit, Run
+from leaseway.simulation.oracles import imbalances, wrongs
+from leaseway.simulation.process import Process
+from leaseway.simulation.table import Table
+
+TOLD_SECONDS_MAX = 1.0
+"""A worker that is well tells a handler within this time that its lease is lost."""
+LEAVE_SECONDS_MAX = 11.0
+"""What a drained worker may take beyond its grace period: twice five seconds, and some latency."""
+
+
+class Judge:
+    def __init__(self, books: Books, table: Table, stop: Callable[[], None]) -> None:
+        self.books = books
+        self.table = table
+        self._stop = stop
+
+    def accuse(self, wrongs: Iterable[str]) -> None:
+        for wrong in wrongs:
+            self.books.violations.append(wrong)
+            self._stop()
+
+    # -- the store --------------------------------------------------------------------------------------------------
+
+    def saw(self, commit: Commit) -> None:
+        """One call has been executed; nobody else has done anything since."""
+        if commit.verb == "exchange":
+            self.books.classify(commit)
+        self.accuse(wrongs(self.books, commit))
+        sometimes.note(self.books, commit)
+        self.books.keep(commit)
+        self.accuse(imbalances(self.books, commit, self.table))
+
+    def sent(self, process: Process, verb: str, call: object) -> None:
+        """I25: a worker that is asked to leave claims nothing more."""
+        if verb == "exchange" and process.draining_at is not None:
+            wants, repeat = getattr(call, "wants", None), getattr(call, "repeat", False)
+            if wants is not None and not repeat:
+                self.accuse([f"I25 {process.name} claims jobs after it was asked to leave"])
+
+    # -- handlers ---------------------------------------------------------------------------------------------------
+
+    def started(self, process: Process, job: JobId, fence: int, attempt: int) -> Run:
+        """I1, I6: a lease is worked on once, by the process that it was granted to."""
+        run = Run(process, job, fence, attempt, process.loop.time())
+        if process.is_dead:
+            return run  # the rest of its last instant: nobody sees it
+        book = self.books.jobs[job]
+        grant = book.grants.get(fence)
+        if grant is None or grant.process is not process:
+            self.accuse([f"I1 {process.name} runs job {job} fence {fence}, which was not granted to it"])
+        if fence in book.runs:
+            self.accuse([f"I1 job {job} fence {fence} runs twice"])
+        book.runs[fence] = run
+        return run
+
+    def ended(self, run: Run, end: str) -> None:
+        """I17: a handler learns soon that its lease is lost, unless something happened to its process."""
+        run.end = end
+        if run.process.is_dead:
+            return
+        grant = self.books.jobs[run.job].grants[run.fence]
+        heard_at = run.process.loop.time() if run.heard_at is None else run.heard_at
+        if not grant.was_taken_back or grant.ended_at is None:
+            return
+        self.books.reach("a handler outlived its lease")
+        since = max(grant.ended_at, run.process.well_since(heard_at))
+        if heard_at - since > TOLD_SECONDS_MAX:
+            self.accuse([f"I17 {run.process.name} ran job {run.job} for {heard_at - since:.1f} s after it lost it"])
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def left(self, process: Process, worked: Worked) -> None:
+        """I25: a worker that left in order holds nothing, and did not take for ever."""
+        assert process.worker is not None
+        held = [row.id for row in self.table.rows.values() if row.owner == process.worker.id]
+        # A worker that could not renew in time gives a job up a little before the store does.
+        held = [job for job in held if self._end_of(job) not in ("lost", "LeaseLost")]
+        if held and worked.is_clean:
+            self.accuse([f"I25 {process.name} left and says it is clean, but holds {', '.join(held)}"])
+        if process.draining_at is None:
+            return
+        seconds = process.loop.time() - process.draining_at
+        most = process.grace_seconds + LEAVE_SECONDS_MAX
+        if seconds > most and process.was_well(process.draining_at, process.loop.time()):
+            self.accuse([f"I25 {process.name} took {seconds:.1f} s to leave, and may take {most:.1f} s"])
+        if not worked.is_clean:
+            self.books.reach("a worker left in a hurry")
+
+    def _end_of(self, job: JobId) -> str:
+        book = self.books.jobs[job]
+        run = book.runs.get(book.claims)
+        return "" if run is None else run.end
+
+    def died(self, process: Process, error: BaseException) -> None:
+        if not process.is_dead:
+            self.accuse([f"the worker of {process.name} ended with {error!r}"])

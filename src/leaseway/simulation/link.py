@@ -1,0 +1,212 @@
+"""The way from a process to the store, and all that can happen on it."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from leaseway.domain.errors import LeasewayError, StoreBusy, StoreFull, UnknownOutcome
+from leaseway.domain.exchange import Exchange
+from leaseway.domain.job import State
+from leaseway.simulation.books import Commit
+from leaseway.simulation.brief import brief
+from leaseway.simulation.loop import run_now
+from leaseway.simulation.process import Process
+from leaseway.simulation.universe import Universe
+from leaseway.stores.sqlite.store import SqliteStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LATENCY_SECONDS_MAX = 0.15
+STALL_SECONDS_MAX = 6.0
+WRITES = frozenset(("submit", "exchange", "renew", "checkpoint", "report", "cancel", "replay", "declare", "fire"))
+RINGING = frozenset(("submit", "cancel", "replay", "fire"))
+
+
+@dataclass(slots=True)
+class Call:
+    verb: str
+    step: Callable[[], Coroutine[Any, Any, Any]]
+    args: tuple[Any, ...]
+    reply: asyncio.Future[Any]
+    fault: str
+
+
+class Link:
+    """One process's own connection to the file."""
+
+    def __init__(self, universe: Universe, process: Process) -> None:
+        self._universe = universe
+        self._process = process
+        self._chance = universe.streams.of(f"link {process.name}")
+        self._sql = Statements(universe.sql)
+        self.store = SqliteStore(
+            universe.path, universe.now_us, durable=False, sql=self._sql, random=self._chance.random
+        )
+
+    def open(self) -> None:
+        run_now(self.store.open())
+        self._universe.at_the_end.append(self.store.close)
+
+    # -- there ------------------------------------------------------------------------------------------------------
+
+    async def call(self, step: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Send a verb of the store and wait for its reply, which may never come."""
+        verb = step.__name__
+        reply: asyncio.Future[T] = self._process.loop.create_future()
+        if not self._process.is_dead:
+            self._universe.judge.sent(self._process, verb, args[0] if args else None)
+            call = Call(verb, partial(step, *args, **kwargs), args, reply, self._draw_fault(verb))
+            self._later(self._way_seconds(call.fault == "stalled"), self._arrive, call)
+        return await reply
+
+    def _draw_fault(self, verb: str) -> str:
+        faults, draw = self._universe.faults, self._chance.random()
+        chances = {
+            "busy": faults.busy,
+            "request lost": faults.request_lost,
+            "reply lost": faults.reply_lost,
+            "stalled": faults.stall / 2,
+            "reply stalled": faults.stall / 2,
+            "full": faults.full if verb in WRITES else 0.0,
+        }
+        for fault, share in chances.items():
+            draw -= share
+            if draw < 0:
+                return fault
+        return ""
+
+    def _way_seconds(self, is_stalled: bool) -> float:
+        if is_stalled:
+            seconds = self._chance.uniform(0.3, STALL_SECONDS_MAX)
+            self._process.suffer(seconds)
+            self._universe.books.reach("a call stalled")
+            return seconds
+        mean = self._universe.faults.latency_seconds
+        return min(self._chance.expovariate(1 / mean), LATENCY_SECONDS_MAX)
+
+    def _later(self, seconds: float, step: Any, *args: Any) -> None:
+        self._universe.loop.call_later(seconds, step, *args)
+
+    # -- at the store -----------------------------------------------------------------------------------------------
+
+    def _arrive(self, call: Call) -> None:
+        if self._is_cut_off(call):
+            return
+        if self._process.loop.is_frozen and not self._process.is_dead and self._chance.random() < 0.5:
+            # The thread that writes is frozen too. A store elsewhere would go on: that is the other half.
+            self._process.when_thawed(partial(self._arrive, call))
+        elif call.fault == "request lost":
+            self._fail(call, UnknownOutcome("the request was lost"), "a request was lost")
+        elif call.fault == "busy" or self._universe.is_out:
+            self._fail(call, StoreBusy("somebody else is writing"), "the store was busy")
+        else:
+            self._execute(call)
+
+    def _is_cut_off(self, call: Call) -> bool:
+        """The caller is gone. Its call may have been on its way already, or not."""
+        if self._process.is_dead:
+            return self._chance.random() < 0.5
+        if call.reply.cancelled():
+            if self._chance.random() < 0.5:
+                return True
+            self._universe.books.reach("a caller gave up and the call was executed")
+        return False
+
+    def _execute(self, call: Call) -> None:
+        if call.fault == "full":
+            self._sql.burn(self._chance.randint(0, 8))
+        try:
+            answer = run_now(call.step())
+        except StoreFull as error:
+            self._fail(call, error, "the store was full in the middle of a transaction")
+        except LeasewayError as error:
+            self._answer(call, error)
+        else:
+            self._show(call, answer)
+            self._answer(call, answer)
+        finally:
+            self._sql.put_out()
+
+    def _show(self, call: Call, answer: Any) -> None:
+        """Let the judge see it before anything else happens."""
+        universe = self._universe
+        universe.note(self._process.name, brief(call.verb, call.args, answer))
+        if call.verb in WRITES:
+            before = universe.table.rows
+            changed = universe.table.refresh()
+            commit = Commit(
+                self._process,
+                call.verb,
+                call.args,
+                answer,
+                universe.loop.time(),
+                universe.now_us(),
+                before,
+                universe.table.rows,
+                changed,
+            )
+            universe.judge.saw(commit)
+            if call.verb in RINGING or (call.verb == "exchange" and makes_ready(call.args[0])):
+                universe.bell.ring()
+
+    # -- and back ---------------------------------------------------------------------------------------------------
+
+    def _answer(self, call: Call, answer: Any) -> None:
+        if call.fault == "reply lost":
+            self._fail(call, UnknownOutcome("the reply was lost"), "a reply was lost")
+        else:
+            seconds = self._way_seconds(call.fault == "reply stalled")
+            self._later(seconds, self._deliver, call.reply, answer)
+
+    def _fail(self, call: Call, error: Exception, what: str) -> None:
+        self._universe.books.reach(what)
+        self._universe.note(self._process.name, f"{call.verb}: {what}")
+        self._process.fail()
+        self._later(self._way_seconds(False), self._deliver, call.reply, error)
+
+    def _deliver(self, reply: asyncio.Future[Any], answer: Any) -> None:
+        self._process.loop.call_soon_threadsafe(end, reply, answer)
+
+
+def end(reply: asyncio.Future[Any], answer: Any) -> None:
+    if reply.done():
+        return  # the caller has given up
+    if isinstance(answer, Exception):
+        reply.set_exception(answer)
+    else:
+        reply.set_result(answer)
+
+
+def makes_ready(call: Exchange) -> bool:
+    return any(each.state is State.PENDING or each.children for each in call.settlements)
+
+
+class Statements(dict[str, str]):
+    """The store's SQL, with a fuse: after some statements the disk is full, in the middle of a transaction."""
+
+    def __init__(self, statements: Mapping[str, str]) -> None:
+        super().__init__(statements)
+        self._left: int | None = None
+
+    def burn(self, statements: int) -> None:
+        self._left = statements
+
+    def put_out(self) -> None:
+        self._left = None
+
+    def __getitem__(self, verb: str) -> str:
+        if self._left is not None:
+            if self._left == 0:
+                raise disk_full()
+            self._left -= 1
+        return super().__getitem__(verb)
+
+
+def disk_full() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorname, error.sqlite_errorcode = "SQLITE_FULL", sqlite3.SQLITE_FULL
+    return error

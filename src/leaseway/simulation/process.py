@@ -1,0 +1,143 @@
+"""One simulated operating-system process: its loop, its clock, its names, and what befell it."""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable
+from contextvars import ContextVar
+from random import Random
+from typing import TYPE_CHECKING
+
+from leaseway.domain.ids import JobId, Token, WorkerId
+from leaseway.simulation.loop import HostLoop, SimLoop
+from leaseway.system import base32
+
+if TYPE_CHECKING:
+    from leaseway.flows.worker import Worker
+
+FAILURES_EXCUSE = 3
+"""A worker survives one or two failed calls in the life of a lease; more of them excuse that it lost the lease."""
+
+
+class Process:
+    """Dead: nothing of it ever runs again. Frozen: nothing of it runs until it is thawed. Left: its main returned."""
+
+    def __init__(self, name: str, world: SimLoop, chance: Random) -> None:
+        self.name = name
+        self.world = world
+        self.loop = HostLoop(world)
+        self.chance = chance
+        self.started_at = world.time()
+        # Monotonic clocks of two machines have nothing in common.
+        self.clock = SimClock(world, offset=chance.uniform(0, 100_000))
+        self.ids = SeededIds(name, world, chance)
+        self.worker: Worker | None = None
+        self.grace_seconds = 0.0
+        self.draining_at: float | None = None
+        self.was_paused = False
+        self.is_dead = False
+        self.has_left = False
+        self._troubles: list[tuple[float, float]] = []
+        self._failures: list[float] = []
+        self._when_thawed: list[Callable[[], object]] = []
+        self.on_end: Callable[[Process], None] = ignore
+        """Told once when it has crashed or left."""
+
+    @property
+    def is_up(self) -> bool:
+        return not (self.is_dead or self.has_left)
+
+    def freeze(self, seconds: float) -> None:
+        """SIGSTOP now, SIGCONT later."""
+        self.was_paused = True
+        self.loop.freeze()
+        self.suffer(seconds)
+        self.world.call_later(seconds, self._thaw)
+
+    def crash(self) -> None:
+        """kill -9: it does not even notice."""
+        self.is_dead = True
+        self.loop.freeze()
+        self._end()
+
+    def leave(self) -> None:
+        """Its main function has returned."""
+        self.has_left = True
+        self._end()
+
+    def _end(self) -> None:
+        self.world.call_soon(self.on_end, self)
+
+    def when_thawed(self, step: Callable[[], object]) -> None:
+        """Do this when the process goes on; never, if it is killed in its sleep."""
+        self._when_thawed.append(step)
+
+    def _thaw(self) -> None:
+        if not self.is_dead:
+            self.loop.thaw()
+            for step in self._when_thawed:
+                self.world.call_soon(step)
+        self._when_thawed.clear()
+
+    # -- what befell it ---------------------------------------------------------------------------------------------
+
+    def suffer(self, seconds: float) -> None:
+        """Remember that from now on, for this time, the process cannot be blamed for being late."""
+        now = self.loop.time()
+        self._troubles.append((now, now + seconds))
+
+    def fail(self) -> None:
+        """Remember a failed call of the store."""
+        self._failures.append(self.loop.time())
+
+    def was_well(self, since: float, until: float) -> bool:
+        """Nothing happened to it that could excuse a lost lease."""
+        if self.is_dead or self.has_left:
+            return False
+        if any(begin <= until and end >= since for begin, end in self._troubles):
+            return False
+        failures = bisect_left(self._failures, until) - bisect_left(self._failures, since)
+        return failures < FAILURES_EXCUSE
+
+    def well_since(self, at: float) -> float:
+        """The end of its last trouble."""
+        return max([self.started_at, *(min(end, at) for begin, end in self._troubles if begin <= at)])
+
+
+def ignore(process: Process) -> None: ...
+
+
+class SimClock:
+    def __init__(self, world: SimLoop, offset: float) -> None:
+        self._world = world
+        self._offset = offset
+
+    def monotonic(self) -> float:
+        return self._world.time() + self._offset
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SeededIds:
+    """Shaped like the real ones, and the same in every replay."""
+
+    def __init__(self, name: str, world: SimLoop, chance: Random) -> None:
+        self._name = name
+        self._world = world
+        self._chance = chance
+        self._last = 0
+
+    def job(self) -> JobId:
+        number = (int(self._world.time() * 1_000) << 80) | self._chance.getrandbits(79)
+        self._last = max(number, self._last + 1)
+        return JobId(base32(self._last, 26))
+
+    def token(self) -> Token:
+        return Token(f"{self._chance.getrandbits(128):032x}")
+
+    def worker(self) -> WorkerId:
+        return WorkerId(f"{self._name}:{self._chance.getrandbits(32):08x}")
+
+
+HERE: ContextVar[Process] = ContextVar("HERE")
+"""The process whose code is running."""

@@ -1,0 +1,233 @@
+"""One run of one seed: a faulty phase, a calm phase in which everything must end, and the verdict."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from leaseway.domain.kind import Kind
+from leaseway.domain.pace import WorkerSettings
+from leaseway.domain.schedule import Schedule
+from leaseway.simulation.clients import Client
+from leaseway.simulation.fleet import Fleet
+from leaseway.simulation.loop import SimLoop
+from leaseway.simulation.nemesis import Nemesis
+from leaseway.simulation.plan import Intent
+from leaseway.simulation.process import Process
+from leaseway.simulation.swarm import FAULTY_SECONDS, Swarm
+from leaseway.simulation.table import STAGES, Row
+from leaseway.simulation.trace import Trace
+from leaseway.simulation.universe import START_US, Universe
+from leaseway.stores.sqlite.store import SqliteStore
+
+SETTLE_SECONDS = 8.0
+"""After the last fault its effects may last this long: a pause ends, a stalled call arrives."""
+LEAVE_SECONDS_MAX = 15.0
+LOOK_SECONDS = 0.25
+
+
+class Load(Struct, frozen=True):
+    """What the workers of a run can do and are asked to do."""
+
+    kinds: Mapping[str, Kind]
+    plan: list[Intent]
+    queues: tuple[str, ...]
+    schedules: tuple[Schedule, ...] = ()
+    calm_seconds_max: float = 120.0
+    """Within this time after the last fault, every job must have ended."""
+
+
+class Report(Struct, frozen=True):
+    """What became of one seed."""
+
+    seed: int
+    violations: tuple[str, ...]
+    reached: dict[str, int]
+    trace_hash: str
+    trace_lines: int
+    seconds: float
+    """Of virtual time."""
+    states: dict[str, int]
+    """How many jobs ended how."""
+
+    @property
+    def is_ok(self) -> bool:
+        return not self.violations
+
+
+class Scenario:
+    def __init__(self, universe: Universe, load: Load) -> None:
+        self._universe = universe
+        self._load = load
+        swarm = universe.swarm
+        self._settings = WorkerSettings(
+            queues=load.queues, concurrency=swarm.concurrency, grace_seconds=swarm.grace_seconds
+        )
+        self._fleet = Fleet(universe, load.kinds, self._settings, load.schedules)
+        self._clients = [Client(universe, f"client-{number}") for number in range(swarm.clients)]
+
+    def run(self) -> None:
+        """The whole story, or its beginning up to the first wrong."""
+        loop = self._universe.loop
+        story = loop.create_task(self._story())
+        story.add_done_callback(lambda _: loop.stop())
+        try:
+            loop.run_forever()
+            self._universe.raise_error()
+            if story.done():
+                story.result()
+        finally:
+            story.cancel()
+            self._bury(story)
+
+    async def _story(self) -> None:
+        for number, client in enumerate(self._clients):
+            own = [intent for intent in self._load.plan if intent.client == number]
+            self._universe.start(client.process, client.run(own))
+        for _ in range(self._universe.swarm.workers):
+            self._fleet.start()
+        await self._rage()
+        last = await self._come_to_an_end()
+        await self._leave(last)
+        self._conclude()
+
+    # -- the phases -------------------------------------------------------------------------------------------------
+
+    async def _rage(self) -> None:
+        if not self._universe.is_faulty:
+            return
+        async with asyncio.TaskGroup() as group:
+            nemesis = group.create_task(Nemesis(self._universe, self._fleet).rage())
+            operator = self._clients[0]
+            self._universe.start(operator.process, operator.replay_sometimes())
+            await asyncio.sleep(FAULTY_SECONDS)
+            nemesis.cancel()
+        self._universe.calm()
+
+    async def _come_to_an_end(self) -> Process | None:
+        """Liveness: without faults, every accepted submission is done, failed or cancelled within bounded time."""
+        names = [schedule.name for schedule in self._load.schedules]
+        self._universe.start(self._clients[0].process, self._clients[0].pause(names))
+        last = self._fleet.start(msgspec.structs.replace(self._settings, until_empty=True))
+        began = self._universe.loop.time()
+        while not self._is_over():
+            await asyncio.sleep(LOOK_SECONDS)
+            seconds = self._universe.loop.time() - began
+            self._universe.books.is_settled = seconds > SETTLE_SECONDS
+            if seconds > self._load.calm_seconds_max:
+                left = [f"{row.id} {row.kind} {STAGES[row.stage]}" for row in self._rows() if not row.is_final]
+                self._universe.judge.accuse([f"I3 {seconds:.0f} s after the last fault there is still {left}"])
+                await asyncio.sleep(LOOK_SECONDS)
+        return last
+
+    def _is_over(self) -> bool:
+        return all(client.is_done for client in self._clients) and all(row.is_final for row in self._rows())
+
+    async def _leave(self, last: Process | None) -> None:
+        """A worker that shall stop when all is done does so; the others go when they are asked, and hold nothing."""
+        if last is not None:
+            await self._until(lambda: not last.is_up, f"{last.name} works on though everything is done")
+        self._fleet.is_closing = True
+        for process in list(self._fleet.crew):
+            self._fleet.drain(process)
+        await self._until(lambda: not self._fleet.crew, "I25 workers do not leave")
+
+    async def _until(self, is_so: Callable[[], bool], otherwise: str) -> None:
+        for _ in range(int(LEAVE_SECONDS_MAX / LOOK_SECONDS)):
+            if is_so():
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+        self._universe.judge.accuse([otherwise])
+
+    def _conclude(self) -> None:
+        """I3: what goes in must come out."""
+        books, rows = self._universe.books, self._universe.table.rows
+        for label, answer in books.acknowledged.items():
+            if books.labels.get(label) != answer.id or answer.id not in rows:
+                self._universe.judge.accuse(
+                    [f"I3 {label} was acknowledged as {answer.id}, which does not stand for it"]
+                )
+        for row in self._rows():
+            if not row.is_final or row.token is not None:
+                self._universe.judge.accuse([f"I3 job {row.id} is {STAGES[row.stage]} in the end"])
+
+    def _rows(self) -> Iterator[Row]:
+        return iter(self._universe.table.rows.values())
+
+    def _bury(self, story: asyncio.Task[None]) -> None:
+        """End every coroutine of this world, so that none of them speaks up in the next one."""
+        loop = self._universe.loop
+        for process in self._universe.processes:
+            process.is_dead = True
+        while not story.done():
+            loop.call_soon(loop.stop)
+            loop.run_forever()
+        for process in self._universe.processes:
+            process.loop.bury()
+        self._universe.close()
+
+
+def run_load(
+    seed: int,
+    swarm: Swarm,
+    load: Load,
+    *,
+    sql: Mapping[str, str],
+    is_faulty: bool = True,
+    write: Callable[[str], object] | None = None,
+    look: Callable[[str], object] | None = None,
+) -> Report:
+    """Run one world to its end; `look` may then look into the file before it is gone."""
+    trace = Trace(write)
+    with database() as path:
+        universe = Universe(seed, swarm, path, sql, trace, is_faulty)
+        Scenario(universe, load).run()
+        if look is not None:
+            look(path)
+    books = universe.books
+    stages = [STAGES[row.stage] for row in universe.table.rows.values()]
+    return Report(
+        seed=seed,
+        violations=tuple(books.violations),
+        reached=dict(books.reached),
+        trace_hash=trace.hash(),
+        trace_lines=trace.lines,
+        seconds=universe.loop.time(),
+        states={stage: stages.count(stage) for stage in STAGES if stage in stages},
+    )
+
+
+@contextmanager
+def database() -> Iterator[str]:
+    """A file with an up-to-date schema, in memory if the machine offers that."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="leaseway-", dir=memory if memory.is_dir() else None))
+    try:
+        path = folder / "jobs.db"
+        path.write_bytes(empty_database())
+        yield str(path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def empty_database() -> bytes:
+    async def make(path: Path) -> None:
+        store = SqliteStore(str(path), lambda: START_US, durable=False)
+        await store.open()
+        await store.close()
+
+    loop = SimLoop()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "jobs.db"
+            loop.run_until_complete(make(path))
+            return path.read_bytes()
+    finally:
+        loop.close()

@@ -1,0 +1,154 @@
+"""What must happen sometimes: a campaign in which one of these never happened has proved nothing about it."""
+
+from collections.abc import Iterator
+
+from leaseway.domain.query import Cancelling
+from leaseway.simulation.books import Books, Commit
+from leaseway.simulation.table import CANCELLED, DONE, FAILED
+
+CATALOGUE = (
+    # Faults: each of them was there.
+    "a worker crashed",
+    "a worker was paused",
+    "a worker was drained",
+    "a call stalled",
+    "a request was lost",
+    "a reply was lost",
+    "a caller gave up and the call was executed",
+    "the store was busy",
+    "the store was full in the middle of a transaction",
+    "every call failed for a while",
+    "the clock was set forward",
+    "the clock was set back",
+    "a hint was lost",
+    "a hint was wrong",
+    # Answers: each safeguard was needed.
+    "a lease expired and was taken back",
+    "a lapsed lease was settled before anybody took it",
+    "a late settlement was refused",
+    "a paused worker settled late and was refused",
+    "a late settlement would have brought children",
+    "a settlement was repeated",
+    "an orphan claim was adopted",
+    "a repeated exchange found nothing to adopt",
+    "a renewal was refused",
+    "a checkpoint was refused",
+    "a handler outlived its lease",
+    "a worker was granted a job that it was still running",
+    "a job went on from its cursor",
+    "a poisoned job ended with lease_expired",
+    "a drain gave a job back",
+    "a drain let a job finish",
+    "a submission was repeated",
+    "a key was replayed",
+    "a key was refused for other arguments",
+    "a pending job was cancelled",
+    "a running job was cancelled",
+    "a running job was done before it could be cancelled",
+    "the lease of a cancelled job expired",
+    "cancelling came too late",
+    "a failed job was replayed",
+    "cron: another worker was faster",
+)
+
+
+def note(books: Books, commit: Commit) -> None:
+    """What is remarkable about a commit; asked before the books know of it."""
+    finder = FINDERS.get(commit.verb)
+    if finder is not None:
+        for what in finder(books, commit):
+            books.reach(what)
+
+
+def of_exchange(books: Books, commit: Commit) -> Iterator[str]:
+    yield from of_settlements(books, commit)
+    yield from of_expiry(commit)
+    adopted = [
+        lease
+        for lease in commit.exchanged.leases
+        if (book := books.jobs.get(lease.id)) and book.current and book.current.fence == lease.fence
+    ]
+    for lease in commit.exchanged.leases:
+        runs = books.jobs[lease.id].runs.values() if lease.id in books.jobs else ()
+        if any(run.process is commit.process and not run.end for run in runs):
+            yield "a worker was granted a job that it was still running"
+    if adopted:
+        yield "an orphan claim was adopted"
+    elif commit.exchange.repeat and commit.exchange.wants is not None:
+        yield "a repeated exchange found nothing to adopt"
+
+
+def of_settlements(books: Books, commit: Commit) -> Iterator[str]:
+    if commit.repeated:
+        yield "a settlement was repeated"
+    if commit.late:
+        yield "a late settlement was refused"
+        if commit.process.was_paused:
+            yield "a paused worker settled late and was refused"
+        if any(settlement.children for settlement in commit.late):
+            yield "a late settlement would have brought children"
+    for settlement in commit.accepted:
+        before, after = commit.before[settlement.id], commit.after[settlement.id]
+        if (before.until or 0) <= commit.now:
+            yield "a lapsed lease was settled before anybody took it"
+        if before.cancel_requested and after.stage == CANCELLED:
+            yield "a running job was cancelled"
+        if before.cancel_requested and after.stage == DONE:
+            yield "a running job was done before it could be cancelled"
+        if commit.process.draining_at is not None:
+            yield "a drain gave a job back" if settlement.gives_back else "a drain let a job finish"
+
+
+def of_expiry(commit: Commit) -> Iterator[str]:
+    for row in commit.taken_back():
+        yield "a lease expired and was taken back"
+        after = commit.after[row.id]
+        if after.stage == CANCELLED:
+            yield "the lease of a cancelled job expired"
+        if after.stage == FAILED and row.kind == "poison":
+            yield "a poisoned job ended with lease_expired"
+
+
+def of_renewal(books: Books, commit: Commit) -> Iterator[str]:
+    if commit.answer.lost:
+        yield "a renewal was refused"
+
+
+def of_checkpoint(books: Books, commit: Commit) -> Iterator[str]:
+    if not commit.answer:
+        yield "a checkpoint was refused"
+
+
+def of_submission(books: Books, commit: Commit) -> Iterator[str]:
+    if all(job.id in commit.before for job in commit.args[0]):
+        yield "a submission was repeated"
+    if any(answer.replayed for answer in commit.answer):
+        yield "a key was replayed"
+
+
+def of_cancelling(books: Books, commit: Commit) -> Iterator[str]:
+    if commit.answer is Cancelling.CANCELLED:
+        yield "a pending job was cancelled"
+    if commit.answer is Cancelling.FINISHED:
+        yield "cancelling came too late"
+
+
+def of_replay(books: Books, commit: Commit) -> Iterator[str]:
+    if any(commit.before[job].stage == FAILED for job in commit.answer):
+        yield "a failed job was replayed"
+
+
+def of_fire(books: Books, commit: Commit) -> Iterator[str]:
+    if not commit.answer:
+        yield "cron: another worker was faster"
+
+
+FINDERS = {
+    "exchange": of_exchange,
+    "renew": of_renewal,
+    "checkpoint": of_checkpoint,
+    "submit": of_submission,
+    "cancel": of_cancelling,
+    "replay": of_replay,
+    "fire": of_fire,
+}

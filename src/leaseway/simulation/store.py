@@ -1,0 +1,92 @@
+"""The store as a simulated process sees it: the port's verbs, over a way on which much can happen."""
+
+from collections.abc import Sequence
+
+from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
+from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
+from leaseway.domain.query import Cancelling, JobFilter
+from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.simulation.link import Link
+from leaseway.simulation.process import Process
+from leaseway.simulation.universe import Universe
+
+
+class FaultyStore:
+    def __init__(self, universe: Universe, process: Process) -> None:
+        self._universe = universe
+        self._process = process
+        self._link = Link(universe, process)
+
+    async def open(self) -> int:
+        self._link.open()
+        return 0
+
+    async def close(self) -> None:
+        """The universe closes every file at the end: those of processes that were killed, too."""
+
+    async def wait(self, seconds: float) -> bool:
+        return await self._universe.bell.heard(self._process, seconds)
+
+    # -- jobs: writing ----------------------------------------------------------------------------------------------
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        return await self._link.call(self._link.store.submit, jobs)
+
+    async def exchange(self, call: Exchange) -> Exchanged:
+        return await self._link.call(self._link.store.exchange, call)
+
+    async def renew(self, leases: Sequence[Held]) -> Renewed:
+        return await self._link.call(self._link.store.renew, leases)
+
+    async def checkpoint(self, job: JobId, token: Token, cursor: str) -> bool:
+        return await self._link.call(self._link.store.checkpoint, job, token, cursor)
+
+    async def report(self, reports: Sequence[Report]) -> None:
+        await self._link.call(self._link.store.report, reports)
+
+    async def cancel(self, job: JobId) -> Cancelling:
+        return await self._link.call(self._link.store.cancel, job)
+
+    async def replay(self, which: JobFilter, limit: int) -> list[JobId]:
+        return await self._link.call(self._link.store.replay, which, limit)
+
+    async def discard(self, which: JobFilter, limit: int) -> list[JobId]:
+        return await self._link.call(self._link.store.discard, which, limit)
+
+    async def prune(self, keep_us: int, limit: int) -> int:
+        return await self._link.call(self._link.store.prune, keep_us, limit)
+
+    # -- jobs: reading ----------------------------------------------------------------------------------------------
+
+    async def wait_us(self, queues: Sequence[str]) -> int | None:
+        return await self._link.call(self._link.store.wait_us, queues)
+
+    async def job(self, job: JobId) -> Job | None:
+        return await self._link.call(self._link.store.job, job)
+
+    async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
+        return await self._link.call(self._link.store.jobs, which, before=before, limit=limit)
+
+    async def errors(self, job: JobId) -> list[ErrorRecord]:
+        return await self._link.call(self._link.store.errors, job)
+
+    async def lanes(self) -> Sequence[LaneCount]:
+        return await self._link.call(self._link.store.lanes)
+
+    async def now(self) -> Instant:
+        return await self._link.call(self._link.store.now)
+
+    # -- schedules --------------------------------------------------------------------------------------------------
+
+    async def declare(self, schedules: Sequence[Schedule]) -> None:
+        await self._link.call(self._link.store.declare, schedules)
+
+    async def schedules(self) -> list[ScheduleRow]:
+        return await self._link.call(self._link.store.schedules)
+
+    async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
+        return await self._link.call(self._link.store.fire, name, seen, upto, jobs)
+
+    async def pause(self, name: str, paused: bool) -> bool:
+        return await self._link.call(self._link.store.pause, name, paused)

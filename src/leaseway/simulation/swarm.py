@@ -1,0 +1,101 @@
+"""What one seed decides: which faults there are, how often, and how large the world is.
+
+Every probability is drawn per seed, and many are drawn as zero: a world with all faults at once is as blind as one
+without any, because each fault hides what another would have shown.
+"""
+
+from random import Random
+
+from msgspec import Struct
+
+LEASE_SECONDS = 2.0
+FAULTY_SECONDS = 10.0
+
+
+class Streams:
+    """One source of chance per purpose, so that one draw more in one place does not change all the others."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def of(self, purpose: str) -> Random:
+        return Random(f"{self.seed}:{purpose}")
+
+
+class Faults(Struct, frozen=True, kw_only=True):
+    """Chances per call of the store, unless the name says seconds."""
+
+    latency_seconds: float = 0.01
+    """Mean of one way; never more than `LATENCY_SECONDS_MAX`."""
+    stall: float = 0.0
+    """The call or its reply takes up to several leases."""
+    busy: float = 0.0
+    full: float = 0.0
+    """The disk is full in the middle of a transaction, which must leave nothing behind."""
+    request_lost: float = 0.0
+    reply_lost: float = 0.0
+    """The call was executed, and the caller cannot know."""
+    hint_lost: float = 0.0
+    hint_wrong: float = 0.0
+
+
+CALM = Faults()
+
+
+class Swarm(Struct, frozen=True, kw_only=True):
+    """One world. The `every` fields are mean seconds between two events, 0 for never."""
+
+    faults: Faults
+    workers: int
+    concurrency: int
+    grace_seconds: float
+    crash_every: float
+    pause_every: float
+    drain_every: float
+    outage_every: float
+    """Every call of every process fails for some seconds."""
+    step_every: float
+    """The machine's wall clock, which is the store's, is set forward or back."""
+    submissions: int
+    clients: int
+    cancel: float
+    """The chance that a submitted job is cancelled from outside."""
+    replay_every: float
+    """An operator gives failed and cancelled jobs a second life."""
+
+
+def draw(seed: int) -> Swarm:
+    chance = Streams(seed).of("swarm")
+
+    def maybe(share: float, least: float, most: float) -> float:
+        """Present in this share of all worlds."""
+        value = chance.uniform(least, most)
+        return value if chance.random() < share else 0.0
+
+    workers = chance.choice((1, 1, 2, 2, 3, 4))
+    is_alone = workers == 1
+    return Swarm(
+        faults=Faults(
+            latency_seconds=chance.choice((0.001, 0.01, 0.04)),
+            stall=maybe(0.5, 0.002, 0.02),
+            busy=maybe(0.5, 0.01, 0.1),
+            full=maybe(0.4, 0.01, 0.1),
+            request_lost=maybe(0.5, 0.01, 0.1),
+            reply_lost=maybe(0.7, 0.01, 0.15),
+            hint_lost=maybe(0.5, 0.1, 1.0),
+            hint_wrong=maybe(0.3, 0.05, 0.3),
+        ),
+        workers=workers,
+        concurrency=chance.randint(2 if is_alone else 1, 4),
+        grace_seconds=chance.choice((0.0, 0.5, 10.0)),
+        crash_every=maybe(0.5, 2.0, 8.0),
+        # A worker that is alone and often paused meets its own expired leases again.
+        pause_every=maybe(0.9, 1.0, 3.0) if is_alone else maybe(0.5, 1.5, 6.0),
+        drain_every=maybe(0.5, 2.0, 8.0),
+        outage_every=maybe(0.2, 4.0, 10.0),
+        step_every=maybe(0.2, 4.0, 12.0),
+        submissions=chance.randint(8, 18),
+        clients=chance.randint(1, 3),
+        cancel=maybe(0.6, 0.1, 0.5),
+        replay_every=maybe(0.5, 2.0, 6.0),
+    )

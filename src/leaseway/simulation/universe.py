@@ -1,0 +1,149 @@
+"""Everything that the processes of one run share: time, chance, faults, the file, and who watches."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from typing import Any
+
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.simulation.books import Books
+from leaseway.simulation.judge import Judge
+from leaseway.simulation.loop import SimLoop
+from leaseway.simulation.process import Process
+from leaseway.simulation.swarm import CALM, Faults, Streams, Swarm
+from leaseway.simulation.table import Table
+from leaseway.simulation.trace import Trace
+
+START_US = 1_750_000_000 * SECOND_US
+
+
+class Universe:
+    def __init__(
+        self, seed: int, swarm: Swarm, path: str, sql: Mapping[str, str], trace: Trace, is_faulty: bool = True
+    ) -> None:
+        self.loop = SimLoop()
+        self.loop.set_exception_handler(self._on_error)
+        self.error: BaseException | None = None
+        self.is_faulty = is_faulty
+        self.streams = Streams(seed)
+        self.swarm = swarm
+        self.faults: Faults = swarm.faults if is_faulty else CALM
+        self.path = path
+        self.sql = sql
+        self.trace = trace
+        self.chance: Random = self.streams.of("store")
+        self.books = Books()
+        self.table = Table(path)
+        self.judge = Judge(self.books, self.table, self.loop.stop)
+        self.bell = Bell(self)
+        self.processes: list[Process] = []
+        self.at_the_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.is_calm = False
+        self._outage_until = 0.0
+        self._step_us = 0
+
+    def now_us(self) -> Instant:
+        """The wall clock of the machine, which SQLite takes for the store's."""
+        return START_US + int(self.loop.time() * SECOND_US) + self._step_us
+
+    def process(self, name: str) -> Process:
+        """A new process; names are never given twice."""
+        process = Process(name, self.loop, self.streams.of(name))
+        process.loop.set_exception_handler(self._on_error)
+        self.processes.append(process)
+        return process
+
+    def start(self, process: Process, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine in a process; it must not fail."""
+        task = process.loop.start(main)
+        task.add_done_callback(self._on_end)
+        return task
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._on_error(self.loop, {"exception": task.exception()})
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error of the simulation itself, or one that a flow has let slip: the run is void."""
+        self.error = self.error or context.get("exception") or RuntimeError(str(context.get("message")))
+        self.loop.stop()
+
+    def raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        for close in self.at_the_end:
+            self.loop.run_until_complete(close())
+        self.table.close()
+        self.loop.close()
+
+    def note(self, who: str, what: str) -> None:
+        self.trace.add(self.loop.time(), who, what)
+
+    # -- what happens to all of them --------------------------------------------------------------------------------
+
+    def step_clock(self, seconds: float) -> None:
+        self._step_us += int(seconds * SECOND_US)
+        self._all_suffer(abs(seconds) + 2.0)
+        self.books.reach("the clock was set forward" if seconds > 0 else "the clock was set back")
+        self.note("clock", f"steps by {seconds:.3f} s")
+
+    def fail_for(self, seconds: float) -> None:
+        self._outage_until = self.loop.time() + seconds
+        self._all_suffer(seconds)
+        self.books.reach("every call failed for a while")
+        self.note("store", f"is out for {seconds:.3f} s")
+
+    @property
+    def is_out(self) -> bool:
+        return self.loop.time() < self._outage_until
+
+    def calm(self) -> None:
+        """Faults off: from now on everything must come to an end."""
+        self.faults = Faults(latency_seconds=self.faults.latency_seconds)
+        self._outage_until = 0.0
+        self.is_calm = True
+        self.note("world", "calm")
+
+    def _all_suffer(self, seconds: float) -> None:
+        for process in self.processes:
+            process.suffer(seconds)
+
+
+class Bell:
+    """Hints that somebody wrote. They may be late, lost or wrong, as the port says."""
+
+    def __init__(self, universe: Universe) -> None:
+        self._universe = universe
+        self._waiting: dict[Callable[[], None], Process] = {}
+
+    def ring(self) -> None:
+        universe = self._universe
+        for wake, process in list(self._waiting.items()):
+            if universe.chance.random() < universe.faults.hint_lost:
+                universe.books.reach("a hint was lost")
+            else:
+                seconds = universe.chance.uniform(0, 0.01)
+                universe.loop.call_later(seconds, process.loop.call_soon_threadsafe, wake)
+
+    async def heard(self, process: Process, seconds: float) -> bool:
+        """True as soon as it rings for this process, False after this time."""
+        rung = process.loop.create_future()
+
+        def wake(was_rung: bool = True) -> None:
+            if not rung.done():
+                rung.set_result(was_rung)
+
+        timers = [process.loop.call_later(seconds, wake, False)]
+        if process.chance.random() < self._universe.faults.hint_wrong:
+            self._universe.books.reach("a hint was wrong")
+            timers.append(process.loop.call_later(process.chance.uniform(0, seconds), wake))
+        self._waiting[wake] = process
+        try:
+            answer: bool = await rung
+            return answer
+        finally:
+            del self._waiting[wake]
+            for timer in timers:
+                timer.cancel()

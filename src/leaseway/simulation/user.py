@@ -1,0 +1,92 @@
+"""A user's own jobs in virtual time, under the same faults and the same judge."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from leaseway.domain.errors import UsageError
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.job import Job
+from leaseway.domain.kind import Kind
+from leaseway.domain.query import JobFilter
+from leaseway.flows.submit import Bound
+from leaseway.simulation.loop import SimLoop
+from leaseway.simulation.plan import Intent
+from leaseway.simulation.scenario import Load, Report, run_load
+from leaseway.simulation.swarm import LEASE_SECONDS, Streams, draw
+from leaseway.simulation.universe import START_US
+from leaseway.stores.sqlite.queries import statements
+from leaseway.stores.sqlite.store import SqliteStore
+
+SUBMIT_SECONDS = 3.0
+CALM_SECONDS_MAX = 3_600.0
+"""Of virtual time: a handler may fail often and wait long in between."""
+
+
+class HasKinds(Protocol):
+    @property
+    def kinds(self) -> Mapping[str, Kind]: ...
+
+
+class Simulated(Struct, frozen=True):
+    report: Report
+    jobs: tuple[Job, ...]
+    """What became of every job, children included, in the order of submission."""
+
+
+def simulate(
+    app: HasKinds,
+    jobs: Iterable[Bound],
+    *,
+    seed: int = 0,
+    faults: bool = True,
+    write: Callable[[str], object] | None = None,
+) -> Simulated:
+    """Run jobs of an app to their end, with several workers that crash, pause and lose replies.
+
+    The same seed gives the same history. Time is virtual: `asyncio.sleep` costs nothing, and leases are as short as two
+    seconds, so that faults outlast them. Handlers must be async and must wait for nothing outside the simulation.
+    `report.violations` says which promise of leaseway was broken; whether the handlers' own effects are right after all
+    these interruptions is for the caller to check.
+    """
+    kinds = {name: shortened(kind) for name, kind in app.kinds.items()}
+    swarm = replace(draw(seed), clients=1, cancel=0.0, replay_every=0.0)
+    chance = Streams(seed).of("plan")
+    plan = [
+        Intent(chance.uniform(0, SUBMIT_SECONDS), 0, [replace(job, kind=kinds[job.kind.name])], [f"job {number}"])
+        for number, job in enumerate(jobs)
+    ]
+    load = Load(kinds=kinds, plan=plan, queues=queues_of(plan, kinds), calm_seconds_max=CALM_SECONDS_MAX)
+    found: list[Job] = []
+    report = run_load(
+        seed, swarm, load, sql=statements(), is_faulty=faults, write=write, look=lambda path: found.extend(read(path))
+    )
+    return Simulated(report, tuple(found))
+
+
+def shortened(kind: Kind) -> Kind:
+    if not kind.is_async:
+        raise UsageError(f"job {kind.name}: is a plain function, and threads have no virtual time; make it async")
+    return Kind(kind.name, kind.function, replace(kind.defaults, lease_us=int(LEASE_SECONDS * SECOND_US)))
+
+
+def queues_of(plan: list[Intent], kinds: Mapping[str, Kind]) -> tuple[str, ...]:
+    named = {job.options.queue for intent in plan for job in intent.jobs if job.options.queue}
+    return tuple(sorted(named | {kind.defaults.queue for kind in kinds.values()}))
+
+
+def read(path: str) -> list[Job]:
+    async def look() -> list[Job]:
+        store = SqliteStore(path, lambda: START_US, durable=False)
+        await store.open()
+        found = await store.jobs(JobFilter(), limit=1_000)
+        await store.close()
+        return found[::-1]
+
+    loop = SimLoop()
+    try:
+        return loop.run_until_complete(look())
+    finally:
+        loop.close()

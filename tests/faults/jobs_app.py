@@ -1,0 +1,329 @@
+"""The jobs that the processes of the fault tests run, and the record of what became of them.
+
+Started as a program (`python -m tests.faults.jobs_app MODE SETTINGS`) by the harness, imported as
+`tests.faults.jobs_app:app` by `leaseway work`, and imported by the tests, which submit the same jobs. Store and
+history come from the environment, so that every process of a test finds the same ones.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from leaseway import App, Context
+
+URL = "FAULTS_URL"
+HISTORY = "FAULTS_HISTORY"
+PATCHES = "FAULTS_PATCHES"
+LEASE_SECONDS = 2
+ATTEMPTS_PLENTY = 100
+"""No kill, however unlucky, uses these up: a job that ends failed was failed by mistake."""
+
+
+class History:
+    """One file for each process, one line for each event. A line is one write, so a kill leaves it whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[int, int] = {}
+
+    def write(self, event: str, **facts: object) -> None:
+        pid = os.getpid()
+        if pid not in self._files:
+            path = self.folder / f"{pid}.jsonl"
+            self._files[pid] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        # The monotonic clock is the same for all processes of a machine, and nobody sets it.
+        line = {"event": event, "pid": pid, "at": time.monotonic(), **facts}
+        os.write(self._files[pid], json.dumps(line, default=str).encode() + b"\n")
+
+    def release(self, name: str) -> None:
+        """Tell everybody who waits for it to go on."""
+        (self.folder / f"release-{name}").touch()
+
+    def is_released(self, name: str) -> bool:
+        return (self.folder / f"release-{name}").exists()
+
+
+class HistoryEvents:
+    """leaseway's own events, in the same record as what handlers did."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def emit(self, name: str, /, **facts: object) -> None:
+        self._history.write(name, **facts)
+
+
+def make_app(url: str, folder: Path) -> App:
+    history = History(folder)
+    app = App(url, events=HistoryEvents(history))
+
+    def started(ctx: Context, n: int) -> None:
+        history.write("start", job=ctx.id, n=n, attempt=ctx.attempt, fence=ctx.fence)
+
+    def ended(ctx: Context, n: int) -> int:
+        history.write("end", job=ctx.id, n=n, fence=ctx.fence)
+        return os.getpid()
+
+    def stopped(ctx: Context, n: int) -> None:
+        history.write("stopped", job=ctx.id, n=n, fence=ctx.fence, told=ctx.cancelled)
+
+    async def slept(ctx: Context, n: int, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            stopped(ctx, n)
+            raise
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    async def quick(n: int) -> int:
+        return os.getpid()
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    async def nap(ctx: Context, n: int, seconds: float) -> int:
+        started(ctx, n)
+        await slept(ctx, n, seconds)
+        return ended(ctx, n)
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    async def receipt(n: int) -> None:
+        """Exists once for each accepted success of `parent`: the store's own proof of how many there were."""
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    async def parent(ctx: Context, n: int, seconds: float) -> int:
+        started(ctx, n)
+        await slept(ctx, n, seconds)
+        ctx.submit(receipt.bind(n=n, queue="receipts"))
+        return ended(ctx, n)
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    async def held(ctx: Context, n: int) -> int:
+        """Runs until the test releases this delivery of it."""
+        started(ctx, n)
+        while not history.is_released(f"{n}-{ctx.fence}"):
+            await slept(ctx, n, 0.02)
+        return ended(ctx, n)
+
+    @app.job(lease=LEASE_SECONDS, attempts=3)
+    async def poison(ctx: Context, n: int) -> None:
+        started(ctx, n)
+        os._exit(13)
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    async def blocking(ctx: Context, n: int, seconds: float) -> int:
+        started(ctx, n)
+        time.sleep(seconds)  # noqa: ASYNC251 - the mistake that this job stands for
+        return ended(ctx, n)
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    def plain(ctx: Context, n: int, seconds: float) -> int | None:
+        started(ctx, n)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if ctx.cancelled:
+                stopped(ctx, n)
+                return None
+            time.sleep(0.02)
+        return ended(ctx, n)
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    async def stubborn(ctx: Context, n: int) -> None:
+        """Will not be stopped."""
+        started(ctx, n)
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                stopped(ctx, n)
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    def hanging(ctx: Context, n: int) -> None:
+        """Never looks up."""
+        started(ctx, n)
+        time.sleep(3600)
+
+    @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
+    async def offloaded(ctx: Context, n: int) -> None:
+        """Is stopped at once, but leaves behind a thread that asyncio and Python wait for at their end."""
+        started(ctx, n)
+        await asyncio.to_thread(time.sleep, 3600)
+
+    return app
+
+
+app = make_app(os.environ.get(URL, "memory://"), Path(os.environ.get(HISTORY, ".")))
+
+
+# -- what the processes do ---------------------------------------------------------------------------------------------
+
+
+def work(poll_seconds: float | None = None, go: str | None = None, **settings: Any) -> None:
+    """A worker. `go`: be ready, and begin when the test says so."""
+    history = History(Path(os.environ[HISTORY]))
+    if go is not None:
+        history.write("ready")
+        while not history.is_released(go):
+            time.sleep(0.001)
+    if poll_seconds is not None:
+        patch_poll(poll_seconds)
+    app.work(**settings)
+
+
+def work_and_wait(job: str, poll_seconds: float) -> None:
+    """A worker, and in the same process some who wait for a job that does not come to its end."""
+    patch_poll(poll_seconds)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(4):
+                group.create_task(app.wait(job))
+            group.create_task(app.run_worker())
+
+    asyncio.run(main())
+
+
+def tick(**settings: Any) -> None:
+    """A worker whose schedule fires every second: cronsim takes seconds as a sixth field in front."""
+
+    @app.cron("* * * * * *", missed="all")
+    @app.job(lease=LEASE_SECONDS)
+    async def ticked(fire_time: str) -> int:
+        return os.getpid()
+
+    app.work(**settings)
+
+
+def submit(batch: int = 1) -> None:
+    """Submit for ever, and write down what was acknowledged."""
+    history = History(Path(os.environ[HISTORY]))
+    jobs = [app.bind("quick", {"n": n}) for n in range(batch)]
+    while True:
+        answers = app.submit_many_sync(jobs)
+        history.write("acknowledged", jobs=[answer.id for answer in answers])
+
+
+def fork() -> None:
+    """Use the app, fork, use it in both processes, and go on in the child when the parent has closed its own."""
+    history = History(Path(os.environ[HISTORY]))
+
+    def submit_and_find(n: int) -> None:
+        answer = app.submit_sync(app.bind("quick", {"n": n}))
+        found = app.sync(app.find(answer.id))
+        history.write("found" if found else "missed", job=answer.id)
+
+    submit_and_find(0)
+    child = os.fork()
+    for n in range(1, 20):
+        submit_and_find(n)
+    if child == 0:
+        history.release("forked")
+        while not history.is_released("closed"):
+            time.sleep(0.001)
+        for n in range(20, 40):
+            submit_and_find(n)
+        os._exit(0)
+    while not history.is_released("forked"):
+        time.sleep(0.001)
+    app.close_sync()
+    history.release("closed")
+    _, status = os.waitpid(child, 0)
+    submit_and_find(40)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+def fork_busy() -> None:
+    """Fork again and again while a thread submits, and submit in each child."""
+    history = History(Path(os.environ[HISTORY]))
+    over = threading.Event()
+
+    def submit(count: int) -> None:
+        for n in range(count):
+            history.write("acknowledged", jobs=[app.submit_sync(app.bind("quick", {"n": n})).id])
+
+    def submit_on() -> None:
+        while not over.is_set():
+            submit(1)
+
+    busy = threading.Thread(target=submit_on)
+    busy.start()
+    children = []
+    for _ in range(8):
+        child = os.fork()
+        if child == 0:
+            submit(5)
+            os._exit(0)
+        children.append(child)
+        time.sleep(0.01)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    over.set()
+    busy.join()
+    sys.exit(max(codes))
+
+
+MODES = {"work": work, "tick": tick, "submit": submit, "fork": fork, "fork_busy": fork_busy}
+MODES["work_and_wait"] = work_and_wait
+
+
+# -- safeguards that a test takes away -----------------------------------------------------------------------------------
+
+
+def patch_poll(seconds: float) -> None:
+    make_worker = app.worker
+
+    def worker(**settings: Any) -> Any:
+        made = make_worker(**settings)
+        made._settings = msgspec.structs.replace(made._settings, poll_seconds=seconds)
+        return made
+
+    app.worker = worker  # type: ignore[method-assign]
+
+
+def patch_busy(seconds: float) -> None:
+    import leaseway.stores.sqlite.connection as connection
+
+    connection.BUSY_SECONDS_MAX = seconds
+
+
+def patch_turn(_: object) -> None:
+    import leaseway.stores.sqlite.connection as connection
+
+    class NoTurn:
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+        def close(self) -> None: ...
+
+    connection.Turn = NoTurn  # type: ignore[assignment,misc]
+
+
+def patch_pages(count: int) -> None:
+    """A file that cannot grow beyond this many pages: a full disk for those who may not mount one."""
+    import leaseway.stores.sqlite.connection as connection
+
+    connect = connection.Connection.connect
+
+    def limited(self: connection.Connection) -> Any:
+        made = connect(self)
+        made.execute(f"PRAGMA max_page_count = {count}")
+        return made
+
+    connection.Connection.connect = limited  # type: ignore[method-assign]
+
+
+REMOVALS = {"busy_seconds": patch_busy, "no_turn": patch_turn, "pages": patch_pages}
+
+
+def main() -> None:
+    for name, value in json.loads(os.environ.get(PATCHES, "{}")).items():
+        REMOVALS[name](value)
+    MODES[sys.argv[1]](**json.loads(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""A disk without room: refuse loudly, write nothing by halves, go on when there is room again."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leaseway import StoreFull
+from tests.faults.harness import Lab, eventually
+
+pytestmark = pytest.mark.slow
+
+ROOM_KB = 1_024
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={ROOM_KB}k", "tmpfs", str(place)], capture_output=True, text=True
+    ) if os.geteuid() == 0 else None
+    if mount is None or mount.returncode:
+        pytest.skip(f"no small file system here: {'not root' if mount is None else mount.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def small_lab(tmp_path: Path, small_disk: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path, small_disk / "work.db")
+    try:
+        yield lab
+        lab.judge()
+    finally:
+        lab.close()
+        for process in lab.processes:
+            print(f"--- process {process.pid} (exit {process.exit_code}) said:\n{process.said()[-4000:]}")
+
+
+def fill(lab: Lab) -> tuple[set[str], StoreFull]:
+    """Submit until the disk is full: what was acknowledged, and the refusal."""
+    acknowledged: set[str] = set()
+    for _ in range(1_000):
+        try:
+            acknowledged.update(lab.submit_each("nap", 10, seconds=0, options={"shard_key": "x" * 200}))
+        except StoreFull as full:
+            return acknowledged, full
+    raise AssertionError("the disk is never full")
+
+
+def test_a_full_disk_refuses_submissions_and_writes_nothing_by_halves(small_lab: Lab) -> None:
+    """The caller must know that the job is not there."""
+    lab = small_lab
+    acknowledged, full = fill(lab)
+    assert "disk is full" in str(full)
+    assert {id_ for (id_,) in lab.rows("SELECT id FROM jobs")} == acknowledged
+    lab.judge()
+
+
+def test_a_worker_on_a_full_disk_goes_on_when_there_is_room_again(small_lab: Lab) -> None:
+    """It cannot claim and cannot settle. It must wait, not die, and lose nothing of what it did."""
+    lab = small_lab
+    ballast = lab.db.parent / "ballast"
+    lab.submit("quick", n=0)
+    worker = lab.worker(concurrency=2)
+    running = lab.submit("held", n=1)
+    lab.await_event("start", job=running)
+    acknowledged = set(lab.submit_each("held", 10))
+    fill_up(ballast)
+    lab.release("1-1")
+    eventually(lambda: len(lab.history("store_unavailable", pid=worker.pid)) >= 3, what="the worker noticed")
+    with pytest.raises(StoreFull):
+        lab.submit_each("quick", 1_000)
+    ballast.unlink()
+    for n in range(10):
+        for fence in range(1, 30):
+            lab.release(f"{n}-{fence}")
+    assert lab.await_finished(running, 30)["stage"] == 3
+    lab.await_all_finished()
+    assert lab.number("SELECT count(*) FROM jobs WHERE stage <> 3") == 0
+    assert acknowledged <= {id_ for (id_,) in lab.rows("SELECT id FROM jobs")}
+    assert worker.stop() == 0
+
+
+def fill_up(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file:
+        for size in (4096, 512, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue

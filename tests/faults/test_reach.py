@@ -1,0 +1,61 @@
+"""What one process does must reach another one soon."""
+
+import time
+
+import pytest
+
+from tests.faults.harness import Lab
+
+pytestmark = pytest.mark.slow
+
+
+def test_cancelling_reaches_a_handler_in_another_process(lab: Lab) -> None:
+    """Somebody presses cancel because it costs money. The promise is about two seconds."""
+    lab.worker()
+    job = lab.submit("held", n=1)
+    lab.await_event("start", job=job)
+    asked = time.monotonic()
+    assert lab.cancel(job) == "requested"
+    told = lab.await_event("stopped", job=job)
+    assert told["told"] is True
+    assert told["at"] - asked < 3
+    row = lab.await_finished(job)
+    assert (row["stage"], row["attempts"]) == (5, 1)
+
+
+def test_an_idle_worker_in_another_process_is_woken_by_a_submission(lab: Lab) -> None:
+    """The poll is thirty seconds away, so it is the wake-up that brings the job."""
+    lab.worker(poll_seconds=30)
+    warm = lab.submit("nap", n=0, seconds=0)
+    lab.await_finished(warm)
+    for n in range(1, 6):
+        time.sleep(0.05)  # let it become idle; a busy worker would prove nothing
+        asked = time.monotonic()
+        job = lab.submit("nap", n=n, seconds=0)
+        start = lab.await_event("start", job=job)
+        assert start["at"] - asked < 1
+        lab.await_finished(job)
+
+
+def test_an_idle_worker_is_woken_when_a_delayed_job_becomes_due(lab: Lab) -> None:
+    """Nobody writes at that moment: the worker must have asked when it will be."""
+    lab.worker(poll_seconds=30)
+    lab.await_finished(lab.submit("nap", n=0, seconds=0))
+    asked = time.monotonic()
+    job = lab.submit("nap", n=1, seconds=0, options={"delay": 0.7})
+    start = lab.await_event("start", job=job)
+    assert 0.6 < start["at"] - asked < 2
+
+
+def test_those_who_wait_for_a_result_do_not_take_the_wake_up_from_the_worker(lab: Lab) -> None:
+    """One hint, several who wait for it in one process: each of them must hear it."""
+    never = lab.submit("quick", n=0, options={"delay": 3600})
+    worker = lab.start("work_and_wait", job=never, poll_seconds=30)
+    lab.await_event("worker_started", pid=worker.pid)
+    for n in range(1, 6):
+        time.sleep(0.05)  # let it become idle; a busy worker would prove nothing
+        asked = time.monotonic()
+        job = lab.submit("nap", n=n, seconds=0)
+        start = lab.await_event("start", job=job, seconds=40)
+        assert start["at"] - asked < 1
+        lab.await_finished(job)
