@@ -3,27 +3,31 @@
 No request over the limit, no cent over the budget, no job lost, no job done twice.
 """
 
-from leaseway.app import App, JobHandle
-from leaseway.domain.errors import (
-    BadValue,
-    KeyConflict,
-    LeaseLost,
-    LeasewayError,
-    NoSuchJob,
-    StoreBusy,
-    StoreFull,
-    StoreRefused,
-    TerminalError,
-    TransientError,
-    UnknownKind,
-    UnknownOutcome,
-    UsageError,
-)
-from leaseway.domain.job import Job, State, Submitted
-from leaseway.domain.outcome import Fail, Snooze
-from leaseway.domain.retry import Backoff
-from leaseway.flows.context import Context
-from leaseway.flows.submit import Bound
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leaseway.app import App, JobHandle
+    from leaseway.domain.errors import (
+        BadValue,
+        KeyConflict,
+        LeaseLost,
+        LeasewayError,
+        NoSuchJob,
+        StoreBusy,
+        StoreFull,
+        StoreRefused,
+        TerminalError,
+        TransientError,
+        UnknownKind,
+        UnknownOutcome,
+        UsageError,
+    )
+    from leaseway.domain.job import Job, State, Submitted
+    from leaseway.domain.outcome import Fail, Snooze
+    from leaseway.domain.retry import Backoff
+    from leaseway.flows.context import Context
+    from leaseway.flows.submit import Bound
 
 __version__ = "0.1.0"
 
@@ -52,3 +56,26 @@ __all__ = [
     "UnknownOutcome",
     "UsageError",
 ]
+
+_HOMES = {
+    "app": ["App", "JobHandle"],
+    "domain.job": ["Job", "State", "Submitted"],
+    "domain.outcome": ["Fail", "Snooze"],
+    "domain.retry": ["Backoff"],
+    "flows.context": ["Context"],
+    "flows.submit": ["Bound"],
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used: the command line starts without them."""
+    if name not in __all__:
+        raise AttributeError(f"module 'leaseway' has no attribute {name!r}")
+    home = import_module(f"leaseway.{_HOME_OF.get(name, 'domain.errors')}")
+    value = globals()[name] = getattr(home, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
