@@ -1,7 +1,7 @@
 """Cron schedules: when they fire, and which missed fires still count."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import takewhile
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -47,7 +47,7 @@ class ScheduleRow(Struct, frozen=True, kw_only=True):
 
 LATE_US_MAX = 60 * SECOND_US
 HOUR_US = 3_600 * SECOND_US
-FOLD_US_MAX = 3 * HOUR_US
+FOLD_MAX = timedelta(hours=3)
 
 
 def check(schedule: Schedule) -> None:
@@ -67,8 +67,10 @@ def check(schedule: Schedule) -> None:
 
 def fires_after(schedule: Schedule, after: Instant) -> Iterator[Instant]:
     """Fire times later than `after`, in the schedule's own time zone, daylight saving included."""
-    # In the hour that is repeated in autumn a local time names two instants: begin before it, and pass over.
-    start = datetime.fromtimestamp(max(after - FOLD_US_MAX, 0) / SECOND_US, UTC).astimezone(ZoneInfo(schedule.tz))
+    start = datetime.fromtimestamp(after / SECOND_US, UTC).astimezone(ZoneInfo(schedule.tz))
+    if start.fold:
+        # In the hour that is repeated in autumn a local time names two instants: begin before it, and pass over.
+        start = (start.astimezone(UTC) - FOLD_MAX).astimezone(start.tzinfo)
     for fire in CronSim(schedule.cron, start):
         instant = int(fire.timestamp()) * SECOND_US
         if instant > after:

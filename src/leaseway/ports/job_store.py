@@ -2,7 +2,8 @@
 
 Promises that hold for every verb:
 - It is atomic: all of it happened, or nothing did.
-- It can be repeated with the same arguments after a lost reply, and gives the first answer.
+- It can be repeated with the same arguments after a lost reply, without a second effect; a submission, a settlement
+  and an exchange marked as a repeat give the first answer.
 - The store's clock decides; callers pass durations.
 - What was acknowledged survives the death of every process.
 - `TransientError`: nothing happened, or (`UnknownOutcome`) nobody knows; the same call may be made again.

@@ -64,15 +64,13 @@ class Transaction:
 
     def submit(self, jobs: Sequence[NewJob], *, conflicts_replay: bool = False) -> list[Submitted]:
         """Keys first: they say which jobs are new. `conflicts_replay`: nobody is there to be told of a conflict."""
-        first = {
-            job.id: known
-            for job in jobs
-            if job.key is not None and (known := self._known(job, conflicts_replay)) is not None
-        }
-        fresh = [job for job in jobs if job.id not in first] if first else jobs
-        if fresh:
-            self._insert(fresh)
-        return [Submitted(answer := first.get(job.id, job.id), answer != job.id) for job in jobs]
+        if all(job.key is None for job in jobs):
+            self._insert(jobs)
+            return [Submitted(job.id) for job in jobs]
+        distinct = {job.id: job for job in jobs}
+        first = {id_: job.key and self._known(job, conflicts_replay) for id_, job in distinct.items()}
+        self._insert([job for id_, job in distinct.items() if not first[id_]])
+        return [Submitted(answer := first[job.id] or job.id, answer != job.id) for job in jobs]
 
     def _known(self, job: NewJob, conflicts_replay: bool) -> JobId | None:
         """The job that stands for this one: itself, sent again, or the first one of its key. None: it is new."""
