@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import os
-import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -23,6 +22,7 @@ from leaseway.flows.submit import Bound, submit, submit_many
 from leaseway.flows.worker import Worked, Worker
 from leaseway.ports.events import Events
 from leaseway.ports.store import Store
+from leaseway.standalone import drained_by_signals, run_to_the_end
 from leaseway.telemetry.log import LogEvents
 from leaseway.wiring import store_at, world_of
 
@@ -50,11 +50,19 @@ class App:
         self.schedules: dict[str, Schedule] = {}
         self._keep_us = duration_us("retention", retention)
         self._key_keep_us = duration_us("key_retention", key_retention)
-        self._events = LogEvents() if events is None else events
-        self._world = world_of(store_at(url), self._events)
+        self.events = LogEvents() if events is None else events
+        self._world = world_of(store_at(url), self.events)
         self._is_open = False
         self._pid = os.getpid()
         self._portal: Portal | None = None
+
+    def move(self, url: str, events: Events | None = None) -> None:
+        """Use another store than the one named first, before it is opened; tell somebody else what happens."""
+        if self._is_open:
+            raise UsageError(f"the app is at work with {self.url}; close it before moving to {url}")
+        self.url = url
+        self.events = events or self.events
+        self._world = world_of(store_at(url), self.events)
 
     # -- declaring --------------------------------------------------------------------------------------------------
 
@@ -186,7 +194,7 @@ class App:
         until_empty: bool = False,
     ) -> Worker:
         """A worker for the jobs of this app; `run_worker` starts it, its `drain` ends it."""
-        served = tuple(queues) if queues is not None else self.queues()
+        served = self.queues() if queues is None else tuple(name_of("queue", queue) for queue in queues)
         settings = WorkerSettings(
             queues=served,
             concurrency=concurrency,
@@ -198,8 +206,11 @@ class App:
         return Worker(self._world, self.kinds, settings, tuple(self.schedules.values()))
 
     def work(self, **settings: Any) -> Worked:
-        """Work until SIGTERM or SIGINT, then drain; a second signal hurries. Blocks; call it from the main thread."""
-        return asyncio.run(self._work(settings))
+        """Work until SIGTERM or SIGINT, then drain; a second signal hurries, a third leaves at once with code 4.
+
+        Blocks; call it from the main thread.
+        """
+        return run_to_the_end(self._work(self.worker(**settings)))
 
     def queues(self) -> tuple[str, ...]:
         """The queues that a worker of this app serves by default."""
@@ -211,7 +222,7 @@ class App:
         """The app's store, opened."""
         if self._pid != os.getpid():
             # Connections do not survive a fork: the child gets its own.
-            self._world = world_of(store_at(self.url), self._events)
+            self._world = world_of(store_at(self.url), self.events)
             self._pid, self._is_open, self._portal = os.getpid(), False, None
         if not self._is_open:
             await self._world.store.open()
@@ -222,7 +233,7 @@ class App:
         if self._is_open:
             self._is_open = False
             await self._world.store.close()
-            self._world = world_of(store_at(self.url), self._events)
+            self._world = world_of(store_at(self.url), self.events)
 
     async def __aenter__(self) -> "App":
         await self.store()
@@ -262,17 +273,12 @@ class App:
             raise UsageError(f"cron {name}: nobody gives the job its argument {required[0]!r}; give it a default")
         self.schedules[name] = schedule
 
-    async def _work(self, settings: dict[str, Any]) -> Worked:
-        worker = self.worker(**settings)
-        loop = asyncio.get_running_loop()
-
-        def on_signal() -> None:
-            worker.drain(0 if worker.is_draining else None)
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
+    async def _work(self, worker: Worker) -> Worked:
         try:
-            return await self.run_worker(worker)
+            await self.store()
+            async with asyncio.timeout(None) as scope:
+                with drained_by_signals(worker, scope):
+                    return await worker.run()
         finally:
             await self.close()
 

@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.faults.jobs_app import HISTORY, PATCHES, URL, make_app
+
 from leaseway import App, Submitted
 from leaseway.domain.ids import JobId
-from tests.faults.jobs_app import HISTORY, PATCHES, URL, make_app
 
 ROOT = Path(__file__).parents[2]
 T = TypeVar("T")
@@ -91,6 +92,11 @@ class Lab:
     def start(self, mode: str = "work", patches: dict[str, object] | None = None, **settings: object) -> Process:
         program = [sys.executable, "-m", "tests.faults.jobs_app", mode, json.dumps(settings)]
         return self.run(program, patches)
+
+    def command(self, *options: str) -> Process:
+        """`leaseway work`, as a supervisor starts it."""
+        program = "import sys; from leaseway.cli.main import main; sys.exit(main())"
+        return self.run([sys.executable, "-c", program, "work", "tests.faults.jobs_app:app", *options])
 
     def run(self, command: list[str], patches: dict[str, object] | None = None) -> Process:
         place = {URL: self.url, HISTORY: str(self.folder), PATCHES: json.dumps(patches or {})}
@@ -202,7 +208,9 @@ class Lab:
         """What must hold whatever happened to the processes."""
         assert self.rows("PRAGMA integrity_check") == [("ok",)]
         assert self.rows(COUNTED) == self.rows(RECOUNTED), "the lanes' counters do not agree with their jobs"
-        stray = self.rows("SELECT id FROM jobs WHERE (stage = 2) <> (token IS NOT NULL) OR (stage > 2) <> (finished_at NOTNULL)")
+        stray = self.rows(
+            "SELECT id FROM jobs WHERE (stage = 2) <> (token IS NOT NULL) OR (stage > 2) <> (finished_at NOTNULL)"
+        )
         assert stray == [], "a lease without an owner, or an end without a time"
 
     def close(self) -> None:
@@ -212,9 +220,23 @@ class Lab:
         self.app.close_sync()
 
 
+@contextmanager
+def judged(lab: Lab) -> Iterator[Lab]:
+    """The laboratory of one test: its store must be sound afterwards, whatever the test was about."""
+    try:
+        yield lab
+    finally:
+        lab.close()
+        for process in lab.processes:
+            if said := process.said():
+                print(f"--- process {process.pid} (exit {process.exit_code}) said:\n{said[-4000:]}")
+    lab.judge()
+
+
 COUNTED = "SELECT id, ready, scheduled, leased, done, failed, cancelled FROM lanes ORDER BY id"
 RECOUNTED = """
-SELECT lanes.id, count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1), count(*) FILTER (WHERE stage = 2),
+SELECT lanes.id,
+       count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1), count(*) FILTER (WHERE stage = 2),
        count(*) FILTER (WHERE stage = 3), count(*) FILTER (WHERE stage = 4), count(*) FILTER (WHERE stage = 5)
   FROM lanes LEFT JOIN jobs ON jobs.lane = lanes.id GROUP BY lanes.id ORDER BY lanes.id
 """

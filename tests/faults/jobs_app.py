@@ -8,9 +8,11 @@ history come from the environment, so that every process of a test finds the sam
 import asyncio
 import json
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,10 @@ def submit(batch: int = 1) -> None:
         history.write("acknowledged", jobs=[answer.id for answer in answers])
 
 
+CHILD_SECONDS_MAX = 30
+"""A forked child that hangs has nobody who would end it: the kernel does."""
+
+
 def fork() -> None:
     """Use the app, fork, use it in both processes, and go on in the child when the parent has closed its own."""
     history = History(Path(os.environ[HISTORY]))
@@ -222,6 +228,7 @@ def fork() -> None:
     for n in range(1, 20):
         submit_and_find(n)
     if child == 0:
+        signal.alarm(CHILD_SECONDS_MAX)
         history.release("forked")
         while not history.is_released("closed"):
             time.sleep(0.001)
@@ -256,6 +263,7 @@ def fork_busy() -> None:
     for _ in range(8):
         child = os.fork()
         if child == 0:
+            signal.alarm(CHILD_SECONDS_MAX)
             submit(5)
             os._exit(0)
         children.append(child)
@@ -266,11 +274,17 @@ def fork_busy() -> None:
     sys.exit(max(codes))
 
 
-MODES = {"work": work, "tick": tick, "submit": submit, "fork": fork, "fork_busy": fork_busy}
-MODES["work_and_wait"] = work_and_wait
+MODES: dict[str, Callable[..., None]] = {
+    "work": work,
+    "work_and_wait": work_and_wait,
+    "tick": tick,
+    "submit": submit,
+    "fork": fork,
+    "fork_busy": fork_busy,
+}
 
 
-# -- safeguards that a test takes away -----------------------------------------------------------------------------------
+# -- safeguards that a test takes away ---------------------------------------------------------------------------------
 
 
 def patch_poll(seconds: float) -> None:
@@ -299,24 +313,10 @@ def patch_turn(_: object) -> None:
         def __exit__(self, *_: object) -> None: ...
         def close(self) -> None: ...
 
-    connection.Turn = NoTurn  # type: ignore[assignment,misc]
+    connection.__dict__["Turn"] = NoTurn
 
 
-def patch_pages(count: int) -> None:
-    """A file that cannot grow beyond this many pages: a full disk for those who may not mount one."""
-    import leaseway.stores.sqlite.connection as connection
-
-    connect = connection.Connection.connect
-
-    def limited(self: connection.Connection) -> Any:
-        made = connect(self)
-        made.execute(f"PRAGMA max_page_count = {count}")
-        return made
-
-    connection.Connection.connect = limited  # type: ignore[method-assign]
-
-
-REMOVALS = {"busy_seconds": patch_busy, "no_turn": patch_turn, "pages": patch_pages}
+REMOVALS = {"busy_seconds": patch_busy, "no_turn": patch_turn}
 
 
 def main() -> None:

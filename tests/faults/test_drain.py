@@ -2,12 +2,10 @@
 
 import random
 import signal
-import sys
 import time
 
 import pytest
-
-from tests.faults.harness import Lab
+from tests.faults.harness import Lab, Process
 
 pytestmark = pytest.mark.slow
 
@@ -63,9 +61,7 @@ def test_what_does_not_finish_within_the_grace_period_is_given_back_uncounted(la
 
 def test_the_command_line_drains_as_well(lab: Lab) -> None:
     """Most workers are started by `leaseway work`, and most of them are stopped by a supervisor."""
-    pytest.importorskip("leaseway.cli.verbs.work")
-    start = "import sys; from leaseway.cli.main import main; sys.exit(main())"
-    worker = lab.run([sys.executable, "-c", start, "work", "tests.faults.jobs_app:app", "--grace", "1"])
+    worker = lab.command("--grace", "1")
     finishing, unfinished = lab.submit("nap", n=1, seconds=0.5), lab.submit("held", n=2)
     for job in (finishing, unfinished):
         lab.await_event("start", job=job)
@@ -116,16 +112,47 @@ def test_draining_at_any_moment_loses_no_job_and_costs_no_attempt(lab: Lab) -> N
 DONE_PARENTS = "SELECT count(*) FROM jobs WHERE kind = 'parent' AND stage = 3"
 
 
-@pytest.mark.parametrize("kind", ["stubborn", "hanging", "offloaded"])
-def test_a_handler_that_refuses_to_stop_does_not_keep_the_process_alive(lab: Lab, kind: str) -> None:
+STUBBORN = ["stubborn", "hanging", "offloaded", "blocking"]
+"""Ignores its cancellation; never looks up from its thread; left a thread behind; blocks the event loop."""
+
+
+@pytest.mark.xfail(
+    strict=True, reason="asyncio.run waits for stubborn tasks and for threads, add_signal_handler for the loop"
+)
+def test_handlers_that_refuse_to_stop_do_not_keep_a_program_alive(lab: Lab) -> None:
     """The supervisor would kill it anyway, a minute later, and the job's lease would have to expire."""
-    worker = lab.worker(grace=0.5)
-    job = lab.submit(kind, n=1)
-    lab.await_event("start", job=job)
-    worker.send(signal.SIGTERM)
-    worker.ended(0.5 + 2 * MARGIN_SECONDS + 3)
-    row = lab.job(job)
-    assert (row["stage"], row["attempts"]) == (0, 0)
+    workers = {kind: lab.start(queues=[kind], grace=0.5) for kind in STUBBORN}
+    still_there = told_to_stop(lab, workers)
+    assert still_there == []
+
+
+def test_handlers_that_refuse_to_stop_do_not_keep_the_command_alive(lab: Lab) -> None:
+    """A blocked loop hears only the third signal; everything else must give way to the first."""
+    workers = {kind: lab.command("--queue", kind, "--grace", "0.5") for kind in STUBBORN}
+    still_there = told_to_stop(lab, workers, hurry=["blocking"])
+    assert still_there == []
+
+
+def told_to_stop(lab: Lab, workers: dict[str, Process], hurry: list[str] | None = None) -> list[str]:
+    """The kinds whose worker did not obey. What they gave back must be uncounted."""
+    jobs = {
+        kind: lab.submit(kind, n=n, options={"queue": kind}, **SECONDS.get(kind, {})) for n, kind in enumerate(workers)
+    }
+    for job in jobs.values():
+        lab.await_event("start", job=job)
+    for kind, worker in workers.items():
+        for _ in range(3 if kind in (hurry or []) else 1):
+            worker.send(signal.SIGTERM)
+            time.sleep(0.1)  # signals that come together count as one
+    until = time.monotonic() + 0.5 + 2 * MARGIN_SECONDS + 3
+    while time.monotonic() < until and any(worker.is_alive for worker in workers.values()):
+        time.sleep(0.05)
+    for kind in ("stubborn", "hanging", "offloaded"):
+        assert (lab.job(jobs[kind])["stage"], lab.job(jobs[kind])["attempts"]) == (0, 0), kind
+    return [kind for kind, worker in workers.items() if worker.is_alive]
+
+
+SECONDS: dict[str, dict[str, object]] = {"blocking": {"seconds": 60}}
 
 
 def test_a_worker_whose_store_is_locked_can_still_be_drained(lab: Lab) -> None:
@@ -137,12 +164,3 @@ def test_a_worker_whose_store_is_locked_can_still_be_drained(lab: Lab) -> None:
         lab.await_event("store_unavailable", pid=worker.pid)
         worker.send(signal.SIGTERM)
         worker.ended(0.5 + 2 * MARGIN_SECONDS + 3)
-
-
-def test_a_worker_with_a_blocked_loop_can_still_be_drained(lab: Lab) -> None:
-    """The signal arrives in a loop that stands still; something else must look at the clock."""
-    worker = lab.worker(grace=0.5)
-    job = lab.submit("blocking", n=1, seconds=20)
-    lab.await_event("start", job=job)
-    worker.send(signal.SIGTERM)
-    worker.ended(0.5 + 2 * MARGIN_SECONDS + 3)

@@ -1,14 +1,16 @@
 """A disk without room: refuse loudly, write nothing by halves, go on when there is room again."""
 
 import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.harness import Lab, eventually, judged
 
 from leaseway import StoreFull
-from tests.faults.harness import Lab, eventually
+from leaseway.stores.sqlite.connection import Connection
 
 pytestmark = pytest.mark.slow
 
@@ -17,27 +19,23 @@ ROOM_KB = 1_024
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, without much room."""
+    if os.geteuid() != 0:
+        pytest.skip("no small disk here: only root may mount one")
     place = tmp_path / "small"
     place.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={ROOM_KB}k", "tmpfs", str(place)], capture_output=True, text=True
-    ) if os.geteuid() == 0 else None
-    if mount is None or mount.returncode:
-        pytest.skip(f"no small file system here: {'not root' if mount is None else mount.stderr.strip()}")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_KB}k", "tmpfs", str(place)]
+    mount = subprocess.run(command, capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(f"no small disk here: {mount.stderr.strip()}")
     yield place
     subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.fixture
 def small_lab(tmp_path: Path, small_disk: Path) -> Iterator[Lab]:
-    lab = Lab(tmp_path, small_disk / "work.db")
-    try:
+    with judged(Lab(tmp_path, small_disk / "work.db")) as lab:
         yield lab
-        lab.judge()
-    finally:
-        lab.close()
-        for process in lab.processes:
-            print(f"--- process {process.pid} (exit {process.exit_code}) said:\n{process.said()[-4000:]}")
 
 
 def fill(lab: Lab) -> tuple[set[str], StoreFull]:
@@ -49,6 +47,26 @@ def fill(lab: Lab) -> tuple[set[str], StoreFull]:
         except StoreFull as full:
             return acknowledged, full
     raise AssertionError("the disk is never full")
+
+
+def test_a_file_that_must_not_grow_refuses_and_stays_whole(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same without a disk of our own: SQLite is told how many pages there are."""
+    connect = Connection.connect
+
+    def connect_small(self: Connection) -> sqlite3.Connection:
+        connection = connect(self)
+        connection.execute("PRAGMA max_page_count = 60")
+        return connection
+
+    monkeypatch.setattr(Connection, "connect", connect_small)
+    acknowledged, full = fill(lab)
+    assert "disk is full" in str(full)
+    assert {id_ for (id_,) in lab.rows("SELECT id FROM jobs")} == acknowledged
+    lab.judge()
+    monkeypatch.undo()
+    lab.app.close_sync()
+    acknowledged.update(lab.submit_each("quick", 100))
+    assert {id_ for (id_,) in lab.rows("SELECT id FROM jobs")} == acknowledged, "there is room again"
 
 
 def test_a_full_disk_refuses_submissions_and_writes_nothing_by_halves(small_lab: Lab) -> None:

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 
 import pytest
-
 from tests.faults.harness import Lab, Process, eventually
 from tests.faults.jobs_app import LEASE_SECONDS
 

@@ -4,9 +4,9 @@ import threading
 import time
 
 import pytest
+from tests.faults.harness import Lab, Process, eventually
 
 from leaseway import StoreBusy
-from tests.faults.harness import Lab, Process, eventually
 
 pytestmark = pytest.mark.slow
 

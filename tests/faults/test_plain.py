@@ -1,7 +1,6 @@
 """Handlers that are plain functions run in threads, which nobody can stop from outside."""
 
 import pytest
-
 from tests.faults.harness import Lab
 from tests.faults.jobs_app import LEASE_SECONDS
 

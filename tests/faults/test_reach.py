@@ -3,7 +3,6 @@
 import time
 
 import pytest
-
 from tests.faults.harness import Lab
 
 pytestmark = pytest.mark.slow

@@ -31,7 +31,7 @@ async def codes(app: App, job: Submitted) -> list[tuple[int, str]]:
 async def eventually(condition: Callable[[], Awaitable[T]], seconds: float = 10) -> T:
     """What the condition answers as soon as it holds."""
     async with asyncio.timeout(seconds):
-        while not (answer := await condition()):
+        while not (answer := await condition()):  # noqa: ASYNC110 - a store has no event for every condition
             await asyncio.sleep(0.005)
     return answer
 

@@ -5,10 +5,10 @@ import threading
 from typing import Any
 
 import pytest
+from tests.flows.seen import eventually, record, worked, working
 
 from leaseway import App, BadValue, Context, LeaseLost, State
 from leaseway.domain.query import JobFilter
-from tests.flows.seen import eventually, record, worked, working
 
 
 async def test_a_job_goes_on_where_its_last_attempt_left_off(app: App) -> None:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.flows.seen import codes, eventually, record, worked, working
 
 from leaseway import App, Backoff, Fail, Snooze, State
 from leaseway.domain.ids import SECOND_US
-from tests.flows.seen import codes, eventually, record, worked, working
 
 
 async def test_a_handler_that_returns_leaves_its_result(app: App) -> None:

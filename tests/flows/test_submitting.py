@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.flows.seen import eventually, record, worked
 
 from leaseway import App, BadValue, KeyConflict, State, UnknownKind, UsageError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.query import JobFilter
-from tests.flows.seen import eventually, record, worked
 
 
 async def test_a_key_that_comes_again_names_the_first_job(app: App) -> None:
@@ -160,7 +160,7 @@ async def test_a_job_by_a_name_that_nobody_registered_is_refused(app: App) -> No
     @app.job
     async def task() -> None: ...
 
-    with pytest.raises(UnknownKind, match="'tusk'.*task"):
+    with pytest.raises(UnknownKind, match=r"'tusk'.*task"):
         app.bind("tusk", {})
 
 
@@ -209,8 +209,12 @@ async def test_first_submissions_at_the_same_time_open_the_store_once(tmp_path: 
     assert len({answer.id for answer in answers}) == 20
     assert [lane.ready for lane in await (await app.store()).lanes()] == [20]
     await app.close()
+    assert open_files(tmp_path) == []
+
+
+def open_files(folder: Path) -> list[str]:
     links = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    assert [link for link in links if link.startswith(str(tmp_path))] == []
+    return [link for link in links if link.startswith(str(folder))]
 
 
 def test_code_without_a_loop_submits_and_waits(tmp_path: Path) -> None:

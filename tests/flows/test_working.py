@@ -5,11 +5,11 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.flows.seen import eventually, record, worked, working
 
 from leaseway import App, BadValue, Context, State, UsageError
 from leaseway.domain.query import JobFilter
 from leaseway.flows.prune import prune
-from tests.flows.seen import eventually, record, worked, working
 
 
 async def test_a_worker_until_empty_ends_when_everything_is_done(app: App) -> None:

@@ -103,6 +103,10 @@ class Worker:
         self._nudge.set()
 
     @property
+    def grace_seconds(self) -> float:
+        return self._settings.grace_seconds
+
+    @property
     def is_draining(self) -> bool:
         return self._stop_at is not None
 

@@ -31,6 +31,7 @@ class Client:
         self._store = FaultyStore(universe, self.process)
         self._universe = universe
         self.is_done = False
+        self.is_replaying = False
 
     async def run(self, intents: Sequence[Intent]) -> None:
         HERE.set(self.process)
@@ -85,9 +86,11 @@ class Client:
         """Give failed jobs a second life, until the world is calm."""
         every = self._universe.swarm.replay_every
         chance = self._universe.streams.of("replay")
+        self.is_replaying = bool(every)
         while every:
             await asyncio.sleep(chance.expovariate(1 / every))
             if self._universe.is_calm:
+                self.is_replaying = False
                 break
             which = JobFilter(states=(State.FAILED, State.CANCELLED), kind=chance.choice(REPLAYED_KINDS))
             await self._insist(partial(self._store.replay, which, REPLAYS_MAX))

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 LATENCY_SECONDS_MAX = 0.15
 STALL_SECONDS_MAX = 6.0
+BURST_SECONDS = 0.3
+BURST_FACTOR = 3.0
 WRITES = frozenset(("submit", "exchange", "renew", "checkpoint", "report", "cancel", "replay", "declare", "fire"))
 RINGING = frozenset(("submit", "cancel", "replay", "fire"))
 
@@ -43,6 +45,7 @@ class Link:
         self._process = process
         self._chance = universe.streams.of(f"link {process.name}")
         self._sql = Statements(universe.sql)
+        self._burst_until = 0.0
         self.store = SqliteStore(
             universe.path, universe.now_us, durable=False, sql=self._sql, random=self._chance.random
         )
@@ -64,18 +67,20 @@ class Link:
         return await reply
 
     def _draw_fault(self, verb: str) -> str:
+        """Faults come in bursts: after one, more of them are likely for a moment."""
         faults, draw = self._universe.faults, self._chance.random()
-        chances = {
-            "busy": faults.busy,
-            "request lost": faults.request_lost,
-            "reply lost": faults.reply_lost,
-            "stalled": faults.stall / 2,
-            "reply stalled": faults.stall / 2,
-            "full": faults.full if verb in WRITES else 0.0,
-        }
-        for fault, share in chances.items():
-            draw -= share
+        is_burst = self._universe.loop.time() < self._burst_until
+        for fault, share in (
+            ("busy", faults.busy),
+            ("request lost", faults.request_lost),
+            ("reply lost", faults.reply_lost),
+            ("stalled", faults.stall / 2),
+            ("reply stalled", faults.stall / 2),
+            ("full", faults.full if verb in WRITES else 0.0),
+        ):
+            draw -= share * BURST_FACTOR if is_burst else share
             if draw < 0:
+                self._burst_until = self._universe.loop.time() + BURST_SECONDS
                 return fault
         return ""
 

@@ -1,5 +1,6 @@
 """Who submits what, and when: the built-in load of a run, drawn from its seed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -11,6 +12,9 @@ from leaseway.simulation.swarm import FAULTY_SECONDS, LEASE_SECONDS, Swarm
 SUBMIT_SECONDS = FAULTY_SECONDS * 0.8
 QUEUES = ("default", "mail")
 TENANTS = ("default", "acme")
+QUICK_SECONDS = (0.0, 0.1, 0.5, LEASE_SECONDS, 2.5 * LEASE_SECONDS)
+QUICK_SECONDS_ALONE = (0.1, 2.5 * LEASE_SECONDS, 3.5 * LEASE_SECONDS)
+"""A worker that is alone, and away for longer than a lease, comes back to jobs that it is still running."""
 
 
 @dataclass(slots=True)
@@ -36,12 +40,13 @@ def intents(number: int, chance: Random, swarm: Swarm) -> list[Intent]:
     intent = Intent(chance.uniform(0, SUBMIT_SECONDS), chance.randrange(swarm.clients))
     if chance.random() < 0.2:
         return keyed(intent, number, chance, swarm)
-    kind, arguments = draw_job(chance)
+    kind = chance.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
+    arguments = draw_arguments(kind, chance, QUICK_SECONDS_ALONE if swarm.workers == 1 else QUICK_SECONDS)
     count = chance.choice((1, 1, 1, 3)) if kind in ("quick", "shaky") else 1
     for each in range(count):
         intent.jobs.append(bound(kind, arguments, **draw_options(chance)))
         intent.labels.append(f"submission {number}.{each}")
-    if kind == "endless" or chance.random() < swarm.cancel:
+    if chance.random() < CANCELLED_ANYWAY.get(kind, swarm.cancel):
         intent.cancel_after = chance.choice((0.0, 0.3, 1.0, 4.0)) * chance.random()
     return [intent]
 
@@ -68,10 +73,8 @@ def draw_options(chance: Random) -> dict[str, Any]:
     return options
 
 
-def draw_job(chance: Random) -> tuple[str, dict[str, Any]]:
-    kind = chance.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
-    return kind, draw_arguments(kind, chance)
-
+CANCELLED_ANYWAY = {"endless": 1.0, "tidy": 0.7}
+"""Kinds whose point is how they stop."""
 
 WEIGHTS = {
     "quick": 6,
@@ -86,12 +89,12 @@ WEIGHTS = {
 }
 
 
-def draw_arguments(kind: str, chance: Random) -> dict[str, Any]:
+def draw_arguments(kind: str, chance: Random, quick_seconds: Sequence[float]) -> dict[str, Any]:
     match kind:
         case "quick":
-            return {"seconds": chance.choice((0.0, 0.1, 0.5, LEASE_SECONDS, 2.5 * LEASE_SECONDS))}
+            return {"seconds": chance.choice(quick_seconds)}
         case "tidy":
-            return {"seconds": chance.uniform(1, 4), "tidy_seconds": chance.choice((0.3, 1.5, 4.0))}
+            return {"seconds": chance.uniform(2, 5), "tidy_seconds": chance.choice((0.3, 1.5, 4.0))}
         case "steps":
             return {"count": chance.randint(3, 8), "seconds": chance.uniform(0.1, 0.6)}
         case "shaky":

@@ -14,6 +14,7 @@ from leaseway.system import base32
 if TYPE_CHECKING:
     from leaseway.flows.worker import Worker
 
+BACKOFF_SECONDS = 4.0
 FAILURES_EXCUSE = 3
 """A worker survives one or two failed calls in the life of a lease; more of them excuse that it lost the lease."""
 
@@ -95,7 +96,8 @@ class Process:
             return False
         if any(begin <= until and end >= since for begin, end in self._troubles):
             return False
-        failures = bisect_left(self._failures, until) - bisect_left(self._failures, since)
+        # Failures from before count too: the pause between two tries grows with each of them.
+        failures = bisect_left(self._failures, until) - bisect_left(self._failures, since - BACKOFF_SECONDS)
         return failures < FAILURES_EXCUSE
 
     def well_since(self, at: float) -> float:

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import TransientError, UnknownOutcome
 from leaseway.domain.exchange import Exchange, Exchanged
-from leaseway.domain.job import NewJob, Settlement, Submitted
-from leaseway.domain.outcome import decide
+from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
+from leaseway.domain.outcome import GivenBack, Outcome, decide
 from leaseway.flows import slots
 from leaseway.flows import submit as submitting
 from leaseway.flows.keep import Keeper
@@ -102,9 +102,9 @@ async def submit_once_more(store: JobStore, jobs: Sequence[NewJob], clock: Clock
         return await store.submit(jobs)
 
 
-def decide_without_giving_back(*args: Any) -> Settlement | None:
-    settlement = decide(*args)
-    return settlement and replace(settlement, gives_back=False)
+def decide_without_giving_back(lease: Lease, outcome: Outcome, *rest: Any) -> Settlement | None:
+    settlement = decide(lease, outcome, *rest)
+    return replace(settlement, gives_back=False) if settlement and isinstance(outcome, GivenBack) else settlement
 
 
 real_settle = Transaction._settle

@@ -127,7 +127,8 @@ class Scenario:
         return last
 
     def _is_over(self) -> bool:
-        return all(client.is_done for client in self._clients) and all(row.is_final for row in self._rows())
+        is_quiet = all(client.is_done and not client.is_replaying for client in self._clients)
+        return is_quiet and all(row.is_final for row in self._rows())
 
     async def _leave(self, last: Process | None) -> None:
         """A worker that shall stop when all is done does so; the others go when they are asked, and hold nothing."""

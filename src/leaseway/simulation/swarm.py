@@ -72,7 +72,7 @@ def draw(seed: int) -> Swarm:
         value = chance.uniform(least, most)
         return value if chance.random() < share else 0.0
 
-    workers = chance.choice((1, 1, 2, 2, 3, 4))
+    workers = chance.choice((1, 1, 2, 3, 4))
     is_alone = workers == 1
     return Swarm(
         faults=Faults(
@@ -86,11 +86,11 @@ def draw(seed: int) -> Swarm:
             hint_wrong=maybe(0.3, 0.05, 0.3),
         ),
         workers=workers,
-        concurrency=chance.randint(2 if is_alone else 1, 4),
+        concurrency=chance.randint(4, 6) if is_alone else chance.randint(1, 4),
         grace_seconds=chance.choice((0.0, 0.5, 10.0)),
         crash_every=maybe(0.5, 2.0, 8.0),
         # A worker that is alone and often paused meets its own expired leases again.
-        pause_every=maybe(0.9, 1.0, 3.0) if is_alone else maybe(0.5, 1.5, 6.0),
+        pause_every=maybe(0.9, 2.5, 6.0) if is_alone else maybe(0.5, 1.5, 6.0),
         drain_every=maybe(0.5, 2.0, 8.0),
         outage_every=maybe(0.2, 4.0, 10.0),
         step_every=maybe(0.2, 4.0, 12.0),

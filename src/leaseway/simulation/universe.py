@@ -15,6 +15,7 @@ from leaseway.simulation.table import Table
 from leaseway.simulation.trace import Trace
 
 START_US = 1_750_000_000 * SECOND_US
+"""15 June 2025, 15:06:40 UTC."""
 
 
 class Universe:

@@ -9,8 +9,6 @@ from typing import Any
 
 from leaseway.app import App
 from leaseway.domain.errors import UsageError
-from leaseway.ports.events import Events
-from leaseway.wiring import store_at, world_of
 
 
 def load_app(name: str) -> App:
@@ -18,14 +16,6 @@ def load_app(name: str) -> App:
     module_name, _, attribute = name.partition(":")
     module = load_module(refuse_path(module_name, name))
     return named_app(module, attribute) if attribute else only_app(module)
-
-
-def place_at(app: App, url: str, events: Events | None = None) -> None:
-    """Let the app use another store than the one it names, and tell somebody else what happens."""
-    if events is not None:
-        app._events = events
-    app.url = url
-    app._world = world_of(store_at(url), app._events)
 
 
 def refuse_path(module: str, name: str) -> str:

@@ -14,8 +14,8 @@ from leaseway.cli.verbs.stores import change, unknown
 from leaseway.cli.verbs.which import Chosen, ids_of
 from leaseway.domain.errors import UsageError
 from leaseway.domain.ids import JobId
-from leaseway.domain.options import duration_us
 from leaseway.domain.query import Cancelling, JobFilter
+from leaseway.domain.times import duration_us
 from leaseway.ports.store import Store
 
 STEP = 500

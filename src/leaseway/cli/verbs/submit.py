@@ -10,7 +10,7 @@ from leaseway.app import App
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.text import say
 from leaseway.cli.settings import Settings
-from leaseway.cli.verbs.apps import load_app, place_at
+from leaseway.cli.verbs.apps import load_app
 from leaseway.cli.verbs.stores import refuse_memory, store_url
 from leaseway.domain.errors import BadValue
 from leaseway.domain.job import Submitted
@@ -37,7 +37,7 @@ def app_at(settings: Settings, name: str) -> App:
     app = load_app(name)
     url = store_url(settings, app.url)
     refuse_memory(url)
-    place_at(app, url)
+    app.move(url)
     return app
 
 

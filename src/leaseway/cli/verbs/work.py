@@ -9,19 +9,15 @@ from leaseway.app import App
 from leaseway.cli.screen.as_json import line
 from leaseway.cli.screen.text import counted, note, say
 from leaseway.cli.settings import Settings
-from leaseway.cli.verbs.apps import load_app, place_at
-from leaseway.cli.verbs.signals import LEASES_LEFT, drained_by_signals
+from leaseway.cli.verbs.apps import load_app
 from leaseway.cli.verbs.stores import store_url
 from leaseway.cli.verbs.work_log import WorkEvents, log_to_stderr
 from leaseway.cli.verbs.work_progress import showing_progress
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.kind import name_of
 from leaseway.flows.worker import Worked, Worker
 from leaseway.ports.read_model import ReadModel
+from leaseway.standalone import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, run_to_the_end
 from leaseway.telemetry.log import LogEvents
-
-STUBBORN_SECONDS = 1.0
-"""How long tasks that a handler left behind may take to notice that it is over."""
 
 
 class Wanted(NamedTuple):
@@ -49,35 +45,13 @@ class Report(NamedTuple):
 def work(settings: Settings, wanted: Wanted) -> int:
     app = load_app(wanted.app)
     # The app's own events get their share, unless they are the log lines that we write anyway.
-    events = WorkEvents(None if isinstance(app._events, LogEvents) else app._events)
-    place_at(app, store_url(settings, app.url), events)
+    events = WorkEvents(None if isinstance(app.events, LogEvents) else app.events)
+    app.move(store_url(settings, app.url), events)
     log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
     settings.runs_handlers = True
     report = run_to_the_end(work_until_stopped(app, wanted, events, show=not (settings.json or wanted.quiet)))
     show_report(settings, report)
     return 0 if report.is_clean else LEASES_LEFT
-
-
-def run_to_the_end(working: Any) -> Report:
-    """Like asyncio.run, but a handler that ignores its cancellation does not keep us."""
-    loop = asyncio.new_event_loop()
-    try:
-        report: Report = loop.run_until_complete(working)
-        return report
-    finally:
-        loop.run_until_complete(end_tasks())
-        if asyncio.all_tasks(loop):
-            loop.set_exception_handler(lambda *_: None)  # it would complain of tasks that we leave on purpose
-        else:
-            loop.close()
-
-
-async def end_tasks() -> None:
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    if left:
-        await asyncio.wait(left, timeout=STUBBORN_SECONDS)
 
 
 async def work_until_stopped(app: App, wanted: Wanted, events: WorkEvents, *, show: bool) -> Report:
@@ -89,7 +63,7 @@ async def work_until_stopped(app: App, wanted: Wanted, events: WorkEvents, *, sh
         # Only an exchange that a broken store never answers lasts so long: those leases expire by themselves.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None) as scope:
-                with drained_by_signals(worker, wanted.grace, scope):
+                with drained_by_signals(worker, scope):
                     async with showing_progress(store, queues, show):
                         worked = await app.run_worker(worker)
         return Report(worked, events.attempts_failed, await dead_letters(store, queues))
@@ -109,7 +83,7 @@ async def dead_letters(store: ReadModel, queues: Sequence[str]) -> int | None:
 def make_worker(app: App, wanted: Wanted) -> Worker:
     return app.worker(
         concurrency=wanted.concurrency,
-        queues=[name_of("--queue", queue) for queue in wanted.queues] or None,
+        queues=wanted.queues or None,
         grace=wanted.grace,
         until_empty=wanted.until_empty,
     )
