@@ -257,9 +257,7 @@ def check_settings(block: Block, place: Workplace) -> None:
 def broken_links(document: str, folder: Path) -> list[str]:
     """The relative links and images of a document that lead to no file."""
     targets = [token.attrGet("href") or token.attrGet("src") for token in tokens(document)]
-    relative = [
-        str(target) for target in targets if target and not re.match(r"[a-z][a-z+.-]*:|#|//", str(target))
-    ]
+    relative = [str(target) for target in targets if target and not re.match(r"[a-z][a-z+.-]*:|#|//", str(target))]
     return [target for target in relative if not (folder / target.partition("#")[0]).exists()]
 
 
@@ -354,9 +352,7 @@ def test_a_block_in_a_list_is_found_with_its_line(tmp_path: Path) -> None:
         execute("1. First:\n\n   ```python\n   assert False\n   ```\n", tmp_path)
 
 
-def test_settings_of_our_terminal_do_not_reach_a_document(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_our_terminal_do_not_reach_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A document that works only with our store setting does not work for its readers."""
     monkeypatch.setenv("LEASEWAY_STORE", "memory://")
     execute(fenced(("console", '$ echo "[$LEASEWAY_STORE]"\n[]')), tmp_path)

@@ -221,13 +221,21 @@ class App:
     async def store(self) -> Store:
         """The app's store, opened."""
         if self._pid != os.getpid():
-            # Connections do not survive a fork: the child gets its own.
-            self._world = world_of(store_at(self.url), self.events)
-            self._pid, self._is_open, self._portal = os.getpid(), False, None
+            self._start_anew_after_fork()
         if not self._is_open:
             await self._world.store.open()
             self._is_open = True
         return self._world.store
+
+    def _start_anew_after_fork(self) -> None:
+        if self._is_open:
+            # SQLite remembers its locks in memory, which a fork copies; the kernel's locks it does not.
+            raise UsageError(
+                "the store was opened before this process was forked from another, and cannot be used in both; "
+                "fork first, or start processes by spawning them"
+            )
+        self._world = world_of(store_at(self.url), self.events)
+        self._pid, self._portal = os.getpid(), None
 
     async def close(self) -> None:
         if self._is_open:

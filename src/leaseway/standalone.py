@@ -6,6 +6,7 @@ SIGTERM and SIGINT: the first drains, the second hurries, the third leaves.
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -30,6 +31,12 @@ def drained_by_signals(worker: Worker, scope: asyncio.Timeout) -> Iterator[None]
     # Not loop.add_signal_handler: while a handler blocks the loop, nobody would hear the third signal.
     loop = asyncio.get_running_loop()
     received = 0
+    is_over = threading.Event()
+
+    def insist(seconds: float) -> None:
+        """A handler may block the loop, so that nobody hears what is said there."""
+        if not is_over.wait(seconds):
+            os._exit(LEASES_LEFT)
 
     def drain(grace: float) -> None:
         worker.drain(grace)
@@ -40,12 +47,16 @@ def drained_by_signals(worker: Worker, scope: asyncio.Timeout) -> Iterator[None]
         received += 1
         if received > 2:
             os._exit(LEASES_LEFT)
+        if received == 1:
+            patience = worker.grace_seconds + PATIENCE_SECONDS
+            threading.Thread(target=insist, args=[patience], name="leaseway-insist", daemon=True).start()
         loop.call_soon_threadsafe(drain, worker.grace_seconds if received == 1 else 0.0)
 
     before = {number: signal.signal(number, on_signal) for number in SIGNALS}
     try:
         yield
     finally:
+        is_over.set()
         for number, handler in before.items():
             signal.signal(number, handler)
 

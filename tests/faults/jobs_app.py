@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from leaseway import App, Context
+from leaseway import App, Context, UsageError
 
 URL = "FAULTS_URL"
 HISTORY = "FAULTS_HISTORY"
@@ -214,64 +213,28 @@ CHILD_SECONDS_MAX = 30
 """A forked child that hangs has nobody who would end it: the kernel does."""
 
 
-def fork() -> None:
-    """Use the app, fork, use it in both processes, and go on in the child when the parent has closed its own."""
+def fork(used_before: bool) -> None:
+    """Fork, and submit in both processes; the parent may have used the app before."""
     history = History(Path(os.environ[HISTORY]))
-
-    def submit_and_find(n: int) -> None:
-        answer = app.submit_sync(app.bind("quick", {"n": n}))
-        found = app.sync(app.find(answer.id))
-        history.write("found" if found else "missed", job=answer.id)
-
-    submit_and_find(0)
-    child = os.fork()
-    for n in range(1, 20):
-        submit_and_find(n)
-    if child == 0:
-        signal.alarm(CHILD_SECONDS_MAX)
-        history.release("forked")
-        while not history.is_released("closed"):
-            time.sleep(0.001)
-        for n in range(20, 40):
-            submit_and_find(n)
-        os._exit(0)
-    while not history.is_released("forked"):
-        time.sleep(0.001)
-    app.close_sync()
-    history.release("closed")
-    _, status = os.waitpid(child, 0)
-    submit_and_find(40)
-    sys.exit(os.waitstatus_to_exitcode(status))
-
-
-def fork_busy() -> None:
-    """Fork again and again while a thread submits, and submit in each child."""
-    history = History(Path(os.environ[HISTORY]))
-    over = threading.Event()
 
     def submit(count: int) -> None:
         for n in range(count):
             history.write("acknowledged", jobs=[app.submit_sync(app.bind("quick", {"n": n})).id])
 
-    def submit_on() -> None:
-        while not over.is_set():
-            submit(1)
-
-    busy = threading.Thread(target=submit_on)
-    busy.start()
-    children = []
-    for _ in range(8):
-        child = os.fork()
-        if child == 0:
-            signal.alarm(CHILD_SECONDS_MAX)
-            submit(5)
-            os._exit(0)
-        children.append(child)
-        time.sleep(0.01)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    over.set()
-    busy.join()
-    sys.exit(max(codes))
+    if used_before:
+        submit(5)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(CHILD_SECONDS_MAX)
+        try:
+            submit(20)
+        except UsageError as error:
+            history.write("refused", message=str(error))
+        os._exit(0)
+    submit(20)
+    _, status = os.waitpid(child, 0)
+    submit(5)
+    sys.exit(os.waitstatus_to_exitcode(status))
 
 
 MODES: dict[str, Callable[..., None]] = {
@@ -280,7 +243,6 @@ MODES: dict[str, Callable[..., None]] = {
     "tick": tick,
     "submit": submit,
     "fork": fork,
-    "fork_busy": fork_busy,
 }
 
 

@@ -6,13 +6,17 @@ get this far: a lease is first renewed after a third of its length.
 """
 
 import asyncio
+import contextlib
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.exchange import Held
-from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.exchange import Exchange, Held
+from leaseway.domain.ids import SECOND_US, JobId, WorkerId
+from leaseway.domain.job import Settlement, State
 from leaseway.flows.running import Running, Stop
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
@@ -22,16 +26,25 @@ RENEW_AFTER = 1 / 3
 """The age, as a share of its length, at which a lease is renewed."""
 SAFE_UNTIL = 0.9
 """The age at which a lease that could not be renewed counts as lost: before the store thinks so."""
+CLEAR_AFTER = 0.6
+"""The age at which a job that waits on the shelf is given back from here: its loop should have done so long ago."""
 BATCH_MAX = 1_000
 
 Tell = Callable[[Running, Stop], None]
 
 
+class Slots(Protocol):
+    running: dict[JobId, Running]
+    shelf: deque[Running]
+
+
 class Keeper:
     """Looks at the running jobs, renews what grows old, tells what is lost or to be cancelled."""
 
-    def __init__(self, running: dict[JobId, Running], store: JobStore, clock: Clock, tell: Tell) -> None:
-        self._running = running
+    def __init__(self, worker: WorkerId, slots: Slots, store: JobStore, clock: Clock, tell: Tell) -> None:
+        self._worker = worker
+        self._running = slots.running
+        self._shelf = slots.shelf
         self._store = store
         self._clock = clock
         self._tell = tell
@@ -44,6 +57,7 @@ class Keeper:
     async def look(self) -> None:
         """One look at all that runs; a bounded number of renewals."""
         now = self._clock.monotonic()
+        await self._clear_shelf(now)
         # A copy is made in one step, so the worker may change the original meanwhile.
         running = self._running.copy().values()
         # A handler that was told to stop may need a while for it, and the job is still ours until it has.
@@ -56,6 +70,29 @@ class Keeper:
         except (LeasewayError, TimeoutError):
             pass  # the next look tries again, as long as the lease lasts
         self._give_up(old)
+
+    async def _clear_shelf(self, now: float) -> None:
+        """A loop that stands still cannot give back what it did not start. Its jobs must not pay for that."""
+        stale = self._taken_from_shelf(now)
+        if not stale:
+            return
+        try:
+            async with asyncio.timeout(shortest(stale)):
+                await self._store.exchange(Exchange(self._worker, tuple(map(given_back, stale))))
+        except (LeasewayError, TimeoutError):
+            self._shelf.extendleft(reversed(stale))
+
+    def _taken_from_shelf(self, now: float) -> list[Running]:
+        """Whoever takes a lease from the shelf owns it: the loop may do so at the same time."""
+        taken: list[Running] = []
+        with contextlib.suppress(IndexError):  # it is empty
+            while len(taken) < BATCH_MAX:
+                first = self._shelf.popleft()
+                if age(first, now) < CLEAR_AFTER:
+                    self._shelf.appendleft(first)
+                    break
+                taken.append(first)
+        return taken
 
     async def _renew(self, old: list[Running], sent_at: float) -> None:
         held = [Held(each.lease.id, each.lease.token, each.lease.lease_us) for each in old]
@@ -74,6 +111,10 @@ class Keeper:
         for each in old:
             if age(each, now) >= SAFE_UNTIL:
                 self._tell(each, Stop.LOST)
+
+
+def given_back(running: Running) -> Settlement:
+    return Settlement(id=running.lease.id, token=running.lease.token, state=State.PENDING, gives_back=True)
 
 
 def age(running: Running, now: float) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from leaseway.domain.ids import JobId
-from leaseway.domain.job import Lease, Settlement
+from leaseway.domain.job import Lease, Settlement, State
 from leaseway.domain.kind import Defaults, Kind
 from leaseway.domain.options import LEASE_SECONDS_MIN
 from leaseway.domain.outcome import Failed, GivenBack, Outcome, decide
@@ -60,8 +60,7 @@ class Slots:
 
     def fill(self) -> None:
         now = self._world.clock.monotonic()
-        while self.shelf and self.free:
-            running = self.shelf.popleft()
+        while self.free and (running := self._next()) is not None:
             if age(running, now) < SAFE_UNTIL:
                 self._start(running)
             else:
@@ -71,19 +70,27 @@ class Slots:
     def return_stale(self) -> None:
         """What still waits for a slot after a good part of its lease belongs to somebody faster."""
         now = self._world.clock.monotonic()
-        if self.shelf and now - self.shelf[0].renewed_at >= STALE_SHARE * LEASE_SECONDS_MIN:
-            waiting = list(self.shelf)
-            self.shelf.clear()
-            for each in waiting:
-                if age(each, now) < STALE_SHARE:
-                    self.shelf.append(each)
-                else:
-                    self._settle(each, GivenBack())
+        if not self.shelf or now - self.shelf[0].renewed_at < STALE_SHARE * LEASE_SECONDS_MIN:
+            return
+        fresh: list[Running] = []
+        while (waiting := self._next()) is not None:
+            if age(waiting, now) < STALE_SHARE:
+                fresh.append(waiting)
+            else:
+                self._settle(waiting, GivenBack())
+        self.shelf.extend(fresh)
 
     def clear_shelf(self) -> None:
         """Give back everything that has not started."""
-        while self.shelf:
-            self._settle(self.shelf.popleft(), GivenBack())
+        while (waiting := self._next()) is not None:
+            self._settle(waiting, GivenBack())
+
+    def _next(self) -> Running | None:
+        """The first of the shelf. Whoever takes it owns it: the keeper may take from the other side of the loop."""
+        try:
+            return self.shelf.popleft()
+        except IndexError:
+            return None
 
     def cancel(self, job: JobId) -> None:
         if job in self.running:
@@ -153,17 +160,17 @@ class Slots:
         kind = self._kinds.get(lease.kind)
         backoff = (UNKNOWN_KIND if kind is None else kind.defaults).backoff
         settlement = decide(lease, outcome, backoff, self._world.chance.random())
-        self.finished += 1
-        self.given_back += type(outcome) is GivenBack
-        if type(outcome) is Failed:
-            facts = {
-                "job": lease.id,
-                "kind": lease.kind,
-                "attempt": lease.attempts,
-                "code": outcome.failure.code,
-            }
-            self._world.events.emit("attempt_failed", **facts)
+        if type(outcome) is GivenBack:
+            self.given_back += 1
+        else:
+            self.finished += 1
         if settlement is not None:
             if running.progress_is_new:
                 settlement = msgspec.structs.replace(settlement, progress=running.progress)
             self._post(settlement)
+            if type(outcome) is Failed:
+                self._tell_of_failure(lease, outcome.failure.code, settlement.state)
+
+    def _tell_of_failure(self, lease: Lease, code: str, state: State) -> None:
+        facts = {"job": lease.id, "kind": lease.kind, "attempt": lease.attempts, "code": code, "state": state.value}
+        self._world.events.emit("attempt_failed", **facts)

@@ -16,7 +16,7 @@ from leaseway.domain.exchange import Exchange, Exchanged, Report, Wants
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Settlement
 from leaseway.domain.kind import Kind
-from leaseway.domain.pace import WorkerSettings, jittered, prefetch, retry_seconds, smoothed
+from leaseway.domain.pace import PREFETCH_SECONDS, WorkerSettings, jittered, prefetch, retry_seconds, smoothed
 from leaseway.domain.schedule import Schedule
 from leaseway.flows.cron import keep_firing
 from leaseway.flows.keep import Keeper, in_thread
@@ -72,7 +72,7 @@ class Worker:
         self._is_leaving = False
         self._is_clean = True
         self._rate = 0.0
-        self._exchanged_at = world.clock.monotonic()
+        self._exchanged_at = self._measured_at = world.clock.monotonic()
         self._settled = self._refused = 0
 
     # -- the life of a worker ---------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Worker:
         def tell(running: Running, why: Stop) -> None:
             loop.call_soon_threadsafe(self._slots.halt, running, why)
 
-        keeper = Keeper(self._slots.running, self._world.store, self._world.clock, tell)
+        keeper = Keeper(self.id, self._slots, self._world.store, self._world.clock, tell)
         try:
             async with self._keeping(keeper):
                 await self._live()
@@ -192,22 +192,25 @@ class Worker:
 
     def _due_exchange(self) -> Exchange | None:
         """The next exchange, if there is reason for one now."""
-        wanted = self._wanted()
-        wants_work = wanted > 0 and self._may_find_work
+        room = self._room()
+        wants_work = self._may_find_work and self._is_worth_asking(room)
         must_settle = self._outbox.is_due(is_quiet=self._slots.is_quiet)
         must_ask = bool(self._slots.running) and self._since_exchange() >= PULSE_SECONDS
         if not (wants_work or must_settle or must_ask):
             return None
-        wants = Wants(self._settings.queues, wanted, self._world.ids.token()) if wanted > 0 else None
+        wants = Wants(self._settings.queues, room, self._world.ids.token()) if room > 0 else None
         return Exchange(self.id, self._outbox.take(), wants)
 
-    def _wanted(self) -> int:
-        """Free slots and a moment's work beyond them, once a good part of it is missing."""
+    def _room(self) -> int:
+        """Free slots, and a moment's work beyond them."""
         if self.is_draining:
             return 0
-        ahead = prefetch(self._rate)
-        room = self._slots.free + ahead - len(self._slots.shelf)
-        return room if not self._slots.shelf or room >= (self._settings.concurrency + ahead) / 2 else 0
+        return max(self._slots.free + prefetch(self._rate) - len(self._slots.shelf), 0)
+
+    def _is_worth_asking(self, room: int) -> bool:
+        """A whole exchange for a little room pays only when nothing else is left to start."""
+        most = self._settings.concurrency + prefetch(self._rate)
+        return room > 0 and (not self._slots.shelf or room >= most / 2)
 
     def _since_exchange(self) -> float:
         return self._world.clock.monotonic() - self._exchanged_at
@@ -254,9 +257,12 @@ class Worker:
 
     def _measure(self) -> None:
         """How fast jobs finish decides how many are leased ahead."""
-        self._rate = smoothed(self._rate, self._slots.finished / max(self._since_exchange(), 1e-4))
-        self._slots.finished = 0
-        self._exchanged_at = self._world.clock.monotonic()
+        self._exchanged_at = now = self._world.clock.monotonic()
+        elapsed = now - self._measured_at
+        if elapsed >= PREFETCH_SECONDS:  # a shorter look would take a few jobs that end together for a flood
+            self._rate = smoothed(self._rate, self._slots.finished / elapsed)
+            self._slots.finished = 0
+            self._measured_at = now
 
     def _post(self, settlement: Settlement) -> None:
         was_empty = not self._outbox

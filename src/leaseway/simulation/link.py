@@ -25,6 +25,8 @@ STALL_SECONDS_MAX = 6.0
 BURST_SECONDS = 0.3
 BURST_FACTOR = 3.0
 WRITES = frozenset(("submit", "exchange", "renew", "checkpoint", "report", "cancel", "replay", "declare", "fire"))
+KEEPING = frozenset(("exchange", "renew"))
+"""Calls on which a lease may depend: their troubles excuse that it was lost."""
 RINGING = frozenset(("submit", "cancel", "replay", "fire"))
 
 
@@ -47,7 +49,7 @@ class Link:
         self._sql = Statements(universe.sql)
         self._burst_until = 0.0
         self.store = SqliteStore(
-            universe.path, universe.now_us, durable=False, sql=self._sql, random=self._chance.random
+            universe.path, universe.now_us, durable=False, inline=True, sql=self._sql, random=self._chance.random
         )
 
     def open(self) -> None:
@@ -63,7 +65,7 @@ class Link:
         if not self._process.is_dead:
             self._universe.judge.sent(self._process, verb, args[0] if args else None)
             call = Call(verb, partial(step, *args, **kwargs), args, reply, self._draw_fault(verb))
-            self._later(self._way_seconds(call.fault == "stalled"), self._arrive, call)
+            self._later(self._way_seconds(call, "stalled"), self._arrive, call)
         return await reply
 
     def _draw_fault(self, verb: str) -> str:
@@ -84,10 +86,12 @@ class Link:
                 return fault
         return ""
 
-    def _way_seconds(self, is_stalled: bool) -> float:
-        if is_stalled:
+    def _way_seconds(self, call: Call, stall: str) -> float:
+        """How long one way takes; `stall` is the fault that makes it long."""
+        if call.fault == stall:
             seconds = self._chance.uniform(0.3, STALL_SECONDS_MAX)
-            self._process.suffer(seconds)
+            if call.verb in KEEPING:
+                self._process.suffer(seconds)
             self._universe.books.reach("a call stalled")
             return seconds
         mean = self._universe.faults.latency_seconds
@@ -164,14 +168,15 @@ class Link:
         if call.fault == "reply lost":
             self._fail(call, UnknownOutcome("the reply was lost"), "a reply was lost")
         else:
-            seconds = self._way_seconds(call.fault == "reply stalled")
+            seconds = self._way_seconds(call, "reply stalled")
             self._later(seconds, self._deliver, call.reply, answer)
 
     def _fail(self, call: Call, error: Exception, what: str) -> None:
         self._universe.books.reach(what)
         self._universe.note(self._process.name, f"{call.verb}: {what}")
-        self._process.fail()
-        self._later(self._way_seconds(False), self._deliver, call.reply, error)
+        if call.verb in KEEPING:
+            self._process.fail(call.verb)
+        self._later(self._way_seconds(call, "reply stalled"), self._deliver, call.reply, error)
 
     def _deliver(self, reply: asyncio.Future[Any], answer: Any) -> None:
         self._process.loop.call_soon_threadsafe(end, reply, answer)

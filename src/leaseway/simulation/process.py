@@ -38,7 +38,7 @@ class Process:
         self.is_dead = False
         self.has_left = False
         self._troubles: list[tuple[float, float]] = []
-        self._failures: list[float] = []
+        self._failures: dict[str, list[float]] = {"exchange": [], "renew": []}
         self._when_thawed: list[Callable[[], object]] = []
         self.on_end: Callable[[Process], None] = ignore
         """Told once when it has crashed or left."""
@@ -86,9 +86,9 @@ class Process:
         now = self.loop.time()
         self._troubles.append((now, now + seconds))
 
-    def fail(self) -> None:
-        """Remember a failed call of the store."""
-        self._failures.append(self.loop.time())
+    def fail(self, verb: str) -> None:
+        """Remember a failed exchange or renewal."""
+        self._failures[verb].append(self.loop.time())
 
     def was_well(self, since: float, until: float) -> bool:
         """Nothing happened to it that could excuse a lost lease."""
@@ -97,8 +97,11 @@ class Process:
         if any(begin <= until and end >= since for begin, end in self._troubles):
             return False
         # Failures from before count too: the pause between two tries grows with each of them.
-        failures = bisect_left(self._failures, until) - bisect_left(self._failures, since - BACKOFF_SECONDS)
-        return failures < FAILURES_EXCUSE
+        since -= BACKOFF_SECONDS
+        return all(
+            bisect_left(failures, until) - bisect_left(failures, since) < FAILURES_EXCUSE
+            for failures in self._failures.values()
+        )
 
     def well_since(self, at: float) -> float:
         """The end of its last trouble."""

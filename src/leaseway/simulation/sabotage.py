@@ -159,7 +159,10 @@ def keep_the_half(connection: Any) -> None:
 SABOTAGES: dict[str, Sabotage] = {
     "settle_any_token": Sabotage(
         removes="settling compares the token, not the state",
-        sql=(("settle", "jobs.token = settled.token", "jobs.stage = 2"),),
+        sql=(
+            ("settle", "jobs.token = settled.token", "jobs.stage = 2"),
+            ("settle_done", "jobs.token = :token", "jobs.stage = 2"),
+        ),
     ),
     "renew_any_token": Sabotage(
         removes="renewing compares the token",

@@ -220,7 +220,7 @@ def database() -> Iterator[str]:
 @cache
 def empty_database() -> bytes:
     async def make(path: Path) -> None:
-        store = SqliteStore(str(path), lambda: START_US, durable=False)
+        store = SqliteStore(str(path), lambda: START_US, durable=False, inline=True)
         await store.open()
         await store.close()
 

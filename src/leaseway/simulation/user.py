@@ -79,7 +79,7 @@ def queues_of(plan: list[Intent], kinds: Mapping[str, Kind]) -> tuple[str, ...]:
 
 def read(path: str) -> list[Job]:
     async def look() -> list[Job]:
-        store = SqliteStore(path, lambda: START_US, durable=False)
+        store = SqliteStore(path, lambda: START_US, durable=False, inline=True)
         await store.open()
         found = await store.jobs(JobFilter(), limit=1_000)
         await store.close()

@@ -1,16 +1,14 @@
 """One thread that writes and one that reads; transactions; what SQLite's errors mean to us.
 
 sqlite3 waits while it works, so it works in threads. There is one writer per process, because SQLite has one writer
-per file; readers never wait for it (WAL).
+per file; readers never wait for it (WAL). Writes that wait at the same time are committed together.
 """
 
-import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from leaseway.domain.errors import (
     LeasewayError,
@@ -21,6 +19,7 @@ from leaseway.domain.errors import (
     TransientError,
     UnknownOutcome,
 )
+from leaseway.stores.sqlite.threads import Answer, CallThread, Serve
 from leaseway.stores.sqlite.turn import Turn
 
 T = TypeVar("T")
@@ -31,32 +30,38 @@ BUSY_STEP_SECONDS = 0.0005
 
 
 class Connection:
-    def __init__(self, path: str, random: Callable[[], float], *, durable: bool = True) -> None:
+    def __init__(self, path: str, random: Callable[[], float], *, durable: bool = True, inline: bool = False) -> None:
         self.path = path
         self._random = random
         self._durable = durable
+        self._inline = inline
+        """Without threads: for a simulation, whose time has none."""
         self._turn: Turn | None = None
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        self._write_thread = ThreadPoolExecutor(1, "leaseway-write")
-        self._read_thread = ThreadPoolExecutor(1, "leaseway-read")
+        self._write_thread: CallThread | None = None
+        self._read_thread: CallThread | None = None
 
     async def open(self) -> None:
-        await self._in(self._write_thread, self._open)
+        if not self._inline and self._write_thread is None:
+            self._write_thread = CallThread("leaseway-write", self._write_all)
+            self._read_thread = CallThread("leaseway-read", self._read_all)
+        await self.write(lambda connection: None)
 
     async def write(self, work: Work[T]) -> T:
-        """Run `work` in one write transaction: all of it, or nothing."""
-        return await self._in(self._write_thread, self._transact, work)
+        """Run `work` in one write transaction: all of it, or nothing. If it fails in company, it is run again alone."""
+        return await self._ask(self._write_thread, self._write_all, work)
 
     async def read(self, work: Work[T]) -> T:
         """Run `work` on a snapshot that no writer disturbs."""
-        return await self._in(self._read_thread, self._look, work)
+        return await self._ask(self._read_thread, self._read_all, work)
 
     async def close(self) -> None:
-        await self._in(self._read_thread, self._close_reader)
-        await self._in(self._write_thread, self._close_writer)
-        self._write_thread.shutdown(wait=False)
-        self._read_thread.shutdown(wait=False)
+        for thread in (self._read_thread, self._write_thread):
+            if thread is not None:
+                await thread.stop()
+        self._write_thread = self._read_thread = None
+        self._close()
 
     def connect(self) -> sqlite3.Connection:
         """A connection with the settings that the promises need."""
@@ -72,55 +77,72 @@ class Connection:
             raise
         return connection
 
-    async def _in(self, thread: ThreadPoolExecutor, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
+    async def _ask(self, thread: CallThread | None, serve: Serve, work: Work[T]) -> T:
+        if thread is not None:
+            served: T = await thread.call(work)
+            return served
+        if not self._inline:
+            raise TerminalError(f"{self.path}: the store is not open")
+        ((answer, error),) = serve([work])
+        if error is not None:
+            raise error
+        return cast(T, answer)
 
-    def _open(self) -> None:
-        if self._writer is not None:
-            return  # two callers came first, and the other one was first
-        refuse_impossible(Path(self.path))
+    def _write_all(self, works: Sequence[Work[Any]]) -> list[Answer]:
+        """All in one transaction, with one wait for the disk. If one of them fails, each in its own."""
         try:
+            return [(answer, None) for answer in self._transact(works)]
+        except Exception as error:  # noqa: BLE001 - it travels to whoever waits for it
+            if len(works) == 1:
+                return [(None, error)]
+        return [answer for work in works for answer in self._write_all([work])]
+
+    def _read_all(self, works: Sequence[Work[Any]]) -> list[Answer]:
+        return [self._look(work) for work in works]
+
+    def _transact(self, works: Sequence[Work[Any]]) -> list[Any]:
+        try:
+            writer, turn = self._opened()
+            with turn:
+                retry_while_busy(lambda: writer.execute("BEGIN IMMEDIATE"), self._random)
+            return finished(writer, works)
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+
+    def _opened(self) -> tuple[sqlite3.Connection, Turn]:
+        if self._writer is None or self._turn is None:
+            refuse_impossible(Path(self.path))
             # Somebody else may be creating the file, repairing it or leaving it: for a moment it is his alone.
             writer = retry_while_busy(self.connect, self._random)
-            retry_while_busy(lambda: writer.execute("PRAGMA journal_mode = WAL"), self._random)
-        except sqlite3.Error as error:
-            raise translated(error, self.path) from error
-        self._writer, self._turn = writer, Turn(self.path, self._random)
+            try:
+                retry_while_busy(lambda: writer.execute("PRAGMA journal_mode = WAL"), self._random)
+            except sqlite3.Error:
+                writer.close()
+                raise
+            self._writer, self._turn = writer, Turn(self.path, self._random)
+        return self._writer, self._turn
 
-    def _transact(self, work: Work[T]) -> T:
-        assert self._writer is not None, "the store is not open"
-        assert self._turn is not None
-        try:
-            with self._turn:
-                retry_while_busy(lambda: self._writer and self._writer.execute("BEGIN IMMEDIATE"), self._random)
-            return finished(self._writer, work)
-        except sqlite3.Error as error:
-            raise translated(error, self.path) from error
-
-    def _look(self, work: Work[T]) -> T:
-        def look() -> T:
+    def _look(self, work: Work[Any]) -> Answer:
+        def look() -> Any:
             if self._reader is None:
                 self._reader = self.connect()
                 self._reader.execute("PRAGMA query_only = 1")
             return work(self._reader)
 
         try:
-            return retry_while_busy(look, self._random)
+            return retry_while_busy(look, self._random), None
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            return None, translated(error, self.path)
+        except Exception as error:  # noqa: BLE001 - it travels to whoever waits for it
+            return None, error
 
-    def _close_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-
-    def _close_writer(self) -> None:
+    def _close(self) -> None:
+        for connection in (self._reader, self._writer):
+            if connection is not None:
+                connection.close()
         if self._turn is not None:
             self._turn.close()
-            self._turn = None
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._reader = self._writer = self._turn = None
 
 
 def refuse_impossible(path: Path) -> None:
@@ -146,10 +168,10 @@ def retry_while_busy(step: Callable[[], T], random: Callable[[], float]) -> T:
         time.sleep(BUSY_STEP_SECONDS * (0.5 + random()))
 
 
-def finished(connection: sqlite3.Connection, work: Work[T]) -> T:
-    """The work and its COMMIT, or neither."""
+def finished(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
+    """All the works and their COMMIT, or nothing."""
     try:
-        answer = work(connection)
+        answers = [work(connection) for work in works]
     except BaseException:
         roll_back(connection)
         raise
@@ -160,7 +182,7 @@ def finished(connection: sqlite3.Connection, work: Work[T]) -> T:
         if error.sqlite_errorname.startswith("SQLITE_IOERR"):
             raise UnknownOutcome(f"the disk failed while committing ({error}); the call may be repeated") from error
         raise
-    return answer
+    return answers
 
 
 def roll_back(connection: sqlite3.Connection) -> None:

@@ -38,6 +38,11 @@ def alike(job: NewJob) -> Alike:
     # fmt: on
 
 
+def is_plainly_done(settlement: Settlement) -> bool:
+    """With a result and nothing else to write."""
+    return settlement.state is State.DONE and settlement.failure is None and settlement.progress is None
+
+
 def settlement_row(settlement: Settlement, now: Instant) -> Row:
     """In the order of settle.sql."""
     if settlement.state is State.PENDING:

@@ -34,13 +34,14 @@ class SqliteStore:
         now_us: Callable[[], Instant],
         *,
         durable: bool = True,
+        inline: bool = False,
         sql: Mapping[str, str] | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
         self.path = path
         self._now_us = now_us
         self._sql = statements() if sql is None else sql
-        self._connection = Connection(path, random, durable=durable)
+        self._connection = Connection(path, random, durable=durable, inline=inline)
         self._bell = Bell()
         self._wakeups = FileWakeups(self._bell, self._connection.connect)
 

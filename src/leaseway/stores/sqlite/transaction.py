@@ -5,7 +5,7 @@ changed. Closing the transaction adds the tally to the counters: one statement p
 """
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import groupby
 from operator import itemgetter
 
@@ -23,7 +23,7 @@ from leaseway.domain.ids import Instant, JobId, WorkerId
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
 from leaseway.domain.lanes import share
 from leaseway.stores.sqlite import rows
-from leaseway.stores.sqlite.rows import CANCELLED, FAILED, LEASED, READY, SCHEDULED, Row, as_json
+from leaseway.stores.sqlite.rows import CANCELLED, DONE, FAILED, LEASED, READY, SCHEDULED, Row, as_json
 
 
 class Transaction:
@@ -101,12 +101,16 @@ class Transaction:
         queue, tenant, kind, priority, attempts_max, lease_us, timeout_us, shard_key, cursor, delay_us, run_at = like
         lane = self._lane(queue, tenant)
         stage, run_at = rows.pending(run_at, delay_us, self.now)
-        stored = self.change(
-            "submit",
+        shared = {
             **{"lane": lane, "stage": stage, "kind": kind, "priority": priority, "run_at": run_at},
             **{"attempts_max": attempts_max, "lease_us": lease_us, "timeout_us": timeout_us},
-            **{"shard_key": shard_key, "cursor": cursor, "now": self.now, "payloads": as_json(payloads)},
-        )
+            **{"shard_key": shard_key, "cursor": cursor, "now": self.now},
+        }
+        if len(payloads) == 1:
+            ((id_, payload),) = payloads.items()
+            stored = self.change("submit_one", id=id_, payload=payload, **shared)
+        else:
+            stored = self.change("submit", payloads=as_json(payloads), **shared)
         self.count(lane, stage, stored)
 
     def _lane(self, queue: str, tenant: str) -> int:
@@ -130,26 +134,48 @@ class Transaction:
         return Exchanged(tuple(leases), tuple(lost), tuple(id_ for (id_,) in cancelled))
 
     def _settle(self, settlements: Sequence[Settlement]) -> list[JobId]:
-        """Write what is accepted, in one statement; answer who came too late."""
+        """Write what is accepted; answer who came too late."""
         if len({settlement.id for settlement in settlements}) < len(settlements):
             # The same job twice: the first settlement decides what becomes of the second.
             return [job for settlement in settlements for job in self._settle([settlement])]
+        done = [settlement for settlement in settlements if rows.is_plainly_done(settlement)]
+        others = [settlement for settlement in settlements if not rows.is_plainly_done(settlement)]
+        accepted = self._settle_done(done) | self._settle_others(others)
+        children = [child for settlement in settlements if settlement.id in accepted for child in settlement.children]
+        if children:
+            self.submit(children, conflicts_replay=True)
+        return [] if len(accepted) == len(settlements) else self._refused(settlements, accepted)
+
+    def _settle_done(self, settlements: Sequence[Settlement]) -> set[JobId]:
+        """One statement for each claim that they came from."""
+        results: dict[str, dict[str, str | None]] = {}
+        for settlement in settlements:
+            results.setdefault(settlement.token, {})[settlement.id] = settlement.result
+        accepted: set[JobId] = set()
+        for token, result_of in results.items():
+            for id_, lane in self.run("settle_done", results=as_json(result_of), token=token, now=self.now):
+                accepted.add(id_)
+                self.moved(lane, LEASED, DONE)
+        return accepted
+
+    def _settle_others(self, settlements: Sequence[Settlement]) -> set[JobId]:
+        if not settlements:
+            return set()
         sent = as_json([rows.settlement_row(settlement, self.now) for settlement in settlements])
-        accepted = self.run("settle", settlements=sent, now=self.now)
-        for _, lane, stage, _ in accepted:
+        attempts: dict[JobId, int] = {}
+        for id_, lane, stage, count in self.run("settle", settlements=sent, now=self.now):
+            attempts[id_] = count
             self.moved(lane, LEASED, stage)
-        attempts = {id_: count for id_, _, _, count in accepted}
         for settlement in settlements:
             if settlement.failure is not None and settlement.id in attempts:
                 self._keep_error(settlement, attempts[settlement.id])
-        children = [child for settlement in settlements if settlement.id in attempts for child in settlement.children]
-        if children:
-            self.submit(children, conflicts_replay=True)
-        return [] if len(attempts) == len(settlements) else self._refused(settlements, sent, attempts)
+        return set(attempts)
 
-    def _refused(self, settlements: Sequence[Settlement], sent: str, accepted: Mapping[str, int]) -> list[JobId]:
+    def _refused(self, settlements: Sequence[Settlement], accepted: Set[JobId]) -> list[JobId]:
+        late = [settlement for settlement in settlements if settlement.id not in accepted]
+        sent = as_json([(settlement.id, settlement.token) for settlement in late])
         before = {id_ for (id_,) in self.run("settled_before", settlements=sent)}
-        return [each.id for each in settlements if each.id not in accepted and each.id not in before]
+        return [settlement.id for settlement in late if settlement.id not in before]
 
     def _keep_error(self, settlement: Settlement, attempts: int) -> None:
         failure = settlement.failure
