@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
@@ -266,19 +267,21 @@ def patch_busy(seconds: float) -> None:
     connection.BUSY_SECONDS_MAX = seconds
 
 
-def patch_turn(_: object) -> None:
-    import leaseway.stores.sqlite.connection as connection
+def patch_waiting(_: object) -> None:
+    """Let SQLite wait in its own way."""
+    from leaseway.stores.sqlite.connection import Connection
 
-    class NoTurn:
-        def __init__(self, *_: object) -> None: ...
-        def __enter__(self) -> None: ...
-        def __exit__(self, *_: object) -> None: ...
-        def close(self) -> None: ...
+    connect = Connection.connect
 
-    connection.__dict__["Turn"] = NoTurn
+    def connect_and_wait(self: Connection) -> sqlite3.Connection:
+        connection = connect(self)
+        connection.execute("PRAGMA busy_timeout = 10000")
+        return connection
+
+    Connection.connect = connect_and_wait  # type: ignore[method-assign]
 
 
-REMOVALS = {"busy_seconds": patch_busy, "no_turn": patch_turn}
+REMOVALS = {"busy_seconds": patch_busy, "own_waiting": patch_waiting}
 
 
 def main() -> None:

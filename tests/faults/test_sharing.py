@@ -30,8 +30,8 @@ def shares(lab: Lab, **patches: object) -> list[int]:
 
 
 def test_four_processes_share_one_file_fairly(lab: Lab) -> None:
-    """SQLite gives its lock to whoever asks first, which is who has just let go. Without a turn to wait for, one
-    process works and the others watch."""
+    """SQLite gives its lock to whoever asks first, which is who has just let go, and its own way of waiting grows
+    slower with every try."""
     counts = shares(lab)
     fair = sum(counts) / WORKERS
     assert min(counts) >= fair / 2, f"one process got {min(counts)} of {sum(counts)} jobs: {counts}"

@@ -1,13 +1,16 @@
 """How much a worker takes at once, and how long it waits when there is nothing."""
 
+import math
+
 from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
 
-PREFETCH_MAX = 1_000
 PREFETCH_SECONDS = 0.1
 """Jobs are leased ahead of their start only as far as the worker gets in this time."""
+PREFETCH_ROOT = 5.0
+"""Fast workers look ahead less far: by the root of their rate, so that a lead over others shrinks and does not grow."""
 STALE_SHARE = 1 / 3
 """A leased job that has not started after this share of its lease goes back to the others."""
 
@@ -40,7 +43,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
 
 def prefetch(finished_per_second: float) -> int:
     """How many jobs to lease beyond the free slots: what this worker starts within a moment."""
-    return min(int(finished_per_second * PREFETCH_SECONDS), PREFETCH_MAX)
+    return int(min(finished_per_second * PREFETCH_SECONDS, PREFETCH_ROOT * math.sqrt(finished_per_second)))
 
 
 def smoothed(before: float, now: float) -> float:

@@ -40,7 +40,8 @@ def intents(number: int, chance: Random, swarm: Swarm) -> list[Intent]:
     intent = Intent(chance.uniform(0, SUBMIT_SECONDS), chance.randrange(swarm.clients))
     if chance.random() < 0.2:
         return keyed(intent, number, chance, swarm)
-    kind = chance.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
+    is_favourite = swarm.favourite and chance.random() < FAVOURITE_SHARE
+    kind = swarm.favourite if is_favourite else chance.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
     arguments = draw_arguments(kind, chance, QUICK_SECONDS_ALONE if swarm.workers == 1 else QUICK_SECONDS)
     count = chance.choice((1, 1, 1, 3)) if kind in ("quick", "shaky") else 1
     for each in range(count):
@@ -76,6 +77,7 @@ def draw_options(chance: Random) -> dict[str, Any]:
 CANCELLED_ANYWAY = {"endless": 1.0, "tidy": 0.7}
 """Kinds whose point is how they stop."""
 
+FAVOURITE_SHARE = 0.5
 WEIGHTS = {
     "quick": 6,
     "tidy": 3,

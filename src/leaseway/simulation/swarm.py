@@ -10,6 +10,7 @@ from msgspec import Struct
 
 LEASE_SECONDS = 2.0
 FAULTY_SECONDS = 10.0
+FAVOURITES = ("quick", "tidy", "steps", "sleepy", "parent", "endless")
 
 
 class Streams:
@@ -57,6 +58,8 @@ class Swarm(Struct, frozen=True, kw_only=True):
     step_every: float
     """The machine's wall clock, which is the store's, is set forward or back."""
     submissions: int
+    favourite: str
+    """The kind of job that most submissions are of; empty for a fair mix."""
     clients: int
     cancel: float
     """The chance that a submitted job is cancelled from outside."""
@@ -75,27 +78,38 @@ def draw(seed: int) -> Swarm:
     workers = chance.choice((1, 1, 2, 3, 4))
     is_alone = workers == 1
     return Swarm(
-        faults=Faults(
-            latency_seconds=chance.choice((0.001, 0.01, 0.04)),
-            stall=maybe(0.5, 0.002, 0.02),
-            busy=maybe(0.5, 0.01, 0.1),
-            full=maybe(0.4, 0.01, 0.1),
-            request_lost=maybe(0.5, 0.01, 0.1),
-            reply_lost=maybe(0.7, 0.01, 0.15),
-            hint_lost=maybe(0.5, 0.1, 1.0),
-            hint_wrong=maybe(0.3, 0.05, 0.3),
-        ),
+        # A worker that is alone and away for longer than a lease meets its own jobs again: let little else happen.
+        faults=draw_faults(chance, roughness=chance.choice((0.0, 0.0, 1.0) if is_alone else (0.0, 1.0, 1.0, 2.0))),
         workers=workers,
         concurrency=chance.randint(4, 6) if is_alone else chance.randint(1, 4),
         grace_seconds=chance.choice((0.0, 0.5, 10.0)),
-        crash_every=maybe(0.5, 2.0, 8.0),
-        # A worker that is alone and often paused meets its own expired leases again.
-        pause_every=maybe(0.9, 2.5, 6.0) if is_alone else maybe(0.5, 1.5, 6.0),
-        drain_every=maybe(0.5, 2.0, 8.0),
+        crash_every=maybe(0.2 if is_alone else 0.5, 2.0, 8.0),
+        pause_every=maybe(0.9, 3.0, 5.0) if is_alone else maybe(0.5, 1.5, 6.0),
+        drain_every=maybe(0.2 if is_alone else 0.5, 2.0, 8.0),
         outage_every=maybe(0.2, 4.0, 10.0),
         step_every=maybe(0.2, 4.0, 12.0),
         submissions=chance.randint(8, 18),
+        favourite=chance.choice(("", *FAVOURITES)),
         clients=chance.randint(1, 3),
         cancel=maybe(0.6, 0.1, 0.5),
         replay_every=maybe(0.5, 2.0, 6.0),
+    )
+
+
+def draw_faults(chance: Random, roughness: float) -> Faults:
+    """Some worlds have a perfect way to the store, some a very bad one."""
+
+    def maybe(share: float, least: float, most: float) -> float:
+        value = chance.uniform(least, most) * roughness
+        return value if chance.random() < share else 0.0
+
+    return Faults(
+        latency_seconds=chance.choice((0.001, 0.01, 0.04)),
+        stall=maybe(0.5, 0.002, 0.02),
+        busy=maybe(0.5, 0.01, 0.1),
+        full=maybe(0.4, 0.01, 0.1),
+        request_lost=maybe(0.5, 0.01, 0.1),
+        reply_lost=maybe(0.7, 0.02, 0.15),
+        hint_lost=min(maybe(0.5, 0.1, 1.0), 1.0),
+        hint_wrong=maybe(0.3, 0.05, 0.3),
     )

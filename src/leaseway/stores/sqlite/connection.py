@@ -20,7 +20,6 @@ from leaseway.domain.errors import (
     UnknownOutcome,
 )
 from leaseway.stores.sqlite.threads import Answer, CallThread, Serve
-from leaseway.stores.sqlite.turn import Turn
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -36,7 +35,6 @@ class Connection:
         self._durable = durable
         self._inline = inline
         """Without threads: for a simulation, whose time has none."""
-        self._turn: Turn | None = None
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._write_thread: CallThread | None = None
@@ -102,15 +100,14 @@ class Connection:
 
     def _transact(self, works: Sequence[Work[Any]]) -> list[Any]:
         try:
-            writer, turn = self._opened()
-            with turn:
-                retry_while_busy(lambda: writer.execute("BEGIN IMMEDIATE"), self._random)
+            writer = self._opened()
+            retry_while_busy(lambda: writer.execute("BEGIN IMMEDIATE"), self._random)
             return finished(writer, works)
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
 
-    def _opened(self) -> tuple[sqlite3.Connection, Turn]:
-        if self._writer is None or self._turn is None:
+    def _opened(self) -> sqlite3.Connection:
+        if self._writer is None:
             refuse_impossible(Path(self.path))
             # Somebody else may be creating the file, repairing it or leaving it: for a moment it is his alone.
             writer = retry_while_busy(self.connect, self._random)
@@ -119,8 +116,8 @@ class Connection:
             except sqlite3.Error:
                 writer.close()
                 raise
-            self._writer, self._turn = writer, Turn(self.path, self._random)
-        return self._writer, self._turn
+            self._writer = writer
+        return self._writer
 
     def _look(self, work: Work[Any]) -> Answer:
         def look() -> Any:
@@ -140,9 +137,7 @@ class Connection:
         for connection in (self._reader, self._writer):
             if connection is not None:
                 connection.close()
-        if self._turn is not None:
-            self._turn.close()
-        self._reader = self._writer = self._turn = None
+        self._reader = self._writer = None
 
 
 def refuse_impossible(path: Path) -> None:
@@ -155,7 +150,11 @@ def refuse_impossible(path: Path) -> None:
 
 
 def retry_while_busy(step: Callable[[], T], random: Callable[[], float]) -> T:
-    """Ask again and again, with a little chance, until another process lets go."""
+    """Ask again and again, until another process lets go.
+
+    Evenly and often, with a little chance: SQLite's own waiting grows longer with every try, so that whoever waits
+    long waits ever longer, and the process that has just committed comes first again and again.
+    """
     deadline = time.monotonic() + BUSY_SECONDS_MAX
     while True:
         try:
