@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from leaseway.domain.errors import BadValue, NoSuchJob, UnknownKind, UsageError
+from leaseway.domain.errors import BadValue, NoSuchJob, UnknownKind, UnknownOutcome, UsageError
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, Submitted
 from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind, name_of
@@ -21,6 +21,7 @@ from leaseway.domain.times import Seconds, duration_us
 from leaseway.flows.submit import Bound, submit, submit_many
 from leaseway.flows.worker import Worked, Worker
 from leaseway.ports.events import Events
+from leaseway.ports.job_store import SubmitsNow
 from leaseway.ports.store import Store
 from leaseway.standalone import drained_by_signals, run_to_the_end
 from leaseway.telemetry.log import LogEvents
@@ -151,7 +152,17 @@ class App:
         return await submit_many(self._world._replace(store=await self.store()), jobs, self._key_keep_us)
 
     def submit_sync(self, job: Bound) -> Submitted:
-        return self.sync(self.submit(job))
+        """Submit one bound job from code that is not async; written in the caller's own thread."""
+        refuse_running_loop()
+        if not self._is_open or self._pid != os.getpid():
+            self.sync(self.store())
+        store, new, doubt = self._world.store, [job.new(self._world.ids, self._key_keep_us)], None
+        if isinstance(store, SubmitsNow):
+            try:
+                return store.submit_now(new)[0]
+            except UnknownOutcome as unknown:
+                doubt = unknown
+        return self.sync(submit(store, new, self._world.clock, doubt))[0]
 
     def submit_many_sync(self, jobs: Iterable[Bound]) -> list[Submitted]:
         return self.sync(self.submit_many(jobs))
@@ -356,8 +367,16 @@ class Portal:
 
     def wait_for(self, call: Coroutine[Any, Any, T]) -> T:
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(call, self._loop).result()
-        call.close()
-        raise UsageError("this would block the event loop that is running here; await the call without _sync instead")
+            refuse_running_loop()
+        except UsageError:
+            call.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+def refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError("this would block the event loop that is running here; await the call without _sync instead")

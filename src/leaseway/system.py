@@ -37,22 +37,24 @@ class SystemChance:
 
 
 class SystemIds:
-    """Ids of 26 characters: 10 for the millisecond, 12 of chance, 4 that count within the millisecond."""
+    """Ids of 26 characters: 10 for the millisecond, 12 by chance for the process, 4 that count in the millisecond."""
 
     def __init__(self) -> None:
         self._millisecond = 0
         self._prefix = ""
+        self._chance = ""
         self._count = 0
-        self._pid = os.getpid()
+        self._pid = 0
 
     def job(self) -> JobId:
         millisecond = time.time_ns() // 1_000_000
         # The clock may stand still or go back; a child process must not count on from its parent's number.
         if millisecond > self._millisecond or self._count == COUNT_MAX or self._pid != os.getpid():
+            if self._pid != os.getpid():
+                self._pid, self._chance = os.getpid(), base32(secrets.randbits(60), 12)
             self._millisecond = max(millisecond, self._millisecond + 1)
-            self._prefix = base32(self._millisecond, 10) + base32(secrets.randbits(60), 12)
+            self._prefix = base32(self._millisecond, 10) + self._chance
             self._count = 0
-            self._pid = os.getpid()
         self._count += 1
         return JobId(f"{self._prefix}{PAIRS[self._count >> 10]}{PAIRS[self._count & 1023]}")
 

@@ -56,9 +56,10 @@ class Bound(Struct, frozen=True):
         )
 
 
-async def submit(store: JobStore, jobs: Sequence[NewJob], clock: Clock) -> list[Submitted]:
-    """Store the jobs. An unknown outcome is resolved by repetition: the ids make it harmless."""
-    unknown: UnknownOutcome | None = None
+async def submit(
+    store: JobStore, jobs: Sequence[NewJob], clock: Clock, unknown: UnknownOutcome | None = None
+) -> list[Submitted]:
+    """Store the jobs. An unknown outcome, perhaps of an earlier try, is resolved by repetition: the ids allow it."""
     for attempt in range(TRIES_MAX):
         if attempt:
             await clock.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))

@@ -10,7 +10,7 @@ Promises that hold for every verb:
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
 from leaseway.domain.ids import JobId, Token
@@ -73,4 +73,13 @@ class JobStore(Protocol):
 
     async def prune(self, keep_us: int, limit: int) -> int:
         """Delete jobs that finished longer ago than this, and expired keys; at most `limit` of each. How many jobs."""
+        ...
+
+
+@runtime_checkable
+class SubmitsNow(Protocol):
+    """What a store may offer besides, to callers without an event loop."""
+
+    def submit_now(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        """The same as `submit`, waiting in the caller's thread."""
         ...

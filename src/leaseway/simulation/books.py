@@ -169,7 +169,8 @@ class Books:
         if job in self.announced:
             return self.announced[job]
         if commit.verb == "fire":
-            return f"{commit.args[0]} {next(new.payload for new in commit.args[3] if new.id == job)}"
+            fires = {new.id: new.payload for new in commit.args[3]}
+            return f"{commit.args[0]} {fires.get(job, job)}"
         return f"child {job}"
 
     def _keep_exchange(self, commit: Commit) -> None:

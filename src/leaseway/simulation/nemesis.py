@@ -9,7 +9,6 @@ from leaseway.simulation.process import Process
 from leaseway.simulation.swarm import LEASE_SECONDS
 from leaseway.simulation.universe import Universe
 
-PAUSE_SECONDS = (0.3, 3 * LEASE_SECONDS)
 OUTAGE_SECONDS = (0.3, 2 * LEASE_SECONDS)
 STEP_SECONDS_MAX = 3 * LEASE_SECONDS
 
@@ -50,7 +49,7 @@ class Nemesis:
     def _pause(self, chance: Random) -> None:
         victim = self._victim(chance)
         if victim is not None and not victim.loop.is_frozen:
-            seconds = chance.uniform(*PAUSE_SECONDS)
+            seconds = chance.uniform(*self._universe.swarm.pause_seconds)
             self._universe.books.reach("a worker was paused")
             self._universe.note(victim.name, f"is paused for {seconds:.3f} s")
             victim.freeze(seconds)

@@ -29,7 +29,7 @@ from leaseway.stores.sqlite import connection
 from leaseway.stores.sqlite.queries import statements
 from leaseway.stores.sqlite.transaction import Transaction
 
-SEEDS_MAX = 60
+SEEDS_MAX = 200
 """Within so many seeds, from the first on, every sabotage must be caught."""
 
 

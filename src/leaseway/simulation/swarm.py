@@ -52,6 +52,7 @@ class Swarm(Struct, frozen=True, kw_only=True):
     grace_seconds: float
     crash_every: float
     pause_every: float
+    pause_seconds: tuple[float, float]
     drain_every: float
     outage_every: float
     """Every call of every process fails for some seconds."""
@@ -81,15 +82,16 @@ def draw(seed: int) -> Swarm:
         # A worker that is alone and away for longer than a lease meets its own jobs again: let little else happen.
         faults=draw_faults(chance, roughness=chance.choice((0.0, 0.0, 1.0) if is_alone else (0.0, 1.0, 1.0, 2.0))),
         workers=workers,
-        concurrency=chance.randint(4, 6) if is_alone else chance.randint(1, 4),
+        concurrency=chance.randint(6, 12) if is_alone else chance.randint(1, 4),
         grace_seconds=chance.choice((0.0, 0.5, 10.0)),
-        crash_every=maybe(0.2 if is_alone else 0.5, 2.0, 8.0),
-        pause_every=maybe(0.9, 3.0, 5.0) if is_alone else maybe(0.5, 1.5, 6.0),
+        crash_every=maybe(0.1 if is_alone else 0.5, 2.0, 8.0),
+        pause_every=maybe(0.9, 2.0, 4.0) if is_alone else maybe(0.5, 1.5, 6.0),
+        pause_seconds=(LEASE_SECONDS, 1.7 * LEASE_SECONDS) if is_alone else (0.3, 3 * LEASE_SECONDS),
         drain_every=maybe(0.2 if is_alone else 0.5, 2.0, 8.0),
         outage_every=maybe(0.2, 4.0, 10.0),
         step_every=maybe(0.2, 4.0, 12.0),
         submissions=chance.randint(8, 18),
-        favourite=chance.choice(("", *FAVOURITES)),
+        favourite=chance.choice(("quick", "tidy", "steps") if is_alone else ("", *FAVOURITES)),
         clients=chance.randint(1, 3),
         cancel=maybe(0.6, 0.1, 0.5),
         replay_every=maybe(0.5, 2.0, 6.0),

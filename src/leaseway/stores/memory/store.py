@@ -84,6 +84,9 @@ class MemoryStore:
     # -- submit ---------------------------------------------------------------------------------------------
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        return self.submit_now(jobs)
+
+    def submit_now(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         now = self._now()
         self._refuse_conflicts(jobs, now)
         return [self._submit(job, now) for job in jobs]

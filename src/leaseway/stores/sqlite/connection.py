@@ -43,15 +43,22 @@ class Connection:
     async def open(self) -> None:
         if not self._inline and self._write_thread is None:
             self._write_thread = CallThread("leaseway-write", self._write_all)
-            self._read_thread = CallThread("leaseway-read", self._read_all)
         await self.write(lambda connection: None)
 
     async def write(self, work: Work[T]) -> T:
         """Run `work` in one write transaction: all of it, or nothing. If it fails in company, it is run again alone."""
         return await self._ask(self._write_thread, self._write_all, work)
 
+    def write_now(self, work: Work[T]) -> T:
+        """The same, waiting in the caller's thread."""
+        if self._write_thread is None:
+            raise TerminalError(f"{self.path}: the store is not open")
+        return cast(T, self._write_thread.call_now(work))
+
     async def read(self, work: Work[T]) -> T:
-        """Run `work` on a snapshot that no writer disturbs."""
+        """Run `work` on a snapshot that no writer disturbs. Looking needs no opening: it changes nothing."""
+        if not self._inline and self._read_thread is None:
+            self._read_thread = CallThread("leaseway-read", self._read_all)
         return await self._ask(self._read_thread, self._read_all, work)
 
     async def close(self) -> None:

@@ -69,6 +69,11 @@ class SqliteStore:
         self._bell.ring()
         return answers
 
+    def submit_now(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        answers = self._connection.write_now(self._step(lambda transaction: transaction.submit(jobs)))
+        self._bell.ring()
+        return answers
+
     async def exchange(self, call: Exchange) -> Exchanged:
         answer = await self._write(lambda transaction: transaction.exchange(call))
         if any(settlement.state is State.PENDING or settlement.children for settlement in call.settlements):
@@ -219,13 +224,16 @@ class SqliteStore:
     # -- transactions -----------------------------------------------------------------------------------------------
 
     async def _write(self, step: Callable[[Transaction], T]) -> T:
+        return await self._connection.write(self._step(step))
+
+    def _step(self, step: Callable[[Transaction], T]) -> Callable[[sqlite3.Connection], T]:
         def work(connection: sqlite3.Connection) -> T:
             transaction = Transaction(connection, self._now_us(), self._sql)
             answer = step(transaction)
             transaction.close()
             return answer
 
-        return await self._connection.write(work)
+        return work
 
     async def _read(self, verb: str, **values: object) -> list[Row]:
         return await self._connection.read(lambda connection: connection.execute(self._sql[verb], values).fetchall())

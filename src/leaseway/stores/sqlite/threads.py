@@ -21,6 +21,7 @@ class CallThread:
 
     def __init__(self, name: str, serve: Serve) -> None:
         self._serve = serve
+        self._serving = threading.Lock()
         self._calls: SimpleQueue[tuple[Any, asyncio.Future[Any] | None]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -29,6 +30,14 @@ class CallThread:
         future = asyncio.get_running_loop().create_future()
         self._calls.put((what, future))
         return await future
+
+    def call_now(self, what: Any) -> Any:
+        """The same from code that has no event loop: served in the caller's own thread, without a change of threads."""
+        with self._serving:
+            ((answer, error),) = self._serve([what])
+        if error is not None:
+            raise error
+        return answer
 
     async def stop(self) -> None:
         """End after everything that was called before."""
@@ -40,7 +49,8 @@ class CallThread:
             waiting = self._taken()
             calls = [(what, future) for what, future in waiting if future is not None]
             if calls:
-                answers = self._serve([what for what, _ in calls])
+                with self._serving:
+                    answers = self._serve([what for what, _ in calls])
                 for (_, future), answer in zip(calls, answers, strict=True):
                     deliver(future, answer)
             if len(calls) < len(waiting):
