@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from leaseway.domain.errors import BadValue, NoSuchJob, UnknownKind, UnknownOutcome, UsageError
+from leaseway.domain.errors import BadValue, NoSuchJob, TransientError, UnknownKind, UnknownOutcome, UsageError
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, Submitted
 from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind, name_of
@@ -298,6 +298,8 @@ class App:
             async with asyncio.timeout(None) as scope:
                 with drained_by_signals(worker, scope):
                     return await worker.run()
+        except TimeoutError as error:
+            raise TransientError("the store did not take the leases back in time; they expire by themselves") from error
         finally:
             await self.close()
 

@@ -21,6 +21,8 @@ LEASES_LEFT = 4
 """The exit code when leases were not handed back."""
 STUBBORN_SECONDS = 1.0
 """How long tasks that a handler left behind may take to notice that it is over."""
+INSIST_SECONDS = 4.0
+"""And what its event loop may take beyond that, before it counts as blocked."""
 PATIENCE_SECONDS = 12.0
 """What a worker may take beyond its grace period to stop its handlers and to hand everything back."""
 
@@ -48,7 +50,7 @@ def drained_by_signals(worker: Worker, scope: asyncio.Timeout) -> Iterator[None]
         if received > 2:
             os._exit(LEASES_LEFT)
         if received == 1:
-            patience = worker.grace_seconds + PATIENCE_SECONDS
+            patience = worker.grace_seconds + PATIENCE_SECONDS + INSIST_SECONDS
             threading.Thread(target=insist, args=[patience], name="leaseway-insist", daemon=True).start()
         loop.call_soon_threadsafe(drain, worker.grace_seconds if received == 1 else 0.0)
 

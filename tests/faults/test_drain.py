@@ -142,7 +142,7 @@ def told_to_stop(lab: Lab, workers: dict[str, Process], hurry: list[str] | None 
         for _ in range(3 if kind in (hurry or []) else 1):
             worker.send(signal.SIGTERM)
             time.sleep(0.1)  # signals that come together count as one
-    until = time.monotonic() + 0.5 + 2 * MARGIN_SECONDS + 3
+    until = time.monotonic() + 0.5 + 2 * MARGIN_SECONDS + 8
     while time.monotonic() < until and any(worker.is_alive for worker in workers.values()):
         time.sleep(0.05)
     for kind in workers.keys() - {"blocking"}:
