@@ -168,8 +168,8 @@ class Link:
         if call.fault == "reply lost":
             self._fail(call, UnknownOutcome("the reply was lost"), "a reply was lost")
         else:
-            seconds = self._way_seconds(call, "reply stalled")
-            self._later(seconds, self._deliver, call.reply, answer)
+            self._process.succeed(call.verb)
+            self._later(self._way_seconds(call, "reply stalled"), self._deliver, call.reply, answer)
 
     def _fail(self, call: Call, error: Exception, what: str) -> None:
         self._universe.books.reach(what)

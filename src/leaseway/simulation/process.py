@@ -1,7 +1,7 @@
 """One simulated operating-system process: its loop, its clock, its names, and what befell it."""
 
 import asyncio
-from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from random import Random
@@ -14,9 +14,9 @@ from leaseway.system import base32
 if TYPE_CHECKING:
     from leaseway.flows.worker import Worker
 
-BACKOFF_SECONDS = 4.0
 FAILURES_EXCUSE = 3
-"""A worker survives one or two failed calls in the life of a lease; more of them excuse that it lost the lease."""
+BACKOFF_SECONDS = 2.5
+"""A worker waits up to two seconds before it repeats a call that failed several times in a row."""
 
 
 class Process:
@@ -38,7 +38,8 @@ class Process:
         self.is_dead = False
         self.has_left = False
         self._troubles: list[tuple[float, float]] = []
-        self._failures: dict[str, list[float]] = {"exchange": [], "renew": []}
+        self._failures: Counter[str] = Counter()
+        """In a row, by verb."""
         self._when_thawed: list[Callable[[], object]] = []
         self.on_end: Callable[[Process], None] = ignore
         """Told once when it has crashed or left."""
@@ -87,21 +88,19 @@ class Process:
         self._troubles.append((now, now + seconds))
 
     def fail(self, verb: str) -> None:
-        """Remember a failed exchange or renewal."""
-        self._failures[verb].append(self.loop.time())
+        """A call failed. One or two in a row are survived; the pauses after more of them excuse a lost lease."""
+        self._failures[verb] += 1
+        if self._failures[verb] >= FAILURES_EXCUSE:
+            self.suffer(BACKOFF_SECONDS)
+
+    def succeed(self, verb: str) -> None:
+        self._failures[verb] = 0
 
     def was_well(self, since: float, until: float) -> bool:
         """Nothing happened to it that could excuse a lost lease."""
         if self.is_dead or self.has_left:
             return False
-        if any(begin <= until and end >= since for begin, end in self._troubles):
-            return False
-        # Failures from before count too: the pause between two tries grows with each of them.
-        since -= BACKOFF_SECONDS
-        return all(
-            bisect_left(failures, until) - bisect_left(failures, since) < FAILURES_EXCUSE
-            for failures in self._failures.values()
-        )
+        return not any(begin <= until and end >= since for begin, end in self._troubles)
 
     def well_since(self, at: float) -> float:
         """The end of its last trouble."""

@@ -1,0 +1,53 @@
+"""`python -m leaseway.simulation`: what it prints, and what its exit code says."""
+
+from pathlib import Path
+
+import pytest
+
+from leaseway.simulation.__main__ import main
+from leaseway.simulation.sometimes import CATALOGUE
+
+
+def test_a_campaign_says_what_it_reached(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "5", "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "5 seeds, 0 violated" in out
+    assert "seeds/s" in out
+    assert all(what in out for what in CATALOGUE)
+
+
+@pytest.mark.slow
+def test_processes_share_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "12", "--jobs", "2", "--first", "100"]) == 0
+    assert "12 seeds, 0 violated" in capsys.readouterr().out
+
+
+def test_a_violation_comes_with_the_command_that_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "1", "--jobs", "1", "--sabotage", "attempt_uncounted"]) == 1
+    out = capsys.readouterr().out
+    assert "seed 0 violated: I14" in out
+    assert "replay: python -m leaseway.simulation --seed 0 --sabotage attempt_uncounted" in out
+
+
+def test_a_seed_is_replayed_with_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3"]) == 0
+    told = capsys.readouterr()
+    assert "exchange" in told.err
+    assert "virtual seconds" in told.out
+
+
+def test_a_trace_can_go_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "trace.txt"
+    assert main(["--seed", "3", "--trace", str(file)]) == 0
+    assert "exchange" in file.read_text()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--seeds", "0"], ["--first", "-1"], ["--sabotage", "nothing"], ["--trace", "file"], ["--seeds", "many"]],
+)
+def test_a_wrong_command_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(arguments)
+    assert refused.value.code == 2

@@ -1,0 +1,44 @@
+"""Each safeguard is switched off once, and the simulation must notice: otherwise it proves nothing about it."""
+
+import pytest
+
+from leaseway.simulation.builtin import run_seed
+from leaseway.simulation.sabotage import SABOTAGES, SEEDS_MAX, Sabotage
+
+FAST = ("settle_any_token", "attempt_uncounted", "key_forgotten")
+
+
+def is_caught(name: str, seeds_max: int = SEEDS_MAX) -> bool:
+    with SABOTAGES[name].at_work() as sql:
+        return any(not run_seed(seed, sql=sql).is_ok for seed in range(seeds_max))
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_missing_safeguard_is_noticed_quickly(name: str) -> None:
+    """Part of ./dev check."""
+    assert is_caught(name), f"nobody misses it: {SABOTAGES[name].removes}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SABOTAGES if name not in FAST])
+def test_a_missing_safeguard_is_noticed(name: str) -> None:
+    assert is_caught(name), f"nobody misses it: {SABOTAGES[name].removes}"
+
+
+def test_a_sabotage_that_finds_nothing_to_remove_says_so() -> None:
+    """When the product's SQL changes, a sabotage must not quietly turn into no sabotage."""
+    with pytest.raises(LookupError, match="removes nothing"):
+        Sabotage(removes="nothing", sql=(("settle", "no such text", ""),)).statements()
+
+
+def test_every_sabotage_fits_the_product() -> None:
+    for sabotage in SABOTAGES.values():
+        assert not sabotage.sql or sabotage.statements()
+
+
+def test_after_a_sabotage_the_safeguard_is_back() -> None:
+    for sabotage in SABOTAGES.values():
+        before = [getattr(owner, name) for owner, name, _ in sabotage.code]
+        with sabotage.at_work():
+            pass
+        assert [getattr(owner, name) for owner, name, _ in sabotage.code] == before
