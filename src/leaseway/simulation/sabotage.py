@@ -161,6 +161,7 @@ SABOTAGES: dict[str, Sabotage] = {
         removes="settling compares the token, not the state",
         sql=(
             ("settle", "jobs.token = settled.token", "jobs.stage = 2"),
+            ("settleable", "jobs.token = :token", "jobs.stage = 2"),
             ("settle_done", "jobs.token = :token", "jobs.stage = 2"),
         ),
     ),
@@ -218,7 +219,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "orphans_left": Sabotage(
         removes="a repeated claim adopts what the first try was granted",
-        sql=(("adopt", "token = :token", "token = :token AND FALSE"),),
+        sql=(("adoptable", "token = :token", "token = :token AND FALSE"),),
     ),
     "repeat_refused": Sabotage(
         removes="a settlement that was accepted is accepted again",

@@ -73,6 +73,7 @@ class Connection:
         # check_same_thread: the threads above are one each, and a closing thread may differ from the opening one.
         # timeout=0: SQLite's own waiting is unfair, ours is in `retry_while_busy`.
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False, uri=False)
+        connection.text_factory = lenient
         try:
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
             connection.execute("PRAGMA cache_size = -16000")
@@ -145,6 +146,11 @@ class Connection:
             if connection is not None:
                 connection.close()
         self._reader = self._writer = None
+
+
+def lenient(text: bytes) -> str:
+    """A damaged text must fail the job that it belongs to, not every statement that meets it."""
+    return text.decode("utf-8", "replace")
 
 
 def refuse_impossible(path: Path) -> None:

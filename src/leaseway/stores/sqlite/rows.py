@@ -13,8 +13,10 @@ READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = range(6)
 STATES = (State.PENDING, State.PENDING, State.LEASED, State.DONE, State.FAILED, State.CANCELLED)
 STAGES = {State.LEASED: LEASED, State.DONE: DONE, State.FAILED: FAILED, State.CANCELLED: CANCELLED}
 
-json_text = msgspec.json.Encoder().encode
 Row = tuple[Any, ...]
+
+json_text = msgspec.json.Encoder().encode
+unpacked = msgspec.json.Decoder(list[Row]).decode
 
 
 def as_json(value: Any) -> str:
@@ -57,23 +59,10 @@ def settlement_row(settlement: Settlement, now: Instant) -> Row:
 
 
 def lease_of(row: Row, token: Token, lanes: dict[int, tuple[str, str]]) -> Lease:
-    """From the columns of claim.sql and adopt.sql."""
-    (
-        _,
-        _,
-        id_,
-        fence,
-        kind,
-        payload,
-        attempts,
-        most,
-        lease_us,
-        timeout_us,
-        shard_key,
-        cursor,
-        priority,
-        lane,
-    ) = row
+    """From the columns of claimable.sql and adoptable.sql."""
+    # fmt: off
+    (_, id_, fence, kind, payload, attempts, most, lease_us, timeout_us, shard_key, cursor, priority, lane) = row
+    # fmt: on
     queue, tenant = lanes[lane]
     return Lease(
         id=id_, token=token, fence=fence, kind=kind, queue=queue, tenant=tenant, payload=payload, attempts=attempts,

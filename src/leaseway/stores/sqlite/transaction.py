@@ -7,7 +7,6 @@ changed. Closing the transaction adds the tally to the counters: one statement p
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import groupby
-from operator import itemgetter
 
 from leaseway.domain.errors import KeyConflict
 from leaseway.domain.exchange import (
@@ -38,6 +37,15 @@ class Transaction:
     def run(self, verb: str, **values: object) -> list[Row]:
         """One statement by its name, and all that it answers."""
         return self.connection.execute(self._sql[verb], values).fetchall()
+
+    def run_one(self, verb: str, **values: object) -> list[Row]:
+        """One statement that packs all it answers into one row of JSON.
+
+        sqlite3 lets other threads run before each row, and must wait for them after it: a thousand rows at once while
+        handlers are busy are a thousand waits.
+        """
+        ((text,),) = self.run(verb, **values)
+        return rows.unpacked(text)
 
     def change(self, verb: str, **values: object) -> int:
         """One statement by its name; how many rows it changed."""
@@ -153,9 +161,11 @@ class Transaction:
             results.setdefault(settlement.token, {})[settlement.id] = settlement.result
         accepted: set[JobId] = set()
         for token, result_of in results.items():
-            for id_, lane in self.run("settle_done", results=as_json(result_of), token=token, now=self.now):
+            sent = as_json(result_of)
+            for id_, lane in self.run_one("settleable", results=sent, token=token):
                 accepted.add(id_)
                 self.moved(lane, LEASED, DONE)
+            self.change("settle_done", results=sent, token=token, now=self.now)
         return accepted
 
     def _settle_others(self, settlements: Sequence[Settlement]) -> set[JobId]:
@@ -208,7 +218,8 @@ class Transaction:
             self.moved(lane, SCHEDULED, READY)
 
     def _lease(self, worker: WorkerId, wants: Wants, repeat: bool) -> list[Lease]:
-        if repeat and (adopted := self.run("adopt", now=self.now, token=wants.token, worker=worker)):
+        if repeat and (adopted := self.run_one("adoptable", token=wants.token, worker=worker)):
+            self.change("adopt", now=self.now, token=wants.token, worker=worker)
             return self._leases(adopted, wants)
         if wants.count <= 0:
             return []
@@ -222,8 +233,9 @@ class Transaction:
         names = {lane: (queue, tenant) for lane, queue, tenant, _ in lanes}
         leases: list[Lease] = []
         for lane, count in shares.items():
-            claimed = self.run("claim", lane=lane, count=count, token=wants.token, worker=worker, now=self.now)
-            claimed.sort(key=claim_order)
+            claimed = self.run_one("claimable", lane=lane, count=count)
+            jobs = as_json([row[0] for row in claimed])
+            self.change("claim", jobs=jobs, token=wants.token, worker=worker, now=self.now)
             self.count(lane, READY, -len(claimed))
             self.count(lane, LEASED, len(claimed))
             leases += [rows.lease_of(row, wants.token, names) for row in claimed]
@@ -233,15 +245,10 @@ class Transaction:
     def _leases(self, adopted: list[Row], wants: Wants) -> list[Lease]:
         lanes = self.run("lane_names", lanes=as_json([row[-1] for row in adopted]))
         names = {lane: (queue, tenant) for lane, queue, tenant in lanes}
-        return [rows.lease_of(row, wants.token, names) for row in sorted(adopted, key=itemgetter(0))]
+        return [rows.lease_of(row, wants.token, names) for row in adopted]
 
 
 LEASE_EXPIRED = "lease_expired"
-
-
-def claim_order(row: Row) -> tuple[int, int, int]:
-    """RETURNING gives rows in no promised order: priority, time to run, submission."""
-    return -row[12], row[1], row[0]
 
 
 def _after_expiry(attempts: int, attempts_max: int, cancel_requested: int) -> int:

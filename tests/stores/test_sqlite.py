@@ -1,0 +1,48 @@
+"""What only the SQLite store can get wrong."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from leaseway.domain.exchange import Exchange, Wants
+from leaseway.domain.ids import JobId, Token, WorkerId
+from leaseway.domain.job import NewJob
+from leaseway.stores.sqlite.queries import statements
+from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.testing.clock import FakeClock
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b"{", "{broken", 7], ids=repr)
+async def test_a_damaged_payload_does_not_keep_the_others_from_being_claimed(tmp_path: Path, damage: object) -> None:
+    """One claim reads many rows at once: one that cannot be read must fail alone, later, when it is run."""
+    path = tmp_path / "work.db"
+    store = SqliteStore(str(path), FakeClock().now_us)
+    await store.open()
+    await store.submit([NewJob(id=JobId(f"job-{n}"), kind="k", payload="{}") for n in range(3)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE jobs SET payload = ? WHERE id = 'job-1'", [damage])
+    connection.close()
+    claimed = await store.exchange(Exchange(WorkerId("w"), (), Wants(("default",), 10, Token("t"))))
+    assert [lease.id for lease in claimed.leases] == ["job-0", "job-1", "job-2"]
+    assert claimed.leases[1].payload != "{}"
+    await store.close()
+
+
+HOT = ["claimable", "claim", "settleable", "settle_done", "settle", "due", "expired", "promote", "renew", "wait"]
+
+
+@pytest.mark.parametrize("verb", HOT)
+async def test_no_hot_statement_reads_the_whole_table(tmp_path: Path, verb: str) -> None:
+    """A million waiting jobs must cost nothing to those who look for something else."""
+    path = tmp_path / "work.db"
+    store = SqliteStore(str(path), FakeClock().now_us)
+    await store.open()
+    await store.close()
+    connection = sqlite3.connect(path)
+    names = "lane count jobs token worker now results settlements limit leases queues"
+    values = {**dict.fromkeys(names.split(), "[]"), "results": "{}"}
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statements()[verb]}", values)]
+    connection.close()
+    assert plan
+    assert [step for step in plan if step.startswith("SCAN jobs") and "USING" not in step] == []
