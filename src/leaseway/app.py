@@ -40,12 +40,13 @@ class App:
 
     def __init__(
         self,
-        url: str = "sqlite:///leaseway.db",
+        url: str | None = None,
         *,
         retention: timedelta = RETENTION,
         key_retention: timedelta = RETENTION,
         events: Events | None = None,
     ) -> None:
+        url = url or os.environ.get("LEASEWAY_STORE") or "sqlite:///leaseway.db"
         self.url = url
         self.kinds: dict[str, Kind] = {}
         self.schedules: dict[str, Schedule] = {}
@@ -169,24 +170,27 @@ class App:
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
-    async def find(self, job: JobId | str) -> Job | None:
+    async def find(self, job: Submitted | JobId | str) -> Job | None:
         """The record of a job, or None."""
-        return await (await self.store()).job(JobId(job))
+        return await (await self.store()).job(id_of(job))
 
-    async def wait(self, job: JobId | str, timeout: Seconds | None = None) -> Job:  # noqa: ASYNC109 - for the caller's ease
+    async def wait(self, job: Submitted | JobId | str, timeout: Seconds | None = None) -> Job:  # noqa: ASYNC109
         """The record of a job, as soon as it is done, failed or cancelled. TimeoutError: it was not in time."""
         seconds = None if timeout is None else duration_us("timeout", timeout) / SECOND_US
-        store = await self.store()
-        async with asyncio.timeout(seconds):
-            while True:
-                record = await store.job(JobId(job))
-                if record is None:
-                    raise NoSuchJob(f"there is no job {job}; it may have been pruned")
-                if record.state.is_final:
-                    return record
-                await store.wait(0.25)
+        store, id_ = await self.store(), id_of(job)
+        record = None
+        try:
+            async with asyncio.timeout(seconds):
+                while (record := await store.job(id_)) is not None and not record.state.is_final:
+                    await store.wait(0.25)
+        except TimeoutError as error:
+            state = "unknown" if record is None else record.state
+            raise TimeoutError(f"job {id_} is still {state} after {seconds:g} s") from error
+        if record is None:
+            raise NoSuchJob(f"there is no job {id_}; it may have been pruned")
+        return record
 
-    def wait_sync(self, job: JobId | str, timeout: Seconds | None = None) -> Job:
+    def wait_sync(self, job: Submitted | JobId | str, timeout: Seconds | None = None) -> Job:
         return self.sync(self.wait(job, timeout))
 
     # -- working ----------------------------------------------------------------------------------------------------
@@ -221,6 +225,7 @@ class App:
 
         Blocks; call it from the main thread.
         """
+        refuse_running_loop("app.work() needs a thread of its own; use `await app.run_worker()` in async code")
         return run_to_the_end(self._work(self.worker(**settings)))
 
     def queues(self) -> tuple[str, ...]:
@@ -273,6 +278,8 @@ class App:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _register(self, function: Callable[P, R], name: str | None, defaults: Defaults) -> "JobHandle[P, R]":
+        if isinstance(function, JobHandle):
+            raise UsageError(f"{function.name} is a job already; if it has a schedule, write @app.cron above @app.job")
         name = name or str(getattr(function, "__name__", ""))
         if name in self.kinds:
             raise UsageError(f"there are two jobs named {name!r}; give one of them another name=")
@@ -376,9 +383,16 @@ class Portal:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
-def refuse_running_loop() -> None:
+WOULD_BLOCK = "this would block the event loop that is running here; await the call without _sync instead"
+
+
+def refuse_running_loop(message: str = WOULD_BLOCK) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise UsageError("this would block the event loop that is running here; await the call without _sync instead")
+    raise UsageError(message)
+
+
+def id_of(job: "Submitted | JobId | str") -> JobId:
+    return job.id if isinstance(job, Submitted) else JobId(job)

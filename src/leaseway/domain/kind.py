@@ -53,7 +53,7 @@ class Kind:
         try:
             self._decoder.decode(text)
         except msgspec.DecodeError as error:  # ValidationError is one of these
-            raise BadValue(*self._blame(str(error))) from error
+            raise BadValue(*self._blame(str(error))) from None  # it says all that the cause says, in the user's words
         except RecursionError as error:
             raise BadValue(self.name, "is nested too deeply") from error
         except UnicodeError as error:

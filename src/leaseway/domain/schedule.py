@@ -55,7 +55,9 @@ def check(schedule: Schedule) -> None:
     try:
         zone = ZoneInfo(schedule.tz)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise BadValue(f"cron {schedule.name}: tz", f"there is no time zone {schedule.tz!r}") from error
+        raise BadValue(
+            f"cron {schedule.name}: tz", f"there is no time zone {schedule.tz!r}; write it like 'Europe/Berlin'"
+        ) from error
     try:
         next(CronSim(schedule.cron, datetime(2024, 1, 1, tzinfo=zone)))
     except (CronSimError, StopIteration) as error:

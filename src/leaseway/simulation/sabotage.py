@@ -186,7 +186,7 @@ SABOTAGES: dict[str, Sabotage] = {
         sql=(
             ("due", "stage = 2 AND until <= :now", "stage = 2"),
             ("expired", "until <= :now", "TRUE"),
-            ("reclaim", "until <= ?3", "TRUE"),
+            ("reclaim", "until <= :now", "TRUE"),
         ),
     ),
     "attempt_uncounted": Sabotage(

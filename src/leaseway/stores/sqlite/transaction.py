@@ -202,7 +202,8 @@ class Transaction:
         expired = self.run("expired", now=self.now, limit=RECLAIM_MAX)
         late = [(seq, _after_expiry(*rest)) for seq, _, _, _, *rest in expired]
         codes = {READY: LEASE_EXPIRED, FAILED: LEASE_EXPIRED, CANCELLED: None}
-        self.run_each("reclaim", [(seq, stage, self.now, codes[stage]) for seq, stage in late])
+        for seq, stage in late:
+            self.run("reclaim", seq=seq, stage=stage, now=self.now, code=codes[stage])
         for (_, _, lane, *_), (_, stage) in zip(expired, late, strict=True):
             self.moved(lane, LEASED, stage)
         self._keep_errors(
