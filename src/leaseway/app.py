@@ -18,6 +18,7 @@ from leaseway.domain.retry import Backoff
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.schedule import check as check_schedule
 from leaseway.domain.times import Seconds, duration_us
+from leaseway.flows.cron import scheduled_job
 from leaseway.flows.submit import Bound, submit, submit_many
 from leaseway.flows.worker import Worked, Worker
 from leaseway.ports.events import Events
@@ -155,9 +156,8 @@ class App:
     def submit_sync(self, job: Bound) -> Submitted:
         """Submit one bound job from code that is not async; written in the caller's own thread."""
         refuse_running_loop()
-        if not self._is_open or self._pid != os.getpid():
-            self.sync(self.store())
-        store, new, doubt = self._world.store, [job.new(self._world.ids, self._key_keep_us)], None
+        store = self.sync(self.store()) if not self._is_open or self._pid != os.getpid() else self._world.store
+        new, doubt = [job.new(self._world.ids, self._key_keep_us)], None
         if isinstance(store, SubmitsNow):
             try:
                 return store.submit_now(new)[0]
@@ -226,7 +226,7 @@ class App:
         Blocks; call it from the main thread.
         """
         refuse_running_loop("app.work() needs a thread of its own; use `await app.run_worker()` in async code")
-        return run_to_the_end(self._work(self.worker(**settings)))
+        return run_to_the_end(self._work(settings))
 
     def queues(self) -> tuple[str, ...]:
         """The queues that a worker of this app serves by default."""
@@ -238,10 +238,11 @@ class App:
         """The app's store, opened."""
         if self._pid != os.getpid():
             self._start_anew_after_fork()
+        world = self._world
         if not self._is_open:
-            await self._world.store.open()
-            self._is_open = True
-        return self._world.store
+            await world.store.open()
+            self._is_open = world is self._world
+        return world.store
 
     def _start_anew_after_fork(self) -> None:
         if self._is_open:
@@ -255,9 +256,12 @@ class App:
 
     async def close(self) -> None:
         if self._is_open:
+            store = self._world.store
+            # Before the first await: who submits meanwhile opens the next store, and not the one that is leaving.
             self._is_open = False
-            await self._world.store.close()
-            self._world = world_of(store_at(self.url), self.events)
+            if not self.url.startswith("memory:"):  # which lives as long as the process
+                self._world = world_of(store_at(self.url), self.events)
+            await store.close()
 
     async def __aenter__(self) -> "App":
         await self.store()
@@ -297,11 +301,13 @@ class App:
         required = [field for field in needed if field in required_of(kind)]
         if required:
             raise UsageError(f"cron {name}: nobody gives the job its argument {required[0]!r}; give it a default")
+        scheduled_job(schedule, kind, 0, self._world.ids)  # what cannot be made now could not be made at any fire
         self.schedules[name] = schedule
 
-    async def _work(self, worker: Worker) -> Worked:
+    async def _work(self, settings: dict[str, Any]) -> Worked:
         try:
-            await self.store()
+            await self.store()  # first: after a fork this makes a new one
+            worker = self.worker(**settings)
             async with asyncio.timeout(None) as scope:
                 with drained_by_signals(worker, scope):
                     return await worker.run()

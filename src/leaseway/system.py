@@ -5,6 +5,7 @@ import os
 import random
 import secrets
 import socket
+import threading
 import time
 
 from leaseway.domain.ids import Instant, JobId, Token, WorkerId
@@ -40,6 +41,7 @@ class SystemIds:
     """Ids of 26 characters: 10 for the millisecond, 12 by chance for the process, 4 that count in the millisecond."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._millisecond = 0
         self._prefix = ""
         self._chance = ""
@@ -47,6 +49,10 @@ class SystemIds:
         self._pid = 0
 
     def job(self) -> JobId:
+        with self._lock:
+            return self._job()
+
+    def _job(self) -> JobId:
         millisecond = time.time_ns() // 1_000_000
         # The clock may stand still or go back; a child process must not count on from its parent's number.
         if millisecond > self._millisecond or self._count == COUNT_MAX or self._pid != os.getpid():

@@ -17,6 +17,9 @@ from leaseway.domain.times import Seconds, duration_us, instant_of
 class Snooze(Exception):
     """Raised by a handler: not now. The attempt is given back, and the job waits until the given time."""
 
+    run_at: Instant | None = None
+    delay_us: int = 0
+
     def __init__(self, until: datetime | Seconds) -> None:
         super().__init__(f"snoozed until {until}")
         self.run_at, self.delay_us = snooze_time(until)
@@ -25,9 +28,11 @@ class Snooze(Exception):
 class Fail(Exception):
     """Raised by a handler: trying again will not help. The job goes to the dead letter at once."""
 
+    code = "failed"
+
     def __init__(self, message: str, *, code: str = "failed") -> None:
         super().__init__(message)
-        self.code = code
+        self.code = str(code)
 
 
 def snooze_time(until: datetime | Seconds) -> tuple[Instant | None, int]:

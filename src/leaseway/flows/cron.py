@@ -12,7 +12,7 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import NewJob
 from leaseway.domain.kind import Kind
 from leaseway.domain.options import options_of
-from leaseway.domain.schedule import Schedule, ScheduleRow, due_fires, next_fire
+from leaseway.domain.schedule import Schedule, due_fires, next_fire
 from leaseway.flows.submit import KEY_KEEP_US, Bound
 from leaseway.flows.world import World
 from leaseway.ports.clock import Ids
@@ -46,7 +46,7 @@ async def fire_due(world: World, declared: Set[str], kinds: Mapping[str, Kind]) 
             continue
         fires = due_fires(row.schedule, row.seen, row.now)
         if fires:
-            jobs = [scheduled_job(row, kind, fire, world.ids) for fire in fires]
+            jobs = [scheduled_job(row.schedule, kind, fire, world.ids) for fire in fires]
             if await world.store.fire(row.schedule.name, row.seen, fires[-1], jobs):
                 world.events.emit("cron_fired", schedule=row.schedule.name, jobs=len(jobs))
         coming = next_fire(row.schedule, row.now)
@@ -55,8 +55,8 @@ async def fire_due(world: World, declared: Set[str], kinds: Mapping[str, Kind]) 
     return max(wait, 0.01)
 
 
-def scheduled_job(row: ScheduleRow, kind: Kind, fire: Instant, ids: Ids) -> NewJob:
+def scheduled_job(schedule: Schedule, kind: Kind, fire: Instant, ids: Ids) -> NewJob:
     at = datetime.fromtimestamp(fire / SECOND_US, UTC).isoformat()
     wants_time = FIRE_TIME in kind.Arguments.__struct_fields__
     payload = kind.encode({FIRE_TIME: at} if wants_time else {})
-    return Bound(kind, payload, options_of({"key": f"cron:{row.schedule.name}:{at}"})).new(ids, KEY_KEEP_US)
+    return Bound(kind, payload, options_of({"key": f"cron:{schedule.name}:{at}"})).new(ids, KEY_KEEP_US)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.exchange import Exchange, Held
-from leaseway.domain.ids import SECOND_US, JobId, WorkerId
+from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.job import Settlement, State
 from leaseway.flows.running import Running, Stop
 from leaseway.ports.clock import Clock
@@ -35,6 +35,7 @@ Tell = Callable[[Running, Stop], None]
 
 class Slots(Protocol):
     running: dict[JobId, Running]
+    settling: dict[tuple[JobId, Token], Running]
     shelf: deque[Running]
 
 
@@ -44,6 +45,7 @@ class Keeper:
     def __init__(self, worker: WorkerId, slots: Slots, store: JobStore, clock: Clock, tell: Tell) -> None:
         self._worker = worker
         self._running = slots.running
+        self._settling = slots.settling
         self._shelf = slots.shelf
         self._store = store
         self._clock = clock
@@ -52,21 +54,25 @@ class Keeper:
     async def keep(self) -> None:
         while True:  # until it is cancelled
             await self._clock.sleep(LOOK_SECONDS)
-            await self.look()
+            with contextlib.suppress(Exception):  # whatever it was, the next look tries again
+                await self.look()
 
     async def look(self) -> None:
         """One look at all that runs; a bounded number of renewals."""
         now = self._clock.monotonic()
         await self._clear_shelf(now)
         # A copy is made in one step, so the worker may change the original meanwhile.
-        running = self._running.copy().values()
+        ended = {job: each for (job, _), each in self._settling.copy().items()}
+        # Of a job that has come to us again only the last lease can be alive, and the answer names jobs, not leases.
+        running = (ended | self._running.copy()).values()
         # A handler that was told to stop may need a while for it, and the job is still ours until it has.
         old = [each for each in running if age(each, now) >= RENEW_AFTER and each.stop is not Stop.LOST]
         if not old:
             return
         try:
             async with asyncio.timeout(shortest(old)):
-                await self._renew(old[:BATCH_MAX], now)
+                for start in range(0, len(old), BATCH_MAX):
+                    await self._renew(old[start : start + BATCH_MAX], now)
         except (LeasewayError, TimeoutError):
             pass  # the next look tries again, as long as the lease lasts
         self._give_up(old)
@@ -139,7 +145,11 @@ async def in_thread(keeper: Keeper) -> AsyncIterator[None]:
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), name="leaseway-keep", daemon=True)
     thread.start()
-    stop = await started
+    try:
+        stop = await asyncio.shield(started)
+    except asyncio.CancelledError:
+        started.add_done_callback(lambda future: future.result()())  # as soon as it can be stopped
+        raise
     try:
         yield
     finally:

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from leaseway.domain import payload
-from leaseway.domain.errors import BadValue, LeaseLost
+from leaseway.domain.errors import LeaseLost
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Failure
 from leaseway.domain.kind import Kind
@@ -61,8 +59,9 @@ class Runner:
             return Failed(Failure("unknown_kind", f"this worker has no job named {lease.kind!r}; it knows: {known}"))
         try:
             arguments = kind.decode(lease.payload)
-        except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError, ValueError) as error:
-            return Failed(Failure("bad_payload", f"the stored arguments cannot be read: {error}"), may_retry=False)
+        except Exception as error:  # noqa: BLE001 - an argument's own type may raise anything
+            message = f"the stored arguments cannot be read: {text_of(error)}"
+            return Failed(Failure("bad_payload", clean(message[:MESSAGE_MAX])), may_retry=False)
         return await self._attempt(running, kind, arguments)
 
     async def _attempt(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Outcome:
@@ -72,18 +71,23 @@ class Runner:
             return self._when_stopped(running)
         except Snooze as snooze:
             return Snoozed(snooze.run_at, snooze.delay_us)
+        except KeyboardInterrupt:
+            raise
         except LeaseLost:
             return Abandoned()
         except Fail as error:
             return Failed(failure_of(error, error.code), may_retry=False)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - any failure of a handler becomes a value
+        except BaseException as error:  # noqa: BLE001 - any failure of a handler becomes a value
+            # What it raises because we stopped it is not the job's failure.
+            if running.stop is not None:
+                return STOPPED[running.stop]
             return Failed(failure_of(error, type(error).__name__))
         return self._done(running, value)
 
     def _done(self, running: Running, value: Any) -> Outcome:
         try:
             result = "null" if value is None else payload.encode(value, "result")
-        except BadValue as error:
+        except Exception as error:  # noqa: BLE001 - a result may have any type, and its fields may raise anything
             return Failed(failure_of(error, "bad_result"), may_retry=False)
         return Done(result, tuple(running.children))
 
@@ -116,10 +120,8 @@ class Runner:
     def _when_stopped(self, running: Running) -> Outcome:
         if running.stop is not None:
             return STOPPED[running.stop]
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError  # the worker itself is being cancelled
-        return Failed(Failure("CancelledError", "the handler cancelled itself"))
+        # Who ends the worker says so in `stop`: this came from the handler, or from what it awaited.
+        return Failed(Failure("CancelledError", "the handler was cancelled, and not by its worker"))
 
 
 class TimedOut(Exception):
@@ -130,10 +132,20 @@ def failure_of(error: BaseException, code: str) -> Failure:
     """The error as text, bounded, with characters that every store can keep."""
     if isinstance(error, TimedOut):
         return Failure("timeout", str(error))
-    lines = "".join(traceback.format_exception(error))
-    message = str(error) or type(error).__name__
+    try:
+        lines = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - a broken exception must not become ours
+        lines = ""
+    message = text_of(error)
     # The end of a traceback says what happened; the beginning only how one got there.
     return Failure(clean(code[:CODE_MAX]), clean(message[:MESSAGE_MAX]), clean(lines[-TRACEBACK_MAX:]))
+
+
+def text_of(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - its __str__ is the user's
+        return f"{type(error).__name__}, whose text cannot be read"
 
 
 def clean(text: str) -> str:

@@ -10,10 +10,11 @@ and leaves as a settlement.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 
 import msgspec
 
-from leaseway.domain.ids import JobId
+from leaseway.domain.ids import JobId, Token
 from leaseway.domain.job import Lease, Settlement, State
 from leaseway.domain.kind import Defaults, Kind
 from leaseway.domain.options import LEASE_SECONDS_MIN
@@ -39,6 +40,9 @@ class Slots:
         self._plain = 0
         self.shelf: deque[Running] = deque()
         self.running: dict[JobId, Running] = {}
+        self.settling: dict[tuple[JobId, Token], Running] = {}
+        """Ended, and not yet known to the store: their leases must last until it answers."""
+        self._context = copy_context()
         self.finished = 0
         self.lost = 0
         self.given_back = 0
@@ -131,7 +135,7 @@ class Slots:
             self.halt(self.running[running.lease.id], Stop.LOST)
         self.running[running.lease.id] = running
         # The worker is the parent of these tasks: it stops and awaits them when it leaves.
-        running.task = asyncio.get_running_loop().create_task(self._attempt(running))
+        running.task = asyncio.get_running_loop().create_task(self._attempt(running), context=self._context.copy())
 
     async def _attempt(self, running: Running) -> None:
         try:
@@ -167,9 +171,14 @@ class Slots:
         if settlement is not None:
             if running.progress_is_new:
                 settlement = msgspec.structs.replace(settlement, progress=running.progress)
+            self.settling[lease.id, lease.token] = running
             self._post(settlement)
             if type(outcome) is Failed:
                 self._tell_of_failure(lease, outcome.failure.code, settlement.state)
+
+    def acknowledged(self, settlements: Iterable[Settlement]) -> None:
+        for settlement in settlements:
+            self.settling.pop((settlement.id, settlement.token), None)
 
     def _tell_of_failure(self, lease: Lease, code: str, state: State) -> None:
         facts = {"job": lease.id, "kind": lease.kind, "attempt": lease.attempts, "code": code, "state": state.value}

@@ -6,7 +6,6 @@ new jobs go to the store. A submission whose reply was lost is repeated with the
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
 from msgspec import Struct
 
@@ -21,6 +20,7 @@ from leaseway.ports.job_store import JobStore
 
 KEY_KEEP_US = 7 * 86_400 * SECOND_US
 BATCH_MAX = 5_000
+BATCH_BYTES_MAX = 16 * 1024 * 1024
 """Jobs in one transaction. A larger submission becomes several of them."""
 TRIES_MAX = 5
 PAUSE_SECONDS = 0.1
@@ -81,12 +81,12 @@ async def submit_many(world: World, jobs: Iterable[Bound], key_keep_us: int) -> 
     made = (job.new(world.ids, key_keep_us) for job in jobs)
     try:
         async with asyncio.TaskGroup() as group:
-            batch = list(islice(made, BATCH_MAX))
+            batch = next_batch(made)
             while batch:
                 writing = group.create_task(submit(world.store, batch, world.clock))
                 await world.clock.sleep(0)  # let the write start before the next batch is made
                 try:
-                    batch = list(islice(made, BATCH_MAX))
+                    batch = next_batch(made)
                 finally:
                     answers += await writing
     except ExceptionGroup as errors:
@@ -95,3 +95,15 @@ async def submit_many(world: World, jobs: Iterable[Bound], key_keep_us: int) -> 
             error.add_note(f"{len(answers):,} jobs before it were submitted")
         raise error from None
     return answers
+
+
+def next_batch(made: Iterable[NewJob]) -> list[NewJob]:
+    """The next jobs for one transaction: bounded in number and in size."""
+    batch: list[NewJob] = []
+    room = BATCH_BYTES_MAX
+    for job in made:
+        batch.append(job)
+        room -= len(job.payload)
+        if len(batch) == BATCH_MAX or room <= 0:
+            break
+    return batch

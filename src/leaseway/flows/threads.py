@@ -5,9 +5,12 @@ alive, so these threads are daemons.
 """
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 Call = tuple[asyncio.Future[Any], Callable[[], Any]]
@@ -30,7 +33,7 @@ class Threads:
             if self._idle < 0:
                 self._idle += 1
                 threading.Thread(target=self._serve, name="leaseway-plain", daemon=True).start()
-        self._calls.put((future, call))
+        self._calls.put((future, partial(copy_context().run, call)))
         return await future
 
     def _serve(self) -> None:
@@ -43,7 +46,7 @@ class Threads:
                 result, error = None, raised
             with self._lock:
                 self._idle += 1
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
                 loop.call_soon_threadsafe(self._return, future, result, error)
 
     def _return(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

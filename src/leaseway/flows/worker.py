@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
-from leaseway.domain.errors import TransientError
+from leaseway.domain.errors import LeasewayError, TransientError
 from leaseway.domain.exchange import Exchange, Exchanged, Report, Wants
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Settlement
@@ -114,7 +114,13 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as group:
                 sides = [group.create_task(side) for side in self._sides()]
-                await self._loop()
+                try:
+                    await self._loop()
+                except BaseException:
+                    # Results are not lost because something else went wrong, or because we were cancelled.
+                    with contextlib.suppress(LeasewayError):
+                        await self._leave()
+                    raise
                 await self._leave()
                 for side in sides:
                     side.cancel()
@@ -224,7 +230,11 @@ class Worker:
             self._is_clean &= call.wants is None
             self._outbox.put_back(call.settlements)
             return
+        except asyncio.CancelledError:
+            self._outbox.put_back(call.settlements)
+            raise
         self._measure()
+        self._slots.acknowledged(call.settlements)
         self._settled += len(call.settlements) - len(reply.lost)
         self._refused += len(reply.lost)
         for job in reply.lost:

@@ -6,10 +6,13 @@ counters are the sizes of its places. Every verb is atomic, because nothing in i
 
 import asyncio
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from functools import wraps
 from heapq import nsmallest
 from itertools import count
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
@@ -58,11 +61,28 @@ from leaseway.stores.memory.rows import (
     waiting_place,
 )
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def atomic(
+    verb: Callable[Concatenate["MemoryStore", P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["MemoryStore", P], Coroutine[Any, Any, T]]:
+    """Nothing in a verb awaits, so a lock may be held around it: workers renew leases from a thread of their own."""
+
+    @wraps(verb)
+    async def locked(store: "MemoryStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with store._lock:
+            return await verb(store, *args, **kwargs)
+
+    return locked
+
 
 class MemoryStore:
-    """Implements JobStore, ScheduleStore, ReadModel and Wakeups. Its methods are for one thread at a time."""
+    """Implements JobStore, ScheduleStore, ReadModel and Wakeups. Any thread and any loop may call it."""
 
     def __init__(self, now_us: Callable[[], Instant]) -> None:
+        self._lock = RLock()
         self._now = now_us
         self._orders = count()
         self._rows: dict[JobId, Row] = {}
@@ -87,9 +107,10 @@ class MemoryStore:
         return self.submit_now(jobs)
 
     def submit_now(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        now = self._now()
-        self._refuse_conflicts(jobs, now)
-        return [self._submit(job, now) for job in jobs]
+        with self._lock:
+            now = self._now()
+            self._refuse_conflicts(jobs, now)
+            return [self._submit(job, now) for job in jobs]
 
     def _refuse_conflicts(self, jobs: Sequence[NewJob], now: Instant) -> None:
         """Look before anything is written, because the batch is stored whole or not at all."""
@@ -140,6 +161,7 @@ class MemoryStore:
 
     # -- exchange -------------------------------------------------------------------------------------------
 
+    @atomic
     async def exchange(self, call: Exchange) -> Exchanged:
         now = self._now()
         lost = tuple(settlement.id for settlement in call.settlements if not self._settle(settlement, now))
@@ -223,6 +245,7 @@ class MemoryStore:
 
     # -- while a lease is held ------------------------------------------------------------------------------
 
+    @atomic
     async def renew(self, leases: Sequence[Held]) -> Renewed:
         now = self._now()
         lost: list[JobId] = []
@@ -238,6 +261,7 @@ class MemoryStore:
                 cancelled.append(held.id)
         return Renewed(tuple(lost), tuple(cancelled))
 
+    @atomic
     async def checkpoint(self, job: JobId, token: Token, cursor: str) -> bool:
         row = self._held(job, token, self._now())
         if row is None:
@@ -246,6 +270,7 @@ class MemoryStore:
         self._wake()
         return True
 
+    @atomic
     async def report(self, reports: Sequence[Report]) -> None:
         for report in reports:
             row = self._rows.get(report.id)
@@ -258,6 +283,7 @@ class MemoryStore:
         row = self._rows.get(job)
         return row if row is not None and row.token == token and row.until > now else None
 
+    @atomic
     async def wait_us(self, queues: Sequence[str]) -> int | None:
         if any(lane.queue in queues and lane.places[Place.READY] for lane in self._lanes.values()):
             return 0
@@ -267,6 +293,7 @@ class MemoryStore:
 
     # -- what people do -------------------------------------------------------------------------------------
 
+    @atomic
     async def cancel(self, job: JobId) -> Cancelling:
         row = self._rows.get(job)
         if row is None:
@@ -280,6 +307,7 @@ class MemoryStore:
         self._move(row, Place.CANCELLED, self._now())
         return Cancelling.CANCELLED
 
+    @atomic
     async def replay(self, which: JobFilter, limit: int) -> list[JobId]:
         now = self._now()
         rows = self._select(which, (Place.FAILED, Place.CANCELLED), limit)
@@ -289,12 +317,14 @@ class MemoryStore:
             self._move(row, Place.READY, now)
         return [row.id for row in rows]
 
+    @atomic
     async def discard(self, which: JobFilter, limit: int) -> list[JobId]:
         rows = self._select(which, FINAL, limit)
         for row in rows:
             self._delete(row)
         return [row.id for row in rows]
 
+    @atomic
     async def prune(self, keep_us: int, limit: int) -> int:
         now = self._now()
         old = [row for row in self._at(*FINAL) if row.finished_at <= now - keep_us]
@@ -312,6 +342,7 @@ class MemoryStore:
 
     # -- schedules ------------------------------------------------------------------------------------------
 
+    @atomic
     async def declare(self, schedules: Sequence[Schedule]) -> None:
         now = self._now()
         for schedule in schedules:
@@ -321,10 +352,12 @@ class MemoryStore:
             self._schedules[schedule.name] = replace(row, schedule=schedule, seen=seen)
             self._wake()
 
+    @atomic
     async def schedules(self) -> list[ScheduleRow]:
         now = self._now()
         return [replace(row, now=now) for _, row in sorted(self._schedules.items())]
 
+    @atomic
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
         row = self._schedules.get(name)
         if row is None or row.paused or row.seen != seen:
@@ -336,6 +369,7 @@ class MemoryStore:
         self._wake()
         return True
 
+    @atomic
     async def pause(self, name: str, paused: bool) -> bool:
         row = self._schedules.get(name)
         if row is None:
@@ -347,20 +381,24 @@ class MemoryStore:
 
     # -- what people read -----------------------------------------------------------------------------------
 
+    @atomic
     async def job(self, job: JobId) -> Job | None:
         row = self._rows.get(job)
         return None if row is None else job_of(row)
 
+    @atomic
     async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
         matching = [row for row in self._rows.values() if matches(row, which)]
         page = [row for row in matching if before is None or row.id < before]
         page.sort(key=lambda row: row.id, reverse=True)
         return [job_of(row) for row in page[: max(min(limit, PAGE_MAX), 0)]]
 
+    @atomic
     async def errors(self, job: JobId) -> list[ErrorRecord]:
         row = self._rows.get(job)
         return [] if row is None else list(row.errors)
 
+    @atomic
     async def lanes(self) -> Sequence[LaneCount]:
         return [count_of(lane) for _, lane in sorted(self._lanes.items())]
 

@@ -5,6 +5,7 @@ per file; readers never wait for it (WAL). Writes that wait at the same time are
 """
 
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,12 +38,14 @@ class Connection:
         """Without threads: for a simulation, whose time has none."""
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
+        self._lock = threading.Lock()
         self._write_thread: CallThread | None = None
         self._read_thread: CallThread | None = None
 
     async def open(self) -> None:
-        if not self._inline and self._write_thread is None:
-            self._write_thread = CallThread("leaseway-write", self._write_all)
+        with self._lock:
+            if not self._inline and self._write_thread is None:
+                self._write_thread = CallThread("leaseway-write", self._write_all)
         await self.write(lambda connection: None)
 
     async def write(self, work: Work[T]) -> T:
@@ -51,21 +54,25 @@ class Connection:
 
     def write_now(self, work: Work[T]) -> T:
         """The same, waiting in the caller's thread."""
-        if self._write_thread is None:
+        thread = self._write_thread
+        if thread is None:
             raise TerminalError(f"{self.path}: the store is not open")
-        return cast(T, self._write_thread.call_now(work))
+        return cast(T, thread.call_now(work))
 
     async def read(self, work: Work[T]) -> T:
         """Run `work` on a snapshot that no writer disturbs. Looking needs no opening: it changes nothing."""
-        if not self._inline and self._read_thread is None:
-            self._read_thread = CallThread("leaseway-read", self._read_all)
+        with self._lock:
+            if not self._inline and self._read_thread is None:
+                self._read_thread = CallThread("leaseway-read", self._read_all)
         return await self._ask(self._read_thread, self._read_all, work)
 
     async def close(self) -> None:
-        for thread in (self._read_thread, self._write_thread):
+        with self._lock:
+            threads = (self._read_thread, self._write_thread)
+            self._read_thread = self._write_thread = None
+        for thread in threads:
             if thread is not None:
                 await thread.stop()
-        self._write_thread = self._read_thread = None
         self._close()
 
     def connect(self) -> sqlite3.Connection:
@@ -99,8 +106,9 @@ class Connection:
         try:
             return [(answer, None) for answer in self._transact(works)]
         except Exception as error:  # noqa: BLE001 - it travels to whoever waits for it
-            if len(works) == 1:
-                return [(None, error)]
+            # Who could not even begin did not fail by its company: the same answer for all, after one wait.
+            if len(works) == 1 or isinstance(error, StoreBusy):
+                return [(None, error)] * len(works)
         return [answer for work in works for answer in self._write_all([work])]
 
     def _read_all(self, works: Sequence[Work[Any]]) -> list[Answer]:

@@ -262,7 +262,8 @@ def conditions_of(which: JobFilter) -> tuple[list[str], dict[str, object]]:
         values["ids"] = as_json(which.ids)
     if which.states is not None:
         stages = [stage for stage, state in enumerate(STATES) if state in which.states]
-        conditions.append(f"stage IN ({', '.join(map(str, stages))})")
+        # One stage is named by equality: only then does SQLite find the index that holds nothing else.
+        conditions.append(f"stage = {stages[0]}" if len(stages) == 1 else f"stage IN ({', '.join(map(str, stages))})")
     for field in ("kind", "queue", "tenant"):
         if getattr(which, field) is not None:
             conditions.append(f"{field} = :{field}")

@@ -5,10 +5,13 @@ for the disk, for all of them.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
+
+from leaseway.domain.errors import TerminalError
 
 TOGETHER_MAX = 100
 
@@ -23,17 +26,24 @@ class CallThread:
         self._serve = serve
         self._serving = threading.Lock()
         self._calls: SimpleQueue[tuple[Any, asyncio.Future[Any] | None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     async def call(self, what: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
-        self._calls.put((what, future))
+        with self._lock:
+            if self._is_stopped:
+                raise TerminalError("the store was closed meanwhile")
+            self._calls.put((what, future))
         return await future
 
     def call_now(self, what: Any) -> Any:
         """The same from code that has no event loop: served in the caller's own thread, without a change of threads."""
         with self._serving:
+            if self._is_stopped:  # under the lock: whoever closes the connection waits for it
+                raise TerminalError("the store was closed meanwhile")
             ((answer, error),) = self._serve([what])
         if error is not None:
             raise error
@@ -41,8 +51,15 @@ class CallThread:
 
     async def stop(self) -> None:
         """End after everything that was called before."""
-        self._calls.put((None, None))
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        with self._lock:
+            self._is_stopped = True
+            self._calls.put((None, None))
+        await asyncio.get_running_loop().run_in_executor(None, self._ended)
+
+    def _ended(self) -> None:
+        self._thread.join()
+        with self._serving:  # nobody is inside, and nobody comes in any more
+            pass
 
     def _run(self) -> None:
         while True:  # until it is stopped
@@ -65,9 +82,8 @@ class CallThread:
 
 
 def deliver(future: asyncio.Future[Any], answer: Answer) -> None:
-    loop = future.get_loop()
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(resolve, future, *answer)
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+        future.get_loop().call_soon_threadsafe(resolve, future, *answer)
 
 
 def resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -15,6 +15,7 @@ CREATE TABLE lanes (
   served_at INTEGER NOT NULL DEFAULT 0,
   UNIQUE (queue, tenant)
 );
+CREATE INDEX lanes_ready ON lanes (queue, served_at) WHERE ready > 0;
 
 -- Long texts come last: SQLite reads a row from the front.
 CREATE TABLE jobs (
