@@ -95,14 +95,18 @@ def submit(size: Size) -> list[Figure]:
         {
             "one by one": contestants.submitted("submit_single", size.single),
             "raw": contestants.raw("insert", size.single),
+            "plain": contestants.submitted("submit_plain", size.single),
+            "sixteen at once": contestants.submitted("submit_at_once", size.single),
             "bulk": contestants.submitted("submit_bulk", size.bulk),
         },
         size.repeats,
     )
-    single, bare, bulk = (median(values) for values in found.values())
+    single, bare, plain, at_once, bulk = (median(values) for values in found.values())
     note = f"{single:,.0f} against {bare:,.0f} jobs/s; each in its own durable transaction"
     return [
         Figure("submit one by one, share of bare inserts", 100 * single / bare, "%", Target(AT_LEAST, 70), note),
+        Figure("the same from plain code", 100 * plain / bare, "%", Target(AT_LEAST, 70), f"{plain:,.0f} jobs/s"),
+        Figure("the same from sixteen tasks at once", 100 * at_once / bare, "%", None, f"{at_once:,.0f} jobs/s"),
         Figure("submit in bulk", bulk, "jobs/s", Target(AT_LEAST, 100_000), spread(found["bulk"])),
     ]
 
@@ -136,7 +140,7 @@ def start(size: Size) -> list[Figure]:
     imported, helped, bare = (median(values) for values in found.values())
     note = f"the whole process; Python alone takes {shown(bare)} ms"
     return [
-        Figure("import leaseway", imported, "ms", Target(AT_MOST, 150), spread(found["import"])),
+        Figure("from leaseway import App", imported, "ms", Target(AT_MOST, 150), spread(found["import"])),
         Figure("leaseway --help", helped, "ms", Target(AT_MOST, 300), note),
     ]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from leaseway.bench.probe import TEXT
 from leaseway.stores.sqlite.migrate import migrate
-from leaseway.stores.sqlite.queries import statements
 from leaseway.system import SystemIds
 
 BATCH = 500
@@ -28,6 +27,13 @@ SETTLE = """
 UPDATE jobs
    SET stage = 3, finished_at = ?, last_token = token, token = NULL, owner = NULL, until = NULL, result = 'null'
  WHERE seq = ? AND token = ?
+"""
+
+CLAIM = """
+UPDATE jobs
+   SET stage = 2, attempts = attempts + 1, fence = fence + 1, token = ?, owner = 'raw', until = ? + lease_us
+ WHERE seq IN (SELECT seq FROM jobs WHERE lane = 1 AND stage = 0 ORDER BY priority DESC, run_at, seq LIMIT ?)
+RETURNING seq, id, kind, payload, attempts, attempts_max
 """
 
 
@@ -64,15 +70,13 @@ def drain(connection: sqlite3.Connection, count: int) -> float:
     connection.executemany(INSERT, new_rows(count))
     connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    claim = statements()["claim"]
     held: list[tuple[int, str]] = []
     started_at = time.perf_counter()
     while True:  # ends when nothing is left to claim
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(SETTLE, [(now_us(), seq, token) for seq, token in held])
         token = secrets.token_hex(16)
-        values = {"lane": 1, "count": BATCH, "token": token, "worker": "raw", "now": now_us()}
-        held = [(row[0], token) for row in connection.execute(claim, values).fetchall()]
+        held = [(row[0], token) for row in connection.execute(CLAIM, (token, now_us(), BATCH)).fetchall()]
         connection.execute("COMMIT")
         if not held:
             return time.perf_counter() - started_at

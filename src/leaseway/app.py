@@ -33,6 +33,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 RETENTION = timedelta(days=7)
+SUBMIT_NOW = SubmitsNow.submit_now.__name__
+"""Looked up by name: asking whether a store is a `SubmitsNow` takes a tenth of what submitting takes."""
 DEFAULT_BACKOFF = Backoff()
 
 
@@ -158,9 +160,11 @@ class App:
         refuse_running_loop()
         store = self.sync(self.store()) if not self._is_open or self._pid != os.getpid() else self._world.store
         new, doubt = [job.new(self._world.ids, self._key_keep_us)], None
-        if isinstance(store, SubmitsNow):
+        submit_now = getattr(store, SUBMIT_NOW, None)
+        if submit_now is not None:
             try:
-                return store.submit_now(new)[0]
+                answers: list[Submitted] = submit_now(new)
+                return answers[0]
             except UnknownOutcome as unknown:
                 doubt = unknown
         return self.sync(submit(store, new, self._world.clock, doubt))[0]

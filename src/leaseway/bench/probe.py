@@ -41,6 +41,9 @@ def app_at(file: Path) -> tuple[App, JobHandle[..., Any]]:
 # -- submitting -----------------------------------------------------------------------------------------------------
 
 
+TASKS = 16
+
+
 async def submit_single(file: Path, count: int) -> Figures:
     app, noop = app_at(file)
     async with app:
@@ -52,6 +55,39 @@ async def submit_single(file: Path, count: int) -> Figures:
             done += 1
             seconds = time.perf_counter() - started_at
         return {"count": done, "seconds": seconds}
+
+
+async def submit_plain(file: Path, count: int) -> Figures:
+    """The same from code that has no event loop."""
+    app, noop = app_at(file)
+
+    def submit_all() -> float:
+        noop.submit_sync(text=TEXT)
+        started_at = time.perf_counter()
+        for _ in range(count):
+            noop.submit_sync(text=TEXT)
+        return time.perf_counter() - started_at
+
+    seconds = await asyncio.to_thread(submit_all)
+    await app.close()
+    return {"count": count, "seconds": seconds}
+
+
+async def submit_at_once(file: Path, count: int) -> Figures:
+    """Sixteen tasks, each of which submits one by one, as a web server's requests do."""
+    app, noop = app_at(file)
+
+    async def submit_some() -> None:
+        for _ in range(count // TASKS):
+            await noop.submit(text=TEXT)
+
+    async with app:
+        await noop.submit(text=TEXT)
+        started_at = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(TASKS):
+                group.create_task(submit_some())
+        return {"count": count // TASKS * TASKS, "seconds": time.perf_counter() - started_at}
 
 
 async def submit_bulk(file: Path, count: int) -> Figures:
@@ -193,7 +229,7 @@ def decoded(text: bytes) -> Figures:
 PROBES: dict[str, Callable[[Path, int], Awaitable[Figures]]] = {
     probe.__name__: probe
     for probe in (
-        *(submit_single, submit_bulk, drain, drain_until_empty),
+        *(submit_single, submit_plain, submit_at_once, submit_bulk, drain, drain_until_empty),
         *(pickup_same_process, pickup_other_process, pickup_worker),
     )
 }

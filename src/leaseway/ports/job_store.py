@@ -10,7 +10,7 @@ Promises that hold for every verb:
 """
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
 from leaseway.domain.ids import JobId, Token
@@ -76,7 +76,6 @@ class JobStore(Protocol):
         ...
 
 
-@runtime_checkable
 class SubmitsNow(Protocol):
     """What a store may offer besides, to callers without an event loop."""
 
