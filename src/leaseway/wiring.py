@@ -8,7 +8,10 @@ from leaseway.ports.events import Events
 from leaseway.ports.store import Store
 from leaseway.system import SystemChance, SystemClock, SystemIds, wall_clock_us
 
-KNOWN = "sqlite:///work.db (beside you), sqlite:////var/lib/work.db (anywhere), memory:// (gone when the process ends)"
+KNOWN = (
+    "sqlite:///work.db (beside you), sqlite:////var/lib/work.db (anywhere), postgresql://user@host/database, "
+    "memory:// (gone when the process ends)"
+)
 
 
 def store_at(url: str) -> Store:
@@ -18,6 +21,8 @@ def store_at(url: str) -> Store:
             from leaseway.stores.sqlite.store import SqliteStore
 
             return SqliteStore(sqlite_path(url), wall_clock_us)
+        case "postgresql" | "postgres":
+            return postgres_store(url)
         case "memory":
             from leaseway.stores.memory.store import MemoryStore
 
@@ -26,6 +31,16 @@ def store_at(url: str) -> Store:
             raise StoreRefused(f"{url!r} is not a store's address; did you mean sqlite:///{url}?")
         case scheme:
             raise StoreRefused(f"{scheme}:// is not a store that this leaseway knows; there are {KNOWN}")
+
+
+def postgres_store(url: str) -> Store:
+    try:
+        from leaseway.stores.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise StoreRefused("PostgreSQL needs its driver; install it with: pip install 'leaseway[postgres]'") from None
+    return PostgresStore(url)
 
 
 def sqlite_path(url: str) -> str:

@@ -1,4 +1,4 @@
-"""The same random life on the specification and on SQLite: every answer and every record must be the same.
+"""The same random life on the specification and on each store: every answer and every record must be the same.
 
 Hypothesis makes up the life: submissions, exchanges with settlements of every kind from current, stale, repeated and
 foreign tokens, heartbeats, commands of people, schedules, and time. What it finds, it makes short.
@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import hypothesis.strategies as st
 import pytest
@@ -25,12 +25,14 @@ from leaseway.domain.job import FINAL_STATES, Failure, LaneCount, NewJob, Settle
 from leaseway.domain.query import JobFilter
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
+from leaseway.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.timeout(600)  # a failure is made short before it is shown, and that takes its time
 
-Stores = MemoryStore | SqliteStore
+Stores = MemoryStore | SqliteStore | PostgresStore
 
 WORKERS = ("worker-1", "worker-2")
 QUEUES = ("queue-1", "queue-2")
@@ -169,18 +171,19 @@ class TwoStores(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
-        path = str(Path(self.folder.name) / "work.db")
         self.specification = MemoryStore(self.clock.now_us)
-        self.sqlite = SqliteStore(path, now_us=self.clock.now_us, durable=False)
-        self.run(self.specification.open())
-        self.run(self.sqlite.open())
+        self.store = self.open_store()
         self.submitted: list[NewJob] = []
         self.leases: list[tuple[JobId, Token]] = []
         self.exchanges: list[Exchange] = []
         self.tokens = 0
 
+    def open_store(self) -> Stores:
+        """The store that is compared with the specification, open and empty."""
+        raise NotImplementedError
+
     def teardown(self) -> None:
-        self.run(self.sqlite.close())
+        self.run(self.store.close())
         self.runner.close()
         self.folder.cleanup()
 
@@ -192,8 +195,8 @@ class TwoStores(RuleBasedStateMachine):
 
     def same(self, verb: Callable[[Stores], Awaitable[Any]]) -> Any:
         """Do it on both stores; the answers must be equal."""
-        expected, actual = (self.answer(verb, store) for store in (self.specification, self.sqlite))
-        assert actual == expected
+        expected, actual = (self.answer(verb, store) for store in (self.specification, self.store))
+        assert actual == expected, f"{actual} is not {expected}"
         return expected
 
     def answer(self, verb: Callable[[Stores], Awaitable[Any]], store: Stores) -> Any:
@@ -391,11 +394,42 @@ class TwoStores(RuleBasedStateMachine):
         self.same(lambda store: store.schedules())
 
 
-TestTwoStores = TwoStores.TestCase
-TestTwoStores.settings = settings(
+class Sqlite(TwoStores):
+    def open_store(self) -> Stores:
+        store = SqliteStore(str(Path(self.folder.name) / "work.db"), now_us=self.clock.now_us, durable=False)
+        self.run(store.open())
+        return store
+
+
+class Postgres(TwoStores):
+    url: ClassVar[str] = ""
+
+    def open_store(self) -> Stores:
+        store = PostgresStore(self.url, now_us=self.clock.now_us)
+        self.run(self.emptied(store))
+        return store
+
+    async def emptied(self, store: PostgresStore) -> None:
+        """Emptying the tables is faster than making them anew for every life."""
+        await store.open()
+        async with store.connections.lent() as connection:
+            tables = "lanes, lane_changes, jobs, payloads, errors, history, keys, schedules"
+            await connection.execute(f"SET search_path TO {store.address.schema}; TRUNCATE {tables} RESTART IDENTITY")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _server(server: PostgresServer) -> None:
+    Postgres.url = f"{server.url}?schema=lives"
+
+
+LIVES = settings(
     max_examples=100,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,  # the same lives in every run: a red build means a change, not a die
     suppress_health_check=[HealthCheck.too_slow],
 )
+TestSqlite = Sqlite.TestCase
+TestSqlite.settings = LIVES
+TestPostgres = Postgres.TestCase
+TestPostgres.settings = LIVES

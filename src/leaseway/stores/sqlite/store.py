@@ -16,13 +16,14 @@ from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, State, Submitted
 from leaseway.domain.query import PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.stores.bell import Bell
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.connection import Connection
 from leaseway.stores.sqlite.migrate import migrate
 from leaseway.stores.sqlite.queries import statements
 from leaseway.stores.sqlite.rows import CANCELLED, READY, STATES, Row, as_json
 from leaseway.stores.sqlite.transaction import Transaction
-from leaseway.stores.sqlite.wakeups import Bell, FileWakeups
+from leaseway.stores.sqlite.wakeups import FileWakeups
 
 T = TypeVar("T")
 

@@ -7,31 +7,12 @@ one look costs some microseconds and takes no lock.
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
+from leaseway.stores.bell import Bell
+
 LOOK_SECONDS = 0.010
-
-
-class Bell:
-    """Wakes every waiter of this process, whatever loop and thread it waits in."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
-
-    def ring(self) -> None:
-        for event, loop in self._waiting.copy().items():
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(event.set)
-
-    @contextlib.contextmanager
-    def heard(self) -> Iterator[asyncio.Event]:
-        event = asyncio.Event()
-        self._waiting[event] = asyncio.get_running_loop()
-        try:
-            yield event
-        finally:
-            del self._waiting[event]
 
 
 class FileWakeups:

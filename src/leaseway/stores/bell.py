@@ -1,0 +1,24 @@
+"""A bell inside one process: whoever waits hears it, whatever loop and thread he waits in."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+
+class Bell:
+    def __init__(self) -> None:
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    def ring(self) -> None:
+        for event, loop in self._waiting.copy().items():
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(event.set)
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[asyncio.Event]:
+        event = asyncio.Event()
+        self._waiting[event] = asyncio.get_running_loop()
+        try:
+            yield event
+        finally:
+            del self._waiting[event]

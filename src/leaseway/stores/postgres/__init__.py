@@ -1,0 +1,1 @@
+"""Many machines, one server: jobs in PostgreSQL."""

@@ -1,0 +1,59 @@
+"""postgresql://user:password@host:port/database?schema=leaseway&pool=10&pooler=transaction
+
+The address as libpq writes it, with three words of our own. Everything else goes to the driver and the server.
+"""
+
+import re
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from leaseway.domain.errors import BadValue, StoreRefused
+
+SCHEMES = ("postgresql", "postgres")
+SCHEMA = "leaseway"
+POOL = 10
+POOL_MAX = 1_000
+
+
+class Address(NamedTuple):
+    dsn: str
+    """For the driver: without our own words."""
+    shown: str
+    """For people: without the password."""
+    schema: str = SCHEMA
+    pool: int = POOL
+    """Connections that one event loop opens at most."""
+    has_sessions: bool = True
+    """False: a pooler lends a connection for one transaction at a time, so nothing may be left in it."""
+
+
+def address_of(url: str) -> Address:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise StoreRefused(f"{without_password(url)}: is not an address: {error}") from error
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    schema = schema_of(given.pop("schema", SCHEMA))
+    pool = pool_of(given.pop("pool", str(POOL)))
+    pooler = given.pop("pooler", "session")
+    if pooler not in ("session", "transaction"):
+        raise BadValue("pooler", f"must be session or transaction (is {pooler!r})")
+    dsn = urlunsplit(parts._replace(query=urlencode(given)))
+    return Address(dsn, without_password(dsn), schema, pool, has_sessions=pooler == "session")
+
+
+def schema_of(name: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name) or name.startswith("pg_"):
+        raise BadValue("schema", f"must be 1 to 63 small letters, digits or _, and not begin with pg_ (is {name!r})")
+    return name
+
+
+def pool_of(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= POOL_MAX:
+        raise BadValue("pool", f"must be a number of connections in 1 … {POOL_MAX:,} (is {text!r})")
+    return int(text)
+
+
+def without_password(url: str) -> str:
+    return re.sub(r"(//[^/?#@:]*):[^/?#]*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))

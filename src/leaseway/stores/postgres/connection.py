@@ -1,0 +1,191 @@
+"""Connections, deadlines, and what the errors of driver and server mean to us.
+
+An asyncpg connection belongs to one event loop, and a store is used from several: the worker's, the keeper's, that of
+plain callers. So each loop has connections of its own. asyncpg's pool is not used, because it asks the server to reset
+the session after every call, which is one more round trip; ours leaves nothing to reset.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import asyncpg
+
+from leaseway.domain.errors import LeasewayError, StoreBusy, TransientError, UnknownOutcome
+from leaseway.stores.postgres.address import Address
+from leaseway.stores.postgres.failures import not_connected, translated
+
+CONNECT_SECONDS_MAX = 5.0
+CALL_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 20.0
+CLOSE_SECONDS_MAX = 2.0
+
+Record = Sequence[Any]
+"""What asyncpg calls a record: values by place and by name."""
+
+
+class Connections:
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
+
+    async def call(self, sql: str, *values: object, seconds: float = CALL_SECONDS_MAX) -> list[Record]:
+        """One statement, which is one transaction and one round trip. If its reply is lost, nobody knows what became
+        of it."""
+        async with self.lent() as connection, self.answered(connection, seconds):
+            answer: list[Record] = await connection.fetch(sql, *values)
+            return answer
+
+    async def look(self, sql: str, *values: object) -> list[Record]:
+        """One statement that changes nothing: if its reply is lost, it is asked once more."""
+        try:
+            return await self.call(sql, *values)
+        except UnknownOutcome:
+            pass
+        try:
+            return await self.call(sql, *values)
+        except UnknownOutcome as error:
+            raise TransientError(str(error)) from error
+
+    @asynccontextmanager
+    async def transaction(self, seconds: float = CALL_SECONDS_MAX) -> AsyncIterator[asyncpg.Connection]:
+        """Several statements, all or nothing."""
+        async with self.lent() as connection, self.answered(connection, seconds), connection.transaction():
+            yield connection
+
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection for a moment. One in which something is unfinished is never lent again."""
+        pool = self._pool()
+        connection = await pool.take()
+        try:
+            yield connection
+        except BaseException as error:
+            if not isinstance(error, LeasewayError) or isinstance(error, UnknownOutcome):
+                connection.terminate()
+            raise
+        finally:
+            pool.give_back(connection)
+
+    @asynccontextmanager
+    async def answered(self, connection: asyncpg.Connection, seconds: float = CALL_SECONDS_MAX) -> AsyncIterator[None]:
+        """Every wait for the server has an end, and every failure a meaning."""
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            connection.terminate()
+            raise UnknownOutcome(
+                f"{self.address.shown}: no answer within {seconds:g} s; the call may be repeated"
+            ) from error
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            raise translated(error, self.address) from error
+
+    async def connect(self) -> asyncpg.Connection:
+        settings = {"application_name": "leaseway"} if self.address.has_sessions else None
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                return await asyncpg.connect(
+                    self.address.dsn,
+                    server_settings=settings,
+                    # A pooler hands our statements to other connections than those that prepared them.
+                    statement_cache_size=100 if self.address.has_sessions else 0,
+                )
+        except (
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            OSError,
+            ValueError,
+        ) as error:  # a TimeoutError is an OSError
+            raise not_connected(error, self.address) from error
+
+    def _pool(self) -> "Pool":
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is None:
+            pool = self._pools[loop] = Pool(self)
+        return pool
+
+    async def close(self) -> None:
+        """Let go of all connections; those of other loops without a word to the server."""
+        here = asyncio.get_running_loop()
+        for loop, pool in list(self._pools.items()):
+            if loop is here:
+                await pool.close()
+            else:
+                pool.abandon(loop)
+        self._pools.clear()
+
+
+class Pool:
+    """The connections of one event loop."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._idle: list[asyncpg.Connection] = []
+        self._room = asyncio.Semaphore(connections.address.pool)
+        self._until_the_end: AsyncGenerator[None, None] | None = None
+
+    async def take(self) -> asyncpg.Connection:
+        if self._until_the_end is None:
+            self._until_the_end = self._closed_with_the_loop()
+            await anext(self._until_the_end)
+        await self._wait_for_room()
+        try:
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.is_closed():
+                    return connection
+            return await self._connections.connect()
+        except BaseException:
+            self._room.release()
+            raise
+
+    async def _wait_for_room(self) -> None:
+        if not self._room.locked():
+            await self._room.acquire()
+            return
+        try:
+            async with asyncio.timeout(WAIT_SECONDS_MAX):
+                await self._room.acquire()
+        except TimeoutError as error:
+            count = self._connections.address.pool
+            raise StoreBusy(
+                f"all {count} connections of this process were in use for {WAIT_SECONDS_MAX:g} s; "
+                f"allow more with ?pool={2 * count}, or do less at once"
+            ) from error
+
+    def give_back(self, connection: asyncpg.Connection) -> None:
+        if not connection.is_closed():
+            self._idle.append(connection)
+        self._room.release()
+
+    async def _closed_with_the_loop(self) -> AsyncGenerator[None, None]:
+        """asyncio ends the async generators of a loop before it closes it: the one moment in which connections that
+        nobody closed can still be closed."""
+        try:
+            yield
+        finally:
+            await self._close_idle()
+
+    async def close(self) -> None:
+        if self._until_the_end is not None:
+            await self._until_the_end.aclose()
+        await self._close_idle()
+
+    async def _close_idle(self) -> None:
+        while self._idle:
+            connection = self._idle.pop()
+            with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await connection.close(timeout=CLOSE_SECONDS_MAX)
+
+    def abandon(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed before
+            loop.call_soon_threadsafe(self._terminate_idle)
+
+    def _terminate_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().terminate()

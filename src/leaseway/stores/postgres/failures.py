@@ -1,0 +1,82 @@
+"""What happened, to what, and what to do next: the server's error codes in our words."""
+
+import asyncpg
+
+from leaseway.domain.errors import (
+    BadValue,
+    KeyConflict,
+    LeasewayError,
+    StoreBusy,
+    StoreFull,
+    StoreRefused,
+    TerminalError,
+    TransientError,
+    UnknownOutcome,
+)
+from leaseway.stores.postgres.address import Address
+
+KEY_CONFLICT = "LW001"
+BAD_VALUE = "LW002"
+"""Raised by our own functions."""
+
+REFUSED = {
+    "28": "check user and password",
+    "3D": "create the database first, or name another one",
+    "3F": "create it: leaseway migrate",
+    "42P01": "the schema is missing or older than this leaseway: leaseway migrate",
+    "42883": "the schema is missing or older than this leaseway: leaseway migrate",
+    "42703": "the schema is older than this leaseway: leaseway migrate",
+    "42501": "ask the owner of the schema for the rights: see docs/guides/postgresql.md",
+    "42704": "a word in the address is unknown to the server; our own are schema, pool and pooler",
+    "0A": "this server cannot do it; PostgreSQL 14 or newer is needed",
+}
+BUSY = {
+    "40P01": "two transactions waited for each other",
+    "40001": "transactions were in each other's way",
+    "55P03": "another transaction holds a lock",
+    "57014": "the statement was cancelled or took too long",
+    "53300": "the server has no connection left",
+    "57P03": "the server is starting or stopping",
+    "25006": "the server became read-only, perhaps another one is the primary now",
+}
+LOST = ("08", "57P01", "57P02", "57P04", "57P05")
+"""The connection ended. What was on its way may have happened."""
+
+
+def translated(error: Exception, address: Address) -> LeasewayError:
+    """The meaning of an error that a statement met."""
+    where, code = address.shown, getattr(error, "sqlstate", None) or ""
+    if not isinstance(error, asyncpg.PostgresError) or code.startswith(LOST):
+        return UnknownOutcome(f"{where}: the connection was lost ({described(error)}); the call may be repeated")
+    if code == KEY_CONFLICT:
+        return KeyConflict(str(error))
+    if code == BAD_VALUE:
+        field, _, text = str(error).partition(": ")
+        return BadValue(field, text)
+    if code == "53100":
+        return StoreFull(f"{where}: the server's disk is full; nothing was written. Free some space and try again")
+    for meanings, kind in ((REFUSED, StoreRefused), (BUSY, StoreBusy)):
+        advice = meanings.get(code) or meanings.get(code[:2])
+        if advice:
+            return kind(f"{where}: {error}; {advice}")
+    if code.startswith("53"):
+        return TransientError(f"{where}: the server is short of something ({error}); nothing was written, try again")
+    return TerminalError(f"{where}: {error} ({code})")
+
+
+def not_connected(error: Exception, address: Address) -> LeasewayError:
+    """The meaning of an error before there was a connection: nothing has happened."""
+    if isinstance(error, asyncpg.PostgresError):
+        meaning = translated(error, address)
+        return TransientError(str(meaning)) if isinstance(meaning, UnknownOutcome) else meaning
+    if isinstance(error, TimeoutError):
+        return TransientError(f"{address.shown}: no answer; is it the right host, and does a firewall let us through?")
+    if isinstance(error, ConnectionRefusedError):
+        return TransientError(f"{address.shown}: nobody listens there; is PostgreSQL running, are host and port right?")
+    if isinstance(error, OSError):
+        return TransientError(f"{address.shown}: cannot be reached ({described(error)}); check host and port")
+    return StoreRefused(f"{address.shown}: cannot be used as an address ({described(error)})")
+
+
+def described(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

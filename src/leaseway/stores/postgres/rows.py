@@ -1,0 +1,182 @@
+"""Values to what our functions take, and their answers to values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State
+from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
+
+PENDING, LEASED, DONE, FAILED, CANCELLED = 0, 2, 3, 4, 5
+STATES = (State.PENDING, State.PENDING, State.LEASED, State.DONE, State.FAILED, State.CANCELLED)
+STAGES = {State.PENDING: PENDING, State.DONE: DONE, State.FAILED: FAILED, State.CANCELLED: CANCELLED}
+
+Values = tuple[Any, ...]
+
+json_text = msgspec.json.Encoder().encode
+
+
+def as_json(value: Any) -> str:
+    return json_text(value).decode()
+
+
+def clean(text: str) -> str:
+    """PostgreSQL keeps every character but one."""
+    return text.replace("\0", "\ufffd")
+
+
+# -- submitting -----------------------------------------------------------------------------------------------------
+
+
+def spec_of(job: NewJob) -> Values:
+    """All of a new job but id, payload, key and fingerprint: jobs that agree in it are described once."""
+    # fmt: off
+    return (job.queue, job.tenant, job.kind, int(job.priority), job.attempts_max, job.lease_us, job.timeout_us,
+            job.shard_key, job.cursor, job.delay_us, job.run_at, job.key_keep_us)
+    # fmt: on
+
+
+SPEC = ("queue", "tenant", "kind", "priority", "attempts_max", "lease_us", "timeout_us", "shard_key", "cursor",
+        "delay_us", "run_at", "key_keep_us")  # fmt: skip
+
+
+def submission(jobs: Sequence[NewJob]) -> Values:
+    """ids, payloads, spec_of, specs, keys, fingerprints: as `submit` and `fire` take them. Each id once."""
+    numbers: dict[Values, int] = {}
+    spec_numbers = [numbers.setdefault(spec_of(job), len(numbers) + 1) for job in jobs]
+    specs = as_json([dict(zip(SPEC, spec, strict=True)) for spec in numbers])
+    return (
+        [job.id for job in jobs],
+        [job.payload for job in jobs],
+        spec_numbers,
+        specs,
+        [job.key for job in jobs],
+        [job.fingerprint for job in jobs],
+    )
+
+
+# -- exchange -------------------------------------------------------------------------------------------------------
+
+
+def is_plainly_done(settlement: Settlement) -> bool:
+    """With a result and nothing else to write."""
+    return settlement.state is State.DONE and settlement.failure is None and settlement.progress is None
+
+
+def settlements_of(settlements: Sequence[Settlement]) -> Values:
+    """done_ids, done_tokens, done_results, others. In the order of ids, so that nobody waits in a circle."""
+    in_order = sorted(settlements, key=lambda settlement: settlement.id)
+    done = [settlement for settlement in in_order if is_plainly_done(settlement)]
+    others = [other_of(settlement) for settlement in in_order if not is_plainly_done(settlement)]
+    return (
+        [settlement.id for settlement in done] or None,
+        [settlement.token for settlement in done] or None,
+        [settlement.result for settlement in done] or None,
+        as_json(others) if others else None,
+    )
+
+
+def other_of(settlement: Settlement) -> dict[str, Any]:
+    failure = settlement.failure
+    fault = {} if failure is None else {
+        "code": clean(failure.code), "message": clean(failure.message), "traceback": clean(failure.traceback)
+    }  # fmt: skip
+    return {
+        "id": settlement.id, "token": settlement.token, "stage": STAGES[settlement.state],
+        "delay_us": settlement.delay_us, "run_at": settlement.run_at, "gives_back": settlement.gives_back,
+        "result": settlement.result, "progress": settlement.progress, **fault,
+    }  # fmt: skip
+
+
+def wants_of(call: Exchange) -> Values:
+    """wanted_queues, wanted, new_token, is_repeat."""
+    wants = call.wants
+    if wants is None:
+        return ([], 0, None, False)
+    return (list(wants.queues), max(wants.count, 0), wants.token, call.repeat)
+
+
+def children_of(settlements: Sequence[Settlement]) -> Values:
+    """parents, parent_tokens, and their children as `submission` describes them; parents once for each child."""
+    born = [(settlement, child) for settlement in settlements for child in settlement.children]
+    if not born:
+        return (None,) * 8
+    parents = [settlement.id for settlement, _ in born]
+    tokens = [settlement.token for settlement, _ in born]
+    return (parents, tokens, *submission([child for _, child in born]))
+
+
+def exchanged(call: Exchange, answers: Sequence[Any]) -> Exchanged:
+    token = Token("") if call.wants is None else call.wants.token
+    leases: list[Lease] = []
+    lost: list[JobId] = []
+    cancelled: list[JobId] = []
+    for row in answers:
+        (
+            what,
+            id_,
+            fence,
+            kind,
+            queue,
+            tenant,
+            payload,
+            attempts,
+            most,
+            lease_us,
+            timeout_us,
+            shard,
+            cursor,
+            priority,
+        ) = row
+        if what == 0:
+            leases.append(
+                Lease(
+                    id=id_, token=token, fence=fence, kind=kind, queue=queue, tenant=tenant, payload=payload,
+                    attempts=attempts, attempts_max=most, lease_us=lease_us, timeout_us=timeout_us, shard_key=shard,
+                    cursor=cursor, priority=priority,
+                )
+            )  # fmt: skip
+        else:
+            (lost if what == 1 else cancelled).append(id_)
+    if lost:
+        late = set(lost)
+        lost = [settlement.id for settlement in call.settlements if settlement.id in late]
+    return Exchanged(tuple(leases), tuple(lost), tuple(cancelled))
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def job_of(row: Any) -> Job:
+    return Job(
+        id=row["id"], kind=row["kind"], queue=row["queue"], tenant=row["tenant"], state=STATES[row["stage"]],
+        priority=row["priority"], attempts=row["attempts"], attempts_max=row["attempts_max"], fence=row["fence"],
+        payload=row["payload"], shard_key=row["shard_key"], cursor=row["cursor"], progress=row["progress"],
+        result=row["result"], lease_owner=row["owner"], lease_until=row["until"], lease_us=row["lease_us"],
+        timeout_us=row["timeout_us"], cancel_requested=row["cancel_requested"], created_at=row["created_at"],
+        run_at=row["run_at"], finished_at=row["finished_at"], last_error_code=row["last_error_code"],
+        last_error_at=row["last_error_at"],
+    )  # fmt: skip
+
+
+def error_of(row: Any) -> ErrorRecord:
+    job, attempt, at, code, message, traceback = row
+    return ErrorRecord(job=job, attempt=attempt, at=at, code=code, message=message, traceback=traceback)
+
+
+def lane_of(row: Any) -> LaneCount:
+    queue, tenant, *counts = row
+    ready, scheduled, leased, done, failed, cancelled = map(int, counts)
+    return LaneCount(
+        queue=queue, tenant=tenant, ready=ready, scheduled=scheduled, leased=leased, done=done, failed=failed,
+        cancelled=cancelled,
+    )  # fmt: skip
+
+
+def schedule_of(row: Any, now: Instant) -> ScheduleRow:
+    name, kind, cron, tz, missed, seen, last_fire, paused = row
+    schedule = Schedule(name=name, kind=kind, cron=cron, tz=tz, missed=Missed(missed))
+    return ScheduleRow(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=paused)

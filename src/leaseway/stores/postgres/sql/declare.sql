@@ -1,0 +1,2 @@
+-- Create or change schedules.
+SELECT :schema.declare_schedules($1, $2)

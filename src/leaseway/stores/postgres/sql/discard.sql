@@ -1,0 +1,2 @@
+-- Forget finished jobs.
+SELECT :schema.discard($1)

@@ -1,0 +1,170 @@
+-- Many jobs are sent as arrays, and what they have in common as a few specs: `spec_of` says which one is whose.
+
+CREATE FUNCTION lane_of(wanted_queue text, wanted_tenant text) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE found_id integer;
+BEGIN
+  SELECT id INTO found_id FROM lanes WHERE queue = wanted_queue AND tenant = wanted_tenant;
+  IF found_id IS NULL THEN
+    INSERT INTO lanes (queue, tenant) VALUES (wanted_queue, wanted_tenant) ON CONFLICT DO NOTHING;
+    SELECT id INTO found_id FROM lanes WHERE queue = wanted_queue AND tenant = wanted_tenant;
+  END IF;
+  RETURN found_id;
+END $$;
+
+-- Which of these jobs have finished? Their submission may be repeated for a day after their end.
+CREATE FUNCTION finished_among(ids text[], instant bigint) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  recent bigint := instant - 86400000000;
+  smallest text := (SELECT min(id COLLATE "C") FROM unnest(ids) AS sent (id));
+  largest text := (SELECT max(id COLLATE "C") FROM unnest(ids) AS sent (id));
+BEGIN
+  -- Ids grow with time, so among the finished there is seldom one within the range of new ones.
+  IF NOT EXISTS (SELECT 1 FROM history WHERE finished_at > recent AND id >= smallest AND id <= largest) THEN
+    RETURN '{}';
+  END IF;
+  RETURN (SELECT coalesce(array_agg(id), '{}') FROM history WHERE finished_at > recent AND id = ANY (ids));
+END $$;
+
+CREATE FUNCTION keep_jobs(ids text[], payloads text[], spec_of integer[], specs json, instant bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE finished text[];
+BEGIN
+  WITH spec AS MATERIALIZED (
+         SELECT lane_of(queue, tenant) AS lane, coalesce(run_at, instant + delay_us) AS starts_at, each.*
+           FROM ROWS FROM (json_to_recordset(specs) AS (
+                  queue text, tenant text, kind text, priority smallint, attempts_max integer, lease_us bigint,
+                  timeout_us bigint, shard_key text, cursor text, delay_us bigint, run_at bigint))
+                WITH ORDINALITY AS each (queue, tenant, kind, priority, attempts_max, lease_us, timeout_us,
+                                         shard_key, cursor, delay_us, run_at, n)
+          WHERE n = ANY (spec_of)),
+       sent AS MATERIALIZED (
+         SELECT * FROM unnest(ids, payloads, spec_of) WITH ORDINALITY AS sent (id, payload, n, place)),
+       bodies AS (
+         INSERT INTO payloads (id, created_at, lease_us, timeout_us, attempts_max, kind, shard_key, payload)
+         SELECT id, instant, lease_us, timeout_us, attempts_max, kind, shard_key, payload
+           FROM sent JOIN spec USING (n)
+         -- A known id was submitted before: nothing happens.
+         ON CONFLICT (id) DO NOTHING RETURNING id),
+       stored AS (
+         INSERT INTO jobs (id, lane, stage, priority, run_at, cursor)
+         SELECT id, lane, CASE WHEN starts_at > instant THEN 1 ELSE 0 END, priority, starts_at, cursor
+           FROM bodies JOIN sent USING (id) JOIN spec USING (n) ORDER BY place
+         ON CONFLICT (id) DO NOTHING -- the same one twice
+         RETURNING lane, stage)
+  INSERT INTO lane_changes (lane, ready, scheduled)
+  SELECT lane, count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1) FROM stored GROUP BY lane;
+
+  -- Looked up after the insert, and not before: whoever finishes meanwhile has then committed.
+  finished := finished_among(ids, instant);
+  IF finished <> '{}' THEN
+    PERFORM withdraw(finished);
+  END IF;
+END $$;
+
+-- Take back what keep_jobs has stored in this transaction.
+CREATE FUNCTION withdraw(ids text[]) RETURNS void LANGUAGE sql AS $$
+  DELETE FROM payloads WHERE id = ANY (ids);
+  WITH gone AS (DELETE FROM jobs WHERE id = ANY (ids) RETURNING lane, stage)
+  SELECT count_moves(array_agg(lane), array_agg(stage), array_agg(-1::smallint)) FROM gone HAVING count(*) > 0
+$$;
+
+-- Which job stands for each of these: itself, or the first one of its key. Keys that nobody uses are taken.
+-- `is_new` says whether it has to be stored.
+CREATE FUNCTION take_keys(ids text[], tenants text[], keys text[], fingerprints text[], keep_us bigint[],
+                          conflicts_replay boolean, instant bigint)
+RETURNS TABLE (place bigint, first text, is_new boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  known text[] := finished_among(ids, instant) || ARRAY(SELECT id FROM jobs WHERE id = ANY (ids));
+  taken text[];
+  conflict record;
+BEGIN
+  WITH sent AS (
+         SELECT * FROM unnest(ids, tenants, keys, fingerprints, keep_us) WITH ORDINALITY
+                       AS sent (id, tenant, key, fingerprint, keep_us, place)
+          WHERE key IS NOT NULL AND keep_us > 0 AND NOT id = ANY (known)),
+       -- In one order for everybody, or two submitters could wait for each other.
+       leaders AS (
+         SELECT DISTINCT ON (tenant COLLATE "C", key COLLATE "C") *
+           FROM sent ORDER BY tenant COLLATE "C", key COLLATE "C", place),
+       kept AS (
+         INSERT INTO keys AS stored (tenant, key, job, fingerprint, expires_at)
+         SELECT tenant, key, id, fingerprint, instant + keep_us FROM leaders
+         -- Only an expired one may be in the way.
+         ON CONFLICT (tenant, key) DO UPDATE
+            SET job = excluded.job, fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+          WHERE stored.expires_at <= instant
+         RETURNING job)
+  SELECT coalesce(array_agg(job), '{}') INTO taken FROM kept;
+
+  IF NOT conflicts_replay THEN
+    SELECT * INTO conflict FROM under_keys(ids, tenants, keys, taken, known, instant) AS under
+     WHERE under.stored_fingerprint <> fingerprints[under.place] ORDER BY under.place LIMIT 1;
+    IF FOUND THEN
+      RAISE EXCEPTION USING ERRCODE = 'LW001', MESSAGE = format(
+        'key %L of tenant %L names job %s, which was submitted with another kind or other arguments; '
+        'use a new key for a new job', keys[conflict.place], tenants[conflict.place], conflict.job);
+    END IF;
+  END IF;
+
+  RETURN QUERY
+  SELECT sent.place, coalesce(under.job, sent.id),
+         NOT sent.id = ANY (known) AND (under.job IS NULL OR sent.id = ANY (taken))
+    FROM unnest(ids) WITH ORDINALITY AS sent (id, place)
+    LEFT JOIN under_keys(ids, tenants, keys, taken, known, instant) AS under USING (place);
+END $$;
+
+-- Of these jobs, those whose key is in force: which job does it name? A key that one of them has just taken counts for
+-- those behind it.
+CREATE FUNCTION under_keys(ids text[], tenants text[], keys text[], taken text[], known text[], instant bigint)
+RETURNS TABLE (place bigint, job text, stored_fingerprint text) LANGUAGE sql AS $$
+  SELECT sent.place, stored.job, stored.fingerprint
+    FROM unnest(ids, tenants, keys) WITH ORDINALITY AS sent (id, tenant, key, place)
+    JOIN keys AS stored ON stored.tenant = sent.tenant AND stored.key = sent.key AND stored.expires_at > instant
+   WHERE NOT sent.id = ANY (known)
+     AND (NOT stored.job = ANY (taken) OR sent.place >= array_position(ids, stored.job))
+$$;
+
+-- Store jobs that may have keys. Which job stands for each, in their order.
+CREATE FUNCTION keep_keyed(ids text[], payloads text[], spec_of integer[], specs json, keys text[], fingerprints text[],
+                           conflicts_replay boolean, instant bigint)
+RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  answers text[];
+  new_ids text[];
+  new_payloads text[];
+  new_specs integer[];
+BEGIN
+  WITH sent AS MATERIALIZED (
+         SELECT sent.*, specs -> (n - 1) ->> 'tenant' AS tenant, (specs -> (n - 1) ->> 'key_keep_us')::bigint AS keep_us
+           FROM unnest(ids, payloads, spec_of, keys, fingerprints) WITH ORDINALITY
+                AS sent (id, payload, n, key, fingerprint, place)),
+       standing AS MATERIALIZED (
+         SELECT answered.* FROM (
+           SELECT array_agg(id ORDER BY place) AS ids, array_agg(tenant ORDER BY place) AS tenants,
+                  array_agg(key ORDER BY place) AS keys, array_agg(fingerprint ORDER BY place) AS fingerprints,
+                  array_agg(keep_us ORDER BY place) AS keeps FROM sent) AS all_of_them
+         CROSS JOIN LATERAL take_keys(all_of_them.ids, tenants, all_of_them.keys, all_of_them.fingerprints, keeps,
+                                      conflicts_replay, instant) AS answered)
+  SELECT array_agg(first ORDER BY place), array_agg(id ORDER BY place) FILTER (WHERE is_new),
+         array_agg(payload ORDER BY place) FILTER (WHERE is_new), array_agg(n ORDER BY place) FILTER (WHERE is_new)
+    INTO answers, new_ids, new_payloads, new_specs
+    FROM sent JOIN standing USING (place);
+  IF new_ids IS NOT NULL THEN
+    PERFORM keep_jobs(new_ids, new_payloads, new_specs, specs, instant);
+  END IF;
+  RETURN answers;
+END $$;
+
+-- The door for all: answers NULL if every job stands for itself, which is so unless keys were known.
+CREATE FUNCTION submit(ids text[], payloads text[], spec_of integer[], specs json, keys text[] DEFAULT NULL,
+                       fingerprints text[] DEFAULT NULL, conflicts_replay boolean DEFAULT false, at bigint DEFAULT NULL)
+RETURNS text[] LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
+DECLARE instant bigint := coalesce(at, now_us());
+BEGIN
+  IF keys IS NOT NULL THEN
+    RETURN keep_keyed(ids, payloads, spec_of, specs, keys, fingerprints, conflicts_replay, instant);
+  END IF;
+  PERFORM keep_jobs(ids, payloads, spec_of, specs, instant);
+  RETURN NULL;
+END $$;

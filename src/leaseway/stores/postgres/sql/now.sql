@@ -1,0 +1,2 @@
+-- The server's clock.
+SELECT :schema.now_us()

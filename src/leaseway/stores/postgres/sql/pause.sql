@@ -1,0 +1,2 @@
+-- Stop or resume a schedule.
+SELECT :schema.pause($1, $2, $3)

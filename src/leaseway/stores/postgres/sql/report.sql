@@ -1,0 +1,2 @@
+-- Keep how far running jobs have come.
+SELECT :schema.report($1, $2, $3)
