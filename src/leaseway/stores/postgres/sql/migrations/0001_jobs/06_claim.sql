@@ -19,8 +19,82 @@ BEGIN
   RETURN shares;
 END $$;
 
--- Lease the first jobs of each lane: higher priority first, then the earlier time to run, then the earlier submission.
--- The attempt is counted here, so that a job that kills its worker cannot come back for ever.
+-- The first jobs of a lane, locked: higher priority first, then the earlier time to run, then the earlier submission.
+-- What another transaction is claiming at the moment is left to it.
+CREATE FUNCTION pick(wanted_lane integer, portion integer) RETURNS text[] LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN ARRAY(SELECT id FROM jobs WHERE lane = wanted_lane AND stage = 0
+                ORDER BY priority DESC, run_at, seq LIMIT portion FOR UPDATE SKIP LOCKED);
+END $$;
+
+-- The same for a long lane. While an old snapshot keeps dead rows alive, every look at the beginning of the lane steps
+-- over all that was claimed before. When that takes long, this session remembers how far it got, and goes on from
+-- there: until the next look from the beginning, for which it takes a twentieth of its time. Higher priorities are
+-- never passed over.
+CREATE FUNCTION pick_far(wanted_lane integer, portion integer, instant bigint) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  name text := format('leaseway.mark_%s_%s', current_schema(), wanted_lane);
+  mark bigint[] := nullif(current_setting(name, true), '')::bigint[]; -- priority, run_at, seq, valid until
+  began timestamptz;
+  took_us bigint;
+  picked text[];
+BEGIN
+  IF mark[4] > instant THEN
+    picked := pick_from(wanted_lane, portion, mark[1]::smallint, mark[2], mark[3]);
+  END IF;
+  IF picked IS NULL OR cardinality(picked) < portion THEN
+    began := clock_timestamp();
+    picked := pick(wanted_lane, portion);
+    took_us := extract(epoch FROM clock_timestamp() - began) * 1000000;
+    mark := ARRAY[0, 0, 0, CASE WHEN took_us > 5000 + 20 * portion THEN instant + greatest(20 * took_us, 1000000) END];
+  END IF;
+  IF mark[4] > instant AND picked <> '{}' THEN
+    SELECT ARRAY[priority, run_at, seq, mark[4]] INTO mark FROM jobs WHERE id = picked[cardinality(picked)];
+    PERFORM set_config(name, mark::text, false);
+  END IF;
+  RETURN picked;
+END $$;
+
+CREATE FUNCTION pick_from(wanted_lane integer, portion integer, from_priority smallint, from_run_at bigint, from_seq bigint)
+RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE picked text[];
+BEGIN
+  picked := ARRAY(SELECT id FROM jobs WHERE lane = wanted_lane AND stage = 0 AND priority > from_priority
+                   ORDER BY priority DESC, run_at, seq LIMIT portion FOR UPDATE SKIP LOCKED);
+  picked := picked || ARRAY(
+    SELECT id FROM jobs WHERE lane = wanted_lane AND stage = 0 AND priority = from_priority
+       AND (run_at, seq) > (from_run_at, from_seq)
+     ORDER BY run_at, seq LIMIT portion - cardinality(picked) FOR UPDATE SKIP LOCKED);
+  RETURN picked || ARRAY(
+    SELECT id FROM jobs WHERE lane = wanted_lane AND stage = 0 AND priority < from_priority
+     ORDER BY priority DESC, run_at, seq LIMIT portion - cardinality(picked) FOR UPDATE SKIP LOCKED);
+END $$;
+
+-- Which lanes have ready jobs, and how many of them may this claim take from each? The lane that was served longest ago
+-- comes first.
+CREATE FUNCTION open_lanes(wanted_queues text[], wanted integer, lanes_max integer, instant bigint,
+                           OUT lanes integer[], OUT ready bigint[], OUT shares integer[])
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE last_served bigint;
+BEGIN
+  SELECT array_agg(id ORDER BY served_at, id), array_agg(ready::bigint ORDER BY served_at, id), max(served_at)
+    INTO lanes, ready, last_served
+    FROM (SELECT id, ready, served_at FROM lane_counts WHERE queue = ANY (wanted_queues) AND ready > 0
+           ORDER BY served_at, id LIMIT lanes_max) AS open_lane;
+  shares := share(wanted, ready);
+  -- One long lane alone needs no turns, and no row of it for every claim.
+  IF cardinality(lanes) > 1 OR ready[1] < 10000 OR last_served < instant - 1000000 THEN
+    -- A hint for the next one: whoever serves the lane at the same moment says the same.
+    UPDATE lanes AS each SET served_at = instant
+      FROM (SELECT each.id FROM unnest(lanes, shares) AS served (id, portion) JOIN lanes AS each USING (id)
+             WHERE portion > 0 FOR UPDATE OF each SKIP LOCKED) AS served
+     WHERE each.id = served.id;
+  END IF;
+END $$;
+
+-- Lease the first jobs of the lanes that have some. The attempt is counted here, so that a job that kills its worker
+-- cannot come back for ever.
 CREATE FUNCTION claim(worker text, wanted_queues text[], wanted integer, new_token text, lanes_max integer,
                       instant bigint)
 RETURNS TABLE (what smallint, id text, fence integer, kind text, queue text, tenant text, payload text,
@@ -29,42 +103,35 @@ RETURNS TABLE (what smallint, id text, fence integer, kind text, queue text, ten
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  open_lanes integer[];
-  shares integer[];
+  opened record := open_lanes(wanted_queues, wanted, lanes_max, instant);
+  picked text[] := '{}';
 BEGIN
-  SELECT array_agg(lane ORDER BY served_at, lane), share(wanted, array_agg(ready ORDER BY served_at, lane))
-    INTO open_lanes, shares
-    FROM (SELECT id AS lane, ready::bigint, served_at FROM lane_counts WHERE queue = ANY (wanted_queues) AND ready > 0
-           ORDER BY served_at, id LIMIT lanes_max) AS open_lane;
-  IF open_lanes IS NULL THEN
+  FOR n IN 1 .. coalesce(cardinality(opened.lanes), 0) LOOP
+    IF opened.ready[n] < 10000 THEN
+      picked := picked || pick(opened.lanes[n], opened.shares[n]);
+    ELSE
+      picked := picked || pick_far(opened.lanes[n], opened.shares[n], instant);
+    END IF;
+  END LOOP;
+  IF picked = '{}' THEN
     RETURN;
   END IF;
-  -- A hint for the next one: whoever serves the lane at the same moment says the same.
-  UPDATE lanes SET served_at = instant
-    FROM (SELECT lanes.id FROM lanes JOIN unnest(open_lanes, shares) AS served (id, portion) USING (id)
-           WHERE portion > 0 FOR UPDATE OF lanes SKIP LOCKED) AS served
-   WHERE lanes.id = served.id;
   RETURN QUERY
-  WITH picked AS MATERIALIZED (
-         SELECT n, first.id FROM unnest(open_lanes, shares) WITH ORDINALITY AS served (lane, portion, n)
-          CROSS JOIN LATERAL (
-            SELECT jobs.id FROM jobs WHERE jobs.lane = served.lane AND stage = 0
-             ORDER BY jobs.priority DESC, run_at, seq LIMIT portion FOR UPDATE SKIP LOCKED) AS first),
-       leased AS (
+  WITH leased AS (
          UPDATE jobs SET stage = 2, attempts = jobs.attempts + 1, fence = jobs.fence + 1, token = new_token,
                 owner = worker, until = instant + payloads.lease_us
-           FROM picked JOIN payloads ON payloads.id = picked.id
-          WHERE jobs.id = picked.id AND jobs.stage = 0
-         RETURNING picked.n, jobs.seq, jobs.run_at, jobs.lane, jobs.id, jobs.fence, payloads.kind, payloads.payload,
-                   jobs.attempts, payloads.attempts_max, payloads.lease_us, payloads.timeout_us, payloads.shard_key,
-                   jobs.cursor, jobs.priority),
+           FROM unnest(picked) WITH ORDINALITY AS picked (id, place) JOIN payloads ON payloads.id = picked.id
+          WHERE jobs.id = picked.id
+         RETURNING place, jobs.lane, jobs.id, jobs.fence, payloads.kind, payloads.payload, jobs.attempts,
+                   payloads.attempts_max, payloads.lease_us, payloads.timeout_us, payloads.shard_key, jobs.cursor,
+                   jobs.priority),
        counted AS (
          INSERT INTO lane_changes (lane, ready, leased)
          SELECT leased.lane, -count(*), count(*) FROM leased GROUP BY leased.lane)
   SELECT 0::smallint, leased.id, leased.fence, leased.kind, lanes.queue, lanes.tenant, leased.payload, leased.attempts,
          leased.attempts_max, leased.lease_us, leased.timeout_us, leased.shard_key, leased.cursor, leased.priority
     FROM leased JOIN lanes ON lanes.id = leased.lane
-   ORDER BY leased.n, leased.priority DESC, leased.run_at, leased.seq;
+   ORDER BY place;
 END $$;
 
 -- Leases that an earlier try of the same claim was granted, though its reply was lost. They are held from now on.
