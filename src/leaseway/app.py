@@ -6,11 +6,11 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from leaseway.domain.errors import BadValue, NoSuchJob, TransientError, UnknownKind, UnknownOutcome, UsageError
 from leaseway.domain.ids import SECOND_US, JobId
-from leaseway.domain.job import Job, Submitted
+from leaseway.domain.job import Job, NewJob, Submitted
 from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind, name_of
 from leaseway.domain.options import NO_OPTIONS, attempts_of, lease_us_of, options_of, priority_of, timeout_us_of
 from leaseway.domain.pace import WorkerSettings
@@ -22,7 +22,7 @@ from leaseway.flows.cron import scheduled_job
 from leaseway.flows.submit import Bound, submit, submit_many
 from leaseway.flows.worker import Worked, Worker
 from leaseway.ports.events import Events
-from leaseway.ports.job_store import SubmitsNow
+from leaseway.ports.job_store import SubmitsNow, SubmitsWithin
 from leaseway.ports.store import Store
 from leaseway.standalone import drained_by_signals, run_to_the_end
 from leaseway.telemetry.log import LogEvents
@@ -172,6 +172,23 @@ class App:
     def submit_many_sync(self, jobs: Iterable[Bound]) -> list[Submitted]:
         return self.sync(self.submit_many(jobs))
 
+    async def submit_in(self, connection: object, *jobs: Bound) -> list[Submitted]:
+        """Submit bound jobs as a part of your own transaction: they exist if and only if you commit.
+
+        For PostgreSQL; `connection` is one of asyncpg or an async one of psycopg, in the database of the store.
+        Workers find the jobs within a second after the commit.
+        """
+        store = submits_within(await self.store())
+        return await store.submit_within(connection, self._new(jobs))
+
+    def submit_in_sync(self, connection: object, *jobs: Bound) -> list[Submitted]:
+        """The same from code that is not async, with a connection of psycopg."""
+        refuse_running_loop()
+        return submits_within(self.sync(self.store())).submit_within_now(connection, self._new(jobs))
+
+    def _new(self, jobs: Iterable[Bound]) -> list[NewJob]:
+        return [job.new(self._world.ids, self._key_keep_us) for job in jobs]
+
     # -- asking -----------------------------------------------------------------------------------------------------
 
     async def find(self, job: Submitted | JobId | str) -> Job | None:
@@ -319,6 +336,12 @@ class App:
             raise TransientError("the store did not take the leases back in time; they expire by themselves") from error
         finally:
             await self.close()
+
+
+def submits_within(store: Store) -> SubmitsWithin:
+    if not hasattr(store, SubmitsWithin.submit_within.__name__):
+        raise UsageError("this store cannot take part in a transaction of yours; PostgreSQL can")
+    return cast(SubmitsWithin, store)
 
 
 def required_of(kind: Kind) -> list[str]:

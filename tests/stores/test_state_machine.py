@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Struct
 from msgspec.structs import replace
+from tests.stores.conftest import empty
 
 from leaseway.domain.errors import KeyConflict
 from leaseway.domain.exchange import Exchange, Exchanged, Held, Report, Wants
@@ -410,11 +411,8 @@ class Postgres(TwoStores):
         return store
 
     async def emptied(self, store: PostgresStore) -> None:
-        """Emptying the tables is faster than making them anew for every life."""
         await store.open()
-        async with store.connections.lent() as connection:
-            tables = "lanes, lane_changes, jobs, payloads, errors, history, keys, schedules"
-            await connection.execute(f"SET search_path TO {store.address.schema}; TRUNCATE {tables} RESTART IDENTITY")
+        await empty(store)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -82,3 +82,16 @@ class SubmitsNow(Protocol):
     def submit_now(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """The same as `submit`, waiting in the caller's thread."""
         ...
+
+
+class SubmitsWithin(Protocol):
+    """What a store may offer besides, to callers who have a transaction of their own open in the same database."""
+
+    async def submit_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+        """The same as `submit`, as a part of the transaction that is open on the caller's connection: the jobs exist
+        if and only if it commits. Nobody is woken; workers find them when they look."""
+        ...
+
+    def submit_within_now(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+        """The same, waiting in the caller's thread."""
+        ...

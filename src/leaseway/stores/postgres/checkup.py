@@ -82,7 +82,7 @@ SERVED = "SELECT queue, max(served_at) FROM {0}.lanes GROUP BY queue"
 async def checkup(connections: Connections, deep: bool) -> list[Finding]:
     findings: list[Finding] = []
     try:
-        async with connections.lent() as connection, connections.answered(connection, DEEP_SECONDS):
+        async with connections.lent(DEEP_SECONDS) as connection:
             async for finding in look(connection, connections, DEEP_SECONDS if deep else BOUND_SECONDS):
                 findings.append(finding)
     except LeasewayError as error:

@@ -23,6 +23,8 @@ CALL_SECONDS_MAX = 20.0
 WAIT_SECONDS_MAX = 20.0
 CLOSE_SECONDS_MAX = 2.0
 
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+
 Record = Sequence[Any]
 """What asyncpg calls a record: values by place and by name."""
 
@@ -35,9 +37,19 @@ class Connections:
     async def call(self, sql: str, *values: object, seconds: float = CALL_SECONDS_MAX) -> list[Record]:
         """One statement, which is one transaction and one round trip. If its reply is lost, nobody knows what became
         of it."""
-        async with self.lent() as connection, self.answered(connection, seconds):
-            answer: list[Record] = await connection.fetch(sql, *values)
-            return answer
+        pool = self._pool()
+        connection = await pool.take()
+        try:
+            async with asyncio.timeout(seconds):
+                answer: list[Record] = await connection.fetch(sql, *values)
+                return answer
+        except BaseException as error:
+            meaning = self._meaning(error, connection, seconds)
+            if meaning is error:
+                raise
+            raise meaning from error
+        finally:
+            pool.give_back(connection)
 
     async def look(self, sql: str, *values: object) -> list[Record]:
         """One statement that changes nothing: if its reply is lost, it is asked once more."""
@@ -53,36 +65,40 @@ class Connections:
     @asynccontextmanager
     async def transaction(self, seconds: float = CALL_SECONDS_MAX) -> AsyncIterator[asyncpg.Connection]:
         """Several statements, all or nothing."""
-        async with self.lent() as connection, self.answered(connection, seconds), connection.transaction():
+        async with self.lent(seconds) as connection, connection.transaction():
             yield connection
 
     @asynccontextmanager
-    async def lent(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection for a moment. One in which something is unfinished is never lent again."""
+    async def lent(self, seconds: float = CALL_SECONDS_MAX) -> AsyncIterator[asyncpg.Connection]:
+        """A connection for several statements."""
         pool = self._pool()
         connection = await pool.take()
         try:
-            yield connection
+            async with asyncio.timeout(seconds):
+                yield connection
         except BaseException as error:
-            if not isinstance(error, LeasewayError) or isinstance(error, UnknownOutcome):
-                connection.terminate()
-            raise
+            meaning = self._meaning(error, connection, seconds)
+            if meaning is error:
+                raise
+            raise meaning from error
         finally:
             pool.give_back(connection)
 
-    @asynccontextmanager
-    async def answered(self, connection: asyncpg.Connection, seconds: float = CALL_SECONDS_MAX) -> AsyncIterator[None]:
-        """Every wait for the server has an end, and every failure a meaning."""
-        try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError as error:
+    def _meaning(self, error: BaseException, connection: asyncpg.Connection, seconds: float) -> BaseException:
+        """Every wait for the server has an end, and every failure a meaning. A connection in which something may be
+        unfinished is never lent again."""
+        if isinstance(error, LeasewayError):
+            return error
+        if isinstance(error, TimeoutError):
             connection.terminate()
-            raise UnknownOutcome(
-                f"{self.address.shown}: no answer within {seconds:g} s; the call may be repeated"
-            ) from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise translated(error, self.address) from error
+            return UnknownOutcome(f"{self.address.shown}: no answer within {seconds:g} s; the call may be repeated")
+        if isinstance(error, DRIVER_ERRORS):
+            meaning = translated(error, self.address)
+            if isinstance(meaning, UnknownOutcome) or connection.is_in_transaction():
+                connection.terminate()
+            return meaning
+        connection.terminate()
+        return error
 
     async def connect(self) -> asyncpg.Connection:
         settings = {"application_name": "leaseway"} if self.address.has_sessions else None
@@ -179,7 +195,7 @@ class Pool:
     async def _close_idle(self) -> None:
         while self._idle:
             connection = self._idle.pop()
-            with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.close(timeout=CLOSE_SECONDS_MAX)
 
     def abandon(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -17,6 +17,7 @@ from leaseway.stores.postgres.address import Address
 
 KEY_CONFLICT = "LW001"
 BAD_VALUE = "LW002"
+OWN_CODES = (KEY_CONFLICT, BAD_VALUE)
 """Raised by our own functions."""
 
 REFUSED = {
@@ -46,13 +47,13 @@ LOST = ("08", "57P01", "57P02", "57P04", "57P05")
 def translated(error: Exception, address: Address) -> LeasewayError:
     """The meaning of an error that a statement met."""
     where, code = address.shown, getattr(error, "sqlstate", None) or ""
+    if code == KEY_CONFLICT:
+        return KeyConflict(described(error))
+    if code == BAD_VALUE:
+        field, _, text = described(error).partition(": ")
+        return BadValue(field, text)
     if not isinstance(error, asyncpg.PostgresError) or code.startswith(LOST):
         return UnknownOutcome(f"{where}: the connection was lost ({described(error)}); the call may be repeated")
-    if code == KEY_CONFLICT:
-        return KeyConflict(str(error))
-    if code == BAD_VALUE:
-        field, _, text = str(error).partition(": ")
-        return BadValue(field, text)
     if code == "53100":
         return StoreFull(f"{where}: the server's disk is full; nothing was written. Free some space and try again")
     for meanings, kind in ((REFUSED, StoreRefused), (BUSY, StoreBusy)):

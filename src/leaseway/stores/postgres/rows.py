@@ -7,7 +7,7 @@ import msgspec
 
 from leaseway.domain.exchange import Exchange, Exchanged
 from leaseway.domain.ids import Instant, JobId, Token
-from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State
+from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State, Submitted
 from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
 
 PENDING, LEASED, DONE, FAILED, CANCELLED = 0, 2, 3, 4, 5
@@ -43,19 +43,30 @@ SPEC = ("queue", "tenant", "kind", "priority", "attempts_max", "lease_us", "time
         "delay_us", "run_at", "key_keep_us")  # fmt: skip
 
 
+def single(job: NewJob) -> Values:
+    """As `submit_one` takes it."""
+    return (job.id, job.payload, *spec_of(job)[:-1])
+
+
 def submission(jobs: Sequence[NewJob]) -> Values:
     """ids, payloads, spec_of, specs, keys, fingerprints: as `submit` and `fire` take them. Each id once."""
     numbers: dict[Values, int] = {}
     spec_numbers = [numbers.setdefault(spec_of(job), len(numbers) + 1) for job in jobs]
     specs = as_json([dict(zip(SPEC, spec, strict=True)) for spec in numbers])
-    return (
-        [job.id for job in jobs],
-        [job.payload for job in jobs],
-        spec_numbers,
-        specs,
-        [job.key for job in jobs],
-        [job.fingerprint for job in jobs],
-    )
+    keys = [job.key for job in jobs]
+    fingerprints = [job.fingerprint for job in jobs]
+    if not any(keys):
+        keys = fingerprints = None  # type: ignore[assignment]
+    return ([job.id for job in jobs], [job.payload for job in jobs], spec_numbers, specs, keys, fingerprints)
+
+
+def submitted(jobs: Sequence[NewJob], answers: Sequence[Any]) -> list[Submitted]:
+    """From the answer of `submit`, which names the job that stands for each id; nothing, if each stands for itself."""
+    ((first,),) = answers
+    if first is None:
+        return [Submitted(job.id) for job in jobs]
+    standing = dict(zip({job.id: None for job in jobs}, first, strict=True))
+    return [Submitted(standing[job.id], standing[job.id] != job.id) for job in jobs]
 
 
 # -- exchange -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.migrate import SQL, migrate
 from leaseway.stores.postgres.rows import as_json
 from leaseway.stores.postgres.wakeups import Listener, Ringer
+from leaseway.stores.postgres.within import fetch_within, fetch_within_now
 
 
 @cache
@@ -39,7 +40,7 @@ class PostgresStore:
 
     async def open(self) -> int:
         """Connect, and bring the schema up to date; how many migrations that took."""
-        async with self.connections.lent() as connection, self.connections.answered(connection):
+        async with self.connections.lent() as connection:
             return await migrate(connection, self.address)
 
     async def close(self) -> None:
@@ -58,16 +59,26 @@ class PostgresStore:
     # -- jobs: writing ----------------------------------------------------------------------------------------------
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        distinct = list({job.id: job for job in jobs}.values())
-        ids, payloads, spec_of, specs, keys, fingerprints = rows.submission(distinct)
-        if not any(keys):
-            keys = fingerprints = None
-        ((answers,),) = await self._call("submit", ids, payloads, spec_of, specs, keys, fingerprints, False, self._at())
+        if len(jobs) == 1 and jobs[0].key is None:
+            await self._call("submit_one", *rows.single(jobs[0]), self._at())
+            self._ringer.ring()
+            return [Submitted(jobs[0].id)]
+        answers = await self._call("submit", *self._submission(jobs))
         self._ringer.ring()
-        if answers is None:
-            return [Submitted(job.id) for job in jobs]
-        first = dict(zip(ids, answers, strict=True))
-        return [Submitted(first[job.id], first[job.id] != job.id) for job in jobs]
+        return rows.submitted(jobs, answers)
+
+    async def submit_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+        return rows.submitted(
+            jobs, await fetch_within(connection, self.address, self._sql["submit"], *self._submission(jobs))
+        )
+
+    def submit_within_now(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
+        return rows.submitted(
+            jobs, fetch_within_now(connection, self.address, self._sql["submit"], *self._submission(jobs))
+        )
+
+    def _submission(self, jobs: Sequence[NewJob]) -> rows.Values:
+        return (*rows.submission(list({job.id: job for job in jobs}.values())), False, self._at())
 
     async def exchange(self, call: Exchange) -> Exchanged:
         settlements = call.settlements

@@ -14,7 +14,7 @@ import asyncpg
 
 from leaseway.domain.errors import LeasewayError
 from leaseway.stores.bell import Bell
-from leaseway.stores.postgres.connection import CLOSE_SECONDS_MAX, Connections
+from leaseway.stores.postgres.connection import CLOSE_SECONDS_MAX, DRIVER_ERRORS, Connections
 
 COALESCE_SECONDS = 0.010
 RETRY_SECONDS = 1.0
@@ -104,7 +104,7 @@ class Ear:
         if self._until_the_end is None:
             self._until_the_end = self._closed_with_the_loop()
             await anext(self._until_the_end)
-        with contextlib.suppress(LeasewayError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        with contextlib.suppress(LeasewayError, *DRIVER_ERRORS):
             connection = await connections.connect()
             try:
                 await connection.add_listener(channel, lambda *_: bell.ring())
@@ -131,5 +131,5 @@ class Ear:
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.close(timeout=CLOSE_SECONDS_MAX)

@@ -4,7 +4,8 @@ CREATE FUNCTION keep_children(fertile text[], parents text[], ids text[], payloa
                               keys text[], fingerprints text[], instant bigint)
 RETURNS void LANGUAGE sql AS $$
   SELECT keep_keyed(array_agg(id ORDER BY place), array_agg(payload ORDER BY place), array_agg(n ORDER BY place), specs,
-                    array_agg(key ORDER BY place), array_agg(fingerprint ORDER BY place), true, instant)
+                    CASE WHEN keys IS NOT NULL THEN array_agg(key ORDER BY place) END,
+                    array_agg(fingerprint ORDER BY place), true, instant)
     FROM unnest(parents, ids, payloads, spec_of, keys, fingerprints) WITH ORDINALITY
          AS child (parent, id, payload, n, key, fingerprint, place)
    WHERE parent = ANY (fertile)

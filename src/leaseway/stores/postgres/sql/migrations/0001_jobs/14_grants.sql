@@ -23,14 +23,14 @@ END $$;
 -- May submit jobs, and knows nothing of the others.
 CREATE FUNCTION grant_submitter(grantee text) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-  PERFORM grant_functions(grantee, ARRAY['submit', 'submit_job', 'ring']);
+  PERFORM grant_functions(grantee, ARRAY['submit', 'submit_one', 'submit_job', 'ring']);
 END $$;
 
 -- May do all that a worker does: claim and settle, submit, fire schedules, prune; and look.
 CREATE FUNCTION grant_worker(grantee text) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
   PERFORM grant_reader(grantee);
-  PERFORM grant_functions(grantee, ARRAY['submit', 'submit_job', 'ring', 'exchange', 'settle_alone', 'renew', 'checkpoint',
+  PERFORM grant_functions(grantee, ARRAY['submit', 'submit_one', 'submit_job', 'ring', 'exchange', 'settle_alone', 'renew', 'checkpoint',
                                          'report', 'prune', 'declare_schedules', 'fire']);
 END $$;
 
