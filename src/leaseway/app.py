@@ -26,7 +26,7 @@ from leaseway.ports.job_store import SubmitsNow, SubmitsWithin
 from leaseway.ports.store import Store
 from leaseway.standalone import drained_by_signals, run_to_the_end
 from leaseway.telemetry.log import LogEvents
-from leaseway.wiring import store_at, world_of
+from leaseway.wiring import shown, store_at, world_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +64,7 @@ class App:
     def move(self, url: str, events: Events | None = None) -> None:
         """Use another store than the one named first, before it is opened; tell somebody else what happens."""
         if self._is_open:
-            raise UsageError(f"the app is at work with {self.url}; close it before moving to {url}")
+            raise UsageError(f"the app is at work with {shown(self.url)}; close it before moving to {shown(url)}")
         self.url = url
         self.events = events or self.events
         self._world = world_of(store_at(url), self.events)

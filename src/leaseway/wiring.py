@@ -1,5 +1,6 @@
 """The only place that knows every adapter: an address becomes a store, the machine becomes a world."""
 
+import re
 from urllib.parse import urlsplit
 
 from leaseway.domain.errors import StoreRefused
@@ -28,9 +29,14 @@ def store_at(url: str) -> Store:
 
             return MemoryStore(wall_clock_us)
         case "":
-            raise StoreRefused(f"{url!r} is not a store's address; did you mean sqlite:///{url}?")
+            raise StoreRefused(f"{shown(url)!r} is not a store's address; did you mean sqlite:///{shown(url)}?")
         case scheme:
             raise StoreRefused(f"{scheme}:// is not a store that this leaseway knows; there are {KNOWN}")
+
+
+def shown(url: str) -> str:
+    """An address as people may see it: without its password."""
+    return re.sub(r"(://[^/?#@:]*):[^/?#]*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))
 
 
 def postgres_store(url: str) -> Store:

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from leaseway.domain.versions import Versions
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.read_model import ReadModel
 from leaseway.ports.schedule_store import ScheduleStore
@@ -11,6 +12,10 @@ from leaseway.ports.wakeups import Wakeups
 class Store(JobStore, ReadModel, ScheduleStore, Wakeups, Protocol):
     async def open(self) -> int:
         """Connect, and bring the schema up to date; how many migrations that took."""
+        ...
+
+    async def versions(self) -> Versions:
+        """The schema's version. Changes nothing, and works on a store that is not open."""
         ...
 
     async def close(self) -> None:

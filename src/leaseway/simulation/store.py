@@ -7,6 +7,7 @@ from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
 from leaseway.domain.query import Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.versions import Versions
 from leaseway.simulation.link import Link
 from leaseway.simulation.process import Process
 from leaseway.simulation.universe import Universe
@@ -21,6 +22,9 @@ class FaultyStore:
     async def open(self) -> int:
         self._link.open()
         return 0
+
+    async def versions(self) -> Versions:
+        return Versions(1, 1)
 
     async def close(self) -> None:
         """The universe closes every file at the end: those of processes that were killed, too."""

@@ -38,7 +38,8 @@ store = click.option(
     metavar="URL",
     expose_value=False,
     callback=_remember,
-    help="The store, e.g. sqlite:///work.db. Else $LEASEWAY_STORE, then that of the app, if one is named, then sqlite:///leaseway.db.",
+    help="The store, e.g. sqlite:///work.db or postgresql://host/db. Else $LEASEWAY_STORE, then that of the app, if "
+    "one is named, then sqlite:///leaseway.db.",
 )
 
 

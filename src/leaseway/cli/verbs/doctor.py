@@ -13,7 +13,7 @@ from leaseway.cli.verbs.stores import refuse_memory, store_url
 from leaseway.domain.checkup import Finding, Level
 from leaseway.domain.errors import UsageError
 from leaseway.ports.checkup import Checkup
-from leaseway.wiring import store_at
+from leaseway.wiring import shown, store_at
 
 SICK = 1
 
@@ -23,9 +23,11 @@ def doctor(settings: Settings, deep: bool) -> int:
     findings = asyncio.run(examine(url, deep))
     counts = Counter(finding.level for finding in findings)
     if settings.json:
-        document({"store": url, **counts_json(counts), "findings": [finding_json(finding) for finding in findings]})
+        document(
+            {"store": shown(url), **counts_json(counts), "findings": [finding_json(finding) for finding in findings]}
+        )
     else:
-        show(url, findings, counts)
+        show(shown(url), findings, counts)
     return SICK if counts[Level.PROBLEM] else 0
 
 
@@ -33,7 +35,7 @@ async def examine(url: str, deep: bool) -> list[Finding]:
     refuse_memory(url)
     store = store_at(url)
     if not isinstance(store, Checkup):
-        raise UsageError(f"{url}: this kind of store cannot be examined")
+        raise UsageError(f"{shown(url)}: this kind of store cannot be examined")
     try:
         return await store.checkup(deep=deep)
     finally:

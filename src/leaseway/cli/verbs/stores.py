@@ -12,8 +12,9 @@ from leaseway.cli.settings import Settings
 from leaseway.domain.errors import NoSuchJob, StoreRefused
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Job
+from leaseway.domain.versions import Versions
 from leaseway.ports.store import Store
-from leaseway.wiring import sqlite_path, store_at
+from leaseway.wiring import shown, sqlite_path, store_at
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ def ask(settings: Settings, question: Callable[[Store], Awaitable[T]]) -> T:
 
 def change(settings: Settings, command: Callable[[Store], Awaitable[T]]) -> T:
     """Change something in a store that exists."""
-    return asyncio.run(_with(opened(existing(store_url(settings))), command))
+    return asyncio.run(_with(opened(store_url(settings), must_exist=True), command))
 
 
 async def _with(store: AbstractAsyncContextManager[Store], use: Callable[[Store], Awaitable[T]]) -> T:
@@ -45,48 +46,52 @@ async def _with(store: AbstractAsyncContextManager[Store], use: Callable[[Store]
 @asynccontextmanager
 async def looked_into(url: str) -> AsyncIterator[Store]:
     """For reading only. The store stays unopened: opening would lock it, and bring its schema up to date."""
-    refuse_old_schema(existing(url))
-    store = store_at(url)
-    try:
+    async with closing(url) as store:
+        versions = await existing(store, url)
+        if versions.is_due:
+            raise StoreRefused(
+                f"{shown(url)} has schema version {versions.present}, and {versions.newest} is needed; "
+                "run: leaseway migrate"
+            )
         yield store
-    finally:
-        await store.close()
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
+async def opened(url: str, *, must_exist: bool = False) -> AsyncIterator[Store]:
+    async with closing(url) as store:
+        if must_exist:
+            await existing(store, url)
+        await store.open()
+        yield store
+
+
+@asynccontextmanager
+async def closing(url: str) -> AsyncIterator[Store]:
+    refuse_memory(url)
     store = store_at(url)
-    await store.open()
     try:
         yield store
     finally:
         await store.close()
 
 
-def existing(url: str) -> str:
-    """The address, if there is a store."""
-    refuse_memory(url)
-    store_at(url)  # refuses what is no address at all
-    path = Path(sqlite_path(url))
-    if not path.exists():
+async def existing(store: Store, url: str) -> Versions:
+    """The version of a store, if there is one."""
+    is_file = urlsplit(url).scheme == "sqlite"
+    path = Path(sqlite_path(url)) if is_file else None
+    versions = Versions(0, 0) if path is not None and not path.exists() else await store.versions()
+    if not versions.present and (path is None or not path.exists()):
+        missing = f" (no file {path.absolute()})" if path is not None else ""
         raise StoreRefused(
-            f"there is no store at {url} (no file {path.absolute()}); name another one with --store or {VARIABLE}, "
+            f"there is no store at {shown(url)}{missing}; name another one with --store or {VARIABLE}, "
             "or create it with: leaseway migrate"
         )
-    return url
+    return versions
 
 
 def refuse_memory(url: str) -> None:
     if urlsplit(url).scheme == "memory":
         raise StoreRefused(f"{url} lives and dies with the process that uses it; name a file: {DEFAULT_URL}")
-
-
-def refuse_old_schema(url: str) -> None:
-    from leaseway.stores.sqlite.migrate import schema_at
-
-    present, newest = schema_at(sqlite_path(url))
-    if present < newest:
-        raise StoreRefused(f"{url} has schema version {present}, and {newest} is needed; run: leaseway migrate")
 
 
 async def job_of(store: Store, id_: str) -> Job:

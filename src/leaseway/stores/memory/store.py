@@ -43,6 +43,7 @@ from leaseway.domain.job import (
 from leaseway.domain.lanes import share
 from leaseway.domain.query import PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.versions import Versions
 from leaseway.stores.memory.rows import (
     FINAL,
     Key,
@@ -94,6 +95,9 @@ class MemoryStore:
     async def open(self) -> int:
         """Nothing to do: memory is there, and needs no migration."""
         return 0
+
+    async def versions(self) -> Versions:
+        return Versions(0, 0)
 
     async def close(self) -> None:
         """Nothing to do: memory goes with the process."""

@@ -25,9 +25,10 @@ from leaseway.domain.checkup import (
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import LaneCount
+from leaseway.domain.versions import Versions
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.connection import Connections
-from leaseway.stores.postgres.migrate import Schema, schema
+from leaseway.stores.postgres.migrate import schema
 
 BOUND_SECONDS = 5.0
 """How long a check that reads everything may take unless it shall be deep."""
@@ -120,7 +121,7 @@ def primary(is_replica: bool) -> Finding:
     return ok("primary", "takes writes")
 
 
-def schema_finding(found: Schema, name: str) -> Finding:
+def schema_finding(found: Versions, name: str) -> Finding:
     if found.present < found.newest:
         what = f"{name!r} has version {found.present}" if found.present else f"there is no schema {name!r}"
         return problem("schema", f"{what}; the newest is {found.newest}", "Bring it up to date: leaseway migrate")

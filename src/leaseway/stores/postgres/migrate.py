@@ -7,11 +7,12 @@ a new one is being rolled out: what they use is taken away one version later, wh
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import asyncpg
 
 from leaseway.domain.errors import StoreRefused
+from leaseway.domain.versions import Versions
 from leaseway.stores.postgres.address import Address
 
 SQL = files(__package__) / "sql"
@@ -30,12 +31,6 @@ CREATE TABLE IF NOT EXISTS migrations (
 """
 
 
-class Schema(NamedTuple):
-    present: int
-    """0: there is none yet."""
-    newest: int
-
-
 @cache
 def versions() -> Mapping[str, tuple[str, ...]]:
     """The scripts of each version, in order; the first one makes version 1."""
@@ -47,12 +42,12 @@ def scripts_of(folder: Any) -> tuple[str, ...]:
     return tuple(script.read_text("utf-8") for script in sorted(folder.iterdir(), key=lambda file: str(file.name)))
 
 
-async def schema(connection: asyncpg.Connection, address: Address) -> Schema:
+async def schema(connection: asyncpg.Connection, address: Address) -> Versions:
     """The version that there is and the one there may be; refuses servers and schemas that do not fit."""
     refuse_old_server(connection, address)
     table = await connection.fetchval("SELECT to_regclass($1)", f"{address.schema}.migrations")
     if table is None:
-        return Schema(0, len(versions()))
+        return Versions(0, len(versions()))
     found = await connection.fetchrow(f"SELECT max(version), max(needs) FROM {address.schema}.migrations")
     present, needs = (0, 0) if found[0] is None else found
     if needs > len(versions()):
@@ -60,7 +55,7 @@ async def schema(connection: asyncpg.Connection, address: Address) -> Schema:
             f"{address.shown}: schema {address.schema!r} has version {present}, and this leaseway knows versions up to "
             f"{len(versions())}; install a newer leaseway"
         )
-    return Schema(present, len(versions()))
+    return Versions(present, len(versions()))
 
 
 def refuse_old_server(connection: asyncpg.Connection, address: Address) -> None:

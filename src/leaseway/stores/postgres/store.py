@@ -12,11 +12,12 @@ from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Settlement, State, Submitted
 from leaseway.domain.query import PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.versions import Versions
 from leaseway.stores.bell import Bell
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import Connections, Record
-from leaseway.stores.postgres.migrate import SQL, migrate
+from leaseway.stores.postgres.migrate import SQL, migrate, schema
 from leaseway.stores.postgres.rows import as_json
 from leaseway.stores.postgres.wakeups import Listener, Ringer
 from leaseway.stores.postgres.within import fetch_within, fetch_within_now
@@ -42,6 +43,10 @@ class PostgresStore:
         """Connect, and bring the schema up to date; how many migrations that took."""
         async with self.connections.lent() as connection:
             return await migrate(connection, self.address)
+
+    async def versions(self) -> Versions:
+        async with self.connections.lent() as connection:
+            return await schema(connection, self.address)
 
     async def close(self) -> None:
         await self._ringer.close()

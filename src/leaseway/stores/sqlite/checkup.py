@@ -31,9 +31,10 @@ from leaseway.domain.checkup import (
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount
+from leaseway.domain.versions import Versions
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.connection import translated
-from leaseway.stores.sqlite.migrate import Schema, look_into, schema
+from leaseway.stores.sqlite.migrate import look_into, schema
 from leaseway.stores.sqlite.queries import statements
 
 BOUND_SECONDS = 5.0
@@ -180,7 +181,7 @@ def _sick(check: str, error: LeasewayError) -> Finding:
     return problem(check, text, (advice[:1].upper() + advice[1:]) or "Restore the file from a backup")
 
 
-def _schema(found: Schema) -> Finding:
+def _schema(found: Versions) -> Finding:
     if found.present < found.newest:
         what = f"version {found.present}" if found.present else "the file is empty"
         return problem("schema", f"{what}; the newest is {found.newest}", "Bring it up to date: leaseway migrate")

@@ -4,9 +4,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 from leaseway.domain.errors import StoreRefused
+from leaseway.domain.versions import Versions
 from leaseway.stores.sqlite.connection import refuse_impossible, translated
 from leaseway.stores.sqlite.queries import migrations
 
@@ -30,13 +30,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> int:
     return newest - present
 
 
-class Schema(NamedTuple):
-    present: int
-    """0: the file is missing or empty."""
-    newest: int
-
-
-def schema(connection: sqlite3.Connection, path: str) -> Schema:
+def schema(connection: sqlite3.Connection, path: str) -> Versions:
     """The version that a file has and the one it may have; refuses files that are not ours to change."""
     refuse_foreign(connection, path)
     present, newest = version(connection), len(migrations())
@@ -45,13 +39,13 @@ def schema(connection: sqlite3.Connection, path: str) -> Schema:
             f"{path}: has schema version {present}, and this leaseway knows versions up to {newest}; "
             "install a newer leaseway"
         )
-    return Schema(present, newest)
+    return Versions(present, newest)
 
 
-def schema_at(path: str) -> Schema:
+def schema_at(path: str) -> Versions:
     """The same, without creating or changing anything."""
     if not Path(path).exists():
-        return Schema(0, len(migrations()))
+        return Versions(0, len(migrations()))
     refuse_impossible(Path(path))
     try:
         with closing(look_into(path)) as connection:

@@ -16,10 +16,11 @@ from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, State, Submitted
 from leaseway.domain.query import PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.versions import Versions
 from leaseway.stores.bell import Bell
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.connection import Connection
-from leaseway.stores.sqlite.migrate import migrate
+from leaseway.stores.sqlite.migrate import migrate, schema_at
 from leaseway.stores.sqlite.queries import statements
 from leaseway.stores.sqlite.rows import CANCELLED, READY, STATES, Row, as_json
 from leaseway.stores.sqlite.transaction import Transaction
@@ -50,6 +51,9 @@ class SqliteStore:
         """Open the file, create it if it is missing, bring its schema up to date; how many migrations that took."""
         await self._connection.open()
         return await self._connection.write(lambda connection: migrate(connection, self.path))
+
+    async def versions(self) -> Versions:
+        return await asyncio.to_thread(schema_at, self.path)
 
     async def close(self) -> None:
         self._wakeups.close()
