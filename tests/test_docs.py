@@ -12,8 +12,9 @@ The language of a fenced block decides what happens to it, the words after the l
     toml, json                        parsed; with title="..." written to that file as well
     … no-run reason="needs a server"  python, console and sh: only checked for syntax
 
-An `export` in a console block holds for the rest of the document. `./dev` commands are not run but looked
-up in `./dev help`. Blocks in any other language are left alone.
+An `export` in a console block holds for the rest of the document. `./dev` commands are not run but
+looked up in `./dev help`. Blocks in any other language are left alone. A document that speaks of `DATABASE_URL` finds a
+PostgreSQL server there, as its reader does.
 """
 
 import doctest
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,8 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from leaseway.testing.postgres import postgres_server
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -262,9 +265,13 @@ def broken_links(document: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_document_does_what_it_says(name: str, tmp_path: Path) -> None:
+def test_a_document_does_what_it_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An example that no longer works costs every reader an hour and us their trust."""
-    execute((ROOT / name).read_text(), tmp_path)
+    text = (ROOT / name).read_text()
+    with postgres_server() if "DATABASE_URL" in text else nullcontext() as server:
+        if server is not None:
+            monkeypatch.setenv("DATABASE_URL", server.url)
+        execute(text, tmp_path)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -36,7 +36,7 @@ def store_at(url: str) -> Store:
 
 def shown(url: str) -> str:
     """An address as people may see it: without its password."""
-    return re.sub(r"(://[^/?#@:]*):[^/?#]*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))
+    return re.sub(r"(://[^/?#@:]*):.*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))
 
 
 def postgres_store(url: str) -> Store:

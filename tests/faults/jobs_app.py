@@ -247,7 +247,7 @@ MODES: dict[str, Callable[..., None]] = {
 }
 
 
-# -- safeguards that a test takes away ---------------------------------------------------------------------------------
+# -- safeguards that a test takes away, and moments that it cannot wait for --------------------------------------------
 
 
 def patch_poll(seconds: float) -> None:
@@ -281,7 +281,30 @@ def patch_waiting(_: object) -> None:
     Connection.connect = connect_and_wait  # type: ignore[method-assign]
 
 
-REMOVALS = {"busy_seconds": patch_busy, "own_waiting": patch_waiting}
+def patch_reply(seconds: float) -> None:
+    """Block the worker's loop, as a handler might, at the worst moment: it has claimed naps, and not read so yet."""
+    import leaseway.stores.sqlite.threads as threads
+    from leaseway.domain.exchange import Exchanged
+    from leaseway.domain.ids import JobId
+
+    deliver = threads.deliver
+    history = History(Path(os.environ[HISTORY]))
+
+    def block(jobs: list[JobId]) -> None:
+        history.write("blocked", jobs=jobs)
+        time.sleep(seconds)
+
+    def block_and_deliver(future: asyncio.Future[Any], answer: threads.Answer) -> None:
+        naps = [lease.id for lease in answer[0].leases if lease.kind == "nap"] if type(answer[0]) is Exchanged else []
+        if naps:
+            threads.deliver = deliver  # once: the keeper's loop shall go on
+            future.get_loop().call_soon_threadsafe(block, naps)
+        deliver(future, answer)
+
+    threads.deliver = block_and_deliver
+
+
+REMOVALS = {"busy_seconds": patch_busy, "own_waiting": patch_waiting, "blocked_reply": patch_reply}
 
 
 def main() -> None:

@@ -80,9 +80,6 @@ def test_jobs_that_wait_behind_a_blocked_loop_are_not_run_on_a_lapsed_lease(lab:
     assert first.is_alive
 
 
-@pytest.mark.xfail(
-    strict=False, reason="open: a claim whose reply is still on its way when the loop is blocked lapses, and counts"
-)
 def test_a_job_that_only_waited_behind_a_blocked_loop_loses_no_attempt(lab: Lab) -> None:
     """It was leased ahead and never started. With one attempt it would end failed, and nobody ever ran it."""
     lab.worker(concurrency=1)
@@ -93,3 +90,19 @@ def test_a_job_that_only_waited_behind_a_blocked_loop_loses_no_attempt(lab: Lab)
     lab.worker()
     lab.await_all_finished()
     assert {(lab.job(job)["stage"], lab.job(job)["attempts"]) for job in behind} == {(3, 1)}
+
+
+def test_a_claim_whose_reply_waits_behind_a_blocked_loop_goes_back_uncounted(lab: Lab) -> None:
+    """Its jobs are neither on the shelf nor running, and nobody in that process can know of them but by asking."""
+    first = lab.worker(patches={"blocked_reply": 2 * LEASE_SECONDS})
+    jobs = lab.submit_each("nap", 30, options={"attempts": 1}, seconds=0.0)
+    behind = lab.await_event("blocked", pid=first.pid)["jobs"]
+    second = lab.worker()
+    lab.await_all_finished()
+    assert {(lab.job(job)["stage"], lab.job(job)["attempts"]) for job in jobs} == {(3, 1)}
+    assert second.stop() == 0
+    last = lab.submit("nap", n=0, seconds=0.0)
+    lab.await_event("end", job=last, pid=first.pid)  # the first one has read its reply, and gone on
+    starts = [(record["job"], record["pid"]) for record in lab.history("start") if record["job"] in behind]
+    assert sorted(starts) == sorted((job, second.pid) for job in behind)
+    assert first.stop() == 0

@@ -3,20 +3,25 @@
 Leases of jobs that run long are renewed outside the event loop, in a thread with a loop of its own: a handler that
 blocks the worker's loop keeps its lease, and a process that was frozen learns here that it lost it. Short jobs never
 get this far: a lease is first renewed after a third of its length.
+
+Jobs that a blocked loop has leased and cannot start go back from here, without a lost attempt: those on the shelf, and
+those of a claim whose reply the loop cannot read (claim.py).
 """
 
 import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.exchange import Exchange, Held
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
-from leaseway.domain.job import Settlement, State
+from leaseway.domain.job import Lease, Settlement, State
+from leaseway.domain.options import LEASE_SECONDS_MIN
+from leaseway.flows.claim import Claim
 from leaseway.flows.running import Running, Stop
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
@@ -27,7 +32,7 @@ RENEW_AFTER = 1 / 3
 SAFE_UNTIL = 0.9
 """The age at which a lease that could not be renewed counts as lost: before the store thinks so."""
 CLEAR_AFTER = 0.6
-"""The age at which a job that waits on the shelf is given back from here: its loop should have done so long ago."""
+"""The age at which a job that waits to start goes back, from here if its loop has not done so long ago."""
 BATCH_MAX = 1_000
 
 Tell = Callable[[Running, Stop], None]
@@ -37,13 +42,15 @@ class Slots(Protocol):
     running: dict[JobId, Running]
     settling: dict[tuple[JobId, Token], Running]
     shelf: deque[Running]
+    claim: Claim | None
 
 
 class Keeper:
-    """Looks at the running jobs, renews what grows old, tells what is lost or to be cancelled."""
+    """Looks at what the worker holds: renews what grows old, gives back what waits too long, tells what is lost."""
 
     def __init__(self, worker: WorkerId, slots: Slots, store: JobStore, clock: Clock, tell: Tell) -> None:
         self._worker = worker
+        self._slots = slots
         self._running = slots.running
         self._settling = slots.settling
         self._shelf = slots.shelf
@@ -58,9 +65,13 @@ class Keeper:
                 await self.look()
 
     async def look(self) -> None:
-        """One look at all that runs; a bounded number of renewals."""
+        """One look at all that the worker holds, and a bounded number of calls."""
         now = self._clock.monotonic()
         await self._clear_shelf(now)
+        await self._keep_running(now)
+        await self._keep_claim(now)
+
+    async def _keep_running(self, now: float) -> None:
         # A copy is made in one step, so the worker may change the original meanwhile.
         ended = {job: each for (job, _), each in self._settling.copy().items()}
         # Of a job that has come to us again only the last lease can be alive, and the answer names jobs, not leases.
@@ -70,7 +81,7 @@ class Keeper:
         if not old:
             return
         try:
-            async with asyncio.timeout(shortest(old)):
+            async with asyncio.timeout(shortest(each.lease for each in old)):
                 for start in range(0, len(old), BATCH_MAX):
                     await self._renew(old[start : start + BATCH_MAX], now)
         except (LeasewayError, TimeoutError):
@@ -83,9 +94,10 @@ class Keeper:
         if not stale:
             return
         try:
-            async with asyncio.timeout(shortest(stale)):
-                await self._store.exchange(Exchange(self._worker, tuple(map(given_back, stale))))
+            async with asyncio.timeout(shortest(each.lease for each in stale)):
+                await self._give_back(each.lease for each in stale)
         except (LeasewayError, TimeoutError):
+            # Perhaps they were given back. They are too old to start here in any case: see `Slots.fill`.
             self._shelf.extendleft(reversed(stale))
 
     def _taken_from_shelf(self, now: float) -> list[Running]:
@@ -99,6 +111,30 @@ class Keeper:
                     break
                 taken.append(first)
         return taken
+
+    async def _keep_claim(self, now: float) -> None:
+        """A claim that stays unanswered is kept like a job that runs, and given back like one on the shelf.
+
+        How long its leases are, only the store knows: until it has said so, the shortest ones count.
+        """
+        claim = self._slots.claim
+        if claim is None or now - claim.looked_at < RENEW_AFTER * LEASE_SECONDS_MIN:
+            return
+        claim.looked_at = now
+        with contextlib.suppress(LeasewayError, TimeoutError):  # a later look finds what is left
+            async with asyncio.timeout(LEASE_SECONDS_MIN):
+                # To be handed the leases again renews them.
+                reply = await self._store.exchange(Exchange(self._worker, (), claim.granted(), repeat=True))
+                if reply.leases and self._must_go_back(claim, reply.leases, now):
+                    await self._give_back(reply.leases)
+                    claim.given_back.update(reply.leases)
+
+    def _must_go_back(self, claim: Claim, leases: tuple[Lease, ...], now: float) -> bool:
+        is_late = now - claim.sent_at >= CLEAR_AFTER * shortest(leases)
+        return (is_late or claim.is_taken) and claim.take(self)
+
+    async def _give_back(self, leases: Iterable[Lease]) -> None:
+        await self._store.exchange(Exchange(self._worker, tuple(map(given_back, leases))))
 
     async def _renew(self, old: list[Running], sent_at: float) -> None:
         held = [Held(each.lease.id, each.lease.token, each.lease.lease_us) for each in old]
@@ -119,8 +155,8 @@ class Keeper:
                 self._tell(each, Stop.LOST)
 
 
-def given_back(running: Running) -> Settlement:
-    return Settlement(id=running.lease.id, token=running.lease.token, state=State.PENDING, gives_back=True)
+def given_back(lease: Lease) -> Settlement:
+    return Settlement(id=lease.id, token=lease.token, state=State.PENDING, gives_back=True)
 
 
 def age(running: Running, now: float) -> float:
@@ -128,8 +164,8 @@ def age(running: Running, now: float) -> float:
     return (now - running.renewed_at) * SECOND_US / running.lease.lease_us
 
 
-def shortest(running: list[Running]) -> float:
-    return min(each.lease.lease_us for each in running) / SECOND_US
+def shortest(leases: Iterable[Lease]) -> float:
+    return min(lease.lease_us for lease in leases) / SECOND_US
 
 
 @asynccontextmanager

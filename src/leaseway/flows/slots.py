@@ -3,6 +3,7 @@
 The places in which handlers run. A lease comes from an exchange, waits on the shelf for a free slot, runs as a task,
 and leaves as a settlement.
 
+    claim     asked for, not answered: the keeper looks after it as long as the reply does not come
     shelf     leased, not started: a moment's work, never more than a lease covers
     running   handlers at work; the keeper renews their leases from outside this loop
 """
@@ -20,7 +21,8 @@ from leaseway.domain.kind import Defaults, Kind
 from leaseway.domain.options import LEASE_SECONDS_MIN
 from leaseway.domain.outcome import Failed, GivenBack, Outcome, decide
 from leaseway.domain.pace import STALE_SHARE
-from leaseway.flows.keep import SAFE_UNTIL, age
+from leaseway.flows.claim import Claim
+from leaseway.flows.keep import CLEAR_AFTER, age
 from leaseway.flows.run import Runner
 from leaseway.flows.running import Running, Stop
 from leaseway.flows.world import World
@@ -38,6 +40,7 @@ class Slots:
         self._count = count
         self._post = post
         self._plain = 0
+        self.claim: Claim | None = None
         self.shelf: deque[Running] = deque()
         self.running: dict[JobId, Running] = {}
         self.settling: dict[tuple[JobId, Token], Running] = {}
@@ -59,16 +62,24 @@ class Slots:
     def is_quiet(self) -> bool:
         return not self.running and not self.shelf
 
-    def put(self, leases: Iterable[Lease], sent_at: float) -> None:
-        self.shelf.extend([Running(lease, sent_at) for lease in leases])
+    def put(self, claim: Claim, leases: Iterable[Lease], sent_at: float) -> None:
+        """The reply to a claim. If the keeper took the claim before it came, the rest of it goes back as well."""
+        if claim.take(self):
+            self.shelf.extend([Running(lease, sent_at) for lease in leases])
+        else:
+            for lease in leases:
+                if lease not in claim.given_back:
+                    self._settle(Running(lease, sent_at), GivenBack())
+        self.claim = None
 
     def fill(self) -> None:
         now = self._world.clock.monotonic()
         while self.free and (running := self._next()) is not None:
-            if age(running, now) < SAFE_UNTIL:
+            if age(running, now) < CLEAR_AFTER:
                 self._start(running)
             else:
-                # The loop stood still for so long that this belongs to others by now.
+                # The loop stood still for so long that the keeper would give it back, too: what is left of the lease
+                # may not last until it is renewed.
                 self._settle(running, GivenBack())
 
     def return_stale(self) -> None:

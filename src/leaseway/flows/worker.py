@@ -18,6 +18,7 @@ from leaseway.domain.job import Settlement
 from leaseway.domain.kind import Kind
 from leaseway.domain.pace import PREFETCH_SECONDS, WorkerSettings, jittered, prefetch, retry_seconds, smoothed
 from leaseway.domain.schedule import Schedule
+from leaseway.flows.claim import Claim
 from leaseway.flows.cron import keep_firing
 from leaseway.flows.keep import Keeper, in_thread
 from leaseway.flows.outbox import Outbox
@@ -223,10 +224,15 @@ class Worker:
 
     async def _take(self, call: Exchange) -> None:
         """One exchange, and what follows from its reply."""
+        claim = None
+        if call.wants is not None:
+            # Where the keeper finds it, until it is answered; for good, if we give up on it.
+            claim = self._slots.claim = Claim(call.wants, self._world.clock.monotonic())
         try:
             reply, sent_at = await self._exchanged(call)
         except TransientError:
-            # What the store may have granted without our knowing has to expire. What we have to say, we say again.
+            # Nobody knows whether the keeper is in time for what the store may have granted. What we have to say, we
+            # say again.
             self._is_clean &= call.wants is None
             self._outbox.put_back(call.settlements)
             return
@@ -241,12 +247,12 @@ class Worker:
             self._world.events.emit("settlement_refused", worker=self.id, job=job)
         for job in reply.cancelled:
             self._slots.cancel(job)
-        if call.wants is not None:
+        if claim is not None:
             # As many as were asked for: there may be more. Fewer: there is nothing, until somebody says otherwise.
-            self._may_find_work = len(reply.leases) >= call.wants.count
+            self._may_find_work = len(reply.leases) >= claim.wants.count
             if not self._may_find_work:
                 self._hungry.set()
-        self._slots.put(reply.leases, sent_at)
+            self._slots.put(claim, reply.leases, sent_at)
         if not self.is_draining:  # otherwise the claim was on its way when the signal came: it goes back
             self._slots.fill()
 
@@ -262,8 +268,15 @@ class Worker:
                 self._world.events.emit("store_unavailable", worker=self.id, failures=failures, error=error)
                 if self._is_out_of_time(STUBBORN_SECONDS) and not self._is_leaving:
                     raise
-            call = Exchange(call.worker, call.settlements, call.wants, repeat=True)
             await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
+            call = Exchange(call.worker, call.settlements, self._wants_again(call.wants), repeat=True)
+
+    def _wants_again(self, wants: Wants | None) -> Wants | None:
+        """The same as before; nothing new under the token of a claim that the keeper gives back."""
+        claim = self._slots.claim
+        if wants is not None and claim is not None and claim.is_taken:
+            return claim.granted()
+        return wants
 
     def _measure(self) -> None:
         """How fast jobs finish decides how many are leased ahead."""

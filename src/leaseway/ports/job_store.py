@@ -36,7 +36,8 @@ class JobStore(Protocol):
         if not, cancelled if somebody asked for it; a job that is to be cancelled is not made pending by a settlement
         either. A claim counts the attempt and raises the fence. Lanes share a claim evenly, the one that was served
         longest ago first; inside a lane the higher priority goes first, then the earlier `run_at`, then the earlier
-        submission.
+        submission. A repeat is handed, and holds from now on, what the first try was granted, if that was anything; one
+        that wants none is handed that and nothing else.
         """
         ...
 

@@ -202,6 +202,8 @@ class Books:
             return
         book.claims += 1
         book.attempts += 1
+        # Granted again under the same token: what ended the first lease would end this one, too.
+        book.accepted.discard(token)
         book.current = Grant(job, token, row.fence, commit.process, commit.at, until)
         book.grants[row.fence] = book.current
 

@@ -56,6 +56,8 @@ class Judge:
         grant = book.grants.get(fence)
         if grant is None or grant.process is not process:
             self.accuse([f"I1 {process.name} runs job {job} fence {fence}, which was not granted to it"])
+        elif grant.ended_at is not None and not grant.was_taken_back:
+            self.accuse([f"I1 {process.name} runs job {job} fence {fence}, which it had given back"])
         if fence in book.runs:
             self.accuse([f"I1 job {job} fence {fence} runs twice"])
         book.runs[fence] = run
@@ -89,7 +91,7 @@ class Judge:
             return
         seconds = process.loop.time() - process.draining_at
         most = process.grace_seconds + LEAVE_SECONDS_MAX
-        if seconds > most and process.was_well(process.draining_at, process.loop.time()):
+        if seconds > most and process.was_swift(process.draining_at, process.loop.time()):
             self.accuse([f"I25 {process.name} took {seconds:.1f} s to leave, and may take {most:.1f} s"])
         if not worked.is_clean:
             self.books.reach("a worker left in a hurry")

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from leaseway.domain.errors import LeasewayError, StoreBusy, StoreFull, UnknownOutcome
-from leaseway.domain.exchange import Exchange
+from leaseway.domain.exchange import Exchange, Exchanged
 from leaseway.domain.job import State
 from leaseway.simulation.books import Commit
 from leaseway.simulation.brief import brief
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import Process
+from leaseway.simulation.swarm import LEASE_SECONDS
 from leaseway.simulation.universe import Universe
 from leaseway.stores.sqlite.store import SqliteStore
 
@@ -22,6 +23,7 @@ T = TypeVar("T")
 
 LATENCY_SECONDS_MAX = 0.15
 STALL_SECONDS_MAX = 6.0
+BLOCKED_SECONDS_MAX = 1.5 * LEASE_SECONDS
 BURST_SECONDS = 0.3
 BURST_FACTOR = 3.0
 WRITES = frozenset(("submit", "exchange", "renew", "checkpoint", "report", "cancel", "replay", "declare", "fire"))
@@ -46,6 +48,7 @@ class Link:
         self._universe = universe
         self._process = process
         self._chance = universe.streams.of(f"link {process.name}")
+        self._blocking = universe.streams.of(f"blocked {process.name}")
         self._sql = Statements(universe.sql)
         self._burst_until = 0.0
         self.store = SqliteStore(
@@ -90,7 +93,9 @@ class Link:
         """How long one way takes; `stall` is the fault that makes it long."""
         if call.fault == stall:
             seconds = self._chance.uniform(0.3, STALL_SECONDS_MAX)
-            if call.verb in KEEPING:
+            if is_claim(call):
+                self._process.wait_for_claim(seconds)
+            elif call.verb in KEEPING:
                 self._process.suffer(seconds)
             self._universe.books.reach("a call stalled")
             return seconds
@@ -169,7 +174,18 @@ class Link:
             self._fail(call, UnknownOutcome("the reply was lost"), "a reply was lost")
         else:
             self._process.succeed(call.verb)
-            self._later(self._way_seconds(call, "reply stalled"), self._deliver, call.reply, answer)
+            seconds = self._way_seconds(call, "reply stalled") + self._blocked_seconds(call, answer)
+            self._later(seconds, self._deliver, call.reply, answer)
+
+    def _blocked_seconds(self, call: Call, answer: Any) -> float:
+        """How long a handler keeps the loop from reading what a claim was granted."""
+        is_granted = is_claim(call) and isinstance(answer, Exchanged) and answer.leases
+        if not is_granted or self._blocking.random() >= self._universe.faults.blocked:
+            return 0.0
+        seconds = self._blocking.uniform(0.3, BLOCKED_SECONDS_MAX)
+        self._process.wait_for_claim(seconds)
+        self._universe.books.reach("a reply waited behind a blocked loop")
+        return seconds
 
     def _fail(self, call: Call, error: Exception, what: str) -> None:
         self._universe.books.reach(what)
@@ -189,6 +205,10 @@ def end(reply: asyncio.Future[Any], answer: Any) -> None:
         reply.set_exception(answer)
     else:
         reply.set_result(answer)
+
+
+def is_claim(call: Call) -> bool:
+    return call.verb == "exchange" and call.args[0].wants is not None and call.args[0].wants.count > 0
 
 
 def makes_ready(call: Exchange) -> bool:

@@ -38,6 +38,7 @@ class Process:
         self.is_dead = False
         self.has_left = False
         self._troubles: list[tuple[float, float]] = []
+        self._slow_claims: list[tuple[float, float]] = []
         self._failures: Counter[str] = Counter()
         """In a row, by verb."""
         self._when_thawed: list[Callable[[], object]] = []
@@ -87,6 +88,11 @@ class Process:
         now = self.loop.time()
         self._troubles.append((now, now + seconds))
 
+    def wait_for_claim(self, seconds: float) -> None:
+        """An excuse for being late, and none for a lost lease: while a claim is not answered, the keeper minds it."""
+        now = self.loop.time()
+        self._slow_claims.append((now, now + seconds))
+
     def fail(self, verb: str) -> None:
         """A call failed. One or two in a row are survived; the pauses after more of them excuse a lost lease."""
         self._failures[verb] += 1
@@ -102,9 +108,15 @@ class Process:
             return False
         return not any(begin <= until and end >= since for begin, end in self._troubles)
 
+    def was_swift(self, since: float, until: float) -> bool:
+        """Nor anything that could excuse that it was late otherwise."""
+        was_waiting = any(begin <= until and end >= since for begin, end in self._slow_claims)
+        return self.was_well(since, until) and not was_waiting
+
     def well_since(self, at: float) -> float:
         """The end of its last trouble."""
-        return max([self.started_at, *(min(end, at) for begin, end in self._troubles if begin <= at)])
+        troubles = self._troubles + self._slow_claims
+        return max([self.started_at, *(min(end, at) for begin, end in troubles if begin <= at)])
 
 
 def ignore(process: Process) -> None: ...

@@ -18,6 +18,7 @@ from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
 from leaseway.domain.outcome import GivenBack, Outcome, decide
 from leaseway.flows import slots
 from leaseway.flows import submit as submitting
+from leaseway.flows.claim import Claim
 from leaseway.flows.keep import Keeper
 from leaseway.flows.running import Running, Stop
 from leaseway.flows.slots import Slots
@@ -140,6 +141,14 @@ def remove_whatever_runs_now(slots: Slots, running: Running) -> bool:
 
 
 async def look_away(keeper: Keeper) -> None: ...
+
+
+async def leave_the_claim(keeper: Keeper, now: float) -> None: ...
+
+
+def take_in_any_case(claim: Claim, who: object) -> bool:
+    claim._owner = who
+    return True
 
 
 async def look_at_the_willing(keeper: Keeper) -> None:
@@ -275,6 +284,14 @@ SABOTAGES: dict[str, Sabotage] = {
     "unrenewed_while_stopping": Sabotage(
         removes="a handler that needs a while to stop keeps its lease meanwhile",
         code=((Keeper, "look", look_at_the_willing),),
+    ),
+    "claim_unkept": Sabotage(
+        removes="what a claim was granted is kept, and given back, while its reply does not come",
+        code=((Keeper, "_keep_claim", leave_the_claim),),
+    ),
+    "claim_for_both": Sabotage(
+        removes="of a claim that the keeper gave back the worker runs nothing",
+        code=((Claim, "take", take_in_any_case),),
     ),
     "counters_uncounted": Sabotage(
         removes="every move of a job is counted in its lane",

@@ -12,6 +12,7 @@ CATALOGUE = (
     "a worker was paused",
     "a worker was drained",
     "a call stalled",
+    "a reply waited behind a blocked loop",
     "a request was lost",
     "a reply was lost",
     "a caller gave up and the call was executed",
@@ -31,6 +32,8 @@ CATALOGUE = (
     "a settlement was repeated",
     "an orphan claim was adopted",
     "a repeated exchange found nothing to adopt",
+    "the keeper found what an unanswered claim was granted",
+    "the keeper gave back an unanswered claim",
     "a renewal was refused",
     "a checkpoint was refused",
     "a handler outlived its lease",
@@ -63,6 +66,7 @@ def note(books: Books, commit: Commit) -> None:
 def of_exchange(books: Books, commit: Commit) -> Iterator[str]:
     yield from of_settlements(books, commit)
     yield from of_expiry(commit)
+    yield from of_unanswered(commit)
     adopted = [
         lease
         for lease in commit.exchanged.leases
@@ -76,6 +80,17 @@ def of_exchange(books: Books, commit: Commit) -> Iterator[str]:
         yield "an orphan claim was adopted"
     elif commit.exchange.repeat and commit.exchange.wants is not None:
         yield "a repeated exchange found nothing to adopt"
+
+
+def of_unanswered(commit: Commit) -> Iterator[str]:
+    """A claim of which the worker has heard nothing yet."""
+    claim = None if commit.process.worker is None else commit.process.worker._slots.claim
+    if claim is None:
+        return
+    if any(each.token == claim.wants.token for each in commit.accepted):
+        yield "the keeper gave back an unanswered claim"
+    if commit.exchanged.leases and commit.exchange.wants == claim.granted():
+        yield "the keeper found what an unanswered claim was granted"
 
 
 def of_settlements(books: Books, commit: Commit) -> Iterator[str]:

@@ -7,6 +7,7 @@ without any, because each fault hides what another would have shown.
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 LEASE_SECONDS = 2.0
 FAULTY_SECONDS = 10.0
@@ -36,6 +37,8 @@ class Faults(Struct, frozen=True, kw_only=True):
     request_lost: float = 0.0
     reply_lost: float = 0.0
     """The call was executed, and the caller cannot know."""
+    blocked: float = 0.0
+    """Per claim that was granted something: a handler blocks the loop, and the keeper alone can do anything."""
     hint_lost: float = 0.0
     hint_wrong: float = 0.0
 
@@ -78,9 +81,10 @@ def draw(seed: int) -> Swarm:
 
     workers = chance.choice((1, 1, 2, 3, 4))
     is_alone = workers == 1
+    # A worker that is alone and away for longer than a lease meets its own jobs again: let little else happen.
+    faults = draw_faults(chance, roughness=chance.choice((0.0, 0.0, 1.0) if is_alone else (0.0, 1.0, 1.0, 2.0)))
     return Swarm(
-        # A worker that is alone and away for longer than a lease meets its own jobs again: let little else happen.
-        faults=draw_faults(chance, roughness=chance.choice((0.0, 0.0, 1.0) if is_alone else (0.0, 1.0, 1.0, 2.0))),
+        faults=replace(faults, blocked=draw_blocked(Streams(seed).of("blocked"))),
         workers=workers,
         concurrency=chance.randint(6, 12) if is_alone else chance.randint(1, 4),
         grace_seconds=chance.choice((0.0, 0.5, 10.0)),
@@ -96,6 +100,10 @@ def draw(seed: int) -> Swarm:
         cancel=maybe(0.6, 0.1, 0.5),
         replay_every=maybe(0.5, 2.0, 6.0),
     )
+
+
+def draw_blocked(chance: Random) -> float:
+    return chance.choice((0.0, 0.0, chance.uniform(0.1, 0.5)))
 
 
 def draw_faults(chance: Random, roughness: float) -> Faults:

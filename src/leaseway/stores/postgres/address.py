@@ -31,8 +31,11 @@ def address_of(url: str) -> Address:
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:
-        raise StoreRefused(f"{without_password(url)}: is not an address: {error}") from error
+    except ValueError as error:  # whose text may hold a part of the password
+        raise StoreRefused(
+            f"{without_password(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
+            "written %2F %3F %23 %40"
+        ) from error
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     schema = schema_of(given.pop("schema", SCHEMA))
     pool = pool_of(given.pop("pool", str(POOL)))
@@ -56,4 +59,4 @@ def pool_of(text: str) -> int:
 
 
 def without_password(url: str) -> str:
-    return re.sub(r"(//[^/?#@:]*):[^/?#]*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))
+    return re.sub(r"(//[^/?#@:]*):.*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))

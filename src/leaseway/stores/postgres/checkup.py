@@ -58,8 +58,8 @@ SELECT pg_total_relation_size('{0}.jobs') + pg_total_relation_size('{0}.payloads
 """
 REST = "SELECT count(*) FROM (SELECT 1 FROM {0}.history_rest LIMIT {1}) AS rest"
 RECOUNT = """
-SELECT queue, tenant, coalesce(ready, 0), coalesce(scheduled, 0), coalesce(leased, 0), coalesce(done, 0),
-       coalesce(failed, 0), coalesce(cancelled, 0)
+SELECT queue, tenant, coalesce(counted.ready, 0), coalesce(counted.scheduled, 0), coalesce(counted.leased, 0),
+       coalesce(counted.done, 0), coalesce(counted.failed, 0), coalesce(counted.cancelled, 0)
   FROM {0}.lanes LEFT JOIN (
     SELECT lane, count(*) FILTER (WHERE stage = 0) AS ready, count(*) FILTER (WHERE stage = 1) AS scheduled,
            count(*) FILTER (WHERE stage = 2) AS leased, count(*) FILTER (WHERE stage = 3) AS done,
@@ -87,7 +87,7 @@ async def checkup(connections: Connections, deep: bool) -> list[Finding]:
             async for finding in look(connection, connections, DEEP_SECONDS if deep else BOUND_SECONDS):
                 findings.append(finding)
     except LeasewayError as error:
-        findings.append(sick("schema" if findings else "server", error))
+        findings.append(sick("database" if findings else "server", error))
     return findings
 
 
@@ -99,8 +99,8 @@ def sick(check: str, error: LeasewayError) -> Finding:
 
 async def look(connection: asyncpg.Connection, connections: Connections, seconds: float) -> AsyncIterator[Finding]:
     address = connections.address
-    version = connection.get_server_version()
-    yield ok("server", f"{address.shown}, PostgreSQL {version.major}.{version.minor}")
+    version = await connection.fetchval("SHOW server_version")
+    yield ok("server", f"{address.shown}, PostgreSQL {version}")
     yield primary(await connection.fetchval("SELECT pg_is_in_recovery()"))
     found = await schema(connection, address)
     yield schema_finding(found, address.schema)

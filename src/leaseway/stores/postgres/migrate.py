@@ -62,8 +62,7 @@ def refuse_old_server(connection: asyncpg.Connection, address: Address) -> None:
     found = connection.get_server_version()
     if found.major * 10_000 < VERSION_MIN:
         raise StoreRefused(
-            f"{address.shown}: is PostgreSQL {found.major}.{found.minor}, and leaseway needs 14 or newer; "
-            "update the server"
+            f"{address.shown}: is PostgreSQL {found.major}, and leaseway needs 14 or newer; update the server"
         )
 
 

@@ -1,5 +1,7 @@
 """Repeating an exchange whose reply was lost: leases granted then are handed out again, and none besides."""
 
+from msgspec.structs import replace
+
 from leaseway.domain.job import State
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
@@ -142,3 +144,23 @@ async def test_a_lease_handed_out_again_may_have_to_stop(store: Store) -> None:
     again = await worker.exchange(wants=wants, repeat=True)
     assert [lease.id for lease in again.leases] == [id_of(1)]
     assert again.cancelled == (id_of(1),)
+
+
+async def test_a_repetition_that_wants_none_gets_what_was_granted(store: Store) -> None:
+    """So a keeper learns what a blocked worker was granted, without taking more for it."""
+    await store.submit([new_job(1), new_job(2)])
+    worker = Worker(store)
+    wants = worker.wants(1)
+    first = await worker.exchange(wants=wants)
+    again = await worker.exchange(wants=replace(wants, count=0), repeat=True)
+    assert again.leases == first.leases
+    assert await counts(store) == {"ready": 1, "leased": 1}
+
+
+async def test_a_repetition_that_wants_none_claims_nothing(store: Store) -> None:
+    """If the first try never arrived, there is nothing to be told of."""
+    await store.submit([new_job(1)])
+    worker = Worker(store)
+    again = await worker.exchange(wants=worker.wants(0), repeat=True)
+    assert again.leases == ()
+    assert await counts(store) == {"ready": 1}
