@@ -1,38 +1,59 @@
-"""./dev bench [NAME …] [--quick] [--write]"""
+"""./dev bench [NAME …] [--store sqlite|postgres] [--quick] [--write]"""
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cases import CASES, FULL, QUICK
-from benchmarks.harness import Figure, say
+from benchmarks import cases as sqlite
+from benchmarks.harness import Figure, Measured
+from benchmarks.postgres import cases as postgres
 from benchmarks.results import HEADER, as_markdown, cells, provenance, write
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
+class Bench(NamedTuple):
+    names: Sequence[str]
+    run: Callable[[Sequence[str], bool, int | None], Measured]
+
+
+BENCHES = {"sqlite": Bench(list(sqlite.CASES), sqlite.run), "postgres": Bench(list(postgres.CASES), postgres.run)}
+NAMES = [name for bench in BENCHES.values() for name in bench.names]
+
+
 @click.command()
-@click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
+@click.argument("names", nargs=-1, type=click.Choice(NAMES))
+@click.option("--store", type=click.Choice(list(BENCHES)), help="Only the cases of this store.")
 @click.option("--quick", is_flag=True, help="Small sizes, one round: shows that it runs, proves nothing.")
 @click.option("--repeats", type=click.IntRange(1, 100), help="Rounds of each comparison; the median counts.")
-@click.option("--write", "write_results", is_flag=True, help="Update benchmarks/RESULTS.md.")
-def main(names: tuple[str, ...], quick: bool, repeats: int | None, write_results: bool) -> None:
+@click.option("--write", "write_results", is_flag=True, help="Update the store's part of benchmarks/RESULTS.md.")
+def main(names: tuple[str, ...], store: str | None, quick: bool, repeats: int | None, write_results: bool) -> None:
     """Measure leaseway beside its peers. NAME: one or several of the cases; without one, all of them."""
-    size = QUICK if quick else FULL
-    if repeats:
-        size = size._replace(repeats=repeats)
-    figures: list[Figure] = []
-    for name in names or CASES:
-        say(name)
-        figures += CASES[name](size)
-    source = provenance(" ".join(["./dev bench", *sys.argv[1:]]), datetime.now(UTC).date())
-    show(figures, source)
-    if write_results:
-        write(RESULTS, f"{source}\n\n{as_markdown(figures)}")
+    command = " ".join(["./dev bench", *sys.argv[1:]])
+    for each, chosen in chosen_cases(names, store).items():
+        measured = BENCHES[each].run(chosen, quick, repeats)
+        source = provenance(command, datetime.now(UTC).date(), measured.software)
+        show(measured.figures, source)
+        if write_results:
+            write(RESULTS, each, f"{source}\n\n{as_markdown(measured.figures)}")
+
+
+def chosen_cases(names: Sequence[str], store: str | None) -> Mapping[str, Sequence[str]]:
+    """The names of each store's cases that shall run; a store without one is left out."""
+    stores = [store] if store else list(BENCHES)
+    chosen = {each: [name for name in BENCHES[each].names if not names or name in names] for each in stores}
+    found = {each: some for each, some in chosen.items() if some}
+    if not found:
+        raise click.UsageError(
+            f"{', '.join(names)}: not a case of {store}, which has {', '.join(BENCHES[stores[0]].names)}"
+        )
+    return found
 
 
 def show(figures: list[Figure], source: str) -> None:

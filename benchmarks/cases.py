@@ -1,20 +1,20 @@
-"""The figures that leaseway promises, one function each: measure in turns, compare, say how.
+"""The figures that leaseway promises on SQLite, one function each: measure in turns, compare, say how.
 
 The sizes are those of the promise; `--quick` divides them for a first look, and its results prove nothing.
 """
 
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from benchmarks import contestants, huey_peer
-from benchmarks.harness import Figure, Target, in_turns, median, say, shown, spread
+from benchmarks.harness import AT_LEAST, AT_MOST, Figure, Measured, Target, in_turns, median, say, shown, spread
 from benchmarks.many import fairness_shares, recovery_seconds
+from benchmarks.results import versions
 from leaseway.bench.measure import percentile
-from leaseway.bench.probe import probed
-
-AT_LEAST, AT_MOST = "≥", "≤"
+from leaseway.bench.processes import probed
 
 
 class Size(NamedTuple):
@@ -77,7 +77,7 @@ def backlog(size: Size) -> list[Figure]:
     with TemporaryDirectory(prefix="leaseway-benchmarks-") as folder:
         filled = Path(folder) / "filled.db"
         say(f"  filling a file with {size.backlog:,} jobs")
-        probed("submit_bulk", filled, size.backlog - 1)
+        probed("submit_bulk", f"sqlite:///{filled}", size.backlog - 1)
         found = in_turns(
             {
                 "nothing else waits": contestants.drained(size.drain),
@@ -127,7 +127,7 @@ def pickup(size: Size) -> list[Figure]:
 
 def picked_up(probe: str, count: int, waits: list[float]) -> Callable[[Path], float]:
     def measure(folder: Path) -> float:
-        found = probed(probe, folder / "work.db", count)["waits_ms"]
+        found = probed(probe, contestants.url_in(folder), count)["waits_ms"]
         waits.extend(found)
         return percentile(found, 50)
 
@@ -149,7 +149,7 @@ def fairness(size: Size) -> list[Figure]:
     shares: list[float] = []
 
     def measure(folder: Path) -> float:
-        shares[:] = fairness_shares(folder / "work.db", size.fairness)
+        shares[:] = fairness_shares(contestants.url_in(folder), size.fairness)
         return min(shares)
 
     found = in_turns({"smallest share": measure}, min(size.repeats, 3))
@@ -158,7 +158,7 @@ def fairness(size: Size) -> list[Figure]:
 
 
 def recovery(size: Size) -> list[Figure]:
-    found = in_turns({"seconds": lambda folder: recovery_seconds(folder / "work.db")}, min(size.repeats, 2))
+    found = in_turns({"seconds": lambda folder: recovery_seconds(contestants.url_in(folder))}, min(size.repeats, 2))
     note = f"until the job runs again in another process; the default lease of 15 s; {spread(found['seconds'])}"
     return [Figure("recovery after kill -9", median(found["seconds"]), "s", Target(AT_MOST, 20), note)]
 
@@ -166,3 +166,13 @@ def recovery(size: Size) -> list[Figure]:
 CASES: dict[str, Callable[[Size], list[Figure]]] = {
     case.__name__: case for case in (drain, backlog, submit, pickup, start, fairness, recovery)
 }
+
+
+def run(names: Sequence[str], quick: bool, repeats: int | None) -> Measured:
+    size = QUICK if quick else FULL
+    size = size._replace(repeats=repeats or size.repeats)
+    figures: list[Figure] = []
+    for name in names:
+        say(name)
+        figures += CASES[name](size)
+    return Measured(figures, [f"SQLite {sqlite3.sqlite_version}", *versions("huey", "cysqlite")])

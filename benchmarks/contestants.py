@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.harness import Measure
 from benchmarks.huey_peer import Setup
-from leaseway.bench.probe import probed
+from leaseway.bench.processes import probed
 
 RUN_SECONDS_MAX = 600
 
@@ -32,14 +32,18 @@ def rate(figures: dict[str, Any]) -> float:
 # -- leaseway -------------------------------------------------------------------------------------------------------
 
 
+def url_in(folder: Path) -> str:
+    return f"sqlite:///{folder}/work.db"
+
+
 def submitted(probe: str, count: int) -> Measure:
-    return lambda folder: rate(probed(probe, folder / "work.db", count))
+    return lambda folder: rate(probed(probe, url_in(folder), count))
 
 
 def drained(count: int, keep: Callable[[dict[str, Any]], None] = lambda _: None) -> Measure:
     def measure(folder: Path) -> float:
-        probed("submit_bulk", folder / "work.db", count - 1)  # it submits one to warm up
-        figures = probed("drain", folder / "work.db", count)
+        probed("submit_bulk", url_in(folder), count - 1)  # it submits one to warm up
+        figures = probed("drain", url_in(folder), count)
         keep(figures)
         return rate(figures)
 
@@ -51,7 +55,7 @@ def drained_from(filled: Path, count: int) -> Measure:
 
     def measure(folder: Path) -> float:
         shutil.copyfile(filled, folder / "work.db")
-        return rate(probed("drain", folder / "work.db", count))
+        return rate(probed("drain", url_in(folder), count))
 
     return measure
 

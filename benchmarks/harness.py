@@ -15,7 +15,8 @@ from typing import NamedTuple
 Measure = Callable[[Path], float]
 """A contestant: gets a folder of its own, answers one number."""
 
-MEETS = {"≥": operator.ge, "≤": operator.le}
+AT_LEAST, AT_MOST = "≥", "≤"
+MEETS = {AT_LEAST: operator.ge, AT_MOST: operator.le}
 
 
 class Target(NamedTuple):
@@ -40,6 +41,13 @@ class Figure(NamedTuple):
         if self.target is None:
             return ""
         return "met" if self.target.is_met(self.value) else "MISSED"
+
+
+class Measured(NamedTuple):
+    """What one store's cases found, and the versions without which it means nothing."""
+
+    figures: list[Figure]
+    software: list[str]
 
 
 def orders(names: Sequence[str], repeats: int) -> list[list[str]]:

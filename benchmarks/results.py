@@ -1,8 +1,7 @@
-"""The results as a table: on the screen, and between two markers in RESULTS.md."""
+"""The results as a table: on the screen, and in RESULTS.md between two markers, a pair for each store."""
 
 import os
 import platform
-import sqlite3
 from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -10,8 +9,6 @@ from pathlib import Path
 
 from benchmarks.harness import Figure, shown
 
-BEGIN, END = "<!-- results: written by ./dev bench --write -->", "<!-- end of results -->"
-PEERS = ("huey", "cysqlite")
 HEADER = ("figure", "target", "measured", "", "how")
 
 
@@ -30,12 +27,16 @@ def with_unit(value: float, unit: str) -> str:
     return f"{shown(value)}{'' if unit in ('%', '×', '') else ' '}{unit}".replace("×", " ×")
 
 
-def provenance(command: str, day: date) -> str:
+def provenance(command: str, day: date, software: Sequence[str]) -> str:
     """Without these a number means nothing."""
-    peers = [f"{name} {installed(name)}" for name in PEERS if installed(name)]
-    software = [f"Python {platform.python_version()}", f"SQLite {sqlite3.sqlite_version}"]
-    parts = [*software, f"leaseway {installed('leaseway')}", *peers, f"{os.cpu_count()} CPUs", platform.machine()]
+    ours = [f"Python {platform.python_version()}", f"leaseway {installed('leaseway')}"]
+    parts = [*ours, *software, f"{os.cpu_count()} CPUs", platform.machine()]
     return f"{day.isoformat()}, {', '.join(parts)}. Command: `{command}`"
+
+
+def versions(*names: str) -> list[str]:
+    """Of those that are installed."""
+    return [f"{name} {installed(name)}" for name in names if installed(name)]
 
 
 def installed(name: str) -> str:
@@ -45,14 +46,19 @@ def installed(name: str) -> str:
         return ""
 
 
-def between_markers(text: str, new: str) -> str:
-    """The text with everything between the markers replaced; what people wrote around them stays."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def markers(store: str) -> tuple[str, str]:
+    return f"<!-- {store}: written by ./dev bench --write -->", f"<!-- end of {store} -->"
+
+
+def between_markers(text: str, store: str, new: str) -> str:
+    """The text with everything between a store's markers replaced; all that stands around them stays."""
+    first, last = markers(store)
+    before, begin, rest = text.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"the markers are missing: {BEGIN!r} and, behind it, {END!r}")
-    return f"{before}{BEGIN}\n\n{new.strip()}\n\n{END}{after}"
+        raise ValueError(f"the markers are missing: {first!r} and, behind it, {last!r}")
+    return f"{before}{begin}\n\n{new.strip()}\n\n{end}{after}"
 
 
-def write(file: Path, new: str) -> None:
-    file.write_text(between_markers(file.read_text("utf-8"), new), "utf-8")
+def write(file: Path, store: str, new: str) -> None:
+    file.write_text(between_markers(file.read_text("utf-8"), store, new), "utf-8")

@@ -3,10 +3,19 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import psycopg
 import pytest
+from benchmarks.postgres.contestants import peer
+from benchmarks.postgres.database import new_database, pinned_snapshot
+from benchmarks.postgres.setups import CELERY, PGQUEUER, PROCRASTINATE, RAW, Peer
+from benchmarks.together import let_go, ready_workers
+
+from leaseway.bench.processes import command, probed
+from leaseway.testing.postgres import PostgresServer, postgres_server
 
 ROOT = Path(__file__).parents[2]
 BENCH = [sys.executable, "-c", "from leaseway.bench.main import command; command()"]
@@ -46,3 +55,72 @@ def test_a_quick_run_of_the_benchmarks_ends_with_its_figures(case: str) -> None:
     answer = ran([sys.executable, "-m", "benchmarks", "--quick", case])
     assert answer.returncode == 0, answer.stderr
     assert f"./dev bench --quick {case}" in answer.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["submit", "pickup", "backlog", "pinned", "idle"])
+def test_a_quick_run_on_postgresql_ends_with_its_figures(case: str) -> None:
+    """The store that the comparison is about must not be the one whose benchmark is broken."""
+    if case == "idle" and not Path("/proc/self/schedstat").exists():
+        pytest.skip("what the server's processes cost is read from /proc")
+    answer = ran([sys.executable, "-m", "benchmarks", "--quick", f"postgres_{case}"])
+    assert answer.returncode == 0, answer.stderr
+    assert f"./dev bench --quick postgres_{case}" in answer.stdout
+    assert "PostgreSQL 1" in answer.stdout
+
+
+def test_a_case_of_another_store_is_refused() -> None:
+    """To run nothing and to say nothing would look like success."""
+    answer = ran([sys.executable, "-m", "benchmarks", "--store", "sqlite", "postgres_drain"])
+    assert answer.returncode == 2
+    assert "postgres_drain" in answer.stderr
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", [RAW, PGQUEUER, PROCRASTINATE, CELERY], ids=lambda who: who.name)
+def test_a_peer_completes_every_job(who: Peer, server: PostgresServer, tmp_path: Path) -> None:
+    """A peer that is run wrongly is slow, and we would be proud of it."""
+    if who is not RAW and not find_spec(who.name.lower()):
+        pytest.skip(f"{who.name} is in the group bench: ./dev bench installs it")
+    for workers in (1, 2) if who in (RAW, PGQUEUER) else (1,):
+        assert peer(server.url, who, who.setups[0], 50, workers)(tmp_path) > 0
+
+
+@pytest.mark.slow
+def test_a_pinned_snapshot_has_read_every_table(server: PostgresServer) -> None:
+    """A table that it has not locked could be truncated, which is the easier case."""
+    with new_database(server.url) as url, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA work CREATE TABLE jobs (id int) CREATE TABLE history (id int)")
+        with pinned_snapshot(url):
+            connection.execute("SET lock_timeout = '50ms'")
+            for table in ("jobs", "history"):
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    connection.execute(f"TRUNCATE work.{table}".encode())
+        connection.execute("TRUNCATE work.jobs, work.history")
+
+
+@pytest.mark.slow
+def test_a_drain_for_a_time_ends_when_it_is_over_and_leaves_the_rest(tmp_path: Path) -> None:
+    """The rate under a pinned snapshot is that of the whole time, and not of what was left at its end."""
+    url = f"sqlite:///{tmp_path}/work.db"
+    probed("submit_bulk", url, 200_000)
+    figures = probed("drain_for", url, 1)
+    assert 0 < figures["count"] < 200_000
+    assert 0.5 < (figures["ended_ns"] - figures["begun_ns"]) / 1e9 < 2
+    assert len(figures["rates"]) == 6
+
+
+@pytest.mark.slow
+def test_idle_workers_wait_until_they_are_told_to_leave(tmp_path: Path) -> None:
+    """Workers that left early would cost nothing, and would be counted as cheap."""
+    commands = [command("idle", f"sqlite:///{tmp_path}/work.db", 3)]
+    with ready_workers(commands) as workers:
+        with pytest.raises(subprocess.TimeoutExpired):
+            workers[0].wait(0.5)
+        assert let_go(workers) == [{"count": 3}]

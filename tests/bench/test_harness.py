@@ -1,12 +1,12 @@
 """The arithmetic behind the numbers that we publish."""
 
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import pytest
 from benchmarks.harness import Figure, Target, in_turns, median, orders, shown, spread
-from benchmarks.results import BEGIN, END, as_markdown, between_markers, provenance, write
+from benchmarks.results import as_markdown, between_markers, markers, provenance, write
+from benchmarks.together import rate_of
 
 from leaseway.bench.measure import percentile
 
@@ -44,6 +44,21 @@ def test_one_slow_round_does_not_move_the_median() -> None:
     assert spread([10.0, 11.0, 1_000.0]) == "3 rounds, 10 to 1,000"
 
 
+def test_workers_that_ran_together_are_timed_from_the_first_claim_to_the_last_settlement() -> None:
+    """The sum of their rates would count the time in which one of them had nothing left."""
+    first = {"count": 60, "begun_ns": 1_000_000_000, "ended_ns": 3_000_000_000}
+    second = {"count": 40, "begun_ns": 2_000_000_000, "ended_ns": 5_000_000_000}
+    idle = {"count": 0, "begun_ns": 0, "ended_ns": 9_000_000_000}
+    assert rate_of([first, second, idle], 100) == 25.0
+
+
+@pytest.mark.parametrize("settled", [99, 101])
+def test_a_job_that_was_lost_or_done_twice_spoils_the_measurement(settled: int) -> None:
+    """It is easy to be fast that way."""
+    with pytest.raises(RuntimeError, match=f"{settled} jobs"):
+        rate_of([{"count": settled, "begun_ns": 0, "ended_ns": 1_000_000_000}], 100)
+
+
 @pytest.mark.parametrize(("percent", "expected"), [(50, 50.0), (99, 99.0), (100, 100.0), (0, 1.0)])
 def test_a_percentile_is_a_value_that_was_measured(percent: float, expected: float) -> None:
     """Interpolation would invent latencies that nobody had."""
@@ -78,29 +93,32 @@ def test_the_table_has_a_row_for_each_figure() -> None:
 
 
 def test_only_what_stands_between_the_markers_is_replaced(tmp_path: Path) -> None:
-    """What people wrote on the page must survive every run."""
+    """What people wrote on the page, and the other store's figures, must survive every run."""
     file = tmp_path / "RESULTS.md"
-    file.write_text(f"# Title\n\n{BEGIN}\n\nold\n\n{END}\n\nthe end\n")
+    begin, end = markers("sqlite")
+    other = "\n\nhours of measuring\n\n".join(markers("postgres"))
+    file.write_text(f"# Title\n\n{begin}\n\nold\n\n{end}\n\n{other}\n\nthe end\n")
     for _ in range(2):
-        write(file, "new\n")
-    assert file.read_text() == f"# Title\n\n{BEGIN}\n\nnew\n\n{END}\n\nthe end\n"
+        write(file, "sqlite", "new\n")
+    assert file.read_text() == f"# Title\n\n{begin}\n\nnew\n\n{end}\n\n{other}\n\nthe end\n"
 
 
-@pytest.mark.parametrize("spoil", [lambda text: text.replace(BEGIN, ""), lambda text: text.replace(END, "")])
-def test_a_page_without_its_markers_is_left_alone(spoil: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("missing", markers("sqlite"))
+def test_a_page_without_its_markers_is_left_alone(missing: str) -> None:
     """Guessing a place would overwrite somebody's text."""
     with pytest.raises(ValueError, match="markers"):
-        between_markers(spoil(f"a {BEGIN} b {END} c"), "new")
+        between_markers(" b ".join(markers("sqlite")).replace(missing, ""), "sqlite", "new")
 
 
 def test_the_results_say_where_they_come_from() -> None:
     """A number without versions, machine and command cannot be repeated."""
-    text = provenance("./dev bench drain", date(2026, 1, 2))
-    for part in ("2026-01-02", "Python 3.", "SQLite 3.", "leaseway 0.", "CPUs", "`./dev bench drain`"):
+    text = provenance("./dev bench drain", date(2026, 1, 2), ["SQLite 3.40.1", "huey 3.5.4"])
+    for part in ("2026-01-02", "Python 3.", "SQLite 3.40.1, huey 3.5.4", "leaseway 0.", "CPUs", "`./dev bench drain`"):
         assert part in text
 
 
-def test_the_published_page_has_its_markers() -> None:
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_the_published_page_has_its_markers(store: str) -> None:
     """Otherwise the first `--write` fails after an hour of measuring."""
     page = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
-    assert "new" in between_markers(page.read_text("utf-8"), "new")
+    assert "new" in between_markers(page.read_text("utf-8"), store, "new")

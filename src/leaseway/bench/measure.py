@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from leaseway.bench.probe import probed
+from leaseway.bench.processes import probed
 
 SINGLE = 1_000
 PICKUPS = 100
@@ -24,16 +24,16 @@ class Figure(NamedTuple):
 
 def measure(folder: Path, jobs: int, say: Callable[[str], None]) -> list[Figure]:
     """Scratch files only, in this folder."""
-    file = folder / "scratch.db"
+    scratch = f"sqlite:///{folder}"
     say("submitting")
-    single = rate("submit_single", folder / "single.db", SINGLE)
-    bulk = rate("submit_bulk", file, jobs)
+    single = rate("submit_single", f"{scratch}/single.db", SINGLE)
+    bulk = rate("submit_bulk", f"{scratch}/bulk.db", jobs)
     say("draining")
-    drained = probed("drain", file, jobs)
+    drained = probed("drain", f"{scratch}/bulk.db", jobs)
     say("picking up in the same process")
-    same = probed("pickup_same_process", folder / "same.db", PICKUPS)["waits_ms"]
+    same = probed("pickup_same_process", f"{scratch}/same.db", PICKUPS)["waits_ms"]
     say("picking up in another process")
-    other = probed("pickup_other_process", folder / "other.db", PICKUPS)["waits_ms"]
+    other = probed("pickup_other_process", f"{scratch}/other.db", PICKUPS)["waits_ms"]
     return [
         Figure("submit_single", single, "jobs/s", "submit, one by one"),
         Figure("submit_bulk", bulk, "jobs/s", "submit, in bulk"),
@@ -46,8 +46,8 @@ def measure(folder: Path, jobs: int, say: Callable[[str], None]) -> list[Figure]
     ]
 
 
-def rate(probe: str, file: Path, count: int) -> float:
-    figures = probed(probe, file, count)
+def rate(probe: str, url: str, count: int) -> float:
+    figures = probed(probe, url, count)
     return float(figures["count"] / figures["seconds"])
 
 

@@ -1,0 +1,229 @@
+"""The figures that leaseway promises on PostgreSQL, one function each: measure in turns, compare, say how.
+
+All contestants use one server, with fsync and synchronous_commit on, and take turns on it. The sizes are those of the
+promise; `--quick` divides them for a first look, and its results prove nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.harness import AT_LEAST, AT_MOST, Figure, Measured, Target, in_turns, median, say, shown, spread
+from benchmarks.many import recovery_seconds
+from benchmarks.postgres import contestants
+from benchmarks.postgres.database import benchmark_server, new_database, server_version
+from benchmarks.postgres.idling import Idle, idle_share
+from benchmarks.postgres.setups import CELERY, PGQUEUER, PROCRASTINATE, RAW, Peer
+from benchmarks.results import versions
+from leaseway.bench.measure import percentile
+from leaseway.bench.noop import Figures
+from leaseway.testing.postgres import PostgresServer
+
+SOFTWARE = ("asyncpg", "uvloop", "pgqueuer", "procrastinate", "psycopg", "celery", "sqlalchemy")
+MARGIN = 1.5
+"""More jobs wait than a run of a given time is expected to take."""
+
+
+class Size(NamedTuple):
+    repeats: int = 5
+    searches: int = 2
+    setups: int = 20
+    """Of each peer, at most."""
+    drain: int = 50_000
+    drain_search: int = 20_000
+    slow: int = 2_000
+    """Jobs of the peers that run hundreds per second and not thousands."""
+    slow_search: int = 500
+    backlog: int = 1_000_000
+    pinned_seconds: int = 60
+    pinned_repeats: int = 3
+    single: int = 2_000
+    bulk: int = 200_000
+    pickups: int = 300
+    idle_workers: int = 200
+    idle_processes: int = 4
+    idle_seconds: int = 30
+
+
+FULL = Size()
+QUICK = Size(
+    repeats=1, searches=1, setups=1, drain=5_000, drain_search=1_000, slow=100, slow_search=20, backlog=20_000,
+    pinned_seconds=2, pinned_repeats=1, single=200, bulk=10_000, pickups=20, idle_workers=8, idle_processes=2,
+    idle_seconds=1,
+)  # fmt: skip
+
+
+def drain(size: Size, server: PostgresServer) -> list[Figure]:
+    peers = {
+        "PgQueuer": best(size, server, PGQUEUER),
+        "PgQueuer, two": best(size, server, PGQUEUER, workers=2),
+        "Procrastinate": best(size, server, PROCRASTINATE),
+        "Celery": best(size, server, CELERY),
+    }
+    memory: list[float] = []
+    ours = {
+        "one": contestants.drained(server.url, size.drain, 1, lambda figures: memory.append(figures["rss_mb"])),
+        "two": contestants.drained(server.url, size.drain, 2),
+        "raw": contestants.peer(server.url, RAW, RAW.setups[0], size.drain),
+    }
+    found = in_turns({**ours, **{name: peer.measure for name, peer in peers.items()}}, size.repeats)
+    one, two = median(found["one"]), median(found["two"])
+    note = f"{size.drain:,} no-op async jobs, 200 bytes, default settings; {spread(found['one'])}"
+    return [
+        Figure("drain, one worker process", one, "jobs/s", None, note),
+        Figure("drain, two worker processes", two, "jobs/s", None, spread(found["two"])),
+        times("drain, times PgQueuer", one, found["PgQueuer"], 1.5, peers["PgQueuer"]),
+        times("drain, two processes each, times PgQueuer", two, found["PgQueuer, two"], 1.3, peers["PgQueuer, two"]),
+        times("drain, times Procrastinate", one, found["Procrastinate"], 20, peers["Procrastinate"]),
+        times("drain, times Celery", one, found["Celery"], 20, peers["Celery"]),
+        share_of_raw(one, found["raw"]),
+        Figure("memory of the draining worker", median(memory), "MB", None, spread(memory)),
+    ]
+
+
+class Best(NamedTuple):
+    """A peer as it runs fastest here."""
+
+    measure: Callable[[Path], float]
+    note: str
+
+
+def best(size: Size, server: PostgresServer, peer: Peer, workers: int = 1) -> Best:
+    is_fast = peer is PGQUEUER
+    count, search = (size.drain, size.drain_search) if is_fast else (size.slow, size.slow_search)
+    peer = peer._replace(setups=peer.setups[: size.setups])
+    setup = contestants.best_setup(server.url, peer, search, size.searches, workers)
+    note = f"the best of {len(peer.setups)} ways to run it, {setup}; {count:,} jobs"
+    return Best(contestants.peer(server.url, peer, setup, count, workers), note)
+
+
+def times(what: str, ours: float, theirs: Sequence[float], target: float, how: Best) -> Figure:
+    note = f"{shown(median(theirs))} jobs/s: {how.note}; {spread(theirs)}"
+    return Figure(what, ours / median(theirs), "×", Target(AT_LEAST, target), note)
+
+
+def share_of_raw(ours: float, raw: Sequence[float]) -> Figure:
+    note = f"{shown(median(raw))} jobs/s: claim and complete, {RAW.setups[0]}; {spread(raw)}"
+    return Figure("drain, share of a raw loop", 100 * ours / median(raw), "%", Target(AT_LEAST, 60), note)
+
+
+def backlog(size: Size, server: PostgresServer) -> list[Figure]:
+    with new_database(server.url) as few, new_database(server.url) as many:
+        say(f"  filling a database with {size.backlog:,} jobs")
+        contestants.fill(few, size.drain)
+        contestants.fill(many, size.backlog)
+        found = in_turns(
+            {
+                "nothing else waits": contestants.drained_from(server.url, few, size.drain),
+                f"{size.backlog:,} wait": contestants.drained_from(server.url, many, size.drain),
+            },
+            size.repeats,
+        )
+    alone, crowded = (median(values) for values in found.values())
+    note = f"{crowded:,.0f} against {alone:,.0f} jobs/s"
+    return [Figure(f"drain with {size.backlog:,} waiting", 100 * crowded / alone, "%", Target(AT_LEAST, 80), note)]
+
+
+def pinned(size: Size, server: PostgresServer) -> list[Figure]:
+    seconds, free_runs, pinned_runs = size.pinned_seconds, list[Figures](), list[Figures]()
+    rate = contestants.drained(server.url, size.drain)(Path())
+    count = int(rate * seconds * MARGIN) + size.drain
+    with new_database(server.url) as filled:
+        say(f"  filling a database with {count:,} jobs, for {seconds} s at {rate:,.0f} per s")
+        contestants.fill(filled, count)
+        found = in_turns(
+            {
+                "free": contestants.drained_for(server.url, filled, seconds, free_runs.append, pinned=False),
+                "pinned": contestants.drained_for(server.url, filled, seconds, pinned_runs.append, pinned=True),
+            },
+            size.pinned_repeats,
+        )
+    free, held = median(found["free"]), median(found["pinned"])
+    note = f"{held:,.0f} against {free:,.0f} jobs/s; {course('pinned', pinned_runs)}; {course('free', free_runs)}"
+    what = f"drain with a snapshot pinned for {seconds} s"
+    return [Figure(what, 100 * held / free, "%", Target(AT_LEAST, 50), note)]
+
+
+def course(name: str, runs: Sequence[Figures]) -> str:
+    """How the rate went in the last run, and how long the shortest took: less than asked for if its jobs ran out."""
+    shortest = min(run["ended_ns"] - run["begun_ns"] for run in runs) / 1e9
+    return f"{name} for {shortest:.0f} s, sixth by sixth: {', '.join(shown(rate) for rate in runs[-1]['rates'])}"
+
+
+def submit(size: Size, server: PostgresServer) -> list[Figure]:
+    found = in_turns(
+        {
+            "one by one": contestants.submitted(server.url, "submit_single", size.single),
+            "raw": contestants.raw_inserts(server.url, size.single),
+            "plain": contestants.submitted(server.url, "submit_plain", size.single),
+            "sixteen at once": contestants.submitted(server.url, "submit_at_once", size.single),
+            "bulk": contestants.submitted(server.url, "submit_bulk", size.bulk),
+        },
+        size.repeats,
+    )
+    single, bare, plain, at_once, bulk = (median(values) for values in found.values())
+    note = f"{single:,.0f} against {bare:,.0f} jobs/s; each in its own durable transaction; {spread(found['raw'])} raw"
+    return [
+        Figure("submit one by one, share of a raw insert", 100 * single / bare, "%", Target(AT_LEAST, 90), note),
+        Figure("the same from plain code", 100 * plain / bare, "%", None, f"{plain:,.0f} jobs/s"),
+        Figure("the same from sixteen tasks at once", 100 * at_once / bare, "%", None, f"{at_once:,.0f} jobs/s"),
+        Figure("submit in bulk", bulk, "jobs/s", Target(AT_LEAST, 60_000), spread(found["bulk"])),
+    ]
+
+
+def pickup(size: Size, server: PostgresServer) -> list[Figure]:
+    figures = []
+    for probe, name in {"pickup_same_process": "same process", "pickup_other_process": "other process"}.items():
+        runs: list[Figures] = []
+        measure = contestants.picked_up(server.url, probe, size.pickups, runs.append)
+        found = in_turns({name: measure}, min(size.repeats, 3))
+        waits = [wait for run in runs for wait in run["waits_ms"]]
+        note = f"from the call of submit to the handler's first line; {len(waits)} jobs, {spread(found[name])}"
+        figures += [
+            Figure(f"pickup, {name}, p50", percentile(waits, 50), "ms", Target(AT_MOST, 3), note),
+            Figure(f"pickup, {name}, p99", percentile(waits, 99), "ms", Target(AT_MOST, 10)),
+        ]
+    return figures
+
+
+def recovery(size: Size, server: PostgresServer) -> list[Figure]:
+    def measure(_: Path) -> float:
+        with new_database(server.url) as url:
+            return recovery_seconds(url)
+
+    found = in_turns({"seconds": measure}, min(size.repeats, 2))
+    note = f"until the job runs again in another process; the default lease of 15 s; {spread(found['seconds'])}"
+    return [Figure("recovery after kill -9", median(found["seconds"]), "s", Target(AT_MOST, 20), note)]
+
+
+def idle(size: Size, server: PostgresServer) -> list[Figure]:
+    shares: list[Idle] = []
+
+    def measure(_: Path) -> float:
+        shares.append(idle_share(server, size.idle_workers, size.idle_processes, size.idle_seconds))
+        return shares[-1].percent
+
+    found = in_turns({"percent": measure}, min(size.repeats, 3))
+    alone = median([share.alone_percent for share in shares])
+    note = (
+        f"of one core, by all processes of the server, over {size.idle_seconds} s; without workers {alone:.2g} %; "
+        f"each worker has connections of its own; {spread(found['percent'])}"
+    )
+    value = median(found["percent"])
+    return [Figure(f"{size.idle_workers} idle workers", value, "%", Target(AT_MOST, 2), note)]
+
+
+CASES: dict[str, Callable[[Size, PostgresServer], list[Figure]]] = {
+    f"postgres_{case.__name__}": case for case in (drain, backlog, pinned, submit, pickup, recovery, idle)
+}
+
+
+def run(names: Sequence[str], quick: bool, repeats: int | None) -> Measured:
+    size = QUICK if quick else FULL
+    size = size._replace(repeats=repeats or size.repeats)
+    figures: list[Figure] = []
+    with benchmark_server() as server:
+        for name in names:
+            say(name)
+            figures += CASES[name](size, server)
+        return Measured(figures, [f"PostgreSQL {server_version(server.url)}", *versions(*SOFTWARE)])

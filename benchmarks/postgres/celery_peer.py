@@ -1,0 +1,105 @@
+"""Celery by its own worker, with the SQLAlchemy broker on PostgreSQL: no-op tasks with an argument of 200 bytes.
+
+    python -m benchmarks.postgres.celery_peer fill URL COUNT
+    python -m benchmarks.postgres.celery_peer drain URL '{"pool": "prefork", "concurrency": 2, …}'
+
+Results are off; acknowledgements are as they come, before the task runs. Its best case: the time runs from the first
+task that was started, not from the first that was fetched.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+import billiard  # type: ignore[import-untyped]
+from celery import Celery
+from celery.worker import state
+from sqlalchemy import create_engine, text
+
+from benchmarks.postgres.setups import CelerySetup
+from benchmarks.together import done, ready
+from leaseway.bench.noop import TEXT
+
+LOOK_SECONDS = 0.005
+
+
+def app_at(url: str, **settings: Any) -> tuple[Celery, Any]:
+    app = Celery("bench", broker=f"sqla+{sqlalchemy_url(url)}", set_as_current=False)
+    app.conf.update(task_ignore_result=True, worker_redirect_stdouts=False, worker_hijack_root_logger=False, **settings)
+
+    @app.task(name="noop")  # type: ignore[untyped-decorator]
+    def noop(text: str) -> None:
+        pass
+
+    return app, noop
+
+
+def sqlalchemy_url(url: str) -> str:
+    return url.replace("postgresql:", "postgresql+psycopg:")
+
+
+def fill(url: str, count: int) -> None:
+    """Its broker has no way to send many at once. That this is not durable is not measured."""
+    app, noop = app_at(f"{url}?options=-csynchronous_commit%3Doff")
+    with app.producer_pool.acquire(block=True) as producer:
+        for _ in range(count):
+            noop.apply_async(args=[TEXT], producer=producer)
+
+
+def waiting(url: str) -> int:
+    with create_engine(sqlalchemy_url(url)).connect() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM kombu_message WHERE visible")).scalar_one())
+
+
+def drain(url: str, setup: CelerySetup) -> None:
+    app, _ = app_at(url, worker_prefetch_multiplier=setup.prefetch_multiplier)
+    count = waiting(url)
+    ready()
+    worker = app.Worker(
+        pool=setup.pool,
+        concurrency=setup.concurrency,
+        quiet=True,
+        loglevel="CRITICAL",
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    )
+    threading.Thread(target=watch, args=[count], daemon=True).start()
+    worker.start()
+
+
+def watch(count: int) -> None:
+    """Its main process knows which tasks were started and which are running, whatever the pool."""
+    while not state.total_count:
+        time.sleep(LOOK_SECONDS / 10)
+    begun_ns = time.monotonic_ns()
+    while state.total_count["noop"] < count or state.active_requests:
+        time.sleep(LOOK_SECONDS)
+    done(count, begun_ns, time.monotonic_ns())
+    leave()
+
+
+def leave() -> None:
+    """At once: to stop a worker in order takes Celery five seconds, which nobody measures."""
+    for child in billiard.active_children():
+        os.kill(child.pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def main(name: str, url: str, argument: str) -> None:
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")  # it does not like to run as root
+    if name == "fill":
+        fill(url, int(argument))
+    else:
+        drain(url, CelerySetup(**json.loads(argument)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,122 @@
+"""Who is measured: each answers one number, from processes of its own, in a database that is new and at rest."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+from benchmarks.contestants import figures_of, rate
+from benchmarks.harness import Measure, in_turns, median, say
+from benchmarks.postgres.database import checkpoint, new_database, pinned_snapshot, rest
+from benchmarks.postgres.setups import RAW, Peer, Setup
+from benchmarks.together import rate_of, run_together
+from leaseway.bench.noop import Figures
+from leaseway.bench.processes import command, probed
+
+Keep = Callable[[Figures], None]
+
+
+def keep_nothing(figures: Figures) -> None:
+    pass
+
+
+# -- leaseway -------------------------------------------------------------------------------------------------------
+
+
+def fill(url: str, count: int) -> None:
+    probed("submit_bulk", url, count - 1)  # it submits one to warm up
+    rest(url)
+
+
+def drained(server_url: str, count: int, workers: int = 1, keep: Keep = keep_nothing) -> Measure:
+    def measure(_: Path) -> float:
+        with new_database(server_url) as url:
+            fill(url, count)
+            found = run_together([command("drain_until_empty", url, 0)] * workers)
+        for figures in found:
+            keep(figures)
+        return rate_of(found, count)
+
+    return measure
+
+
+def drained_from(server_url: str, filled: str, count: int) -> Measure:
+    """Out of a database in which more jobs may wait; it is filled once and copied each time."""
+
+    def measure(_: Path) -> float:
+        with new_database(server_url, template=filled) as url:
+            checkpoint(url)
+            return rate(probed("drain", url, count))
+
+    return measure
+
+
+def drained_for(server_url: str, filled: str, seconds: int, keep: Keep, *, pinned: bool) -> Measure:
+    """For a while, with or without somebody who keeps an old snapshot."""
+
+    def measure(_: Path) -> float:
+        with new_database(server_url, template=filled) as url:
+            checkpoint(url)
+            with pinned_snapshot(url) if pinned else nullcontext():
+                figures = probed("drain_for", url, seconds)
+        keep(figures)
+        return rate_of([figures], figures["count"])
+
+    return measure
+
+
+def submitted(server_url: str, probe: str, count: int) -> Measure:
+    def measure(_: Path) -> float:
+        with new_database(server_url) as url:
+            checkpoint(url)
+            return rate(probed(probe, url, count))
+
+    return measure
+
+
+def picked_up(server_url: str, probe: str, count: int, keep: Keep) -> Measure:
+    """The median, in milliseconds."""
+
+    def measure(_: Path) -> float:
+        with new_database(server_url) as url:
+            checkpoint(url)
+            figures = probed(probe, url, count)
+        keep(figures)
+        return median(figures["waits_ms"])
+
+    return measure
+
+
+# -- peers ----------------------------------------------------------------------------------------------------------
+
+
+def peer(server_url: str, peer: Peer, setup: Setup, count: int, workers: int = 1) -> Measure:
+    draining = [sys.executable, "-m", peer.module, "drain"]
+
+    def measure(_: Path) -> float:
+        with new_database(server_url) as url:
+            subprocess.run([sys.executable, "-m", peer.module, "fill", url, str(count)], check=True)
+            rest(url)
+            return rate_of(run_together([[*draining, url, json.dumps(setup._asdict())]] * workers), count)
+
+    return measure
+
+
+def raw_inserts(server_url: str, count: int) -> Measure:
+    def measure(_: Path) -> float:
+        with new_database(server_url) as url:
+            checkpoint(url)
+            return rate(figures_of(RAW.module, "insert", url, count))
+
+    return measure
+
+
+def best_setup(server_url: str, who: Peer, count: int, repeats: int, workers: int = 1) -> Setup:
+    """Try all of them and take the fastest."""
+    say(f"  looking for the best setup of {who.name}, processes: {workers}")
+    setups = {str(setup): setup for setup in who.setups}
+    measures = {name: peer(server_url, who, setup, count, workers) for name, setup in setups.items()}
+    found = in_turns(measures, repeats)
+    return setups[max(found, key=lambda name: median(found[name]))]

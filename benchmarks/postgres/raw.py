@@ -1,0 +1,101 @@
+"""Bare asyncpg on one plain table: the ceiling. No handlers, no checks, no history, one connection.
+
+python -m benchmarks.postgres.raw insert URL COUNT    one INSERT, one transaction, each
+python -m benchmarks.postgres.raw fill URL COUNT
+python -m benchmarks.postgres.raw drain URL '{"batch": 100}'
+
+Draining claims so many, completes them, and so on until nothing is left. A claim brings the payloads along, as every
+queue must. The completion is fenced by the token of the claim.
+"""
+
+import asyncio
+import json
+import sys
+import time
+import uuid
+
+import asyncpg
+
+from benchmarks.postgres.setups import RawSetup
+from benchmarks.together import done, ready
+from leaseway.bench.noop import TEXT
+from leaseway.bench.submitting import SINGLE_SECONDS_MAX
+
+PAYLOAD = json.dumps({"text": TEXT}, separators=(",", ":"))
+
+TABLE = """
+CREATE TABLE job (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue text NOT NULL DEFAULT 'default',
+    priority smallint NOT NULL DEFAULT 0, run_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    state smallint NOT NULL DEFAULT 0, attempts int NOT NULL DEFAULT 0, token uuid, until timestamptz,
+    finished_at timestamptz, payload text NOT NULL);
+CREATE INDEX job_pending ON job (queue, priority, run_at, id) WHERE state = 0;
+CREATE INDEX job_leased ON job (until) WHERE state = 1;
+"""
+
+INSERT = "INSERT INTO job (payload) VALUES ($1)"
+
+# An array, not IN (SELECT …): with a generic plan the latter would scan the whole table.
+CLAIM = """
+UPDATE job
+   SET state = 1, attempts = attempts + 1, token = $1, until = clock_timestamp() + interval '15 s'
+ WHERE id = ANY (ARRAY(
+       SELECT id FROM job WHERE state = 0 AND queue = 'default' AND run_at <= clock_timestamp()
+        ORDER BY priority, run_at, id LIMIT $2 FOR UPDATE SKIP LOCKED))
+RETURNING id, attempts, payload
+"""
+
+# The token is the whole fence. To say `state = 1` as well would lead the planner through the dead rows of that index.
+COMPLETE = """
+UPDATE job SET state = 2, token = NULL, until = NULL, finished_at = clock_timestamp()
+ WHERE id = ANY ($1) AND token = $2
+"""
+
+
+async def insert(url: str, count: int) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(TABLE)
+    await connection.execute(INSERT, PAYLOAD)
+    statement = await connection.prepare(INSERT)
+    done_count, started_at, seconds = 0, time.perf_counter(), 0.0
+    while done_count < count and seconds < SINGLE_SECONDS_MAX:
+        await statement.fetch(PAYLOAD)
+        done_count += 1
+        seconds = time.perf_counter() - started_at
+    await connection.close()
+    print(json.dumps({"count": done_count, "seconds": seconds}))
+
+
+async def fill(url: str, count: int) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(TABLE)
+    await connection.execute("INSERT INTO job (payload) SELECT $1 FROM generate_series(1, $2)", PAYLOAD, count)
+    await connection.close()
+
+
+async def drain(url: str, setup: RawSetup) -> None:
+    connection = await asyncpg.connect(url)
+    claim, complete = await connection.prepare(CLAIM), await connection.prepare(COMPLETE)
+    count = 0
+    ready()
+    begun_ns = time.monotonic_ns()
+    while True:  # ends when nothing is left to claim
+        token = uuid.uuid4()
+        rows = await claim.fetch(token, setup.batch)
+        if not rows:
+            break
+        await complete.fetch([row[0] for row in rows], token)
+        count += len(rows)
+    done(count, begun_ns, time.monotonic_ns())
+    await connection.close()
+
+
+def main(name: str, url: str, argument: str) -> None:
+    if name == "drain":
+        asyncio.run(drain(url, RawSetup(**json.loads(argument))))
+    else:
+        asyncio.run({"insert": insert, "fill": fill}[name](url, int(argument)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

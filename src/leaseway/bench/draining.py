@@ -1,0 +1,104 @@
+"""Draining: so many jobs, all there are beside other workers, or as many as a given time permits."""
+
+import asyncio
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from leaseway.app import App
+from leaseway.bench.noop import Figures, app_at
+from leaseway.bench.processes import ready
+from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.ports.store import Store
+from leaseway.telemetry.log import NoEvents
+
+WINDOWS = 6
+"""How a long measurement is cut, so that a rate that falls is seen."""
+
+
+async def drain(url: str, count: int) -> Figures:
+    """Run this many of the waiting jobs, and settle them all. More may wait; they stay."""
+    app = App(url, events=NoEvents())
+    left = count
+
+    @app.job
+    async def noop(text: str) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            worker.drain()
+
+    worker = app.worker()
+    async with app:
+        started_at = time.perf_counter()
+        worked = await app.run_worker(worker)
+        return {"count": worked.settled, "seconds": time.perf_counter() - started_at, "rss_mb": rss_mb()}
+
+
+async def drain_until_empty(url: str, count: int) -> Figures:
+    """As one of several processes: start on a word from stdin, and take what one can get."""
+    app, _ = app_at(url)
+    async with app:
+        settlings = Settlings(await app.store())
+        await ready()
+        worked = await app.run_worker(until_empty=True)
+    return {"count": worked.settled, "given_back": worked.given_back, "rss_mb": rss_mb(), **settlings.times()}
+
+
+async def drain_for(url: str, seconds: int) -> Figures:
+    """Run jobs for so long; more must wait than can be run."""
+    app, _ = app_at(url)
+    async with app:
+        settlings, worker = Settlings(await app.store()), app.worker()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(app.run_worker(worker))
+            await asyncio.sleep(seconds)
+            worker.drain()
+    return {"count": running.result().settled, "rates": settlings.rates(), **settlings.times()}
+
+
+class Settlings:
+    """Watches a store's exchanges, to tell when the first began and the last settlement was acknowledged.
+
+    A worker lives longer than that: it starts threads, and it looks whether the others have finished.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._exchange = store.exchange
+        self._begun_ns = 0
+        self._settled: list[tuple[int, int]] = []
+        store.exchange = self.exchange  # type: ignore[method-assign]
+
+    async def exchange(self, call: Exchange) -> Exchanged:
+        self._begun_ns = self._begun_ns or time.monotonic_ns()
+        reply = await self._exchange(call)
+        if call.settlements:
+            self._settled.append((time.monotonic_ns(), len(call.settlements)))
+        return reply
+
+    def times(self) -> dict[str, int]:
+        ended_ns = self._settled[-1][0] if self._settled else self._begun_ns
+        return {"begun_ns": self._begun_ns, "ended_ns": ended_ns}
+
+    def rates(self) -> list[float]:
+        """Jobs per second in each window."""
+        times = self.times()
+        window_ns = (times["ended_ns"] - times["begun_ns"]) / WINDOWS
+        counts = [0] * WINDOWS
+        for at_ns, count in self._settled:
+            counts[min(int((at_ns - times["begun_ns"]) / window_ns), WINDOWS - 1)] += count
+        return [count / window_ns * 1e9 for count in counts]
+
+
+def rss_mb() -> float:
+    """The most memory that this process ever had."""
+    # Not ru_maxrss on Linux: a child inherits its parent's there.
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,38 @@
+"""Probes in processes of their own, and what they answer."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+from leaseway.bench.noop import Figures
+
+
+def command(name: str, url: str, count: int) -> list[str]:
+    return [sys.executable, "-m", "leaseway.bench.probe", name, url, str(count)]
+
+
+def probed(name: str, url: str, count: int) -> Figures:
+    """The figures of a probe, measured in a new process."""
+    ran = subprocess.run(command(name, url, count), stdout=subprocess.PIPE, check=True)
+    return decoded(ran.stdout)
+
+
+async def started(name: str, url: str, count: int) -> asyncio.subprocess.Process:
+    """Another probe, as soon as it is ready."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command(name, url, count), stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    return process
+
+
+async def ready() -> None:
+    """In the probe: tell the parent, and wait for its word."""
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+def decoded(text: bytes) -> Figures:
+    figures: Figures = json.loads(text)
+    return figures
