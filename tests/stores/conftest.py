@@ -21,7 +21,7 @@ TABLES = "lanes, lane_changes, jobs, payloads, errors, history, keys, schedules"
 async def empty(store: PostgresStore) -> None:
     """Emptying the tables is faster than making them anew for every test."""
     async with store.connections.transaction() as connection:
-        await connection.execute(f"SET LOCAL search_path TO {store.address.schema}")
+        await connection.execute(f"SET LOCAL search_path TO {store.address.quoted}")
         await connection.execute(f"TRUNCATE {TABLES} RESTART IDENTITY")
 
 

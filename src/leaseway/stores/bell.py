@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 class Bell:
     def __init__(self) -> None:
+        self.rings = 0
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def ring(self) -> None:
+        self.rings += 1
         for event, loop in self._waiting.copy().items():
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(event.set)

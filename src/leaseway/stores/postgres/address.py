@@ -26,6 +26,11 @@ class Address(NamedTuple):
     has_sessions: bool = True
     """False: a pooler lends a connection for one transaction at a time, so nothing may be left in it."""
 
+    @property
+    def quoted(self) -> str:
+        """The schema's name as SQL takes it, even if it is one of SQL's own words."""
+        return f'"{self.schema}"'
+
 
 def address_of(url: str) -> Address:
     try:

@@ -52,9 +52,9 @@ SELECT pg_total_relation_size('{0}.jobs') + pg_total_relation_size('{0}.payloads
        (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits
          WHERE inhparent = '{0}.history'::regclass),
        (SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables
-         WHERE schemaname = '{0}' AND relname IN ('jobs', 'payloads')),
+         WHERE schemaname = '{1}' AND relname IN ('jobs', 'payloads')),
        (SELECT coalesce(sum(n_live_tup), 0) FROM pg_stat_user_tables
-         WHERE schemaname = '{0}' AND relname IN ('jobs', 'payloads'))
+         WHERE schemaname = '{1}' AND relname IN ('jobs', 'payloads'))
 """
 REST = "SELECT count(*) FROM (SELECT 1 FROM {0}.history_rest LIMIT {1}) AS rest"
 RECOUNT = """
@@ -108,10 +108,10 @@ async def look(connection: asyncpg.Connection, connections: Connections, seconds
         return
     yield room(*await connection.fetchrow(ROOM))
     yield snapshot(await connection.fetchrow(OLDEST_SNAPSHOT))
-    yield sizes(*await connection.fetchrow(SIZES.format(address.schema)))
-    yield days(await connection.fetchval(REST.format(address.schema, REST_ROWS_MAX)))
-    yield await counters(connection, address.schema, seconds)
-    async for finding in in_lanes(connection, address.schema):
+    yield sizes(*await connection.fetchrow(SIZES.format(address.quoted, address.schema)))
+    yield days(await connection.fetchval(REST.format(address.quoted, REST_ROWS_MAX)))
+    yield await counters(connection, address.quoted, seconds)
+    async for finding in in_lanes(connection, address.quoted):
         yield finding
 
 

@@ -143,6 +143,7 @@ class Pool:
         self._connections = connections
         self._idle: list[asyncpg.Connection] = []
         self._room = asyncio.Semaphore(connections.address.pool)
+        self._is_closed = False
         self._until_the_end: AsyncGenerator[None, None] | None = None
 
     async def take(self) -> asyncpg.Connection:
@@ -175,7 +176,9 @@ class Pool:
             ) from error
 
     def give_back(self, connection: asyncpg.Connection) -> None:
-        if not connection.is_closed():
+        if self._is_closed:
+            connection.terminate()
+        elif not connection.is_closed():
             self._idle.append(connection)
         self._room.release()
 
@@ -188,6 +191,7 @@ class Pool:
             await self._close_idle()
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._until_the_end is not None:
             await self._until_the_end.aclose()
         await self._close_idle()
@@ -203,5 +207,6 @@ class Pool:
             loop.call_soon_threadsafe(self._terminate_idle)
 
     def _terminate_idle(self) -> None:
+        self._is_closed = True
         while self._idle:
             self._idle.pop().terminate()

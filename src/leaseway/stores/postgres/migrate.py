@@ -30,6 +30,12 @@ CREATE TABLE IF NOT EXISTS migrations (
 )
 """
 
+FOREIGN = """
+SELECT to_regclass(quote_ident($1) || '.migrations') IS NULL
+   AND (EXISTS (SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident($1)))
+        OR EXISTS (SELECT 1 FROM pg_proc WHERE pronamespace = to_regnamespace(quote_ident($1))))
+"""
+
 
 @cache
 def versions() -> Mapping[str, tuple[str, ...]]:
@@ -45,10 +51,10 @@ def scripts_of(folder: Any) -> tuple[str, ...]:
 async def schema(connection: asyncpg.Connection, address: Address) -> Versions:
     """The version that there is and the one there may be; refuses servers and schemas that do not fit."""
     refuse_old_server(connection, address)
-    table = await connection.fetchval("SELECT to_regclass($1)", f"{address.schema}.migrations")
+    table = await connection.fetchval("SELECT to_regclass($1)", f"{address.quoted}.migrations")
     if table is None:
         return Versions(0, len(versions()))
-    found = await connection.fetchrow(f"SELECT max(version), max(needs) FROM {address.schema}.migrations")
+    found = await connection.fetchrow(f"SELECT max(version), max(needs) FROM {address.quoted}.migrations")
     present, needs = (0, 0) if found[0] is None else found
     if needs > len(versions()):
         raise StoreRefused(
@@ -91,17 +97,27 @@ async def refuse_read_only(connection: asyncpg.Connection, address: Address) -> 
         raise StoreRefused(f"{address.shown}: is a read-only server, perhaps a replica; name the primary")
 
 
+async def refuse_foreign(connection: asyncpg.Connection, address: Address) -> None:
+    """Never write into a schema that belongs to others: our rights would be theirs, and theirs ours."""
+    if await connection.fetchval(FOREIGN, address.schema):
+        raise StoreRefused(
+            f"{address.shown}: schema {address.schema!r} belongs to something else; give leaseway one of its own, for "
+            "example ?schema=leaseway"
+        )
+
+
 async def _apply(connection: asyncpg.Connection, address: Address) -> int:
-    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {address.schema}")
+    await refuse_foreign(connection, address)
+    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {address.quoted}")
     # pg_temp comes last: nobody can put a table of his own in front of ours.
-    await connection.execute(f"SET LOCAL search_path TO {address.schema}, pg_temp")
+    await connection.execute(f"SET LOCAL search_path TO {address.quoted}, pg_temp")
     await connection.execute("SET LOCAL check_function_bodies = off")
     await connection.execute(LEDGER)
     present = await connection.fetchval("SELECT coalesce(max(version), 0) FROM migrations")
     missing = list(enumerate(versions().items(), start=1))[present:]
     for version, (name, scripts) in missing:
         for script in scripts:
-            await connection.execute(script.replace(":schema", address.schema))
+            await connection.execute(script.replace(":schema", address.quoted))
         ledger = "INSERT INTO migrations (version, name, needs) VALUES ($1, $2, $3)"
         await connection.execute(ledger, version, name, NEEDS[version - 1])
     if missing:

@@ -19,7 +19,7 @@ from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.migrate import SQL, migrate, schema
 from leaseway.stores.postgres.rows import as_json
-from leaseway.stores.postgres.wakeups import Listener, Ringer
+from leaseway.stores.postgres.wakeups import Belief, Listener, Ringer
 from leaseway.stores.postgres.within import fetch_within, fetch_within_now
 
 
@@ -37,7 +37,8 @@ class PostgresStore:
         self._bell = Bell()
         self._ringer = Ringer(self.connections, self._bell)
         self._listener = Listener(self.connections, self._bell)
-        self._sql = {verb: text.replace(":schema", self.address.schema) for verb, text in statements().items()}
+        self._beliefs: dict[tuple[str, ...], Belief] = {}
+        self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
 
     async def open(self) -> int:
         """Connect, and bring the schema up to date; how many migrations that took."""
@@ -157,8 +158,17 @@ class PostgresStore:
         return int(now)
 
     async def wait_us(self, queues: Sequence[str]) -> int | None:
-        ((wait_us,),) = await self._look("wait_us", list(queues), self._at())
-        return None if wait_us is None else int(wait_us)
+        ear, belief = self._listener.ear(), self._beliefs.get(tuple(queues))
+        if ear is not None and (not ear.is_open or self._now_us is not None):
+            ear = None
+        if ear is not None and not ear.is_watchman and belief is not None and belief.holds(self._bell.rings):
+            return belief.wait_us()
+        seen = Belief(self._bell.rings)
+        ((seen.said,),) = await self._look("wait_us", list(queues), self._at())
+        self._beliefs[tuple(queues)] = seen
+        if ear is not None and await ear.keeps_watch() and seen.is_news_to(belief):
+            self._ringer.ring()
+        return seen.said
 
     async def job(self, job: JobId) -> Job | None:
         found = await self.jobs(JobFilter(ids=(job,)), limit=1)

@@ -2,23 +2,36 @@
 
 Whoever made work rings: the bell of his own process at once, and everybody else's by a NOTIFY in a transaction of its
 own, at most one in ten milliseconds. Whoever waits listens on a connection of its own. A hint may be lost; behind a
-pooler that lends connections by the transaction there are none, and the poll does all of it.
+pooler that lends connections by the transaction there are none, and looking does all of it.
+
+Jobs that are submitted in a caller's own transaction are not announced. Of all processes that listen, one is the
+watchman: it looks as often as it polls, and rings for the others. They believe what they saw last for some seconds.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from weakref import WeakKeyDictionary
 
 import asyncpg
 
 from leaseway.domain.errors import LeasewayError
+from leaseway.domain.ids import SECOND_US
 from leaseway.stores.bell import Bell
 from leaseway.stores.postgres.connection import CLOSE_SECONDS_MAX, DRIVER_ERRORS, Connections
 
 COALESCE_SECONDS = 0.010
 RETRY_SECONDS = 1.0
 """How long after a failed try to listen the next one is made."""
+BELIEF_SECONDS = 5.0
+"""How long a process that hears every hint believes that there is nothing to do."""
+WATCH_SECONDS = 15.0
+"""How often a process looks whether the watchman is still there."""
+
+WATCH = "SELECT pg_try_advisory_lock(hashtext('leaseway.watch'), hashtext($1))"
+
+Loop = asyncio.AbstractEventLoop
 
 
 class Ringer:
@@ -27,13 +40,11 @@ class Ringer:
     def __init__(self, connections: Connections, bell: Bell) -> None:
         self._connections = connections
         self._bell = bell
-        self._sql = f"SELECT {connections.address.schema}.ring()"
-        self._telling: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = WeakKeyDictionary()
-        self._rings = 0
+        self._sql = f"SELECT {connections.address.quoted}.ring()"
+        self._telling: WeakKeyDictionary[Loop, asyncio.Task[None]] = WeakKeyDictionary()
 
     def ring(self) -> None:
         self._bell.ring()
-        self._rings += 1
         loop = asyncio.get_running_loop()
         task = self._telling.get(loop)
         if task is None or task.done():
@@ -42,18 +53,14 @@ class Ringer:
 
     async def _tell(self) -> None:
         told = -1
-        while told != self._rings:
-            told = self._rings
+        while told != self._bell.rings:
+            told = self._bell.rings
             with contextlib.suppress(LeasewayError):  # a hint may be lost
                 await self._connections.call(self._sql)
             await asyncio.sleep(COALESCE_SECONDS)
 
     async def close(self) -> None:
-        task = self._telling.pop(asyncio.get_running_loop(), None)
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await ended(self._telling.pop(asyncio.get_running_loop(), None))
 
 
 class Listener:
@@ -62,25 +69,26 @@ class Listener:
     def __init__(self, connections: Connections, bell: Bell) -> None:
         self._connections = connections
         self._bell = bell
-        self._channel = f"leaseway.{connections.address.schema}"
-        self._ears: WeakKeyDictionary[asyncio.AbstractEventLoop, Ear] = WeakKeyDictionary()
+        self._ears: WeakKeyDictionary[Loop, Ear] = WeakKeyDictionary()
 
     async def wait(self, seconds: float) -> bool:
+        self.ear()
         with self._bell.heard() as rung, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._listen()
                 await rung.wait()
                 return True
         return False
 
-    async def _listen(self) -> None:
+    def ear(self) -> "Ear | None":
+        """The one of this loop, opened if it is not; None behind a pooler, where nobody can listen."""
         if not self._connections.address.has_sessions:
-            return
+            return None
         loop = asyncio.get_running_loop()
         ear = self._ears.get(loop)
         if ear is None:
-            ear = self._ears[loop] = Ear()
-        await ear.open(self._connections, self._channel, self._bell)
+            ear = self._ears[loop] = Ear(self._connections, self._bell.ring)
+        ear.open_soon(loop)
+        return ear
 
     async def close(self) -> None:
         ear = self._ears.pop(asyncio.get_running_loop(), None)
@@ -89,41 +97,66 @@ class Listener:
 
 
 class Ear:
-    """One connection that listens. If it is lost, the next one who waits opens it again, but not all the time."""
+    """One connection that listens. If it is lost, the next one who waits has it opened again, but not all the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: Connections, hear: Callable[[], None]) -> None:
+        self._connections = connections
+        self._hear = hear
         self._connection: asyncpg.Connection | None = None
-        self._tried_at = -RETRY_SECONDS
+        self._opening: asyncio.Task[None] | None = None
+        self._tried_at = self._asked_at = float("-inf")
         self._until_the_end: AsyncGenerator[None, None] | None = None
+        self.is_watchman = False
 
-    async def open(self, connections: Connections, channel: str, bell: Bell) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._is_open or now - self._tried_at < RETRY_SECONDS:
-            return
-        self._tried_at = now
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed()
+
+    def open_soon(self, loop: Loop) -> None:
+        """Beside the caller, whose wait may be shorter than connecting takes."""
+        is_opening = self._opening is not None and not self._opening.done()
+        if not self.is_open and not is_opening and loop.time() - self._tried_at >= RETRY_SECONDS:
+            self._tried_at = loop.time()
+            self._opening = loop.create_task(self._open())
+
+    async def _open(self) -> None:
         if self._until_the_end is None:
             self._until_the_end = self._closed_with_the_loop()
             await anext(self._until_the_end)
-        with contextlib.suppress(LeasewayError, *DRIVER_ERRORS):
-            connection = await connections.connect()
+        self.is_watchman, self._asked_at = False, float("-inf")
+        with contextlib.suppress(LeasewayError, *DRIVER_ERRORS):  # the next one who waits tries again
+            connection = await self._connections.connect()
             try:
-                await connection.add_listener(channel, lambda *_: bell.ring())
+                await connection.add_listener(f"leaseway.{self._connections.address.schema}", self._heard)
             except BaseException:
                 connection.terminate()
                 raise
             self._connection = connection
+            self._hear()  # what happened before is not known
 
-    @property
-    def _is_open(self) -> bool:
-        return self._connection is not None and not self._connection.is_closed()
+    def _heard(self, *_: object) -> None:
+        self._hear()
+
+    async def keeps_watch(self) -> bool:
+        """Whether this is the watchman; it becomes one if there is none, which is looked for now and then."""
+        now = time.monotonic()
+        if self.is_watchman or self._connection is None or not self.is_open or now - self._asked_at < WATCH_SECONDS:
+            return self.is_watchman
+        self._asked_at = now
+        with contextlib.suppress(TimeoutError, *DRIVER_ERRORS):
+            async with asyncio.timeout(RETRY_SECONDS):
+                self.is_watchman = await self._connection.fetchval(WATCH, self._connections.address.schema)
+        return self.is_watchman
 
     async def _closed_with_the_loop(self) -> AsyncGenerator[None, None]:
+        """See Pool: the one moment in which it can still be closed."""
         try:
             yield
         finally:
             await self._hang_up()
 
     async def close(self) -> None:
+        await ended(self._opening)
         if self._until_the_end is not None:
             await self._until_the_end.aclose()
         await self._hang_up()
@@ -133,3 +166,32 @@ class Ear:
         if connection is not None:
             with contextlib.suppress(*DRIVER_ERRORS):
                 await connection.close(timeout=CLOSE_SECONDS_MAX)
+
+
+class Belief:
+    """What a look said: for how long there is nothing to do, unless somebody rings."""
+
+    def __init__(self, rings: int) -> None:
+        self._rings = rings
+        self._seen_at = time.monotonic()
+        self.said: int | None = None
+
+    def holds(self, rings: int) -> bool:
+        left = self.wait_us()
+        return rings == self._rings and time.monotonic() - self._seen_at < BELIEF_SECONDS and left != 0
+
+    def wait_us(self) -> int | None:
+        if self.said is None:
+            return None
+        return max(self.said - int((time.monotonic() - self._seen_at) * SECOND_US), 0)
+
+    def is_news_to(self, before: "Belief | None") -> bool:
+        """There is work, and nobody has rung since the look before."""
+        return self.said == 0 and before is not None and before.said != 0 and before._rings == self._rings
+
+
+async def ended(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
