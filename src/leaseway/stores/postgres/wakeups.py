@@ -11,7 +11,7 @@ watchman: it looks as often as it polls, and rings for the others. They believe 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from weakref import WeakKeyDictionary
 
 import asyncpg
@@ -86,7 +86,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         ear = self._ears.get(loop)
         if ear is None:
-            ear = self._ears[loop] = Ear(self._connections, self._bell.ring)
+            ear = self._ears[loop] = Ear(self._connections, self._bell)
         ear.open_soon(loop)
         return ear
 
@@ -99,9 +99,9 @@ class Listener:
 class Ear:
     """One connection that listens. If it is lost, the next one who waits has it opened again, but not all the time."""
 
-    def __init__(self, connections: Connections, hear: Callable[[], None]) -> None:
+    def __init__(self, connections: Connections, bell: Bell) -> None:
         self._connections = connections
-        self._hear = hear
+        self._bell = bell
         self._connection: asyncpg.Connection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._tried_at = self._asked_at = float("-inf")
@@ -132,10 +132,10 @@ class Ear:
                 connection.terminate()
                 raise
             self._connection = connection
-            self._hear()  # what happened before is not known
+            self._bell.rings += 1  # what happened before is not known, so nothing is believed any more
 
     def _heard(self, *_: object) -> None:
-        self._hear()
+        self._bell.ring()
 
     async def keeps_watch(self) -> bool:
         """Whether this is the watchman; it becomes one if there is none, which is looked for now and then."""
