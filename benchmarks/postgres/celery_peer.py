@@ -17,7 +17,7 @@ import time
 import warnings
 from typing import Any
 
-import billiard  # type: ignore[import-untyped]
+import billiard
 from celery import Celery
 from celery.worker import state
 from sqlalchemy import create_engine, text

@@ -52,8 +52,8 @@ def address_of(url: str) -> Address:
 
 
 def schema_of(name: str) -> str:
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name) or name.startswith("pg_"):
-        raise BadValue("schema", f"must be 1 to 63 small letters, digits or _, and not begin with pg_ (is {name!r})")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,53}", name) or name.startswith("pg_"):
+        raise BadValue("schema", f"must be 1 to 54 small letters, digits or _, and not begin with pg_ (is {name!r})")
     return name
 
 

@@ -23,6 +23,8 @@ CALL_SECONDS_MAX = 20.0
 WAIT_SECONDS_MAX = 20.0
 CLOSE_SECONDS_MAX = 2.0
 
+SESSION = {"application_name": "leaseway", "default_transaction_isolation": "read committed"}
+"""Each statement must see what was committed before it, whatever the default of the database is."""
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
 Record = Sequence[Any]
@@ -101,7 +103,7 @@ class Connections:
         return error
 
     async def connect(self) -> asyncpg.Connection:
-        settings = {"application_name": "leaseway"} if self.address.has_sessions else None
+        settings = SESSION if self.address.has_sessions else None
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 return await asyncpg.connect(

@@ -79,7 +79,7 @@ async def migrate(connection: asyncpg.Connection, address: Address) -> int:
         return 0
     await refuse_read_only(connection, address)
     try:
-        async with connection.transaction():
+        async with connection.transaction(isolation="read_committed"):
             # One at a time. Who comes second finds nothing to do.
             await connection.execute(
                 "SELECT pg_advisory_xact_lock(hashtext('leaseway.migrate'), hashtext($1))", address.schema
@@ -108,7 +108,8 @@ async def refuse_foreign(connection: asyncpg.Connection, address: Address) -> No
 
 async def _apply(connection: asyncpg.Connection, address: Address) -> int:
     await refuse_foreign(connection, address)
-    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {address.quoted}")
+    if await connection.fetchval("SELECT to_regnamespace($1) IS NULL", address.quoted):
+        await connection.execute(f"CREATE SCHEMA {address.quoted}")
     # pg_temp comes last: nobody can put a table of his own in front of ours.
     await connection.execute(f"SET LOCAL search_path TO {address.quoted}, pg_temp")
     await connection.execute("SET LOCAL check_function_bodies = off")

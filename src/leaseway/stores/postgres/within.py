@@ -13,7 +13,9 @@ from leaseway.domain.errors import UsageError
 from leaseway.stores.postgres.address import Address
 from leaseway.stores.postgres.failures import OWN_CODES, translated
 
-DRIVERS = ("asyncpg", "psycopg")
+MARKS = {"asyncpg": "is_in_transaction", "psycopg": "pgconn"}
+"""What a connection has and a pool of connections has not, by driver."""
+DRIVERS = tuple(MARKS)
 
 
 async def fetch_within(connection: Any, address: Address, sql: str, *values: object) -> list[Any]:
@@ -24,8 +26,12 @@ async def fetch_within(connection: Any, address: Address, sql: str, *values: obj
     try:
         if driver == "asyncpg":
             return list(await connection.fetch(sql, *values))
-        cursor = await connection.execute(for_psycopg(sql), values)
-        return list(await cursor.fetchall())
+        import psycopg
+
+        # A cursor of our own: the caller's may make rows of another shape.
+        async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            await cursor.execute(for_psycopg(sql), values)
+            return await cursor.fetchall()
     except Exception as error:
         raise own_words(error, address) from error
 
@@ -35,7 +41,10 @@ def fetch_within_now(connection: Any, address: Address, sql: str, *values: objec
     if driver_of(connection) == "asyncpg" or is_async(connection):
         raise UsageError("this connection is async; use `await app.submit_in()`")
     try:
-        return list(connection.execute(for_psycopg(sql), values).fetchall())
+        import psycopg
+
+        with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            return cursor.execute(for_psycopg(sql), values).fetchall()
     except Exception as error:
         raise own_words(error, address) from error
 
@@ -43,11 +52,12 @@ def fetch_within_now(connection: Any, address: Address, sql: str, *values: objec
 def driver_of(connection: Any) -> str:
     for part in type(connection).__mro__:
         driver = part.__module__.partition(".")[0]
-        if driver in DRIVERS:
+        if driver in DRIVERS and hasattr(connection, MARKS[driver]):
             return driver
     raise UsageError(
         f"a {type(connection).__module__}.{type(connection).__qualname__} is no connection of asyncpg or psycopg; "
-        "unwrap it first (SQLAlchemy: connection.get_raw_connection(), then .driver_connection)"
+        "take one out of its pool, or unwrap it first (SQLAlchemy: connection.get_raw_connection(), then its "
+        "driver_connection)"
     )
 
 
