@@ -19,7 +19,7 @@ from leaseway.stores.postgres.address import Address
 from leaseway.stores.postgres.failures import not_connected, translated
 
 CONNECT_SECONDS_MAX = 5.0
-CALL_SECONDS_MAX = 20.0
+CALL_SECONDS_MAX = 10.0
 WAIT_SECONDS_MAX = 20.0
 CLOSE_SECONDS_MAX = 2.0
 
@@ -43,8 +43,7 @@ class Connections:
         connection = await pool.take()
         try:
             async with asyncio.timeout(seconds):
-                answer: list[Record] = await connection.fetch(sql, *values)
-                return answer
+                return await self._fetch(connection, sql, values)
         except BaseException as error:
             meaning = self._meaning(error, connection, seconds)
             if meaning is error:
@@ -52,6 +51,16 @@ class Connections:
             raise meaning from error
         finally:
             pool.give_back(connection)
+
+    async def _fetch(self, connection: asyncpg.Connection, sql: str, values: tuple[object, ...]) -> list[Record]:
+        if self.address.has_sessions:
+            answer: list[Record] = await connection.fetch(sql, *values)
+            return answer
+        # The driver first describes a statement and then executes it. Only inside a transaction does a pooler let both
+        # reach the same server.
+        async with connection.transaction():
+            answer = await connection.fetch(sql, *values)
+            return answer
 
     async def look(self, sql: str, *values: object) -> list[Record]:
         """One statement that changes nothing: if its reply is lost, it is asked once more."""

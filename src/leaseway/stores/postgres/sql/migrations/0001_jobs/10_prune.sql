@@ -17,7 +17,7 @@ BEGIN
       EXECUTE format('ALTER TABLE history ATTACH PARTITION %I FOR VALUES FROM (%s) TO (%s)',
                      name, day * 86400000000, (day + 1) * 86400000000);
     EXCEPTION
-      WHEN lock_not_available OR check_violation OR deadlock_detected THEN NULL;
+      WHEN lock_not_available OR check_violation OR deadlock_detected OR duplicate_table OR unique_violation THEN NULL;
     END;
   END LOOP;
 END $$;
@@ -66,9 +66,12 @@ BEGIN
   DELETE FROM keys WHERE (tenant, key) IN (
     SELECT tenant, key FROM keys WHERE expires_at <= instant ORDER BY expires_at LIMIT greatest(most, 0)
        FOR UPDATE SKIP LOCKED);
-  PERFORM prepare_days(instant);
+  -- One at a time: days are made and dropped by the first who comes.
+  IF pg_try_advisory_xact_lock(hashtext('leaseway.days'), hashtext(current_schema())) THEN
+    PERFORM prepare_days(instant);
+    pruned := CASE WHEN most > 0 THEN drop_days(before) ELSE 0 END;
+  END IF;
   IF most > 0 THEN
-    pruned := drop_days(before);
     IF keep_us < 2 * 86400000000 THEN
       old := ARRAY(SELECT id FROM history WHERE finished_at <= before ORDER BY finished_at, seq LIMIT most);
     ELSE
