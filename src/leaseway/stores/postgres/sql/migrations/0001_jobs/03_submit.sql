@@ -12,7 +12,7 @@ BEGIN
 END $$;
 
 -- Which of these jobs have finished? Their submission may be repeated for a day after their end.
-CREATE FUNCTION finished_among(ids text[], instant bigint) RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION finished_among(ids text[], instant bigint) RETURNS text[] LANGUAGE plpgsql STRICT AS $$
 DECLARE
   recent bigint := instant - 86400000000;
   smallest text := (SELECT min(id COLLATE "C") FROM unnest(ids) AS sent (id));
@@ -27,7 +27,9 @@ END $$;
 
 CREATE FUNCTION keep_jobs(ids text[], payloads text[], spec_of integer[], specs json, instant bigint) RETURNS void
 LANGUAGE plpgsql AS $$
-DECLARE finished text[];
+DECLARE
+  new_ids text[];
+  finished text[];
 BEGIN
   WITH spec AS MATERIALIZED (
          SELECT lane_of(queue, tenant) AS lane, coalesce(run_at, instant + delay_us) AS starts_at, each.*
@@ -50,12 +52,14 @@ BEGIN
          SELECT id, lane, CASE WHEN starts_at > instant THEN 1 ELSE 0 END, priority, starts_at, cursor
            FROM bodies JOIN sent USING (id) JOIN spec USING (n) ORDER BY place
          ON CONFLICT (id) DO NOTHING -- the same one twice
-         RETURNING lane, stage)
-  INSERT INTO lane_changes (lane, ready, scheduled)
-  SELECT lane, count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1) FROM stored GROUP BY lane;
+         RETURNING id, lane, stage),
+       counted AS (
+         INSERT INTO lane_changes (lane, ready, scheduled)
+         SELECT lane, count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1) FROM stored GROUP BY lane)
+  SELECT array_agg(id) INTO new_ids FROM stored;
 
   -- Looked up after the insert, and not before: whoever finishes meanwhile has then committed.
-  finished := finished_among(ids, instant);
+  finished := finished_among(new_ids, instant);
   IF finished <> '{}' THEN
     PERFORM withdraw(finished);
   END IF;

@@ -106,7 +106,8 @@ $$;
 CREATE FUNCTION settle_recovered(ids text[], tokens text[], results text[], instant bigint) RETURNS void LANGUAGE sql AS $$
   WITH held AS MATERIALIZED (
          SELECT sent.id, lane, result FROM unnest(ids, tokens, results) AS sent (id, token, result)
-           JOIN jobs ON jobs.id = sent.id AND jobs.token = sent.token),
+           JOIN jobs ON jobs.id = sent.id AND jobs.token = sent.token
+            FOR UPDATE OF jobs), -- the token is checked again if another transaction is taking the lease back
        moved AS (
          SELECT array_agg(lane) AS lanes, array_agg(2::smallint) AS before, array_agg(3::smallint) AS after,
                 array_agg(id) AS ids, array_agg(result) AS results FROM held)
@@ -127,6 +128,12 @@ CREATE FUNCTION settle(done_ids text[], done_tokens text[], done_results text[],
 RETURNS SETOF text LANGUAGE plpgsql AS $$
 DECLARE settled bigint;
 BEGIN
+  IF done_ids IS NOT NULL AND others IS NOT NULL THEN
+    -- In the one order in which leases are renewed, too, or two transactions could wait for each other.
+    PERFORM 1 FROM jobs
+      WHERE id = ANY (done_ids || ARRAY(SELECT other ->> 'id' FROM json_array_elements(others) AS each (other)))
+      ORDER BY id FOR UPDATE;
+  END IF;
   IF done_ids IS NOT NULL THEN
     settled := settle_done(done_ids, done_tokens, done_results, instant);
     IF settled < cardinality(done_ids) THEN

@@ -22,7 +22,8 @@ BEGIN
   IF parents IS NOT NULL THEN
     -- Locked before they are settled: whose lease is still held now will be accepted.
     fertile := ARRAY(SELECT jobs.id FROM unnest(parents, parent_tokens) AS sent (id, token)
-                       JOIN jobs ON jobs.id = sent.id AND jobs.token = sent.token FOR UPDATE OF jobs);
+                       JOIN jobs ON jobs.id = sent.id AND jobs.token = sent.token
+                      ORDER BY jobs.id FOR UPDATE OF jobs);
   END IF;
   RETURN QUERY SELECT settle(done_ids, done_tokens, done_results, others, instant);
   IF fertile <> '{}' THEN
