@@ -60,6 +60,7 @@ class App:
         self._is_open = False
         self._pid = os.getpid()
         self._portal: Portal | None = None
+        self._portal_lock = threading.Lock()
 
     def move(self, url: str, events: Events | None = None) -> None:
         """Use another store than the one named first, before it is opened; tell somebody else what happens."""
@@ -273,7 +274,7 @@ class App:
                 "fork first, or start processes by spawning them"
             )
         self._world = world_of(store_at(self.url), self.events)
-        self._pid, self._portal = os.getpid(), None
+        self._pid, self._portal, self._portal_lock = os.getpid(), None, threading.Lock()
 
     async def close(self) -> None:
         if self._is_open:
@@ -293,8 +294,9 @@ class App:
 
     def sync(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for one of the async calls above, from code that is not async."""
-        if self._portal is None or self._pid != os.getpid():
-            self._portal = Portal()
+        with self._portal_lock:  # threads that come first at the same moment share one
+            if self._portal is None or self._pid != os.getpid():
+                self._portal = Portal()
         return self._portal.wait_for(call)
 
     def close_sync(self) -> None:

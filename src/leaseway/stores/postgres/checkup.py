@@ -37,10 +37,11 @@ SNAPSHOT_SECONDS_MAX = 300
 REST_ROWS_MAX = 100_000
 
 ROOM = """
-SELECT count(*),
+SELECT sum(numbackends)::integer,
        current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
-  FROM pg_stat_activity WHERE backend_type = 'client backend'
+  FROM pg_stat_database
 """
+MAY_SEE = "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')"
 OLDEST_SNAPSHOT = """
 SELECT pid, coalesce(nullif(application_name, ''), usename, 'unknown'),
        extract(epoch FROM clock_timestamp() - xact_start)::bigint
@@ -107,7 +108,12 @@ async def look(connection: asyncpg.Connection, connections: Connections, seconds
     if found.present < found.newest:
         return
     yield room(*await connection.fetchrow(ROOM))
-    yield snapshot(await connection.fetchrow(OLDEST_SNAPSHOT))
+    if await connection.fetchval(MAY_SEE):
+        yield snapshot(await connection.fetchrow(OLDEST_SNAPSHOT))
+    else:
+        yield ok(
+            "snapshots", "this role may not see the sessions of others", "To see them: GRANT pg_monitor TO the role"
+        )
     yield sizes(*await connection.fetchrow(SIZES.format(address.quoted, address.schema)))
     yield days(await connection.fetchval(REST.format(address.quoted, REST_ROWS_MAX)))
     yield await counters(connection, address.quoted, seconds)

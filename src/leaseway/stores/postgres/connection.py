@@ -39,18 +39,8 @@ class Connections:
     async def call(self, sql: str, *values: object, seconds: float = CALL_SECONDS_MAX) -> list[Record]:
         """One statement, which is one transaction and one round trip. If its reply is lost, nobody knows what became
         of it."""
-        pool = self._pool()
-        connection = await pool.take()
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._fetch(connection, sql, values)
-        except BaseException as error:
-            meaning = self._meaning(error, connection, seconds)
-            if meaning is error:
-                raise
-            raise meaning from error
-        finally:
-            pool.give_back(connection)
+        async with self.lent(seconds) as connection:
+            return await self._fetch(connection, sql, values)
 
     async def _fetch(self, connection: asyncpg.Connection, sql: str, values: tuple[object, ...]) -> list[Record]:
         if self.address.has_sessions:

@@ -91,9 +91,15 @@ class Listener:
         return ear
 
     async def close(self) -> None:
-        ear = self._ears.pop(asyncio.get_running_loop(), None)
-        if ear is not None:
-            await ear.close()
+        """In this loop with a word to the server, in others without."""
+        here = asyncio.get_running_loop()
+        for loop, ear in list(self._ears.items()):
+            if loop is here:
+                await ear.close()
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop was closed before
+                    loop.call_soon_threadsafe(ear.terminate)
+        self._ears.clear()
 
 
 class Ear:
@@ -160,6 +166,12 @@ class Ear:
         if self._until_the_end is not None:
             await self._until_the_end.aclose()
         await self._hang_up()
+
+    def terminate(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._connection is not None:
+            self._connection.terminate()
 
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

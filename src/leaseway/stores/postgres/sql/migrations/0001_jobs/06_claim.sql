@@ -1,3 +1,9 @@
+-- What an exchange answers, row by row: a lease (what = 0), a settlement that came too late (1), or a job of this worker
+-- that shall stop (2).
+CREATE TYPE exchanged AS (
+  what smallint, id text, fence integer, kind text, queue text, tenant text, payload text, attempts integer,
+  attempts_max integer, lease_us bigint, timeout_us bigint, shard_key text, cursor text, priority smallint);
+
 -- Give each lane, in its order, an equal share, and what one cannot use to the others: leaseway.domain.lanes.share.
 CREATE FUNCTION share(wanted integer, ready bigint[]) RETURNS integer[] LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
@@ -97,11 +103,7 @@ END $$;
 -- cannot come back for ever.
 CREATE FUNCTION claim(worker text, wanted_queues text[], wanted integer, new_token text, lanes_max integer,
                       instant bigint)
-RETURNS TABLE (what smallint, id text, fence integer, kind text, queue text, tenant text, payload text,
-               attempts integer, attempts_max integer, lease_us bigint, timeout_us bigint, shard_key text,
-               cursor text, priority smallint)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+RETURNS SETOF exchanged LANGUAGE plpgsql AS $$
 DECLARE
   opened record := open_lanes(wanted_queues, wanted, lanes_max, instant);
   picked text[] := '{}';
@@ -136,10 +138,7 @@ END $$;
 
 -- Leases that an earlier try of the same claim was granted, though its reply was lost. They are held from now on.
 CREATE FUNCTION adopt(worker text, old_token text, instant bigint)
-RETURNS TABLE (what smallint, id text, fence integer, kind text, queue text, tenant text, payload text,
-               attempts integer, attempts_max integer, lease_us bigint, timeout_us bigint, shard_key text,
-               cursor text, priority smallint)
-LANGUAGE sql AS $$
+RETURNS SETOF exchanged LANGUAGE sql AS $$
   WITH held AS (
          UPDATE jobs SET until = instant + payloads.lease_us
            FROM payloads

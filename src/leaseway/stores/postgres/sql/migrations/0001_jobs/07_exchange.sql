@@ -43,24 +43,20 @@ RETURNS SETOF text LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS
 $$;
 
 -- The worker's one hot verb: settle, take back, promote, claim, in one transaction and one round trip.
--- Rows with what = 0 are leases, 1 settlements that came too late, 2 jobs of this worker that shall stop.
 -- Plans do not depend on statistics: of a table that empties and fills within a second they are always wrong.
 CREATE FUNCTION exchange(
   worker text, wanted_queues text[], wanted integer, new_token text, is_repeat boolean,
   done_ids text[], done_tokens text[], done_results text[], others json,
   parents text[], parent_tokens text[], child_ids text[], child_payloads text[], child_spec_of integer[],
   child_specs json, child_keys text[], child_fingerprints text[], at bigint DEFAULT NULL)
-RETURNS TABLE (what smallint, id text, fence integer, kind text, queue text, tenant text, payload text,
-               attempts integer, attempts_max integer, lease_us bigint, timeout_us bigint, shard_key text,
-               cursor text, priority smallint)
-LANGUAGE plpgsql SECURITY DEFINER
+RETURNS SETOF exchanged LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
-#variable_conflict use_column
 DECLARE instant bigint := coalesce(at, now_us());
 BEGIN
   IF done_ids IS NOT NULL OR others IS NOT NULL THEN
-    RETURN QUERY SELECT 1::smallint, lost, 0, '', '', '', '', 0, 0, 0::bigint, 0::bigint, '', '', 0::smallint
+    RETURN QUERY SELECT 1::smallint, lost, NULL::integer, NULL, NULL, NULL, NULL, NULL::integer, NULL::integer,
+                        NULL::bigint, NULL::bigint, NULL, NULL, NULL::smallint
                    FROM hand_back(done_ids, done_tokens, done_results, others, parents, parent_tokens, child_ids,
                                   child_payloads, child_spec_of, child_specs, child_keys, child_fingerprints, instant)
                         AS lost;
@@ -73,7 +69,8 @@ BEGIN
   IF wanted > 0 AND NOT (is_repeat AND FOUND) THEN
     RETURN QUERY SELECT * FROM claim(worker, wanted_queues, wanted, new_token, 100, instant);
   END IF;
-  RETURN QUERY SELECT 2::smallint, id, 0, '', '', '', '', 0, 0, 0::bigint, 0::bigint, '', '', 0::smallint
+  RETURN QUERY SELECT 2::smallint, id, NULL::integer, NULL, NULL, NULL, NULL, NULL::integer, NULL::integer,
+                      NULL::bigint, NULL::bigint, NULL, NULL, NULL::smallint
                  FROM jobs WHERE stage = 2 AND cancel_requested AND owner = worker ORDER BY seq;
   PERFORM fold(200);
 END $$;
