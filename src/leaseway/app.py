@@ -177,7 +177,7 @@ class App:
         """Submit bound jobs as a part of your own transaction: they exist if and only if you commit.
 
         For PostgreSQL; `connection` is one of asyncpg or an async one of psycopg, in the database of the store.
-        Workers find the jobs within a second after the commit.
+        Nobody announces them: idle workers find them within a second after the commit, at most five.
         """
         store = submits_within(await self.store())
         return await store.submit_within(connection, self._new(jobs))

@@ -430,4 +430,4 @@ LIVES = settings(
 TestSqlite = Sqlite.TestCase
 TestSqlite.settings = LIVES
 TestPostgres = Postgres.TestCase
-TestPostgres.settings = LIVES
+TestPostgres.settings = settings(LIVES, max_examples=60)  # each step is a few round trips
