@@ -16,7 +16,7 @@ import asyncpg
 
 from leaseway.domain.errors import LeasewayError, StoreBusy, TransientError, UnknownOutcome
 from leaseway.stores.postgres.address import Address
-from leaseway.stores.postgres.failures import not_connected, translated
+from leaseway.stores.postgres.failures import Deadlocked, not_connected, translated
 
 CONNECT_SECONDS_MAX = 5.0
 CALL_SECONDS_MAX = 10.0
@@ -25,6 +25,7 @@ CLOSE_SECONDS_MAX = 2.0
 
 SESSION = {"application_name": "leaseway", "default_transaction_isolation": "read committed"}
 """Each statement must see what was committed before it, whatever the default of the database is."""
+DEADLOCKS_MAX = 2
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
 Record = Sequence[Any]
@@ -39,6 +40,10 @@ class Connections:
     async def call(self, sql: str, *values: object, seconds: float = CALL_SECONDS_MAX) -> list[Record]:
         """One statement, which is one transaction and one round trip. If its reply is lost, nobody knows what became
         of it."""
+        for _ in range(DEADLOCKS_MAX):
+            with contextlib.suppress(Deadlocked):  # who had to give way did nothing, and goes again
+                async with self.lent(seconds) as connection:
+                    return await self._fetch(connection, sql, values)
         async with self.lent(seconds) as connection:
             return await self._fetch(connection, sql, values)
 

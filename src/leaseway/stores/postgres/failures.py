@@ -32,7 +32,6 @@ REFUSED = {
     "0A": "this server cannot do it; PostgreSQL 14 or newer is needed",
 }
 BUSY = {
-    "40P01": "two transactions waited for each other",
     "40001": "transactions were in each other's way",
     "55P03": "another transaction holds a lock",
     "57014": "the statement was cancelled or took too long",
@@ -42,6 +41,10 @@ BUSY = {
 }
 LOST = ("08", "57P01", "57P02", "57P04", "57P05")
 """The connection ended. What was on its way may have happened."""
+
+
+class Deadlocked(StoreBusy):
+    """Two transactions waited for each other, and ours gave way."""
 
 
 def translated(error: Exception, address: Address) -> LeasewayError:
@@ -54,6 +57,8 @@ def translated(error: Exception, address: Address) -> LeasewayError:
         return BadValue(field, text)
     if not isinstance(error, asyncpg.PostgresError) or code.startswith(LOST):
         return UnknownOutcome(f"{where}: the connection was lost ({described(error)}); the call may be repeated")
+    if code == "40P01":
+        return Deadlocked(f"{where}: two transactions waited for each other, and ours gave way; try again")
     if code == "53100":
         return StoreFull(f"{where}: the server's disk is full; nothing was written. Free some space and try again")
     for meanings, kind in ((REFUSED, StoreRefused), (BUSY, StoreBusy)):

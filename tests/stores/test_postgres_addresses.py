@@ -1,0 +1,152 @@
+"""Addresses that mean nothing: said at once, in words, without the password."""
+
+import builtins
+import sys
+from typing import Any
+
+import pytest
+from tests.stores.test_postgres_scenery import error_of
+
+from leaseway.app import App
+from leaseway.domain.errors import BadValue, LeasewayError, StoreRefused, TransientError
+from leaseway.stores.postgres.address import address_of, without_password
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.testing.postgres import free_port
+from leaseway.wiring import postgres_store
+
+SECRET = "hush-hush"
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("schema=", "schema"),
+        ("schema=Jobs", "schema"),
+        ("schema=a-b", "schema"),
+        ("schema=1st", "schema"),
+        ("schema=pg_jobs", "schema"),
+        ("schema=a.b", "schema"),
+        ("schema=x;drop%20schema%20public", "schema"),
+        ("schema=" + "x" * 64, "schema"),
+        ("pool=0", "pool"),
+        ("pool=-1", "pool"),
+        ("pool=many", "pool"),
+        ("pool=", "pool"),
+        ("pool=1001", "pool"),
+        ("pool=²", "pool"),
+        ("pooler=", "pooler"),
+        ("pooler=statement", "pooler"),
+    ],
+)
+def test_a_bad_word_of_ours_is_named(words: str, field: str) -> None:
+    """A mistyped schema must not become another, empty one."""
+    with pytest.raises(BadValue, match=f"^{field}: must") as caught:
+        PostgresStore(f"postgresql://ada:{SECRET}@host/db?{words}")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://ada:{SECRET}@host:port/db",
+        f"postgresql://ada:{SECRET}@host:99999/db",
+        f"postgresql://ada:{SECRET}@host:-1/db",
+        f"postgresql://ada:{SECRET}@[::1/db",
+    ],
+)
+def test_a_bad_port_or_host_is_refused_before_anybody_is_asked(url: str) -> None:
+    with pytest.raises(StoreRefused, match="is not an address: ") as caught:
+        PostgresStore(url)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:{}@host/db",
+        "postgresql://:{}@host/db",
+        "postgresql://ada:{}@host:5432",
+        "postgresql://ada:a@{}@host/db",
+        "postgresql://ada:a:{}@host/db",
+        "postgresql://ada:a/{}@host/db",
+        "postgresql://ada:a?{}@host/db",
+        "postgresql://ada:a#{}@host/db",
+        "postgresql://ada@host/db?password={}",
+        "postgresql://ada@host/db?schema=x&password={}&pool=2",
+        "postgresql://ada:a%2F{}@host/db",
+    ],
+)
+def test_a_password_is_never_shown_wherever_it_stands(url: str) -> None:
+    """Error texts go to logs and screens. Who forgot to quote a / in a password has not made it public by that."""
+    text = url.format(SECRET)
+    try:
+        shown = address_of(text).shown
+    except LeasewayError as error:
+        shown = str(error)
+    assert SECRET not in shown
+    assert SECRET not in without_password(text)
+
+
+def test_an_unquoted_slash_in_a_password_does_not_show_the_part_before_it() -> None:
+    """The parser takes that part for a port and repeats it in its complaint."""
+    with pytest.raises(StoreRefused) as caught:
+        PostgresStore(f"postgresql://ada:{SECRET}/more@host/db")
+    assert SECRET not in str(caught.value)
+
+
+async def test_nobody_listens() -> None:
+    """The commonest of all: the server is not running, or runs elsewhere."""
+    port = free_port()
+    error = await error_of(PostgresStore(f"postgresql://ada:{SECRET}@127.0.0.1:{port}/db").open())
+    assert isinstance(error, TransientError)
+    assert f"127.0.0.1:{port}" in str(error)
+    assert "is PostgreSQL running" in str(error)
+    assert SECRET not in str(error)
+
+
+async def test_an_unknown_host_is_named() -> None:
+    error = await error_of(PostgresStore(f"postgresql://ada:{SECRET}@no-such-host.invalid/db").open())
+    assert isinstance(error, TransientError)
+    assert "no-such-host.invalid" in str(error)
+    assert "check host and port" in str(error)
+    assert SECRET not in str(error)
+
+
+async def test_an_address_without_a_host_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It means this machine, by socket or by name; whatever comes of it must not be a bare error of the driver."""
+    monkeypatch.setenv("PGPORT", str(free_port()))
+    monkeypatch.delenv("PGHOST", raising=False)
+    error = await error_of(PostgresStore("postgresql:///db").open())
+    assert isinstance(error, TransientError)
+    assert "host" in str(error)
+
+
+async def test_a_word_of_the_driver_with_a_bad_value_is_refused() -> None:
+    error = await error_of(PostgresStore("postgresql://ada@127.0.0.1/db?sslmode=perhaps").open())
+    assert isinstance(error, StoreRefused)
+    assert "sslmode" in str(error)
+
+
+def test_without_the_driver_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """leaseway alone does not bring asyncpg: the first line of a newcomer to PostgreSQL ends here."""
+    real = builtins.__import__
+
+    def without_asyncpg(name: str, *rest: Any, **more: Any) -> Any:
+        if name.partition(".")[0] == "asyncpg":
+            raise ModuleNotFoundError("No module named 'asyncpg'", name="asyncpg")
+        return real(name, *rest, **more)
+
+    for name in [name for name in sys.modules if name.startswith("leaseway.stores.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without_asyncpg)
+    with pytest.raises(StoreRefused, match=r"pip install 'leaseway\[postgres\]'"):
+        postgres_store("postgresql://ada@host/db")
+
+
+def test_an_app_at_work_does_not_show_the_password_of_the_store_it_shall_not_leave() -> None:
+    """`move` names both addresses."""
+    app = App("memory://")
+    app._is_open = True
+    with pytest.raises(LeasewayError) as caught:
+        app.move(f"postgresql://ada:{SECRET}@host/db")
+    assert SECRET not in str(caught.value)

@@ -1,0 +1,206 @@
+"""Claiming: fair shares, marks in long lanes, and never the same job for two."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.stores.test_postgres_scenery import address, connected, new_name, opened, recounted
+
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.job import Lease
+from leaseway.domain.lanes import share
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.contract.actors import Worker, counts, done, id_of, new_job, retry
+from leaseway.testing.postgres import PostgresServer
+
+FAR = 10_000
+"""Ready jobs from which on a lane is a long one."""
+
+
+# -- shares -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def sharing(server: PostgresServer, runner: asyncio.Runner) -> Any:
+    """The server's `share`, over one connection."""
+    store = PostgresStore(address(server, new_name()))
+    runner.run(store.open())
+    sql = f"SELECT {store.address.schema}.share($1, $2)"
+
+    async def ask(wanted: int, ready: list[int]) -> list[int]:
+        ((answer,),) = await store.connections.call(sql, wanted, ready)
+        return list(answer)
+
+    yield lambda wanted, ready: runner.run(ask(wanted, ready))
+    runner.run(store.close())
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(wanted=st.integers(-1, 200), ready=st.lists(st.integers(1, 60) | st.just(10**9), max_size=12))
+def test_the_server_shares_as_the_domain_does(sharing: Any, wanted: int, ready: list[int]) -> None:
+    """The rule is written twice, in Python and in SQL; the stores must not drift apart."""
+    expected = share(wanted, dict(enumerate(ready)))
+    assert sharing(wanted, ready) == [expected.get(lane, 0) for lane in range(len(ready))]
+
+
+# -- long lanes -------------------------------------------------------------------------------------------------------
+
+
+class Long:
+    """A lane with more than ten thousand jobs, claimed by one session that may have a mark."""
+
+    def __init__(self, store: PostgresStore, clock: FakeClock) -> None:
+        self.store = store
+        self.clock = clock
+        self.worker = Worker(store)
+        self.claimed: list[str] = []
+
+    async def claim(self, number: int) -> list[Lease]:
+        leases = await self.worker.claim(number)
+        self.claimed += [lease.id for lease in leases]
+        assert len(set(self.claimed)) == len(self.claimed), "a job was claimed twice"
+        return list(leases)
+
+    async def mark(self, number: int, valid_us: int = 60 * SECOND_US) -> None:
+        """As if the last claim of this session had ended with this job, and had taken long."""
+        async with self.store.connections.lent() as connection:
+            schema = self.store.address.schema
+            row = await connection.fetchrow(
+                f"SELECT lane, ARRAY[priority, run_at, seq, $2] AS mark FROM {schema}.jobs WHERE id = $1",
+                id_of(number),
+                self.clock.now_us() + valid_us,
+            )
+            name = f"leaseway.mark_{schema}_{row['lane']}"
+            text = "{" + ",".join(map(str, row["mark"])) + "}"
+            await connection.execute("SELECT set_config($1, $2, false)", name, text)
+
+
+@pytest.fixture
+async def long(server: PostgresServer, clock: FakeClock) -> AsyncIterator[Long]:
+    async with opened(server, now_us=clock.now_us, pool="1") as store:
+        await store.submit([new_job(number) for number in range(1, FAR + 501)])
+        yield Long(store, clock)
+
+
+async def test_with_a_mark_the_claim_goes_on_from_there(long: Long) -> None:
+    """Otherwise the other tests of marks would prove nothing."""
+    await long.mark(5_000)
+    assert [lease.id for lease in await long.claim(3)] == [id_of(5_001), id_of(5_002), id_of(5_003)]
+    assert [lease.id for lease in await long.claim(2)] == [id_of(5_004), id_of(5_005)]
+
+
+async def test_a_higher_priority_is_not_passed_over_by_a_mark(long: Long) -> None:
+    """An urgent job comes at any time, and its time to run is later than the mark's or not."""
+    await long.mark(5_000)
+    await long.store.submit([new_job(20_001, priority=1), new_job(20_002, priority=9), new_job(20_003, priority=-1)])
+    assert [lease.id for lease in await long.claim(3)] == [id_of(20_002), id_of(20_001), id_of(5_001)]
+
+
+async def test_jobs_behind_the_mark_are_found_when_it_expires(long: Long) -> None:
+    """One that was given back, or that another session had locked for a moment, must not wait for ever."""
+    await long.mark(5_000, valid_us=SECOND_US)
+    await long.claim(1)
+    long.clock.advance(1)
+    assert [lease.id for lease in await long.claim(2)] == [id_of(1), id_of(2)]
+
+
+async def test_jobs_behind_the_mark_are_found_when_the_rest_runs_out(long: Long) -> None:
+    """Whoever asks for more than there is behind the mark gets it from before."""
+    await long.mark(FAR + 498)
+    assert [lease.id for lease in await long.claim(4)] == [id_of(number) for number in (1, 2, 3, 4)]
+    leases = await long.claim(5_000)
+    assert len(leases) == 5_000
+    assert await counts(long.store) == {"ready": FAR + 500 - 5_004, "leased": 5_004}
+
+
+async def test_a_lane_with_marks_is_emptied_to_the_last_job(long: Long) -> None:
+    """Settled, retried and new jobs in between: every job is handed out, none twice in one life."""
+    fresh = count(30_000)
+    await long.mark(9_000)
+    retried: list[str] = []
+    while leases := await long.claim(2_500):
+        again = leases[:5] if not retried else []
+        retried += [lease.id for lease in again]
+        for lease in again:
+            long.claimed.remove(lease.id)
+        await long.store.submit([new_job(next(fresh))] if len(long.claimed) < FAR else [])
+        settlements = [retry(lease) for lease in again] + [done(lease) for lease in leases[len(again) :]]
+        await long.worker.settle(*settlements)
+    assert set(retried) <= set(long.claimed)
+    lanes = await long.store.lanes()
+    assert lanes == await recounted(long.store)
+    assert lanes[0].unfinished == 0
+
+
+async def test_a_mark_belongs_to_one_lane_of_one_schema(server: PostgresServer, clock: FakeClock) -> None:
+    """Two long lanes in one claim."""
+    async with opened(server, now_us=clock.now_us, pool="1") as store:
+        await store.submit([new_job(number, tenant="a") for number in range(FAR)])
+        await store.submit([new_job(FAR + number, tenant="b") for number in range(FAR)])
+        await Long(store, clock).mark(500)
+        leases = await Worker(store).claim(4)
+        assert [lease.id for lease in leases] == [id_of(number) for number in (501, 502, FAR, FAR + 1)]
+
+
+async def test_a_mark_that_makes_no_sense_is_the_problem_of_its_session_alone(server: PostgresServer) -> None:
+    """Anybody may set a setting of his own session; nothing may be claimed twice, whatever it says."""
+    async with opened(server) as store:
+        await store.submit([new_job(number) for number in range(FAR + 1)])
+        schema = store.address.schema
+        async with connected(server) as connection:
+            await connection.execute("SELECT set_config($1, $2, false)", f"leaseway.mark_{schema}_1", "{9,9}")
+            sql = f"SELECT id FROM {schema}.exchange('w', '{{default}}', 2, 't', false" + ", NULL" * 12 + ")"
+            assert [row["id"] for row in await connection.fetch(sql)] == [id_of(0), id_of(1)]
+
+
+# -- two at once ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jobs", [3_000, FAR + 1_000], ids=["short lane", "long lane"])
+async def test_sessions_that_claim_at_the_same_time_never_get_the_same_job(server: PostgresServer, jobs: int) -> None:
+    """The first promise of all."""
+    async with opened(server, pool="4") as one, opened(server, one.address.schema, pool="4") as two:
+        for start in range(0, jobs, 5_000):
+            await one.submit([new_job(number) for number in range(start, min(start + 5_000, jobs))])
+        claimed: list[str] = []
+
+        async def work(store: PostgresStore, name: str) -> None:
+            worker, previous = Worker(store, name), ()
+            while True:
+                answer = await worker.exchange(*map(done, previous), wants=worker.wants(97))
+                assert answer.lost == ()
+                if not answer.leases:
+                    return
+                claimed.extend(lease.id for lease in answer.leases)
+                previous = answer.leases  # type: ignore[assignment]
+
+        await asyncio.gather(*(work(store, f"{n}") for n, store in enumerate((one, two) * 3)))
+        assert len(claimed) == len(set(claimed)) == jobs
+        assert await counts(one) == {"done": jobs}
+        assert await one.lanes() == await recounted(one)
+
+
+async def test_a_job_that_another_claim_has_locked_is_left_and_found_later(server: PostgresServer) -> None:
+    """Claims do not wait for each other; and what one of them gives up, the next one finds."""
+    async with opened(server) as store, connected(server) as connection:
+        await store.submit([new_job(1), new_job(2)])
+        schema = store.address.schema
+        transaction = connection.transaction()
+        await transaction.start()
+        sql = f"SELECT id FROM {schema}.exchange('other', '{{default}}', 1, 't', false" + ", NULL" * 12 + ")"
+        assert [row["id"] for row in await connection.fetch(sql)] == [id_of(1)]
+        assert [lease.id for lease in await Worker(store).claim(2)] == [id_of(2)]
+        await transaction.rollback()
+        assert [lease.id for lease in await Worker(store).claim(2)] == [id_of(1)]
+        assert await store.lanes() == await recounted(store)

@@ -1,0 +1,235 @@
+"""Connections that end, statements that take too long, a pool that is empty: nothing is half-written."""
+
+import asyncio
+import contextlib
+import gc
+from typing import Any
+
+import pytest
+from tests.stores.test_postgres_scenery import (
+    connected,
+    error_of,
+    new_role,
+    opened,
+    until,
+    until_gone,
+    value,
+    waiting_for_a_lock,
+)
+
+from leaseway.domain.errors import StoreBusy, TransientError, UnknownOutcome
+from leaseway.domain.job import Submitted
+from leaseway.stores.postgres import connection as connection_module
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, job_of, keyed_job, new_job
+from leaseway.testing.postgres import PostgresServer
+
+
+async def ended_in_the_middle(server: PostgresServer, locked: str, call: Any) -> Any:
+    """Terminate the backend of a call, while it waits for a lock; what the call says."""
+    async with connected(server) as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute(locked)
+        waiting = asyncio.ensure_future(call)
+        (pid,) = await waiting_for_a_lock(other)
+        await value(server, "SELECT pg_terminate_backend($1)", pid)
+        error = await error_of(waiting)
+        await transaction.rollback()
+        return error
+
+
+async def test_a_submission_whose_connection_dies_is_unknown_and_can_be_repeated(server: PostgresServer) -> None:
+    """It may have been stored or not: whoever repeats it must get the first answer, and one job."""
+    async with opened(server) as store:
+        schema = store.address.schema
+        for job in (new_job(1), keyed_job(2)):
+            error = await ended_in_the_middle(server, f"LOCK TABLE {schema}.jobs", store.submit([job]))
+            assert isinstance(error, UnknownOutcome)
+            assert "the call may be repeated" in str(error)
+            assert await store.job(job.id) is None
+            assert await store.submit([job]) == [Submitted(job.id)]
+            assert await store.submit([job]) == [Submitted(job.id)]
+        assert await counts(store) == {"ready": 2}
+
+
+async def test_an_exchange_whose_connection_dies_writes_nothing_and_can_be_repeated(server: PostgresServer) -> None:
+    """Settling and claiming are one: no job may be settled and its successor not be handed out."""
+    async with opened(server) as store:
+        worker = Worker(store)
+        await store.submit([new_job(1), new_job(2)])
+        (lease,) = await worker.claim()
+        wants = worker.wants()
+        lock = f"LOCK TABLE {store.address.schema}.history"
+        error = await ended_in_the_middle(server, lock, worker.exchange(done(lease), wants=wants))
+        assert isinstance(error, UnknownOutcome)
+        assert await counts(store) == {"ready": 1, "leased": 1}
+        for _ in range(2):
+            answer = await worker.exchange(done(lease), wants=wants, repeat=True)
+            assert [lease.id for lease in answer.leases] == [id_of(2)]
+            assert answer.lost == ()
+        assert await counts(store) == {"leased": 1, "done": 1}
+
+
+async def test_a_question_whose_connection_dies_is_asked_again(server: PostgresServer) -> None:
+    """It changes nothing, so nobody has to know."""
+    async with opened(server) as store:
+        await store.submit([new_job(1)])
+        async with connected(server) as other:
+            transaction = other.transaction()
+            await transaction.start()
+            await other.execute(f"LOCK TABLE {store.address.schema}.payloads")
+            asking = asyncio.ensure_future(store.job(id_of(1)))
+            (pid,) = await waiting_for_a_lock(other)
+            await value(server, "SELECT pg_terminate_backend($1)", pid)
+            await until_gone(other, pid)
+            await waiting_for_a_lock(other)
+            await transaction.rollback()
+            assert (await asking) is not None
+
+
+async def test_a_question_that_dies_twice_says_so_without_doubt(server: PostgresServer) -> None:
+    """`UnknownOutcome` would make callers believe that something may have been written."""
+    async with opened(server) as store, connected(server) as other:
+        async with other.transaction():
+            await other.execute(f"LOCK TABLE {store.address.schema}.payloads")
+            asking = asyncio.ensure_future(store.job(id_of(1)))
+            for _ in range(2):
+                (pid,) = await waiting_for_a_lock(other)
+                await value(server, "SELECT pg_terminate_backend($1)", pid)
+                await until_gone(other, pid)
+            error = await error_of(asking)
+        assert type(error) is TransientError
+
+
+async def test_connections_that_died_while_idle_cost_nobody_an_error(server: PostgresServer) -> None:
+    """After a restart of the server, or of a firewall, the pool is full of the dead."""
+    async with opened(server) as store:
+        await asyncio.gather(*(store.submit([new_job(number)]) for number in range(5)))
+        await store.wait(0)
+        sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'leaseway'"
+        assert await value(server, sql) >= 1
+        await until_closed(store)
+        assert await store.submit([new_job(9)]) == [Submitted(id_of(9))]
+        assert len(await ids_in(store)) == 6
+
+
+async def until_closed(store: PostgresStore) -> None:
+    """The end of a connection is read by the loop, a moment after the server wrote it."""
+
+    async def are_closed() -> bool:
+        return all(connection.is_closed() for connection in store.connections._pool()._idle)
+
+    await until(are_closed)
+
+
+async def test_a_statement_that_takes_too_long_for_the_server_writes_nothing(server: PostgresServer) -> None:
+    """An administrator may limit statements: that is no loss of the connection, and nothing is in doubt."""
+    role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET statement_timeout = '100ms'")
+    async with opened(server) as owner, opened(server, owner.address.schema, role) as store:
+        async with connected(server) as other, other.transaction():
+            await other.execute(f"LOCK TABLE {owner.address.schema}.lane_changes")
+            error = await error_of(store.submit([new_job(1)]))
+        assert isinstance(error, StoreBusy)
+        assert "took too long" in str(error)
+        assert await ids_in(owner) == []
+        assert await store.submit([new_job(1)]) == [Submitted(id_of(1))]
+
+
+async def test_a_call_that_is_never_answered_ends_and_its_connection_is_not_lent_again(server: PostgresServer) -> None:
+    """Behind a dead firewall nothing comes back, not even an error."""
+    async with opened(server, pool="1") as store:
+        before = await pid_of(store)
+        with pytest.raises(UnknownOutcome, match=r"no answer within 0.05 s; the call may be repeated"):
+            await store.connections.call("SELECT pg_sleep(30)", seconds=0.05)
+        assert await pid_of(store) != before
+
+
+async def test_a_caller_who_gives_up_leaves_no_unfinished_connection_to_the_next(server: PostgresServer) -> None:
+    """Cancelled in the middle, a connection still has an answer on its way: the next caller would read it."""
+    async with opened(server, pool="1") as store, connected(server) as other:
+        before = await pid_of(store)
+        async with other.transaction():
+            await other.execute(f"LOCK TABLE {store.address.schema}.lane_changes")
+            submitting = asyncio.ensure_future(store.submit([new_job(1)]))
+            await waiting_for_a_lock(other)
+            submitting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await submitting
+        assert await pid_of(store) != before
+        assert await store.job(id_of(2)) is None
+
+
+async def pid_of(store: PostgresStore) -> int:
+    ((pid,),) = await store.connections.call("SELECT pg_backend_pid()")
+    assert isinstance(pid, int)
+    return pid
+
+
+async def test_a_pool_that_is_empty_for_too_long_says_how_to_make_it_larger(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting without end would look like a hanging program."""
+    monkeypatch.setattr(connection_module, "WAIT_SECONDS_MAX", 0.05)
+    async with opened(server, pool="2") as store:
+        async with store.connections.lent(), store.connections.lent():
+            error = await error_of(store.submit([new_job(1)]))
+            assert isinstance(error, StoreBusy)
+            assert "all 2 connections of this process were in use for 0.05 s" in str(error)
+            assert "?pool=4" in str(error)
+        assert await store.submit([new_job(1)]) == [Submitted(id_of(1))]
+
+
+async def test_whoever_gives_up_waiting_for_a_connection_does_not_take_one_away(server: PostgresServer) -> None:
+    """A slot of the pool that is lost with each cancelled caller would empty it in the end."""
+    async with opened(server, pool="1") as store:
+        async with store.connections.lent():
+            callers = [asyncio.ensure_future(store.submit([new_job(number)])) for number in range(5)]
+            await asyncio.sleep(0)
+            for caller in callers:
+                caller.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
+        assert await store.submit([new_job(9)]) == [Submitted(id_of(9))]
+
+
+async def test_a_server_without_room_is_busy_and_not_wrong(server: PostgresServer) -> None:
+    """Too many connections is what a server says on its worst day: the callers shall come again."""
+    role = await new_role(server, "ALTER ROLE {0} CONNECTION LIMIT 1")
+    async with opened(server) as owner:
+        schema = owner.address.schema
+        await value(server, f"SELECT {schema}.grant_worker($1)", role)
+        async with connected(server, role), contextlib.AsyncExitStack() as stack:
+            store = PostgresStore(owner.address.dsn.replace("postgres@", f"{role}@") + f"?schema={schema}")
+            stack.push_async_callback(store.close)
+            error = await error_of(store.open())
+        assert isinstance(error, StoreBusy)
+        assert "no connection left" in str(error)
+
+
+async def test_closing_a_store_while_a_call_is_on_its_way_leaves_no_connection_behind(server: PostgresServer) -> None:
+    """An app that closes while somebody still submits: the server must not keep the session until the process ends."""
+    async with opened(server) as store, connected(server) as other:
+        async with other.transaction():
+            await other.execute(f"LOCK TABLE {store.address.schema}.lane_changes")
+            submitting = asyncio.ensure_future(store.submit([new_job(1)]))
+            (pid,) = await waiting_for_a_lock(other)
+            await store.close()
+        await asyncio.gather(submitting, return_exceptions=True)
+        async with asyncio.timeout(3):
+            await until_gone(other, pid)
+    gc.collect()
+
+
+async def test_a_transaction_of_several_statements_is_all_or_nothing(server: PostgresServer) -> None:
+    """One exchange may settle the same job twice; it goes step by step, and must not stop in the middle."""
+    async with opened(server) as store:
+        worker = Worker(store)
+        await store.submit([new_job(1)])
+        lease = await worker.claim_one()
+        lock = f"LOCK TABLE {store.address.schema}.lanes IN ACCESS EXCLUSIVE MODE"
+        call = worker.exchange(done(lease), done(lease), wants=worker.wants())
+        error = await ended_in_the_middle(server, lock, call)
+        assert isinstance(error, UnknownOutcome)
+        assert (await job_of(store)).state == "leased"
+        assert (await worker.exchange(done(lease), done(lease))).lost == ()
+        assert await counts(store) == {"done": 1}

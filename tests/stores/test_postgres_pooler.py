@@ -1,0 +1,252 @@
+"""Behind a pooler that lends a connection for one transaction at a time: nothing may be left in it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.stores.test_postgres_scenery import new_name, opened, seen_now, value
+
+from leaseway import App
+from leaseway.domain.errors import LeasewayError
+from leaseway.domain.job import Submitted
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.testing.contract.actors import Worker, counts, done, failed, id_of, keyed_job, new_job, retry
+from leaseway.testing.postgres import PostgresServer
+
+STARTUP, SSL_REQUEST, CANCEL = 196_608, 80_877_103, 80_877_102
+
+
+class Pooler:
+    """The worst of its kind: whenever a transaction has ended, the next one goes to another session.
+
+    Forwards whole messages. A client that leaves something in its session does not find it again.
+    """
+
+    def __init__(self, port: int, sessions: int = 2) -> None:
+        self._port = port
+        self._sessions = sessions
+        self._backends: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        self._greeting = b""
+        self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.Task[None]] = set()
+        self.transactions = 0
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def __aenter__(self) -> "Pooler":
+        for _ in range(self._sessions):
+            self._backends.put_nowait(await self._connect())
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._clients:
+            task.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        while not self._backends.empty():
+            _, writer = self._backends.get_nowait()
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        body = STARTUP.to_bytes(4, "big") + b"user\0postgres\0database\0postgres\0application_name\0pooler\0\0"
+        writer.write((len(body) + 4).to_bytes(4, "big") + body)
+        self._greeting = b""
+        while True:
+            kind, message = await read(reader)
+            self._greeting += message
+            if kind == b"Z":
+                return reader, writer
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                if await self._greet(reader, writer):
+                    while await self._transaction(reader, writer):
+                        self.transactions += 1
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            self._clients.discard(task)
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        while True:
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            body = await reader.readexactly(size - 4)
+            version = int.from_bytes(body[:4], "big")
+            if version == STARTUP:
+                writer.write(self._greeting)
+                return True
+            if version == CANCEL:
+                return False
+            writer.write(b"N")
+
+    async def _transaction(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """From the first message until the session says that it is idle."""
+        kind, message = await read(reader)
+        if kind == b"X":
+            return False
+        backend, to_backend = await self._backends.get()
+        answering = asyncio.ensure_future(until_idle(backend, writer))
+        try:
+            while True:
+                to_backend.write(message)
+                asking = asyncio.ensure_future(read(reader))
+                await asyncio.wait({asking, answering}, return_when=asyncio.FIRST_COMPLETED)
+                if answering.done():
+                    # The client writes no more until it has read the answer: nothing of the next message is here yet.
+                    asking.cancel()
+                    await asyncio.gather(asking, return_exceptions=True)
+                    return True
+                _, message = asking.result()
+        finally:
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+            self._backends.put_nowait((backend, to_backend))
+
+
+async def read(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readexactly(5)
+    return head[:1], head + await reader.readexactly(int.from_bytes(head[1:], "big") - 4)
+
+
+async def until_idle(backend: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        kind, message = await read(backend)
+        writer.write(message)
+        if (kind, message[5:]) == (b"Z", b"I"):
+            return
+
+
+@pytest.fixture
+async def pooler(server: PostgresServer) -> AsyncIterator[Pooler]:
+    async with Pooler(server.port) as pooler:
+        yield pooler
+
+
+def through(via: Pooler, schema: str, **words: str) -> str:
+    more = "".join(f"&{name}={value}" for name, value in words.items())
+    return f"postgresql://postgres@127.0.0.1:{via.port}/postgres?schema={schema}{more}"
+
+
+@pytest.fixture
+async def store(pooler: Pooler) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(through(pooler, new_name(), pooler="transaction"))
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_without_the_word_a_pooler_is_told_apart_from_a_server(pooler: Pooler) -> None:
+    """This proves the pooler of these tests: with sessions the store leaves things behind, and misses them."""
+    store = PostgresStore(through(pooler, new_name()))
+
+    async def use() -> None:
+        await store.open()
+        for number in range(5):
+            await store.submit([new_job(number)])
+
+    with pytest.raises(LeasewayError, match=r"prepared statement .* does not exist"):
+        await use()
+    await store.close()
+
+
+async def test_every_verb_works_though_each_transaction_has_another_session(store: PostgresStore) -> None:
+    worker = Worker(store)
+    assert await store.submit([new_job(1)]) == [Submitted(id_of(1))]
+    assert await store.submit([keyed_job(2), new_job(3), new_job(4)])
+    leases = await worker.claim(4)
+    assert len(leases) == 4
+    answer = await worker.exchange(
+        done(leases[0]), failed(leases[1]), retry(leases[2]), done(leases[3]), wants=worker.wants()
+    )
+    assert [lease.id for lease in answer.leases] == [id_of(3)]
+    twice = await worker.exchange(done(answer.leases[0]), done(answer.leases[0]))
+    assert twice.lost == ()
+    assert await counts(store) == {"done": 3, "failed": 1}
+    assert await store.prune(0, 10) == 4
+    assert [finding.check for finding in await store.checkup() if finding.level == "problem"] == []
+
+
+async def test_many_at_once_share_few_sessions(store: PostgresStore, pooler: Pooler) -> None:
+    """What a pooler is for: more clients than sessions, and no answer goes to the wrong one."""
+    await asyncio.gather(*(store.submit([new_job(number)]) for number in range(60)))
+    claims = await asyncio.gather(*(Worker(store, f"w{n}").claim(10) for n in range(8)))
+    ids = [lease.id for claim in claims for lease in claim]
+    assert len(ids) == len(set(ids)) == 60
+    assert pooler.transactions > 60
+
+
+async def test_an_app_drains_its_jobs_by_polling(pooler: Pooler) -> None:
+    app, ran = App(through(pooler, new_name(), pooler="transaction")), list[int]()
+
+    @app.job
+    async def count(n: int) -> None:
+        ran.append(n)
+
+    async with app:
+        await count.submit_many([{"n": n} for n in range(100)])
+        await app.run_worker(until_empty=True)
+    assert sorted(ran) == list(range(100))
+
+
+async def test_nothing_is_left_in_a_session(server: PostgresServer) -> None:
+    """No prepared statement, no LISTEN, no setting: whoever gets the session next must not find them."""
+    async with opened(server, pooler="transaction", pool="1") as store:
+        await store.submit([new_job(number) for number in range(5)])
+        await store.submit([new_job(9)])
+        await Worker(store).settle(*map(done, await Worker(store).claim(5)))
+        assert not await store.wait(0.001)
+        async with store.connections.lent() as connection:
+            assert [
+                row["statement"] for row in await connection.fetch("SELECT statement FROM pg_prepared_statements")
+            ] == []
+            assert await connection.fetchval("SELECT count(*) FROM pg_listening_channels()") == 0
+            assert await connection.fetchval("SHOW application_name") == ""
+            held = await seen_now(
+                connection, "SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            )
+            assert held == []
+
+
+async def test_a_long_lane_leaves_no_mark_in_a_session_of_somebody_elses(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marks are kept in the session: behind a pooler they go from hand to hand, and must still lose no job."""
+    async with opened(server, pooler="transaction", pool="1") as store:
+        await store.submit([new_job(number) for number in range(10_500)])
+        claimed: list[Any] = []
+        while leases := await Worker(store).claim(3_000):
+            claimed += [lease.id for lease in leases]
+        assert len(claimed) == len(set(claimed)) == 10_500
+
+
+async def test_behind_a_pooler_nobody_listens(server: PostgresServer) -> None:
+    async with opened(server, pooler="transaction") as store:
+        assert not await store.wait(0.01)
+        assert store._listener._ears == {}
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE $1"
+        assert await value(server, sql, f'LISTEN "leaseway.{store.address.schema}"%') == 0
+
+
+async def test_a_submission_of_ones_own_process_wakes_nevertheless(server: PostgresServer) -> None:
+    """The bell inside the process needs no server."""
+    async with opened(server, pooler="transaction") as store:
+        waiting = asyncio.ensure_future(store.wait(600))
+        await asyncio.sleep(0)
+        await store.submit([new_job(1)])
+        async with asyncio.timeout(30):
+            assert await waiting

@@ -1,0 +1,285 @@
+"""Servers, databases, roles and schemas that do not fit: the cause is named, and the way out."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import asyncpg
+import pytest
+from tests.stores.test_postgres_scenery import (
+    SOON_SECONDS,
+    address,
+    closing,
+    connected,
+    error_of,
+    new_name,
+    new_role,
+    opened,
+    value,
+)
+
+from leaseway.domain.errors import StoreBusy, StoreRefused, TerminalError, UsageError
+from leaseway.domain.ids import JobId
+from leaseway.stores.postgres import migrate
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.testing.contract.actors import id_of, ids_in, new_job
+from leaseway.testing.postgres import PostgresServer
+
+SECRET = "hush-hush"
+
+
+async def schema_exists(server: PostgresServer, schema: str) -> bool:
+    return await value(server, "SELECT to_regnamespace($1) IS NOT NULL", schema) is True
+
+
+# -- who are you ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_database_is_named(server: PostgresServer) -> None:
+    error = await error_of(PostgresStore(f"postgresql://postgres@127.0.0.1:{server.port}/nowhere").open())
+    assert isinstance(error, StoreRefused)
+    assert '"nowhere" does not exist' in str(error)
+    assert "create the database first" in str(error)
+
+
+async def test_an_unknown_role_is_named(server: PostgresServer) -> None:
+    error = await error_of(PostgresStore(address(server, "leaseway", user="stranger")).open())
+    assert isinstance(error, StoreRefused)
+    assert '"stranger" does not exist' in str(error)
+    assert "check user and password" in str(error)
+
+
+async def test_a_word_that_nobody_knows_is_not_swallowed(server: PostgresServer) -> None:
+    """?shema=jobs would otherwise put the jobs into the schema `leaseway`, and nobody would find them."""
+    error = await error_of(PostgresStore(f"{server.url}?shema=jobs").open())
+    assert isinstance(error, StoreRefused)
+    assert "shema" in str(error)
+    assert "our own are schema, pool and pooler" in str(error)
+
+
+class Locked(NamedTuple):
+    url: str
+    role: str
+
+
+@pytest.fixture
+async def locked(server: PostgresServer) -> AsyncIterator[Locked]:
+    """A role that must say its password; the others of the server go on without one."""
+    role = new_name("role")
+    rules = server.data / "pg_hba.conf"
+    before = rules.read_text()
+    async with connected(server) as connection:
+        await connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{SECRET}'")
+        rules.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{before}")
+        await connection.execute("SELECT pg_reload_conf()")
+        await until_locked(server, role)
+        yield Locked(f"postgresql://{role}:{{}}@127.0.0.1:{server.port}/postgres", role)
+        rules.write_text(before)
+        await connection.execute("SELECT pg_reload_conf()")
+
+
+async def until_locked(server: PostgresServer, role: str) -> None:
+    """The server reads its rules a moment later."""
+    async with asyncio.timeout(SOON_SECONDS):
+        while True:
+            try:
+                async with connected(server, role, password="wrong"):
+                    await asyncio.sleep(0.01)
+            except asyncpg.InvalidPasswordError:
+                return
+
+
+async def test_a_wrong_password_is_said_and_not_shown(locked: Locked) -> None:
+    """Tried again it will not get better: it must not look like a server that is away for a moment."""
+    error = await error_of(PostgresStore(locked.url.format("guess-" + SECRET)).open())
+    assert isinstance(error, StoreRefused)
+    assert f'password authentication failed for user "{locked.role}"' in str(error)
+    assert "check user and password" in str(error)
+    assert SECRET not in str(error)
+
+
+async def test_a_missing_password_is_said(locked: Locked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
+    error = await error_of(PostgresStore(locked.url.replace(":{}", "")).open())
+    assert isinstance(error, StoreRefused)
+    assert "password" in str(error)
+
+
+async def test_the_right_password_opens_and_no_later_error_shows_it(locked: Locked) -> None:
+    """All errors name the address: the one with the password is never what they name."""
+    async with closing(PostgresStore(locked.url.format(SECRET) + f"?schema={new_name()}")) as store:
+        for call in (store.open(), store.submit([new_job(1)]), store.job(id_of(1))):
+            error = await error_of(call)
+            assert locked.role in str(error)
+            assert SECRET not in repr(error)
+        (finding, *_) = await store.checkup()
+        assert SECRET not in repr(finding)
+
+
+# -- what may you do --------------------------------------------------------------------------------------------------
+
+
+async def test_who_may_not_create_is_told_to_let_somebody_migrate(server: PostgresServer) -> None:
+    """The role of a worker has few rights, and a first start with it must say whose turn it is."""
+    role, schema = await new_role(server), new_name()
+    async with closing(PostgresStore(address(server, schema, role))) as store:
+        error = await error_of(store.open())
+    assert isinstance(error, StoreRefused)
+    assert "permission denied" in str(error)
+    assert "Let a role that may create it run: leaseway migrate" in str(error)
+    assert not await schema_exists(server, schema)
+
+
+async def test_who_may_not_use_the_schema_is_told_what_to_ask_for(server: PostgresServer) -> None:
+    role = await new_role(server)
+    async with opened(server) as owner, closing(PostgresStore(address(server, owner.address.schema, role))) as store:
+        for call in (store.open(), store.submit([new_job(1)]), store.job(id_of(1))):
+            error = await error_of(call)
+            assert isinstance(error, StoreRefused)
+            assert "permission denied for schema" in str(error)
+            assert "ask the owner of the schema" in str(error)
+        assert await ids_in(owner) == []
+
+
+async def test_a_schema_that_is_missing_is_named_with_the_command_that_makes_it(server: PostgresServer) -> None:
+    """A store that was not opened, because its caller only looks."""
+    schema = new_name()
+    async with closing(PostgresStore(address(server, schema))) as store:
+        for call in (store.lanes(), store.job(id_of(1)), store.submit([new_job(1)])):
+            error = await error_of(call)
+            assert isinstance(error, StoreRefused)
+            assert schema in str(error)
+            assert "leaseway migrate" in str(error)
+    assert not await schema_exists(server, schema)
+
+
+@pytest.mark.parametrize("schema", ["order", "user", "default", "table"])
+async def test_a_schema_named_like_a_word_of_sql_is_a_schema_like_any_other(
+    server: PostgresServer, schema: str
+) -> None:
+    """Either it works or it is refused in words; a syntax error names neither cause nor way out."""
+
+    async def use() -> list[JobId]:
+        async with opened(server, schema) as store:
+            await store.submit([new_job(1)])
+            return await ids_in(store)
+
+    (answer,) = await asyncio.gather(use(), return_exceptions=True)
+    assert answer == [id_of(1)] or (isinstance(answer, UsageError) and schema in str(answer)), answer
+
+
+async def test_what_others_keep_in_the_schema_keeps_its_rights(server: PostgresServer) -> None:
+    """`?schema=public` is what many will write: their own functions live there, and everybody may call them."""
+    schema, role = new_name(), await new_role(server)
+    async with connected(server) as connection:
+        await connection.execute(f"CREATE SCHEMA {schema}")
+        await connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        await connection.execute(f"CREATE FUNCTION {schema}.theirs() RETURNS integer LANGUAGE sql AS 'SELECT 7'")
+        await connection.execute(f"CREATE TABLE {schema}.secrets AS SELECT 'hush' AS word")
+    try:
+        async with opened(server, schema):
+            await value(server, f"SELECT {schema}.grant_reader($1)", role)
+    except StoreRefused:
+        pass  # which is fair, too
+    assert await value(server, f"SELECT {schema}.theirs()", user=role) == 7
+    assert not await value(server, "SELECT has_table_privilege($1, $2, 'SELECT')", role, f"{schema}.secrets")
+
+
+# -- what are you -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_schema_newer_than_the_code_is_left_alone(server: PostgresServer) -> None:
+    """Old code must not write into a schema whose rules it does not know."""
+    async with opened(server) as store:
+        schema = store.address.schema
+        await value(server, f"INSERT INTO {schema}.migrations (version, name, needs) VALUES (99, 'later', 99)")
+        error = await error_of(store.open())
+        assert isinstance(error, StoreRefused)
+        assert "version 99" in str(error)
+        assert "install a newer leaseway" in str(error)
+        finding = (await store.checkup())[-1]
+        assert finding.level == "problem"
+        assert "version 99" in finding.text
+        assert finding.advice == "Install a newer leaseway"
+
+
+async def test_a_newer_schema_that_old_code_can_live_with_is_opened(server: PostgresServer) -> None:
+    """Workers of the version before go on while a new one is rolled out."""
+    async with opened(server) as store:
+        schema = store.address.schema
+        await value(server, f"INSERT INTO {schema}.migrations (version, name, needs) VALUES (2, 'next', 1)")
+        assert await store.open() == 0
+        await store.submit([new_job(1)])
+
+
+class OldVersion(NamedTuple):
+    major: int = 13
+    minor: int = 11
+
+
+async def test_a_server_that_is_too_old_is_refused(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lacks what the functions need, and would say so in the middle of the first script."""
+    monkeypatch.setattr(asyncpg.Connection, "get_server_version", lambda _: OldVersion())
+    schema = new_name()
+    async with closing(PostgresStore(address(server, schema))) as store:
+        error = await error_of(store.open())
+        findings = await store.checkup()
+    assert isinstance(error, StoreRefused)
+    assert "is PostgreSQL 13, and leaseway needs 14 or newer" in str(error)
+    assert "update the server" in str(error)
+    assert findings[-1].level == "problem"
+    assert not await schema_exists(server, schema)
+
+
+async def test_a_read_only_server_is_not_migrated(server: PostgresServer) -> None:
+    """The address of a replica instead of the primary's."""
+    role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_read_only = on")
+    schema = new_name()
+    async with closing(PostgresStore(address(server, schema, role))) as store:
+        error = await error_of(store.open())
+    assert isinstance(error, StoreRefused)
+    assert "is a read-only server, perhaps a replica; name the primary" in str(error)
+    assert not await schema_exists(server, schema)
+
+
+async def test_a_server_that_becomes_read_only_can_be_read_and_may_come_back(server: PostgresServer) -> None:
+    """After a failover the old primary is a replica for a while: workers wait and try again, they do not end."""
+    role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_read_only = on")
+    async with opened(server) as owner, opened(server, owner.address.schema, role) as store:
+        await owner.submit([new_job(1)])
+        assert await ids_in(store) == [id_of(1)]
+        error = await error_of(store.submit([new_job(2)]))
+        assert isinstance(error, StoreBusy)
+        assert "read-only" in str(error)
+        assert "primary" in str(error)
+        assert await ids_in(owner) == [id_of(1)]
+
+
+# -- what is that -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\udc80"], ids=["nul", "surrogate"])
+async def test_text_that_postgresql_cannot_keep_is_not_taken_for_a_lost_connection(
+    server: PostgresServer, text: str
+) -> None:
+    """From a command line comes any byte. A call that can never succeed must not be repeated again and again."""
+    async with opened(server) as store:
+        with contextlib.suppress(UsageError, TerminalError):
+            assert await store.job(JobId(text)) is None
+        for call in (store.submit([new_job(1, shard_key=text)]), store.submit([new_job(1, priority=40_000)])):
+            error = await error_of(call)
+            assert isinstance(error, UsageError | TerminalError), repr(error)
+        assert await ids_in(store) == []
+
+
+async def test_the_words_of_our_refusals_are_all_reached_by_a_code(server: PostgresServer) -> None:
+    """A code that is written wrong would never match, and its advice never be read."""
+    from leaseway.stores.postgres.failures import BUSY, LOST, REFUSED
+
+    known = {getattr(kind, "sqlstate", "") or "" for kind in vars(asyncpg.exceptions).values()}
+    for code in (*REFUSED, *BUSY, *LOST):
+        assert any(one.startswith(code) for one in known), code
+    assert migrate.VERSION_MIN == 140_000

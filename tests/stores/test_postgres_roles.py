@@ -1,0 +1,221 @@
+"""Rights by what a role does: all that it needs, and nothing more."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple
+
+import asyncpg
+import pytest
+from tests.stores.test_postgres_scenery import address, connected, error_of, new_name, new_role, opened, value
+
+from leaseway import App
+from leaseway.domain.errors import StoreRefused
+from leaseway.domain.exchange import Report
+from leaseway.domain.job import Lease, Submitted
+from leaseway.domain.query import Cancelling
+from leaseway.domain.schedule import Missed, Schedule
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.testing.contract.actors import ALL, Worker, done, failed, held, id_of, keyed_job, new_job
+from leaseway.testing.postgres import PostgresServer
+
+ROLES = ("reader", "submitter", "worker", "operator")
+DAILY = Schedule(name="daily", kind="count", cron="0 3 * * *", tz="UTC", missed=Missed.LATEST)
+
+
+class Town(NamedTuple):
+    server: PostgresServer
+    owner: PostgresStore
+    roles: dict[str, str]
+
+    @property
+    def schema(self) -> str:
+        return self.owner.address.schema
+
+    def store(self, role: str) -> AbstractAsyncContextManager[PostgresStore]:
+        return opened(self.server, self.schema, self.roles[role])
+
+
+@pytest.fixture
+async def town(server: PostgresServer) -> AsyncIterator[Town]:
+    """A schema, and one role for each kind of rights."""
+    async with opened(server) as owner:
+        roles = {}
+        for kind in ROLES:
+            roles[kind] = await new_role(server)
+            await value(server, f"SELECT {owner.address.schema}.grant_{kind}($1)", roles[kind])
+        yield Town(server, owner, roles)
+
+
+async def refused(call: object) -> None:
+    error = await error_of(call)
+    assert isinstance(error, StoreRefused), repr(error)
+    assert "permission denied" in str(error)
+    assert "ask the owner of the schema" in str(error)
+
+
+# -- nothing more -----------------------------------------------------------------------------------------------------
+
+
+async def test_nobody_can_write_to_a_table(town: Town) -> None:
+    """Every change is a function: so counters, keys and fences cannot be gone around."""
+    sql = """
+    SELECT array_agg(relname || ' ' || privilege ORDER BY 1)
+      FROM pg_class CROSS JOIN unnest(ARRAY['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER']) AS privilege
+     WHERE relnamespace = $1::regnamespace AND relkind IN ('r', 'p', 'v') AND has_table_privilege($2, oid, privilege)
+    """
+    for role in town.roles.values():
+        assert await value(town.server, sql, town.schema, role) is None
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await value(town.server, f"DELETE FROM {town.schema}.jobs", user=role)
+
+
+async def test_nobody_can_create_or_drop_anything(town: Town) -> None:
+    for role in town.roles.values():
+        for sql in (f"CREATE TABLE {town.schema}.mine (x integer)", f"DROP TABLE {town.schema}.keys"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await value(town.server, sql, user=role)
+
+
+async def test_nobody_can_give_rights(town: Town) -> None:
+    """A worker that makes itself an operator would be one."""
+    for role in town.roles.values():
+        for kind in ROLES:
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await value(town.server, f"SELECT {town.schema}.grant_{kind}($1)", role, user=role)
+
+
+async def test_a_submitter_knows_nothing_of_the_others_jobs(town: Town) -> None:
+    """A web server that was broken into must not give away what all the others submitted."""
+    await town.owner.submit([new_job(1, payload='{"secret": 1}')])
+    async with town.store("submitter") as store:
+        for call in (
+            store.job(id_of(1)),
+            store.jobs(ALL),
+            store.errors(id_of(1)),
+            store.lanes(),
+            store.schedules(),
+            Worker(store).claim(),
+            store.cancel(id_of(1)),
+            store.prune(0, 10),
+            store.wait_us(("default",)),
+        ):
+            await refused(call)
+        for table in ("payloads", "jobs", "history", "keys"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await value(town.server, f"SELECT * FROM {town.schema}.{table}", user=town.roles["submitter"])
+
+
+async def test_a_reader_changes_nothing(town: Town) -> None:
+    await town.owner.submit([new_job(1)])
+    async with town.store("reader") as store:
+        for call in (
+            store.submit([new_job(2)]),
+            store.submit([keyed_job(2)]),
+            Worker(store).claim(),
+            store.cancel(id_of(1)),
+            store.prune(0, 10),
+            store.declare([DAILY]),
+            store.pause("daily", True),
+        ):
+            await refused(call)
+    assert len(await town.owner.jobs(ALL)) == 1
+
+
+async def test_a_worker_does_not_do_what_people_do(town: Town) -> None:
+    """Handlers run other people's code: it must not be able to throw away the dead letters."""
+    lease = await leased(town.owner)
+    await Worker(town.owner).settle(failed(lease))
+    async with town.store("worker") as store:
+        for call in (
+            store.cancel(id_of(1)),
+            store.replay(ALL, 10),
+            store.discard(ALL, 10),
+            store.pause("daily", True),
+        ):
+            await refused(call)
+
+
+async def leased(store: PostgresStore, number: int = 1) -> Lease:
+    await store.submit([new_job(number)])
+    return await Worker(store).claim_one()
+
+
+# -- all that it needs ------------------------------------------------------------------------------------------------
+
+
+async def test_a_submitter_submits(town: Town) -> None:
+    async with town.store("submitter") as store:
+        assert await store.submit([new_job(1)]) == [Submitted(id_of(1))]
+        assert await store.submit([keyed_job(2), new_job(3)]) == [Submitted(id_of(2)), Submitted(id_of(3))]
+        assert (await store.submit([keyed_job(4)]))[0].replayed
+        async with connected(town.server, town.roles["submitter"]) as connection:
+            assert await connection.fetchval(f"SELECT {town.schema}.submit_job('count')")
+            await connection.execute(f"SELECT {town.schema}.ring()")
+    assert len(await town.owner.jobs(ALL)) == 4
+
+
+async def test_a_reader_sees_everything(town: Town) -> None:
+    await Worker(town.owner).settle(failed(await leased(town.owner)))
+    await town.owner.declare([DAILY])
+    async with town.store("reader") as store:
+        assert (await store.job(id_of(1))) is not None
+        assert len(await store.jobs(ALL)) == len(await store.errors(id_of(1))) == len(await store.lanes()) == 1
+        assert len(await store.schedules()) == 1
+        assert await store.wait_us(("default",)) is None
+        assert [finding.level for finding in await store.checkup(deep=True) if finding.level == "problem"] == []
+
+
+async def test_a_day_that_is_made_later_can_be_read_as_well(town: Town) -> None:
+    """Rights were granted once; tables for new days come every day."""
+    async with town.store("worker") as worker:
+        await value(town.server, f"SELECT {town.schema}.prune(0, 0, 4102444800000000)")  # in the year 2100
+        assert await value(town.server, f"SELECT to_regclass('{town.schema}.history_21000101') IS NOT NULL")
+        await Worker(worker).settle(done(await leased(worker)))
+    async with town.store("reader") as store:
+        assert len(await store.jobs(ALL)) == 1
+
+
+async def test_an_operator_does_what_the_command_line_offers(town: Town) -> None:
+    async with town.store("operator") as store:
+        await store.submit([new_job(1), new_job(2), new_job(3)])
+        assert await store.cancel(id_of(1)) is Cancelling.CANCELLED
+        assert await store.replay(ALL, 10) == [id_of(1)]
+        await store.cancel(id_of(2))
+        assert await store.discard(ALL, 10) == [id_of(2)]
+        await store.declare([DAILY])
+        assert await store.pause("daily", True)
+
+
+async def test_the_worker_has_every_verb_of_a_worker(town: Town) -> None:
+    async with town.store("worker") as store:
+        lease = await leased(store)
+        assert (await store.renew([held(lease)])).lost == ()
+        assert await store.checkpoint(lease.id, lease.token, "1")
+        await store.report([Report(lease.id, lease.token, "half")])
+        await Worker(store).settle(done(lease), done(lease))
+        await store.declare([DAILY])
+        (row,) = await store.schedules()
+        assert await store.fire("daily", row.seen, row.now, [new_job(2)])
+        assert await store.prune(0, 10) == 1
+
+
+async def test_an_app_drains_its_jobs_without_any_right_to_create(server: PostgresServer) -> None:
+    """What production looks like: the owner migrates, and the worker only works, with schedules and pruning."""
+    schema = new_name()
+    async with opened(server, schema):
+        role = await new_role(server)
+        await value(server, f"SELECT {schema}.grant_worker($1)", role)
+    app, ran = App(address(server, schema, role)), list[int]()
+
+    @app.job
+    async def count(n: int) -> None:
+        ran.append(n)
+
+    @app.cron("* * * * *")
+    @app.job
+    async def minutely() -> None: ...
+
+    async with app:
+        await count.submit_many([{"n": n} for n in range(50)])
+        await app.run_worker(until_empty=True)
+    assert sorted(ran) == list(range(50))

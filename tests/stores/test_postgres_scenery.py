@@ -1,0 +1,130 @@
+"""No tests: what the tests of PostgreSQL stand on. Every test has a schema of its own on the one server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any, TypeVar
+
+import asyncpg
+
+from leaseway.domain.errors import LeasewayError
+from leaseway.domain.ids import Instant
+from leaseway.domain.job import LaneCount
+from leaseway.stores.postgres.checkup import RECOUNT
+from leaseway.stores.postgres.rows import lane_of
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.testing.postgres import PostgresServer
+
+T = TypeVar("T")
+
+_numbers = count(1)
+
+SOON_SECONDS = 30.0
+"""Longer than anything here takes, on any machine."""
+
+
+def new_name(prefix: str = "plot") -> str:
+    """A schema or a role that no other test knows."""
+    return f"{prefix}_{next(_numbers)}"
+
+
+def address(server: PostgresServer, schema: str, user: str = "postgres", **words: str) -> str:
+    more = "".join(f"&{name}={value}" for name, value in words.items())
+    return f"postgresql://{user}@127.0.0.1:{server.port}/postgres?schema={schema}{more}"
+
+
+@asynccontextmanager
+async def closing(store: PostgresStore) -> AsyncIterator[PostgresStore]:
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def opened(
+    server: PostgresServer,
+    schema: str | None = None,
+    user: str = "postgres",
+    now_us: Callable[[], Instant] | None = None,
+    **words: str,
+) -> AsyncIterator[PostgresStore]:
+    """A store, open; in a new schema, if none is named."""
+    async with closing(PostgresStore(address(server, schema or new_name(), user, **words), now_us)) as store:
+        await store.open()
+        yield store
+
+
+@asynccontextmanager
+async def connected(server: PostgresServer, user: str = "postgres", **settings: Any) -> AsyncIterator[Any]:
+    """A connection that is not the store's."""
+    connection = await asyncpg.connect(f"postgresql://{user}@127.0.0.1:{server.port}/postgres", **settings)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def new_role(server: PostgresServer, *rights: str) -> str:
+    """A role that may log in and nothing else, but for these statements; {0} stands for its name."""
+    name = new_name("role")
+    async with connected(server) as connection:
+        await connection.execute(f"CREATE ROLE {name} LOGIN")
+        for right in rights:
+            await connection.execute(right.format(name))
+    return name
+
+
+async def value(server: PostgresServer, sql: str, *values: object, user: str = "postgres") -> Any:
+    """The first value of the first row, asked by somebody else."""
+    async with connected(server, user) as connection:
+        return await connection.fetchval(sql, *values)
+
+
+async def waiting_for_a_lock(connection: Any, number: int = 1) -> list[int]:
+    """The processes that wait for a lock of this connection's, as soon as there are so many."""
+    sql = "SELECT pid FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)) ORDER BY pid"
+
+    async def enough() -> list[int]:
+        found = [pid for (pid,) in await seen_now(connection, sql)]
+        return found if len(found) >= number else []
+
+    return await until(enough)
+
+
+async def until_gone(connection: Any, pid: int) -> None:
+    async def is_gone() -> bool:
+        return not await seen_now(connection, "SELECT FROM pg_stat_activity WHERE pid = $1", pid)
+
+    await until(is_gone)
+
+
+async def until(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask again and again; the first answer that means yes."""
+    async with asyncio.timeout(SOON_SECONDS):
+        while True:
+            if answer := await ask():
+                return answer
+            await asyncio.sleep(0.005)
+
+
+async def seen_now(connection: Any, sql: str, *values: object) -> list[Any]:
+    """Inside a transaction, the server shows its activity as it was at the first look."""
+    await connection.execute("SELECT pg_stat_clear_snapshot()")
+    return list(await connection.fetch(sql, *values))
+
+
+async def error_of(answer: Any) -> LeasewayError:
+    """The error of ours that this call must raise."""
+    try:
+        await answer
+    except LeasewayError as error:
+        return error
+    raise AssertionError("this was accepted")
+
+
+async def recounted(store: PostgresStore) -> list[LaneCount]:
+    """The lanes as a count of all rows would have them."""
+    async with store.connections.lent() as connection:
+        return [lane_of(row) for row in await connection.fetch(RECOUNT.format(store.address.schema))]

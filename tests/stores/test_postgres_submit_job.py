@@ -1,0 +1,170 @@
+"""submit_job: a job from any language, by plain SQL."""
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.stores.test_postgres_scenery import address, connected, new_name, opened, recounted, value
+
+from leaseway import App
+from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.job import State
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.system import ALPHABET
+from leaseway.testing.contract.actors import Worker, counts, ids_in
+from leaseway.testing.postgres import PostgresServer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ("''", "kind"),
+        ("NULL", "kind"),
+        ("'k', '[1]'", "payload"),
+        ("'k', '7'", "payload"),
+        ("'k', 'null'", "payload"),
+        ("'k', NULL", "payload"),
+        ("'k', queue => ''", "queue"),
+        ("'k', queue => NULL", "queue"),
+        ("'k', tenant => ''", "tenant"),
+        ("'k', priority => 1001", "priority"),
+        ("'k', priority => -1001", "priority"),
+        ("'k', priority => NULL", "priority"),
+        ("'k', attempts => 0", "attempts"),
+        ("'k', attempts => 1001", "attempts"),
+        ("'k', attempts => NULL", "attempts"),
+        ("'k', lease => '1 millisecond'", "lease"),
+        ("'k', lease => '2 days'", "lease"),
+        ("'k', lease => NULL", "lease"),
+        ("'k', timeout => '-1 second'", "timeout"),
+        ("'k', timeout => '0'", "timeout"),
+        ("'k', delay => '-1 second'", "delay"),
+        ("'k', delay => '1 second', run_at => now()", "delay"),
+        ("'k', run_at => 'infinity'", "run_at"),
+        ("'k', key => ''", "key"),
+        ("'k', key => 'x', key_retention => NULL", "key_retention"),
+        ("'k', key => 'x', key_retention => '-1 day'", "key_retention"),
+        ("'k', id => ''", "id"),
+        ("'k', queue => repeat('x', 2000)", "queue"),
+    ],
+)
+async def test_a_bad_value_is_named_and_nothing_is_stored(server: PostgresServer, arguments: str, field: str) -> None:
+    """In the shell of a database nobody checks before us. What Python's submit refuses, this refuses as well."""
+    async with opened(server, "by_sql") as store:
+        before = await ids_in(store)
+        async with connected(server) as connection:
+            with pytest.raises(asyncpg.PostgresError) as caught:
+                await connection.fetchval(f"SELECT by_sql.submit_job({arguments})")
+        assert caught.value.sqlstate == "LW002", caught.value
+        assert field in str(caught.value)
+        assert await ids_in(store) == before
+
+
+async def test_the_shortest_call_makes_a_job_with_the_usual_defaults(server: PostgresServer) -> None:
+    """The same that `submit` of Python means, when nobody says otherwise."""
+    async with opened(server) as store:
+        id_ = await value(server, f"SELECT {store.address.schema}.submit_job('count')")
+        job = await store.job(JobId(id_))
+        assert job is not None
+        assert (job.kind, job.payload, job.queue, job.tenant) == ("count", "{}", "default", "default")
+        assert (job.priority, job.attempts_max, job.lease_us, job.timeout_us) == (0, 5, 15 * SECOND_US, None)
+        assert (job.cursor, job.shard_key, job.state) == (None, None, State.PENDING)
+        assert await counts(store) == {"ready": 1}
+
+
+async def test_every_option_arrives(server: PostgresServer) -> None:
+    async with opened(server) as store:
+        options = (
+            "'count', '{\"n\": 1}', queue => 'q', tenant => 't', priority => -7, attempts => 3, lease => '1 minute', "
+            "timeout => '1.5 seconds', delay => '1 hour', key => 'k', shard_key => 's', cursor => '[1]', id => 'me'"
+        )
+        assert await value(server, f"SELECT {store.address.schema}.submit_job({options})") == "me"
+        job = await store.job(JobId("me"))
+        assert job is not None
+        assert (job.queue, job.tenant, job.priority, job.attempts_max) == ("q", "t", -7, 3)
+        assert (job.lease_us, job.timeout_us) == (60 * SECOND_US, 1_500_000)
+        assert (job.shard_key, job.cursor, job.payload) == ("s", "[1]", '{"n": 1}')
+        assert job.run_at == job.created_at + 3_600 * SECOND_US
+        assert await counts(store, "q", "t") == {"scheduled": 1}
+
+
+async def test_a_rollback_leaves_nothing_not_even_a_count(server: PostgresServer) -> None:
+    """Also of the lane that only this submission would have opened."""
+    async with opened(server) as store, connected(server) as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        sql = f"SELECT {store.address.schema}.submit_job('count', key => 'k', tenant => 'new')"
+        await connection.fetchval(sql)
+        await transaction.rollback()
+        assert await ids_in(store) == []
+        assert await store.lanes() == await recounted(store) == []
+        assert await connection.fetchval(sql) in await ids_in(store), "the key must be free again"
+
+
+async def test_a_repeated_key_names_the_first_job_and_a_conflict_is_an_error(server: PostgresServer) -> None:
+    """The order of the names in a payload is nobody's intention."""
+    async with opened(server) as store, connected(server) as connection:
+        submit = f"SELECT {store.address.schema}.submit_job($1, $2::text::json, key => 'k')"
+        first = await connection.fetchval(submit, "count", '{"a": 1, "b": 2}')
+        assert await connection.fetchval(submit, "count", '{"b": 2,"a":1}') == first
+        for kind, payload in (("count", '{"a": 1}'), ("recount", '{"a": 1, "b": 2}')):
+            with pytest.raises(asyncpg.PostgresError, match="use a new key for a new job") as caught:
+                await connection.fetchval(submit, kind, payload)
+            assert caught.value.sqlstate == "LW001"
+        assert await ids_in(store) == [first]
+
+
+async def test_a_job_submitted_by_sql_runs_in_a_python_worker(server: PostgresServer) -> None:
+    """The two sides must agree on the shape of a payload, and on what the ids look like."""
+    app, _, greeted = greeter(server)
+    async with app:
+        schema = (await store_of(app)).address.schema
+        id_ = await value(server, f"""SELECT {schema}.submit_job('greet', '{{"name": "ada"}}')""")
+        await app.run_worker(until_empty=True)
+        job = await app.find(id_)
+        assert job is not None
+        assert (job.state, job.result, greeted) == (State.DONE, '"hello ada"', ["ada"])
+
+
+def greeter(server: PostgresServer) -> tuple[App, Any, list[str]]:
+    app, greeted = App(address(server, new_name())), list[str]()
+
+    @app.job
+    async def greet(name: str, times: int = 1) -> str:
+        greeted.append(name)
+        return f"hello {name}"
+
+    return app, greet, greeted
+
+
+async def store_of(app: App) -> PostgresStore:
+    store = await app.store()
+    assert isinstance(store, PostgresStore)
+    return store
+
+
+async def test_ids_are_made_as_python_makes_them(server: PostgresServer) -> None:
+    """26 characters of the same alphabet, in the order of time: both kinds are listed together."""
+    async with opened(server) as store:
+        async with connected(server, server_settings={"search_path": store.address.schema}) as connection:
+            ids: list[str] = await connection.fetchval(
+                "SELECT array_agg(new_job_id() ORDER BY n) FROM generate_series(1, 2000) AS n"
+            )
+        assert len(set(ids)) == 2_000
+        assert {len(id_) for id_ in ids} == {26}
+        assert set("".join(ids)) <= set(ALPHABET)
+        prefixes = [id_[:10] for id_ in ids]
+        assert prefixes == sorted(prefixes)
+        for place in range(10, 26):
+            assert len({id_[place] for id_ in ids}) == 32, f"character {place} is not by chance"
+
+
+async def test_many_sessions_submit_by_sql_at_once(server: PostgresServer) -> None:
+    """The first ones of a lane open it together."""
+    async with opened(server) as store:
+        sql = f"SELECT {store.address.schema}.submit_job('count', key => $1)"
+        ids = await asyncio.gather(*(value(server, sql, str(n % 10)) for n in range(30)))
+        assert len(set(ids)) == 10
+        assert await counts(store) == {"ready": 10}
+        assert len(await Worker(store).claim(20)) == 10

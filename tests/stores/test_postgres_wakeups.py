@@ -1,0 +1,212 @@
+"""Hints: soon when they reach, few when there are many, and never needed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.stores.test_postgres_scenery import SOON_SECONDS, connected, opened, seen_now, until, until_gone, value
+
+from leaseway.stores.postgres import wakeups
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.testing.contract.actors import Worker, done, id_of, new_job, retry
+from leaseway.testing.postgres import PostgresServer
+
+LONG_SECONDS = 600.0
+"""Whoever is woken before this was woken by a hint: no test lasts so long."""
+
+LISTENING = """
+SELECT pid FROM pg_stat_activity WHERE application_name = 'leaseway' AND query ILIKE 'LISTEN "leaseway.' || $1 || '"%'
+"""
+
+
+async def ears(connection: Any, store: PostgresStore, number: int = 1) -> list[int]:
+    """The processes that listen for this store, as soon as there are so many."""
+
+    async def enough() -> list[int]:
+        found = [pid for (pid,) in await seen_now(connection, LISTENING, store.address.schema)]
+        return found if len(found) >= number else []
+
+    return await until(enough)
+
+
+class Pair:
+    """One store that waits, and another one that does something."""
+
+    def __init__(self, server: PostgresServer, waiter: PostgresStore, other: PostgresStore) -> None:
+        self.server = server
+        self.waiter = waiter
+        self.other = other
+
+    async def waiting(self) -> "asyncio.Future[bool]":
+        """A wait that has begun to listen."""
+        waiting = asyncio.ensure_future(self.waiter.wait(LONG_SECONDS))
+        async with connected(self.server) as connection:
+            await ears(connection, self.waiter)
+        return waiting
+
+    async def is_woken(self, waiting: "asyncio.Future[bool]") -> bool:
+        async with asyncio.timeout(SOON_SECONDS):
+            return await waiting
+
+
+@pytest.fixture
+async def pair(server: PostgresServer) -> AsyncIterator[Pair]:
+    async with opened(server) as waiter, opened(server, waiter.address.schema) as other:
+        yield Pair(server, waiter, other)
+
+
+# -- lost -------------------------------------------------------------------------------------------------------------
+
+
+async def test_after_the_listening_connection_was_ended_hints_come_back(
+    server: PostgresServer, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server restarts, a firewall forgets: the next one who waits listens again."""
+    monkeypatch.setattr(wakeups, "RETRY_SECONDS", 0.0)
+    waiting = await pair.waiting()
+    async with connected(server) as connection:
+        (pid,) = await ears(connection, pair.waiter)
+        await connection.execute("SELECT pg_terminate_backend($1)", pid)
+        await until_gone(connection, pid)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        again = asyncio.ensure_future(pair.waiter.wait(LONG_SECONDS))
+        (other_pid,) = await ears(connection, pair.waiter)
+        assert other_pid != pid
+        await pair.other.submit([new_job(1)])
+        assert await pair.is_woken(again)
+
+
+async def test_whoever_cannot_listen_waits_to_the_end_and_asks_the_server_seldom(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hints are a help: without them a worker polls, and it does not try to connect at every turn."""
+    async with opened(server) as store:
+        tries = 0
+
+        async def refuse() -> Any:
+            nonlocal tries
+            tries += 1
+            raise OSError("no")
+
+        monkeypatch.setattr(store.connections, "connect", refuse)
+        for _ in range(5):
+            assert not await store.wait(0.001)
+        assert tries == 1
+
+
+async def test_a_hint_that_cannot_be_sent_is_nobodys_problem(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is stored; a poll will find it."""
+    async with opened(server) as store:
+        await value(server, f"DROP FUNCTION {store.address.schema}.ring()")
+        await store.submit([new_job(1)])
+        await store.submit([new_job(2)])
+        assert len(await Worker(store).claim(9)) == 2
+
+
+# -- heard ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_submission_wakes_who_waits_in_another_process(pair: Pair) -> None:
+    """Pickup in milliseconds instead of a poll's second."""
+    for number in range(3):
+        waiting = await pair.waiting()
+        assert not waiting.done()
+        await pair.other.submit([new_job(number)])
+        assert await pair.is_woken(waiting)
+
+
+async def test_work_that_comes_back_wakes_as_well(pair: Pair) -> None:
+    """A retry, a replayed job, a child: there may be something to do."""
+    await pair.other.submit([new_job(1)])
+    worker = Worker(pair.other)
+    lease = await worker.claim_one()
+    waiting = await pair.waiting()
+    await worker.settle(retry(lease))
+    assert await pair.is_woken(waiting)
+    lease = await worker.claim_one()
+    waiting = await pair.waiting()
+    await worker.settle(done(lease, children=(new_job(2),)))
+    assert await pair.is_woken(waiting)
+
+
+async def test_one_connection_listens_for_all_who_wait_in_a_loop(server: PostgresServer, pair: Pair) -> None:
+    """A hundred handlers that wait for their children are not a hundred connections."""
+    first = await pair.waiting()
+    all_of_them = [first, *(asyncio.ensure_future(pair.waiter.wait(LONG_SECONDS)) for _ in range(20))]
+    async with connected(server) as connection:
+        assert len(await ears(connection, pair.waiter)) == 1
+    await pair.other.submit([new_job(1)])
+    assert all([await pair.is_woken(waiting) for waiting in all_of_them])
+
+
+async def test_stores_of_other_schemas_are_not_woken(server: PostgresServer, pair: Pair) -> None:
+    """Two products in one database must not keep each other awake."""
+    waiting = await pair.waiting()
+    async with opened(server) as stranger:
+        await stranger.submit([new_job(1)])
+        await value(server, f"SELECT {stranger.address.schema}.ring()")
+    assert not waiting.done()
+    await pair.other.submit([new_job(1)])
+    assert await pair.is_woken(waiting)
+
+
+async def test_a_wait_without_news_ends_in_time(pair: Pair) -> None:
+    assert not await pair.waiter.wait(0.01)
+    assert not await pair.waiter.wait(0)
+
+
+# -- few --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_burst_of_submissions_sends_few_notifications(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A NOTIFY in each of a thousand transactions made submitting slower by 72 % when it was measured."""
+    monkeypatch.setattr(wakeups, "COALESCE_SECONDS", 0.2)
+    heard = 0
+
+    def hear(*_: object) -> None:
+        nonlocal heard
+        heard += 1
+
+    async with opened(server) as store, connected(server) as connection:
+        await connection.add_listener(f"leaseway.{store.address.schema}", hear)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for batch in range(10):
+            await asyncio.gather(*(store.submit([new_job(100 * batch + n)]) for n in range(30)))
+        took = loop.time() - began
+        async with asyncio.timeout(SOON_SECONDS):
+            while heard == 0:
+                await connection.fetchval("SELECT 1")
+        await asyncio.sleep(0)
+        assert 1 <= heard <= 2 + took / 0.2
+
+
+async def test_the_last_of_a_burst_is_told_as_well(server: PostgresServer, pair: Pair) -> None:
+    """What is submitted while the last hint is on its way needs another one."""
+    for number in range(10):
+        await pair.other.submit([new_job(number)])
+    waiting = await pair.waiting()
+    await pair.other.submit([new_job(99)])
+    assert await pair.is_woken(waiting)
+
+
+async def test_claims_and_plain_results_ring_no_bell(server: PostgresServer) -> None:
+    """They make no work. Ringing for them would wake every worker for every job that any of them finishes."""
+    heard: list[object] = []
+    async with opened(server) as store, connected(server) as connection:
+        await store.submit([new_job(number) for number in range(5)])
+        await store._ringer.close()
+        await connection.add_listener(f"leaseway.{store.address.schema}", lambda *_: heard.append(1))
+        worker = Worker(store)
+        leases = await worker.claim(5)
+        await worker.exchange(*map(done, leases), wants=worker.wants(5))
+        await store.prune(0, 10)
+        await connection.fetchval("SELECT 1")
+        assert heard == []
+        assert await store.job(id_of(1)) is None

@@ -1,0 +1,331 @@
+"""Submitting inside the caller's own transaction: the job exists if and only if the caller commits."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from tests.stores.test_postgres_scenery import SOON_SECONDS, address, connected, error_of, new_name, recounted, value
+
+from leaseway import App
+from leaseway.domain.errors import KeyConflict, UsageError
+from leaseway.domain.job import State
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.testing.postgres import PostgresServer
+
+USER_TABLE = "CREATE TABLE IF NOT EXISTS {0}_orders (id integer)"
+
+
+class Shop:
+    """An app, and a table of its user's beside it."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self.schema = new_name()
+        self.dsn = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
+        self.app = App(address(server, self.schema))
+        self.ran: list[int] = []
+        self.insert = f"INSERT INTO {self.schema}_orders VALUES (1)"
+
+        @self.app.job
+        async def ship(order: int) -> int:
+            self.ran.append(order)
+            return order
+
+        self.ship = ship
+
+    async def open(self) -> None:
+        await self.store()
+        await value(self.server, USER_TABLE.format(self.schema))
+
+    async def store(self) -> PostgresStore:
+        store = await self.app.store()
+        assert isinstance(store, PostgresStore)
+        return store
+
+    async def orders(self) -> int:
+        return int(await value(self.server, f"SELECT count(*) FROM {self.schema}_orders"))
+
+    async def jobs(self) -> int:
+        """How many are ready, by the counters; which must be what there is."""
+        store = await self.store()
+        lanes = await store.lanes()
+        assert lanes == await recounted(store)
+        return sum(lane.ready for lane in lanes)
+
+    async def drain(self) -> None:
+        await self.app.run_worker(until_empty=True)
+
+
+@pytest.fixture
+async def shop(server: PostgresServer) -> AsyncIterator[Shop]:
+    shop = Shop(server)
+    await shop.open()
+    yield shop
+    await shop.app.close()
+
+
+# -- asyncpg ----------------------------------------------------------------------------------------------------------
+
+
+async def test_with_asyncpg_a_rollback_leaves_nothing_and_a_commit_makes_the_job(shop: Shop) -> None:
+    """The whole point: no order without its job, and no job without its order."""
+    async with connected(shop.server) as connection:
+        for _ in range(2):
+            transaction = connection.transaction()
+            await transaction.start()
+            await connection.execute(shop.insert)
+            (submitted,) = await shop.app.submit_in(connection, shop.ship.bind(order=1, tenant="new"))
+            assert not submitted.replayed
+            await transaction.rollback()
+            assert (await shop.orders(), await shop.jobs()) == (0, 0)
+            assert await shop.app.find(submitted) is None
+        async with connection.transaction():
+            await connection.execute(shop.insert)
+            (submitted,) = await shop.app.submit_in(connection, shop.ship.bind(order=1, tenant="new"))
+            assert await shop.app.find(submitted) is None, "nobody else may see it before"
+    assert (await shop.orders(), await shop.jobs()) == (1, 1)
+    await shop.drain()
+    job = await shop.app.find(submitted)
+    assert job is not None
+    assert (job.state, shop.ran) == (State.DONE, [1])
+
+
+async def test_a_connection_from_a_pool_of_asyncpg_is_a_connection(shop: Shop) -> None:
+    """What a pool lends is a stand-in for a connection, of another class."""
+    async with asyncpg.create_pool(shop.dsn, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await shop.app.submit_in(connection, shop.ship.bind(order=1))
+        await transaction.rollback()
+        assert await shop.jobs() == 0
+        async with connection.transaction():
+            await shop.app.submit_in(connection, *(shop.ship.bind(order=n) for n in range(3)))
+    assert await shop.jobs() == 3
+
+
+async def test_a_whole_pool_is_refused(shop: Shop) -> None:
+    """It would take a connection of its own, and commit at once: outside of every transaction of the caller's."""
+    async with asyncpg.create_pool(shop.dsn, min_size=1, max_size=1) as pool:
+        error = await error_of(shop.app.submit_in(pool, shop.ship.bind(order=1)))
+    assert isinstance(error, UsageError)
+    assert "connection" in str(error)
+    assert await shop.jobs() == 0
+
+
+async def test_codecs_of_the_callers_do_not_change_what_we_send(shop: Shop) -> None:
+    """Many set their own codec for json, as the manual of asyncpg shows: a text of ours would be quoted once more."""
+    async with connected(shop.server) as connection:
+        for name in ("json", "jsonb"):
+            await connection.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        await shop.app.submit_in(connection, shop.ship.bind(order=1))
+        await shop.app.submit_in(connection, shop.ship.bind(order=2, key="k"))
+    await shop.drain()
+    assert sorted(shop.ran) == [1, 2]
+
+
+# -- psycopg ----------------------------------------------------------------------------------------------------------
+
+
+async def test_with_async_psycopg_a_rollback_leaves_nothing_and_a_commit_makes_the_jobs(shop: Shop) -> None:
+    async with await psycopg.AsyncConnection.connect(shop.dsn) as connection:
+        await connection.execute(shop.insert.encode())
+        await shop.app.submit_in(connection, shop.ship.bind(order=1))
+        await connection.rollback()
+        assert (await shop.orders(), await shop.jobs()) == (0, 0)
+        await connection.execute(shop.insert.encode())
+        answers = await shop.app.submit_in(connection, *(shop.ship.bind(order=n, key=f"{n}") for n in range(3)))
+        assert [answer.replayed for answer in answers] == [False] * 3
+        await connection.commit()
+    assert (await shop.orders(), await shop.jobs()) == (1, 3)
+    await shop.drain()
+    assert sorted(shop.ran) == [0, 1, 2]
+
+
+async def test_rows_of_another_shape_are_understood(shop: Shop) -> None:
+    """Web applications set `dict_row` for all their connections."""
+    rows: Any = dict_row
+    async with await psycopg.AsyncConnection.connect(shop.dsn, row_factory=rows) as connection:
+        bound = [shop.ship.bind(order=n, key=f"{n}") for n in range(6)]  # as many as the function's name has letters
+        first = await shop.app.submit_in(connection, *bound)
+        again = await shop.app.submit_in(connection, *bound)
+    assert [answer.id for answer in again] == [answer.id for answer in first]
+    assert [answer.replayed for answer in first + again] == [False] * 6 + [True] * 6
+    assert await shop.jobs() == 6
+
+
+def in_sync(shop: Shop, connection: "psycopg.Connection[Any]") -> None:
+    connection.execute(shop.insert.encode())
+    shop.app.submit_in_sync(connection, shop.ship.bind(order=1))
+    connection.rollback()
+    connection.execute(shop.insert.encode())
+    (first,) = shop.app.submit_in_sync(connection, shop.ship.bind(order=1, key="one"))
+    (again,) = shop.app.submit_in_sync(connection, shop.ship.bind(order=1, key="one"))
+    assert (again.id, again.replayed) == (first.id, True)
+    connection.commit()
+    shop.app.close_sync()
+
+
+@pytest.mark.parametrize("shape", ["tuples", "dicts"])
+def test_with_plain_psycopg_a_rollback_leaves_nothing_and_a_commit_makes_the_job(
+    server: PostgresServer, shape: str
+) -> None:
+    """Most web applications are not async."""
+    shop = Shop(server)
+    asyncio.run(value(server, USER_TABLE.format(shop.schema)))
+    rows: dict[str, Any] = {"row_factory": dict_row} if shape == "dicts" else {}
+    with psycopg.connect(shop.dsn, **rows) as connection:
+        in_sync(shop, connection)
+
+    async def look() -> tuple[int, int]:
+        try:
+            return await shop.orders(), await shop.jobs()
+        finally:
+            await shop.app.close()
+
+    assert asyncio.run(look()) == (1, 1)
+
+
+# -- what is no connection --------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_that_waits_is_refused_in_async_code_with_the_call_to_use(shop: Shop) -> None:
+    with psycopg.connect(shop.dsn) as connection:
+        error = await error_of(shop.app.submit_in(connection, shop.ship.bind(order=1)))
+    assert isinstance(error, UsageError)
+    assert "submit_in_sync" in str(error)
+    assert await shop.jobs() == 0
+
+
+def test_an_async_connection_is_refused_in_plain_code_with_the_call_to_use(server: PostgresServer) -> None:
+    """A coroutine that nobody awaits would submit nothing, and say nothing."""
+    shop = Shop(server)
+    with asyncio.Runner() as runner:
+        for connect in (asyncpg.connect(shop.dsn), psycopg.AsyncConnection.connect(shop.dsn)):
+
+            async def wait(connect: Any = connect) -> Any:
+                return await connect
+
+            connection = runner.run(wait())
+            with pytest.raises(UsageError, match=r"await app\.submit_in"):
+                shop.app.submit_in_sync(connection, shop.ship.bind(order=1))
+            runner.run(connection.close())
+    shop.app.close_sync()
+
+
+async def test_what_is_no_connection_at_all_is_named(shop: Shop) -> None:
+    """A session of SQLAlchemy, most often."""
+    error = await error_of(shop.app.submit_in(object(), shop.ship.bind(order=1)))
+    assert isinstance(error, UsageError)
+    assert "builtins.object is no connection of asyncpg or psycopg" in str(error)
+    assert "driver_connection" in str(error)
+
+
+async def test_another_store_says_which_one_can() -> None:
+    app = App("memory://")
+
+    @app.job
+    async def ship() -> None: ...
+
+    error = await error_of(app.submit_in(object(), ship.bind()))
+    assert isinstance(error, UsageError)
+    assert "PostgreSQL can" in str(error)
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_a_key_with_other_arguments_is_a_conflict_in_our_words(shop: Shop, driver: str) -> None:
+    """The caller's driver has no idea what LW001 means."""
+    await shop.ship.submit(order=1, key="one")
+    if driver == "asyncpg":
+        connection = await asyncpg.connect(shop.dsn)
+    else:
+        connection = await psycopg.AsyncConnection.connect(shop.dsn)
+    try:
+        error = await error_of(shop.app.submit_in(connection, shop.ship.bind(order=2, key="one")))
+    finally:
+        await connection.close()
+    assert isinstance(error, KeyConflict)
+    assert "use a new key for a new job" in str(error)
+    assert "\n" not in str(error)
+    assert await shop.jobs() == 1
+
+
+async def test_after_a_conflict_in_a_savepoint_the_callers_transaction_goes_on(shop: Shop) -> None:
+    """The order is still wanted, though its job was there before."""
+    await shop.ship.submit(order=1, key="one")
+    async with connected(shop.server) as connection, connection.transaction():
+        await connection.execute(shop.insert)
+        with pytest.raises(KeyConflict):
+            async with connection.transaction():
+                await shop.app.submit_in(connection, shop.ship.bind(order=2, key="one"))
+        await shop.app.submit_in(connection, shop.ship.bind(order=3))
+    assert (await shop.orders(), await shop.jobs()) == (1, 2)
+
+
+async def test_a_key_that_was_rolled_back_is_free(shop: Shop) -> None:
+    async with connected(shop.server) as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await shop.app.submit_in(connection, shop.ship.bind(order=1, key="one"))
+        await transaction.rollback()
+    assert not (await shop.ship.submit(order=2, key="one")).replayed
+
+
+async def test_whoever_submits_the_same_key_waits_for_the_end_of_the_other_transaction(shop: Shop) -> None:
+    """Only then it is known which of them is the first."""
+    async with connected(shop.server) as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        (first,) = await shop.app.submit_in(connection, shop.ship.bind(order=1, key="one"))
+        second = asyncio.ensure_future(shop.ship.submit(order=1, key="one"))
+        await transaction.commit()
+        async with asyncio.timeout(SOON_SECONDS):
+            answer = await second
+    assert (answer.id, answer.replayed) == (first.id, True)
+
+
+# -- other people's work ----------------------------------------------------------------------------------------------
+
+
+async def test_a_long_transaction_with_a_submission_keeps_nobody_from_the_same_lane(shop: Shop) -> None:
+    """Somebody submits, and then computes for an hour before he commits: counters must not be a lock."""
+    await shop.ship.submit(order=1)
+    async with connected(shop.server) as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await shop.app.submit_in(connection, shop.ship.bind(order=2))
+        async with asyncio.timeout(SOON_SECONDS):
+            await shop.ship.submit(order=3)
+            await shop.ship.submit_many({"order": order} for order in range(4, 1_300))
+            await shop.drain()
+        assert len(shop.ran) == 1_298
+        assert 2 not in shop.ran
+        await transaction.commit()
+    await shop.drain()
+    assert len(shop.ran) == 1_299
+    assert await shop.jobs() == 0
+
+
+async def test_a_submission_of_nothing_is_nothing(shop: Shop) -> None:
+    async with connected(shop.server) as connection:
+        assert await shop.app.submit_in(connection) == []
+    assert await shop.jobs() == 0
+
+
+async def test_errors_of_the_callers_own_stay_his_own(shop: Shop) -> None:
+    """His transaction had failed before: he knows what to do about that, in the words of his driver."""
+    async with connected(shop.server) as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        with pytest.raises(asyncpg.UndefinedTableError):
+            await connection.execute("SELECT * FROM nothing_of_the_kind")
+        with pytest.raises(asyncpg.InFailedSQLTransactionError):
+            await shop.app.submit_in(connection, shop.ship.bind(order=1))
+        await transaction.rollback()
