@@ -124,6 +124,19 @@ async def test_a_stricter_isolation_by_default_does_not_make_it_twice(server: Po
             await store.close()
 
 
+@pytest.mark.parametrize("pooler", ["session", "transaction"])
+async def test_a_stricter_isolation_by_default_is_not_ours(server: PostgresServer, pooler: str) -> None:
+    """A statement that waited must see what it waited for: with an old snapshot a repeated job would be stored twice."""
+    role = await new_role(
+        server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_isolation = 'repeatable read'"
+    )
+    async with opened(server, user=role, pooler=pooler) as store:
+        ((level,),) = await store.connections.call("SHOW transaction_isolation")
+        assert level == "read committed"
+        async with store.connections.transaction() as connection:
+            assert await connection.fetchval("SHOW transaction_isolation") == "read committed"
+
+
 # -- names ------------------------------------------------------------------------------------------------------------
 
 

@@ -128,6 +128,19 @@ async def test_codecs_of_the_callers_do_not_change_what_we_send(shop: Shop) -> N
     assert sorted(shop.ran) == [1, 2]
 
 
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read", "serializable"])
+async def test_every_isolation_of_the_callers_will_do(shop: Shop, isolation: str) -> None:
+    """Whoever keeps accounts is strict; the job is a part of his books."""
+    await shop.ship.submit(order=0)
+    async with connected(shop.server) as connection, connection.transaction(isolation=isolation):
+        await connection.execute(shop.insert)
+        await shop.app.submit_in(connection, shop.ship.bind(order=1, key="one"))
+        await shop.ship.submit(order=2)
+        (again,) = await shop.app.submit_in(connection, shop.ship.bind(order=1, key="one"))
+        assert again.replayed
+    assert (await shop.orders(), await shop.jobs()) == (1, 3)
+
+
 # -- psycopg ----------------------------------------------------------------------------------------------------------
 
 

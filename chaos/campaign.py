@@ -1,0 +1,170 @@
+"""One round: a server, proxies, processes; faults for a while; then heal, drain, read and judge."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import msgspec
+import psycopg
+from msgspec import Struct
+
+from chaos import sabotage
+from chaos.evidence import gathered
+from chaos.fleet import Fleet, places
+from chaos.history import Drained, Journal, now, read
+from chaos.nemesis import play
+from chaos.plan import Planned
+from chaos.proxy import Proxy
+from chaos.stage import GROUPS, ROLE, Scale, Stage, admin_url, role_url
+from chaos.stored import Stored, read_all
+from chaos.verdict import Verdict, judged
+from chaos.worker import Orders
+from leaseway import App, TransientError
+from leaseway.testing.postgres import PostgresServer, postgres_server
+
+CONNECTIONS = "100"
+WARM_SECONDS_MAX = 30.0
+DRAIN_SECONDS_MAX = 90.0
+STATUS_SECONDS = 5.0
+STORED = "stored.json"
+
+
+class Round(Struct, frozen=True, kw_only=True):
+    """All that is decided before it starts."""
+
+    seed: str
+    plan: Iterable[Planned]
+    scale: Scale
+    folder: Path
+    seconds: float = math.inf
+    """The last fault begins before this time is over, if the plan is not over before."""
+    workers: int = 4
+    sabotage: str = ""
+
+
+class Silent:
+    """The supervisor's own app has nothing to say."""
+
+    def emit(self, name: str, /, **facts: object) -> None: ...
+
+
+class Campaign:
+    def __init__(self, round_: Round, say: Callable[[str], None]) -> None:
+        self._round = round_
+        self._journal = Journal(round_.folder, "supervisor")
+        self._began = now()
+        self._print = say
+
+    def _say(self, text: str) -> None:
+        self._print(f"{now() - self._began:7.1f} s  {text}")
+
+    async def run(self) -> Verdict:
+        with server_with_role() as server:
+            app = App(role_url(server), events=Silent())
+            await app.store()  # which brings the schema; from now on nobody has to
+            await sabotage.apply_sql(self._round.sabotage, admin_url(server))
+            async with self._stage(server) as stage:
+                await self._work_under_faults(stage, app)
+                stored = await self._end(stage, app)
+            await app.close()
+        keep(self._round.folder, stored)
+        self._say("judging")
+        return judge(self._round.folder)
+
+    @asynccontextmanager
+    async def _stage(self, server: PostgresServer) -> AsyncIterator[Stage]:
+        round_ = self._round
+        orders = Orders(name="", url="", folder=str(round_.folder), lease_seconds=round_.scale.lease, seed=round_.seed)
+        async with Proxy(server.port) as east, Proxy(server.port) as west:
+            proxies = dict(zip(GROUPS, (east, west), strict=True))
+            ports = {group: proxy.port for group, proxy in proxies.items()}
+            fleet = Fleet(self._journal, orders, ports, round_.sabotage)
+            try:
+                yield Stage(server, proxies, fleet, round_.scale)
+            finally:
+                fleet.end()
+
+    # -- the time of faults -----------------------------------------------------------------------------------------
+
+    async def _work_under_faults(self, stage: Stage, app: App) -> None:
+        round_ = self._round
+        for place in [*places("worker", round_.workers, GROUPS), *places("submitter", len(GROUPS), GROUPS)]:
+            stage.fleet.start(place)
+        await self._await_work(app)
+        self._say(f"{round_.workers} workers and {len(GROUPS)} submitters are at work")
+        async with asyncio.TaskGroup() as group:
+            watching = [group.create_task(self._watch(stage)), group.create_task(self._tell(app))]
+            await play(round_.plan, stage, self._journal, self._say, round_.seconds)
+            for proxy in stage.proxies.values():
+                proxy.heal()
+            await asyncio.sleep(round_.scale.calm)
+            for task in watching:
+                task.cancel()
+
+    async def _await_work(self, app: App) -> None:
+        async with asyncio.timeout(WARM_SECONDS_MAX):
+            while not any(lane.done for lane in await (await app.store()).lanes()):  # noqa: ASYNC110 - others do the work
+                await asyncio.sleep(0.1)
+
+    async def _watch(self, stage: Stage) -> None:
+        """A process that ends without our doing is a violation, but the round goes on: there is more to see."""
+        while True:  # until it is cancelled
+            for name in stage.fleet.look():
+                self._say(f"{name} ENDED BY ITSELF:\n{stage.fleet.said(name)[-2000:]}")
+            await asyncio.sleep(0.2)
+
+    async def _tell(self, app: App) -> None:
+        finished_before = 0
+        while True:  # until it is cancelled
+            await asyncio.sleep(STATUS_SECONDS)
+            try:
+                lanes = await (await app.store()).lanes()
+            except TransientError as error:
+                self._say(f"· the server does not answer us: {error}")
+                continue
+            finished = sum(lane.done + lane.failed + lane.cancelled for lane in lanes)
+            ready, leased = sum(lane.ready for lane in lanes), sum(lane.leased for lane in lanes)
+            rate = (finished - finished_before) / STATUS_SECONDS
+            finished_before = finished
+            self._say(f"· {finished:,} finished ({rate:.0f}/s), {ready:,} ready, {leased:,} leased")
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    async def _end(self, stage: Stage, app: App) -> Stored:
+        self._say("all is healed; the submitters leave, the workers drain")
+        await asyncio.to_thread(stage.fleet.leave, "submitter")
+        left = await self._drained(app)
+        self._journal.write(Drained(left=left))
+        await asyncio.to_thread(stage.fleet.leave, "worker")
+        return await read_all(app)
+
+    async def _drained(self, app: App) -> int:
+        """How many jobs are left when nothing is, or when there was time enough for everything."""
+        until = now() + DRAIN_SECONDS_MAX
+        while True:  # ends with the work, or with our patience
+            left = sum(lane.unfinished for lane in await (await app.store()).lanes())
+            if not left or now() > until:
+                return left
+            await asyncio.sleep(0.1)
+
+
+def keep(folder: Path, stored: Stored) -> None:
+    """Beside the histories, so that they can be judged again when the judge has learned something."""
+    (folder / STORED).write_bytes(msgspec.json.encode(stored))
+
+
+def judge(folder: Path) -> Verdict:
+    stored = msgspec.json.decode((folder / STORED).read_bytes(), type=Stored)
+    return judged(gathered(read(folder), stored))
+
+
+@contextmanager
+def server_with_role() -> Iterator[PostgresServer]:
+    """A durable server; workers and submitters are nobody special there."""
+    with postgres_server(durable=True, max_connections=CONNECTIONS) as server:
+        with psycopg.connect(admin_url(server, "postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE {ROLE} LOGIN")
+            connection.execute(f"CREATE DATABASE {ROLE} OWNER {ROLE}")
+        yield server

@@ -1,0 +1,154 @@
+"""Faults of the network, done by the proxies of one group or of both."""
+
+import asyncio
+import random
+from typing import ClassVar, Self
+
+from chaos.faults.fault import Fault, between, some_groups
+from chaos.stage import Scale, Stage
+
+TRAP_SECONDS_MAX = 3.0
+"""How long a trap waits for its statement: some verbs are rare."""
+VERBS = ("exchange(", "submit(", "renew(", "checkpoint(")
+
+
+class OfNetwork(Fault, frozen=True):
+    groups: tuple[str, ...]
+    seconds: float
+
+    def hits(self, stage: Stage) -> list[str]:
+        return stage.fleet.names(self.groups)
+
+    def where(self) -> str:
+        return " and ".join(self.groups)
+
+
+class Blackhole(OfNetwork, frozen=True):
+    """Nothing goes through. In the end everything arrives late, or the connections turn out to be dead."""
+
+    ends_in_reset: bool
+    name: ClassVar[str] = "blackhole"
+
+    @classmethod
+    def drawn(cls, chance: random.Random, scale: Scale) -> Self:
+        return cls(some_groups(chance), between(chance, 0.1, scale.blackhole), chance.random() < 0.5)
+
+    def what(self) -> str:
+        end = "and connections turn out to be dead" if self.ends_in_reset else "and everything arrives late"
+        return f"{self.where()}: nothing goes through for {self.seconds} s, {end}"
+
+    async def strike(self, stage: Stage) -> str:
+        proxies = stage.proxies_of(self.groups)
+        for proxy in proxies:
+            proxy.hold()
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            for proxy in proxies:
+                if self.ends_in_reset:
+                    proxy.reset()
+                proxy.release()
+        return ""
+
+
+class Reset(OfNetwork, frozen=True):
+    name: ClassVar[str] = "reset"
+
+    @classmethod
+    def drawn(cls, chance: random.Random, scale: Scale) -> Self:
+        return cls(some_groups(chance), 0.0)
+
+    def what(self) -> str:
+        return f"{self.where()}: every connection is reset"
+
+    async def strike(self, stage: Stage) -> str:
+        return f"{sum(proxy.reset() for proxy in stage.proxies_of(self.groups))} connections"
+
+
+class Forget(OfNetwork, frozen=True):
+    name: ClassVar[str] = "forget"
+
+    @classmethod
+    def drawn(cls, chance: random.Random, scale: Scale) -> Self:
+        return cls(some_groups(chance), 0.0)
+
+    def what(self) -> str:
+        return f"{self.where()}: every connection is dead, and nobody is told"
+
+    async def strike(self, stage: Stage) -> str:
+        return f"{sum(proxy.forget() for proxy in stage.proxies_of(self.groups))} connections"
+
+
+class Delay(OfNetwork, frozen=True):
+    each: float
+    name: ClassVar[str] = "delay"
+
+    @classmethod
+    def drawn(cls, chance: random.Random, scale: Scale) -> Self:
+        return cls(some_groups(chance), between(chance, 0.5, scale.squeeze), between(chance, 0.005, 0.3))
+
+    def what(self) -> str:
+        return f"{self.where()}: {self.each * 1000:.0f} ms for each way, for {self.seconds} s"
+
+    async def strike(self, stage: Stage) -> str:
+        proxies = stage.proxies_of(self.groups)
+        for proxy in proxies:
+            proxy.delay(self.each)
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            for proxy in proxies:
+                proxy.delay(0)
+        return ""
+
+
+class Swallow(OfNetwork, frozen=True):
+    """At a moment of its own, whatever is on its way then."""
+
+    times: int
+    name: ClassVar[str] = "swallow"
+
+    @classmethod
+    def drawn(cls, chance: random.Random, scale: Scale) -> Self:
+        return cls(some_groups(chance), between(chance, 0.005, 0.2), chance.randint(1, 5))
+
+    def what(self) -> str:
+        return f"{self.where()}: answers vanish for {self.seconds * 1000:.0f} ms, then resets; {self.times} times"
+
+    async def strike(self, stage: Stage) -> str:
+        proxies = stage.proxies_of(self.groups)
+        before = sum(proxy.answers_lost for proxy in proxies)
+        for _ in range(self.times):
+            for proxy in proxies:
+                proxy.swallow(self.seconds)
+            await asyncio.sleep(self.seconds + 0.2)
+        return f"{sum(proxy.answers_lost for proxy in proxies) - before} connections lost an answer"
+
+
+class Trap(OfNetwork, frozen=True):
+    """The next call of a certain verb is executed, and its answer vanishes; several times in a row."""
+
+    verb: str
+    times: int
+    name: ClassVar[str] = "trap"
+
+    @classmethod
+    def drawn(cls, chance: random.Random, scale: Scale) -> Self:
+        return cls(some_groups(chance), between(chance, 0.001, 0.1), chance.choice(VERBS), chance.randint(1, 5))
+
+    def what(self) -> str:
+        return f"{self.where()}: {self.verb}…) is executed and its answer vanishes, {self.times} times"
+
+    async def strike(self, stage: Stage) -> str:
+        sprung = 0
+        for _ in range(self.times):
+            traps = [proxy.trap(self.verb, self.seconds) for proxy in stage.proxies_of(self.groups)]
+            waited = 0.0
+            while not all(trap.is_sprung for trap in traps) and waited < TRAP_SECONDS_MAX / self.times:
+                await asyncio.sleep(0.02)
+                waited += 0.02
+            sprung += sum(trap.is_sprung for trap in traps)
+        for proxy in stage.proxies_of(self.groups):
+            proxy.disarm()
+        await asyncio.sleep(self.seconds)
+        return f"{sprung} answers lost"

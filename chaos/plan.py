@@ -1,0 +1,33 @@
+"""From a seed to a schedule: which fault comes when, and how hard."""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from chaos.faults.fault import Fault
+from chaos.faults.network import Blackhole, Delay, Forget, Reset, Swallow, Trap
+from chaos.faults.process import Freeze, Kill
+from chaos.faults.server import Cancel, Crash, Lock, Refuse, Restart, Terminate, Timeouts
+from chaos.stage import Scale
+
+KINDS: tuple[type[Fault], ...] = (
+    *(Kill, Freeze),
+    *(Crash, Restart, Terminate, Cancel, Timeouts, Lock, Refuse),
+    *(Blackhole, Reset, Forget, Delay, Swallow, Trap),
+)
+FAULTS: dict[str, type[Fault]] = {kind.name: kind for kind in KINDS}
+
+
+class Planned(NamedTuple):
+    pause_seconds: float
+    fault: Fault
+
+
+def schedule(seed: str, scale: Scale, names: Sequence[str] = ()) -> Iterator[Planned]:
+    """Endless. Like a deck of cards that is shuffled anew when it is used up, so that no fault is forgotten."""
+    chance = random.Random(f"{seed}:nemesis")
+    deck = [FAULTS[name] for name in (names or FAULTS)]
+    while True:
+        chance.shuffle(deck)
+        for kind in deck:
+            yield Planned(round(chance.uniform(*scale.pause), 2), kind.drawn(chance, scale))

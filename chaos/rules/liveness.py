@@ -1,0 +1,170 @@
+"""After a fault the work goes on by itself, soon, in the processes that were there before."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from chaos.evidence import Evidence, Struck
+from chaos.rules import FINAL, Rule
+
+BACK_SECONDS_MAX = 5.0
+CALL_SECONDS_MAX = 20.0
+"""How long the store waits for an answer before it gives a connection up."""
+ALLOWED_SECONDS = {"forget": CALL_SECONDS_MAX + BACK_SECONDS_MAX}
+"""Where the five seconds cannot hold: who waits on a dead connection that nobody told him of can only lose patience."""
+WORTH_SECONDS = 0.5
+"""The work as a whole is back when so many settlements have come as normally come in this time."""
+CALM_SECONDS_MIN = 3.0
+"""Less time than this without faults does not tell what is normal."""
+DRAINED, KILLED = 0, -9
+
+
+class Recovery(NamedTuple):
+    fault: Struck
+    """The first one from which it had not come back: a second one that hits what lies on the ground is not to blame."""
+    what: str
+    seconds: float
+    """Infinite: it did not come back, though there was time enough."""
+
+    @property
+    def is_late(self) -> bool:
+        return self.seconds > allowed(self.fault)
+
+
+def allowed(fault: Struck) -> float:
+    return ALLOWED_SECONDS.get(fault.fault, BACK_SECONDS_MAX)
+
+
+def recoveries(evidence: Evidence) -> list[Recovery]:
+    """How long everything took to come back after each fault, as far as the next fault left time to see it."""
+    return [*of_the_whole(evidence), *of_each(evidence, "worker"), *of_each(evidence, "submitter")]
+
+
+def of_the_whole(evidence: Evidence) -> Iterator[Recovery]:
+    times = settled_at(evidence)
+    worth = max(int(usual_rate(evidence, times) * WORTH_SECONDS), 1)
+    yield from recovered(ended(evidence), "the work", times, worth, submitters_left_at(evidence))
+
+
+def of_each(evidence: Evidence, role: str) -> Iterator[Recovery]:
+    """A process that lived through a fault that hit it must do again what it did before."""
+    for process in evidence.processes.values():
+        if process.role != role:
+            continue
+        times = settled_at(evidence, process.name) if role == "worker" else acknowledged_at(evidence, process.name)
+        hits = [fault for fault in ended(evidence) if process.name in fault.hits and process.ended > fault.ended]
+        yield from recovered(hits, process.name, times, 1, min(process.ended, submitters_left_at(evidence)))
+
+
+def recovered(faults: list[Struck], what: str, times: list[float], worth: int, end: float) -> Iterator[Recovery]:
+    """After each of these faults, as far as there was time until the next one, or until the end."""
+    first_of_all: Struck | None = None
+    ends = [*(fault.began for fault in faults[1:]), end]
+    for fault, until in zip(faults, ends, strict=False):
+        to_blame = first_of_all or fault
+        first = bisect_left(times, fault.ended)
+        back = times[first + worth - 1] if first + worth <= len(times) else math.inf
+        if back <= until:
+            yield Recovery(to_blame, what, back - fault.ended)
+            first_of_all = None
+        else:
+            first_of_all = to_blame
+            if until - fault.ended > allowed(to_blame):
+                yield Recovery(to_blame, what, math.inf)
+
+
+def ended(evidence: Evidence) -> list[Struck]:
+    """In the order of time: a fault begins when the one before it has ended."""
+    return [fault for _, fault in sorted(evidence.faults.items()) if fault.ended < math.inf]
+
+
+def settled_at(evidence: Evidence, process: str | None = None) -> list[float]:
+    """When jobs were finished. To give jobs back is no sign of health: the keeper does so for a worker that hangs."""
+    return sorted(
+        each.answered
+        for settlements in evidence.settlements.values()
+        for each in settlements
+        if each.said.is_accepted and each.said.state in FINAL and process in (None, each.process)
+    )
+
+
+def acknowledged_at(evidence: Evidence, process: str) -> list[float]:
+    return sorted(
+        call.acknowledged.at for call in evidence.calls.values() if call.acknowledged is not None and call.by == process
+    )
+
+
+def submitters_left_at(evidence: Evidence) -> float:
+    """Nobody can be blamed for standing still when there is nothing left to do."""
+    ends = [each.ended for each in evidence.processes.values() if each.role == "submitter" and each.code == DRAINED]
+    return min(ends, default=math.inf)
+
+
+def usual_rate(evidence: Evidence, times: list[float]) -> float:
+    """Settlements in a second without faults; of all seconds, if those are too few."""
+    faults = sorted(evidence.faults.values(), key=lambda fault: fault.began)
+    spans = [(before.ended + 1, after.began) for before, after in pairwise(faults) if after.began > before.ended + 1]
+    calm = sum(end - start for start, end in spans)
+    if calm >= CALM_SECONDS_MIN:
+        return sum(bisect_left(times, end) - bisect_left(times, start) for start, end in spans) / calm
+    return len(times) / max(times[-1] - times[0], 1.0) if times else 0.0
+
+
+# -- rules ----------------------------------------------------------------------------------------------------------
+
+
+def everything_comes_back(evidence: Evidence) -> Iterator[str]:
+    """I28: within five seconds, without a restart of any worker."""
+    for recovery in recoveries(evidence):
+        fault, what, seconds = recovery
+        if recovery.is_late:
+            took = "not" if math.isinf(seconds) else f"only after {seconds:.1f} s"
+            yield f"I28 after fault {fault.number} ({fault.fault}: {fault.what}) {what} came back {took}"
+
+
+def nobody_leaves(evidence: Evidence) -> Iterator[str]:
+    """A process ends when we kill it, or when we ask it to, and then in order."""
+    for process in evidence.processes.values():
+        if process.code is None:
+            continue
+        if not process.is_wanted:
+            yield f"I28 {process.name} ended by itself, with code {process.code}"
+        elif process.code not in (DRAINED, KILLED):
+            yield f"I25 {process.name} was asked to leave and ended with code {process.code}"
+
+
+def what_the_dead_held_runs_again(evidence: Evidence) -> Iterator[str]:
+    """I12: within a lease and five seconds, unless the next fault hits everybody meanwhile."""
+    for fault, job, waited, lease_seconds in orphans(evidence):
+        if waited > lease_seconds + BACK_SECONDS_MAX:
+            yield f"I12 job {job}, held by {fault.hits[0]} when it was killed, did not run again for {waited:.1f} s"
+
+
+def orphans(evidence: Evidence) -> Iterator[tuple[Struck, str, float, float]]:
+    """The jobs in the hands of those who were killed, and how long they waited for the next one to run them."""
+    for fault in ended(evidence):
+        if fault.fault != "kill":
+            continue
+        dead = evidence.processes[fault.hits[0]]
+        for job, runs in evidence.runs.items():
+            held = next((run for run in runs if run.process == dead.name and math.isinf(run.ended)), None)
+            grant = None if held is None else evidence.grant_behind(held)
+            if held is None or grant is None or job in evidence.cancellings:
+                continue
+            again = min((run.started for run in runs if run.fence > held.fence), default=math.inf)
+            until = min(again, dead.ended + grant.lease_seconds + BACK_SECONDS_MAX)
+            if not hits_everybody(evidence, dead.ended, until):
+                yield fault, job, again - dead.ended, grant.lease_seconds
+
+
+def hits_everybody(evidence: Evidence, start: float, end: float) -> bool:
+    workers = {each.name for each in evidence.processes.values() if each.role == "worker" and each.ended > end}
+    return any(
+        fault.began <= end and start <= fault.ended + BACK_SECONDS_MAX and workers - set(fault.hits) <= set()
+        for fault in evidence.faults.values()
+    )
+
+
+RULES: list[Rule] = [everything_comes_back, nobody_leaves, what_the_dead_held_runs_again]

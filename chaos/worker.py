@@ -1,0 +1,69 @@
+"""A worker of the campaign: `python -m chaos.worker ORDERS`. It is leaseway's own, with a store that writes down."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+
+import leaseway.app
+from chaos import sabotage
+from chaos.history import Heard, Journal
+from chaos.jobs import Jobs
+from chaos.recording import RecordingStore
+from leaseway import TransientError
+from leaseway.ports.store import Store
+from leaseway.wiring import store_at
+
+
+class Orders(Struct, frozen=True, kw_only=True):
+    name: str
+    url: str
+    folder: str
+    lease_seconds: float
+    seed: str = ""
+    concurrency: int = 8
+    backlog: int = 200
+
+
+class HistoryEvents:
+    """What the worker says about itself goes into the journal; once it has started, it may never fail to open."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.has_started = False
+
+    def emit(self, name: str, /, **facts: object) -> None:
+        self.has_started |= name == "worker_started"
+        # Failures as such are planned: the handler's own record says how it ended.
+        if name != "attempt_failed":
+            self._journal.write(Heard(name=name, facts={key: str(fact) for key, fact in facts.items()}))
+
+
+def main(orders: Orders) -> None:
+    journal = Journal(Path(orders.folder), orders.name)
+    events = HistoryEvents(journal)
+
+    def recording_store_at(url: str) -> Store:
+        return cast(Store, RecordingStore(store_at(url), journal))
+
+    leaseway.app.store_at = recording_store_at  # type: ignore[attr-defined]
+    jobs = Jobs(orders.url, orders.lease_seconds, journal, orders.name, events)
+    sabotage.apply(os.environ.get(sabotage.SABOTAGE))
+    while True:  # until it has worked; who starts a worker while its store is away starts it again
+        try:
+            jobs.app.work(concurrency=orders.concurrency, grace=2 * orders.lease_seconds)
+        except TransientError as error:
+            if events.has_started:
+                raise
+            journal.write(Heard(name="not_opened", facts={"error": str(error)}))
+            time.sleep(0.2)
+        else:
+            return
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Orders))

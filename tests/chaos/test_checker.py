@@ -1,0 +1,84 @@
+"""A checker that overlooks something proves nothing. Each tale breaks one promise, and its rule must say so."""
+
+from pathlib import Path
+
+import pytest
+from chaos import history
+from chaos.verdict import RULES, page
+from tests.chaos.story import EAST, Story
+from tests.chaos.tales import BROKEN, SOUND, Tale
+
+
+@pytest.mark.parametrize(("rule", "tale"), BROKEN, ids=[tale.__name__ for _, tale in BROKEN])
+def test_a_broken_promise_is_noticed(rule: str, tale: Tale) -> None:
+    story = Story()
+    tale(story)
+    verdict = story.verdict()
+    assert rule in verdict.violations
+    assert not verdict.is_good
+
+
+@pytest.mark.parametrize("tale", SOUND, ids=[tale.__name__ for tale in SOUND])
+def test_what_only_looks_odd_is_not_accused(tale: Tale) -> None:
+    """A checker that cries wolf is switched off."""
+    story = Story()
+    tale(story)
+    assert story.verdict().violations == {}
+
+
+def test_every_rule_has_a_tale() -> None:
+    assert {rule for rule, _ in BROKEN} == {rule.__name__ for rule in RULES}
+
+
+def test_every_rule_is_needed_by_some_tale_alone() -> None:
+    """Otherwise nobody would notice if it were gone."""
+    alone: set[str] = set()
+    for _, tale in BROKEN:
+        story = Story()
+        tale(story)
+        if len(violations := story.verdict().violations) == 1:
+            alone.update(violations)
+    assert alone == {rule.__name__ for rule in RULES}
+
+
+def test_what_is_written_is_read_again_except_half_a_line(tmp_path: Path) -> None:
+    """A process that is killed in the middle of a line said nothing with it."""
+    journal = history.Journal(tmp_path, EAST)
+    written = [history.Started(job="a", kind="quick", fence=1, attempt=1), history.Renewed(sent=1.0, kept=[("a", "t")])]
+    for record in written:
+        journal.write(record)
+    journal.close()
+    with (tmp_path / f"{EAST}.jsonl").open("ab") as file:
+        file.write(b'{"event":"started","at":')
+    assert list(history.read(tmp_path)) == [(EAST, record) for record in written]
+
+
+def test_a_quiet_story_is_good_and_says_so() -> None:
+    story = Story()
+    story.done("a")
+    verdict = story.verdict()
+    assert verdict.is_good
+    assert "nothing lost" in "\n".join(page(verdict))
+
+
+def test_a_bad_verdict_names_rule_and_job() -> None:
+    story = Story()
+    story.submitted("a")
+    text = "\n".join(page(story.verdict()))
+    assert "VIOLATED acknowledged_is_stored: 1" in text
+    assert "job a (a) was acknowledged and is lost" in text
+
+
+def test_the_slowest_return_after_each_fault_is_told() -> None:
+    story = Story()
+    story.fault("reset", [EAST], 2.0, 2.1)
+    story.fault("reset", [EAST], 4.0, 4.1)
+    story.done("a", 2.4, EAST)
+    story.done("b", 5.0, EAST)
+    assert story.verdict().recovered["reset"] == pytest.approx(5.15 - 4.1)
+
+
+def test_what_was_not_reached_is_a_zero() -> None:
+    reached = Story().verdict().reached
+    assert reached["exchanges repeated"] == 0
+    assert set(reached.values()) == {0}
