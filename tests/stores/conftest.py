@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("leaseway.testing")
-
-from leaseway.stores.memory.store import MemoryStore  # noqa: E402 - after the registration
-from leaseway.stores.postgres.store import PostgresStore  # noqa: E402
-from leaseway.stores.sqlite.store import SqliteStore  # noqa: E402
-from leaseway.testing.clock import FakeClock  # noqa: E402
-from leaseway.testing.postgres import PostgresServer, postgres_server  # noqa: E402
+from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.postgres import PostgresServer, postgres_server
 
 Stores = MemoryStore | SqliteStore | PostgresStore
 

@@ -126,7 +126,7 @@ async def test_a_stricter_isolation_by_default_does_not_make_it_twice(server: Po
 
 @pytest.mark.parametrize("pooler", ["session", "transaction"])
 async def test_a_stricter_isolation_by_default_is_not_ours(server: PostgresServer, pooler: str) -> None:
-    """A statement that waited must see what it waited for: with an old snapshot a repeated job would be stored twice."""
+    """A statement that waited must see what it waited for: with an old snapshot a repeated job is stored twice."""
     role = await new_role(
         server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_isolation = 'repeatable read'"
     )

@@ -35,7 +35,7 @@ class Address(NamedTuple):
 def address_of(url: str) -> Address:
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        _ = "," in parts.netloc or parts.port  # several hosts are read by the driver
     except ValueError as error:  # whose text may hold a part of the password
         raise StoreRefused(
             f"{without_password(url)}: is not an address: the port must be a number, and in a password / ? # @ are "

@@ -26,7 +26,7 @@ CLOSE_SECONDS_MAX = 2.0
 SESSION = {"application_name": "leaseway", "default_transaction_isolation": "read committed"}
 """Each statement must see what was committed before it, whatever the default of the database is."""
 DEADLOCKS_MAX = 2
-DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 Record = Sequence[Any]
 """What asyncpg calls a record: values by place and by name."""
@@ -53,7 +53,7 @@ class Connections:
             return answer
         # The driver first describes a statement and then executes it. Only inside a transaction does a pooler let both
         # reach the same server.
-        async with connection.transaction():
+        async with connection.transaction(isolation="read_committed"):
             answer = await connection.fetch(sql, *values)
             return answer
 
@@ -71,7 +71,7 @@ class Connections:
     @asynccontextmanager
     async def transaction(self, seconds: float = CALL_SECONDS_MAX) -> AsyncIterator[asyncpg.Connection]:
         """Several statements, all or nothing."""
-        async with self.lent(seconds) as connection, connection.transaction():
+        async with self.lent(seconds) as connection, connection.transaction(isolation="read_committed"):
             yield connection
 
     @asynccontextmanager

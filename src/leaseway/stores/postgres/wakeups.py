@@ -42,9 +42,12 @@ class Ringer:
         self._bell = bell
         self._sql = f"SELECT {connections.address.quoted}.ring()"
         self._telling: WeakKeyDictionary[Loop, asyncio.Task[None]] = WeakKeyDictionary()
+        self._rings = 0
+        """Our own, and not those that we hear: among them is the echo of each of ours."""
 
     def ring(self) -> None:
         self._bell.ring()
+        self._rings += 1
         loop = asyncio.get_running_loop()
         task = self._telling.get(loop)
         if task is None or task.done():
@@ -53,8 +56,8 @@ class Ringer:
 
     async def _tell(self) -> None:
         told = -1
-        while told != self._bell.rings:
-            told = self._bell.rings
+        while told != self._rings:
+            told = self._rings
             with contextlib.suppress(LeasewayError):  # a hint may be lost
                 await self._connections.call(self._sql)
             await asyncio.sleep(COALESCE_SECONDS)
