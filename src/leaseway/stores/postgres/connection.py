@@ -116,12 +116,7 @@ class Connections:
                     # A pooler hands our statements to other connections than those that prepared them.
                     statement_cache_size=100 if self.address.has_sessions else 0,
                 )
-        except (
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            OSError,
-            ValueError,
-        ) as error:  # a TimeoutError is an OSError
+        except (*DRIVER_ERRORS, ValueError) as error:  # a TimeoutError is an OSError
             raise not_connected(error, self.address) from error
 
     def _pool(self) -> "Pool":
