@@ -1,6 +1,6 @@
 """Real processes, a real PostgreSQL, and faults at random moments; a checker judges what everybody wrote down.
 
-    python -m chaos --minutes 5 --seed 7
+    ./dev chaos --minutes 5 --seed 7
 
 The way through, in the order in which a round goes:
 

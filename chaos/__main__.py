@@ -1,4 +1,4 @@
-"""python -m chaos --minutes N [--seed S] [--fault NAME …] [--workers 4]"""
+"""./dev chaos --minutes N [--seed S] [--fault NAME …] [--workers 4]"""
 
 import asyncio
 import secrets
@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from chaos.campaign import Campaign, Round, judge
 from chaos.exposure import exposing
-from chaos.plan import FAULTS, schedule
+from chaos.plan import FAULTS, Planned, schedule
 from chaos.sabotage import SABOTAGES
 from chaos.stage import Scale
 from chaos.verdict import Verdict, page
@@ -54,25 +55,43 @@ def main(
         return
     if again is not None:
         sys.exit(0 if tell(judge(again)) else 1)
-    is_good = True
-    for number, seconds in enumerate(rounds(minutes * 60)):
-        folder = Path(tempfile.mkdtemp(prefix="leaseway-chaos-"))
-        click.echo(f"round {number + 1}: seed {seed + number}, {seconds:.0f} s of faults, histories in {folder}")
-        round_ = Round(
-            seed=str(seed + number),
-            plan=exposing(sabotage, scale) if sabotage and not faults else schedule(str(seed + number), scale, faults),
-            scale=scale,
-            folder=folder,
-            seconds=seconds,
-            workers=workers,
-            sabotage=sabotage or "",
-        )
-        round_is_good = tell(asyncio.run(Campaign(round_, click.echo).run()))
-        if round_is_good:
-            shutil.rmtree(folder)  # nobody has to read it
-        is_good &= round_is_good
-    click.echo("verdict: good" if is_good else "verdict: BAD")
-    sys.exit(0 if is_good else 1)
+    orders = Orders(scale, faults, workers, sabotage or "")
+    verdicts = [one_round(orders, seed + number, seconds) for number, seconds in enumerate(rounds(minutes * 60))]
+    click.echo("verdict: good" if all(verdicts) else "verdict: BAD")
+    sys.exit(0 if all(verdicts) else 1)
+
+
+class Orders(NamedTuple):
+    """What is the same in all rounds."""
+
+    scale: Scale
+    faults: tuple[str, ...]
+    workers: int
+    sabotage: str
+
+    def plan(self, seed: str) -> Iterator[Planned]:
+        if self.sabotage and not self.faults:
+            return exposing(self.sabotage, self.scale)
+        return schedule(seed, self.scale, self.faults)
+
+
+def one_round(orders: Orders, seed: int, seconds: float) -> bool:
+    """Whether all went well. The histories are kept only if somebody has to read them."""
+    folder = Path(tempfile.mkdtemp(prefix="leaseway-chaos-"))
+    click.echo(f"seed {seed}: {seconds:.0f} s of faults, histories in {folder}")
+    round_ = Round(
+        seed=str(seed),
+        plan=orders.plan(str(seed)),
+        scale=orders.scale,
+        folder=folder,
+        seconds=seconds,
+        workers=orders.workers,
+        sabotage=orders.sabotage,
+    )
+    is_good = tell(asyncio.run(Campaign(round_, click.echo).run()))
+    if is_good:
+        shutil.rmtree(folder)
+    return is_good
 
 
 def rounds(seconds: float) -> Iterator[float]:
@@ -93,4 +112,4 @@ def show_plan(seed: int, scale: Scale, faults: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m chaos")
+    main(prog_name="./dev chaos")

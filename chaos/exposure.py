@@ -37,7 +37,7 @@ EXPOSURES: dict[str, Exposure] = {
     "unrenewed": Exposure(lambda scale: [Delay(EAST, 0.5, 0.01)], ("the_well_keep_their_leases",)),
     "loss_untold": Exposure(late_arrivals, ("nobody_runs_on_unaware",)),
     "settle_any_token": Exposure(
-        late_arrivals, ("one_accepted_result", "late_settlements_are_refused", "the_well_keep_their_leases")
+        late_arrivals, ("one_accepted_result", "late_settlements_are_refused", "the_result_is_the_last_holders")
     ),
     "checkpoint_any_token": Exposure(late_arrivals, ("late_cursors_are_refused", "a_kept_cursor_is_found_again")),
     "reclaim_early": Exposure(lambda scale: [Delay(EAST, 0.5, 0.01)], ("one_live_lease", "the_well_keep_their_leases")),

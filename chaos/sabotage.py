@@ -1,4 +1,4 @@
-"""Safeguards that can be taken away, to see that the checker misses them: `python -m chaos --sabotage NAME`.
+"""Safeguards that can be taken away, to see that the checker misses them: `./dev chaos --sabotage NAME`.
 
 The product knows nothing of it: the worker and submitter programs of the campaign replace a function of the product
 when the environment says so, and the supervisor replaces a function of the schema. A run with one of them must end with
@@ -94,6 +94,7 @@ SABOTAGES: dict[str, Sabotage] = {
         code=UNTOLD,
         sql=(
             ("settle_done", "jobs.token = sent.token", f"jobs.token {ANY}"),
+            ("settle_recovered", "jobs.token = sent.token", f"jobs.token {ANY}"),
             ("settle_others", "jobs.token = starts.token", f"jobs.token {ANY}"),
         ),
     ),
@@ -104,7 +105,10 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "reclaim_early": Sabotage(
         removes="only expired leases are taken back",
-        sql=(("reclaim", "until <= instant", "until <= instant + 2500000"),),
+        sql=(
+            ("any_expired", "until <= instant", "until <= instant + 2000000"),
+            ("reclaim", "until <= instant", "until <= instant + 2000000"),
+        ),
     ),
 }
 

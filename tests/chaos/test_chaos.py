@@ -38,7 +38,7 @@ def test_nothing_is_lost_and_nothing_doubled_whatever_happens(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["settle_any_token", "submit_anew"])
 def test_a_missing_safeguard_is_noticed(name: str, tmp_path: Path) -> None:
-    """A campaign that does not notice it proves nothing about it. The others: `python -m chaos --sabotage NAME`."""
+    """A campaign that does not notice it proves nothing about it. The others: `./dev chaos --sabotage NAME`."""
     scale = replace(SHORT, calm=1.0)
     verdict = played(tmp_path, islice(exposing(name, scale), 4), scale, name)
     assert set(verdict.violations) & set(EXPOSURES[name].noticed_by), f"nobody misses it: {SABOTAGES[name].removes}"

@@ -1,0 +1,99 @@
+"""What is left at the end, and who came back."""
+
+from chaos import history
+from tests.chaos.story import EAST, SUBMITTER, WEST, Story
+from tests.chaos.tales.register import breaks, sound
+
+
+@breaks("nothing_is_left")
+def the_drain_did_not_end(story: Story) -> None:
+    story.says("supervisor", history.Drained(at=9.0, left=1))
+
+
+@breaks("counters_are_true")
+def a_counter_is_wrong(story: Story) -> None:
+    story.miscounted = 1
+
+
+@breaks("everything_comes_back")
+def a_worker_does_nothing_after_a_fault(story: Story) -> None:
+    story.fault("reset", [EAST, WEST], 2.0, 2.1)
+    for n in range(20):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.done("before", 1.5, EAST)
+
+
+@breaks("everything_comes_back")
+def only_the_keeper_of_a_worker_comes_back(story: Story) -> None:
+    story.fault("reset", [EAST], 2.0, 2.1)
+    for n in range(20):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.submitted("a")
+    story.granted(EAST, "a", 1, 2.5)
+    story.settled(EAST, "a", 1, 2.6, "pending")
+    story.worked(WEST, "a", 2, 3.0, 3.1)
+    story.stored("a", fence=2)
+
+
+@breaks("everything_comes_back")
+def a_worker_comes_back_too_late(story: Story) -> None:
+    story.fault("reset", [EAST], 2.0, 2.1)
+    for n in range(20):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.done("late", 8.0, EAST)
+
+
+@breaks("everything_comes_back")
+def a_submitter_is_not_heard_of_again(story: Story) -> None:
+    story.fault("reset", [SUBMITTER], 2.0, 2.1)
+    for n in range(20):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+
+
+@breaks("everything_comes_back")
+def everybody_does_a_little_and_it_is_not_enough(story: Story) -> None:
+    """Eight a second before, one a second afterwards: that is not what it was."""
+    story.fault("delay", [], 0.5, 0.6)
+    for n in range(80):
+        story.done(f"before {n}", 1.0 + n / 8, WEST)
+    story.fault("reset", [EAST, WEST], 11.5, 11.6)
+    for n in range(10):
+        story.done(f"after {n}", 13.0 + 2 * n, EAST if n % 2 else WEST)
+
+
+@sound
+def a_fault_that_follows_at_once_leaves_no_time_to_come_back(story: Story) -> None:
+    story.fault("reset", [EAST], 2.0, 2.1)
+    story.fault("reset", [EAST], 4.0, 4.1)
+    story.done("a", 5.0, EAST)
+
+
+@sound
+def who_waits_on_a_dead_connection_comes_back_when_his_patience_ends(story: Story) -> None:
+    story.fault("forget", [EAST], 2.0, 2.1)
+    story.fault("lock", [EAST], 3.0, 3.1)
+    for n in range(60):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.done("late", 22.5, EAST)
+
+
+@breaks("nobody_leaves")
+def a_worker_ended_by_itself(story: Story) -> None:
+    story.ended(EAST, 5.0, code=1, is_wanted=False)
+
+
+@breaks("nobody_leaves")
+def a_worker_left_in_disorder(story: Story) -> None:
+    story.ended(EAST, 5.0, code=4)
+
+
+@breaks("what_the_dead_held_runs_again")
+def the_job_of_a_dead_worker_waits_too_long(story: Story) -> None:
+    story.submitted("a")
+    story.granted(EAST, "a", 1, 1.0)
+    story.ran(EAST, "a", 1, 1.01, None)
+    story.fault("kill", [EAST], 1.5, 1.6)
+    story.ended(EAST, 1.55)
+    story.done("b", 2.0, WEST)
+    story.worked(WEST, "a", 2, 15.0, 15.1)
+    story.stored("a", fence=2)
