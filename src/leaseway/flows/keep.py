@@ -59,10 +59,18 @@ class Keeper:
         self._tell = tell
 
     async def keep(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_giving_up())
+            while True:  # until it is cancelled
+                await self._clock.sleep(LOOK_SECONDS)
+                with contextlib.suppress(Exception):  # whatever it was, the next look tries again
+                    await self.look()
+
+    async def _keep_giving_up(self) -> None:
+        """Beside the looks, because each of them may wait for a store that does not answer."""
         while True:  # until it is cancelled
             await self._clock.sleep(LOOK_SECONDS)
-            with contextlib.suppress(Exception):  # whatever it was, the next look tries again
-                await self.look()
+            self._give_up([each for each in self._running.copy().values() if each.stop is not Stop.LOST])
 
     async def look(self) -> None:
         """One look at all that the worker holds, and a bounded number of calls."""

@@ -97,6 +97,7 @@ class Connections:
             return error
         if isinstance(error, TimeoutError):
             connection.terminate()
+            self._pool().distrust()
             return UnknownOutcome(f"{self.address.shown}: no answer within {seconds:g} s; the call may be repeated")
         if isinstance(error, DRIVER_ERRORS):
             meaning = translated(error, self.address)
@@ -176,6 +177,11 @@ class Pool:
                 f"allow more with ?pool={2 * count}, or do less at once"
             ) from error
 
+    def distrust(self) -> None:
+        """Where one connection is dead without a word, the others may be as well: each would cost another deadline."""
+        while self._idle:
+            self._idle.pop().terminate()
+
     def give_back(self, connection: asyncpg.Connection) -> None:
         if self._is_closed:
             connection.terminate()
@@ -209,5 +215,4 @@ class Pool:
 
     def _terminate_idle(self) -> None:
         self._is_closed = True
-        while self._idle:
-            self._idle.pop().terminate()
+        self.distrust()
