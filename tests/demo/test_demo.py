@@ -30,10 +30,15 @@ def test_a_killed_worker_costs_no_job_and_charges_nobody_twice(tmp_path: Path) -
     assert len((tmp_path / "kept" / "journal.txt").read_text().splitlines()) == report["requests"]
 
 
+def hear_interrupts() -> None:
+    """A suite that a shell started in the background has been told to ignore them, and its children with it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_an_interrupted_demo_leaves_nobody_behind() -> None:
     """Workers that go on in the background would eat somebody's laptop."""
-    demo = subprocess.Popen([*DEMO, "--jobs", "100000"], stdout=subprocess.PIPE, text=True)
+    demo = subprocess.Popen([*DEMO, "--jobs", "100000"], stdout=subprocess.PIPE, text=True, preexec_fn=hear_interrupts)
     assert demo.stdout is not None
     with demo:
         started = next(line for line in demo.stdout if "started 3 workers" in line)
