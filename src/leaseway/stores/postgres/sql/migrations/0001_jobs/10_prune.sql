@@ -53,9 +53,6 @@ BEGIN
   RETURN dropped;
 END $$;
 
--- When somebody last found nothing more to prune, by retention: two hundred workers need not all look.
-CREATE TABLE prunings (keep_us bigint PRIMARY KEY, pruned_at bigint NOT NULL) WITH (fillfactor = 50);
-
 -- Forget what finished longer ago than this, and expired keys; at most so many of each, but days as a whole.
 -- A retention of two days or more is kept by the day: its jobs go when their day has passed as a whole.
 CREATE FUNCTION prune(keep_us bigint, most integer, at bigint DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
@@ -66,10 +63,6 @@ DECLARE
   old text[];
   pruned bigint := 0;
 BEGIN
-  IF at IS NULL AND EXISTS (SELECT 1 FROM prunings AS last WHERE last.keep_us = prune.keep_us
-                                                            AND pruned_at > instant - 30000000) THEN
-    RETURN 0;
-  END IF;
   DELETE FROM keys WHERE (tenant, key) IN (
     SELECT tenant, key FROM keys WHERE expires_at <= instant ORDER BY expires_at LIMIT greatest(most, 0)
        FOR UPDATE SKIP LOCKED);
@@ -85,10 +78,6 @@ BEGIN
       old := ARRAY(SELECT id FROM history_rest WHERE finished_at <= before ORDER BY finished_at, seq LIMIT most);
     END IF;
     pruned := pruned + cardinality(discard(old));
-  END IF;
-  IF at IS NULL AND pruned < most THEN
-    INSERT INTO prunings AS last VALUES (keep_us, instant)
-    ON CONFLICT ON CONSTRAINT prunings_pkey DO UPDATE SET pruned_at = excluded.pruned_at;
   END IF;
   RETURN pruned;
 END $$;
