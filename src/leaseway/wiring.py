@@ -1,8 +1,8 @@
 """The only place that knows every adapter: an address becomes a store, the machine becomes a world."""
 
-import re
 from urllib.parse import urlsplit
 
+from leaseway.domain.addresses import shown
 from leaseway.domain.errors import StoreRefused
 from leaseway.flows.world import World
 from leaseway.ports.events import Events
@@ -32,11 +32,6 @@ def store_at(url: str) -> Store:
             raise StoreRefused(f"{shown(url)!r} is not a store's address; did you mean sqlite:///{shown(url)}?")
         case scheme:
             raise StoreRefused(f"{scheme}:// is not a store that this leaseway knows; there are {KNOWN}")
-
-
-def shown(url: str) -> str:
-    """An address as people may see it: without its password."""
-    return re.sub(r"(://[^/?#@:]*):.*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))
 
 
 def postgres_store(url: str) -> Store:

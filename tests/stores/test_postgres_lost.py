@@ -233,3 +233,16 @@ async def test_a_transaction_of_several_statements_is_all_or_nothing(server: Pos
         assert (await job_of(store)).state == "leased"
         assert (await worker.exchange(done(lease), done(lease))).lost == ()
         assert await counts(store) == {"done": 1}
+
+
+async def test_after_a_silent_connection_the_idle_ones_are_not_trusted(server: PostgresServer) -> None:
+    """A network that forgot one connection forgot them all: each would cost another deadline to find out."""
+    async with opened(server) as store:
+        call = store.connections.call
+        answers = await asyncio.gather(*(call("SELECT pg_backend_pid() FROM pg_sleep(0.1)") for _ in range(3)))
+        pids = {pid for ((pid,),) in answers}
+        assert len(pids) == 3
+        with pytest.raises(UnknownOutcome):
+            await call("SELECT pg_sleep(60)", seconds=0.05)
+        ((fresh,),) = await call("SELECT pg_backend_pid()")
+        assert fresh not in pids

@@ -6,8 +6,8 @@ from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.text import say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import closing, store_url
+from leaseway.domain.addresses import shown
 from leaseway.domain.versions import Versions
-from leaseway.wiring import shown
 
 DUE = 1
 

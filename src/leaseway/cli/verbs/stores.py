@@ -9,12 +9,13 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from leaseway.cli.settings import Settings
+from leaseway.domain.addresses import shown
 from leaseway.domain.errors import NoSuchJob, StoreRefused
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Job
 from leaseway.domain.versions import Versions
 from leaseway.ports.store import Store
-from leaseway.wiring import shown, sqlite_path, store_at
+from leaseway.wiring import sqlite_path, store_at
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from leaseway.domain.addresses import shown
 from leaseway.domain.errors import BadValue, StoreRefused
 
-SCHEMES = ("postgresql", "postgres")
 SCHEMA = "leaseway"
 POOL = 10
 POOL_MAX = 1_000
@@ -38,7 +38,7 @@ def address_of(url: str) -> Address:
         _ = "," in parts.netloc or parts.port  # several hosts are read by the driver
     except ValueError as error:  # whose text may hold a part of the password
         raise StoreRefused(
-            f"{without_password(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
+            f"{shown(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
             "written %2F %3F %23 %40"
         ) from error
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -48,7 +48,7 @@ def address_of(url: str) -> Address:
     if pooler not in ("session", "transaction"):
         raise BadValue("pooler", f"must be session or transaction (is {pooler!r})")
     dsn = urlunsplit(parts._replace(query=urlencode(given)))
-    return Address(dsn, without_password(dsn), schema, pool, has_sessions=pooler == "session")
+    return Address(dsn, shown(dsn), schema, pool, has_sessions=pooler == "session")
 
 
 def schema_of(name: str) -> str:
@@ -61,7 +61,3 @@ def pool_of(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= POOL_MAX:
         raise BadValue("pool", f"must be a number of connections in 1 … {POOL_MAX:,} (is {text!r})")
     return int(text)
-
-
-def without_password(url: str) -> str:
-    return re.sub(r"(//[^/?#@:]*):.*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))

@@ -40,12 +40,15 @@ class Connections:
     async def call(self, sql: str, *values: object, seconds: float = CALL_SECONDS_MAX) -> list[Record]:
         """One statement, which is one transaction and one round trip. If its reply is lost, nobody knows what became
         of it."""
-        for _ in range(DEADLOCKS_MAX):
-            with contextlib.suppress(Deadlocked):  # who had to give way did nothing, and goes again
+        deadlocks = 0
+        while True:  # ends with an answer or with an error that is no deadlock, or one too many
+            try:
                 async with self.lent(seconds) as connection:
                     return await self._fetch(connection, sql, values)
-        async with self.lent(seconds) as connection:
-            return await self._fetch(connection, sql, values)
+            except Deadlocked:  # who had to give way did nothing, and goes again
+                deadlocks += 1
+                if deadlocks > DEADLOCKS_MAX:
+                    raise
 
     async def _fetch(self, connection: asyncpg.Connection, sql: str, values: tuple[object, ...]) -> list[Record]:
         if self.address.has_sessions:

@@ -16,8 +16,7 @@ from leaseway.domain.versions import Versions
 from leaseway.stores.postgres.address import Address
 
 SQL = files(__package__) / "sql"
-VERSION_MIN = 140_000
-"""PostgreSQL 14."""
+VERSION_MIN = 14
 NEEDS = (1,)
 """By version: the oldest version that code must know to work with a schema of this one."""
 
@@ -66,9 +65,10 @@ async def schema(connection: asyncpg.Connection, address: Address) -> Versions:
 
 def refuse_old_server(connection: asyncpg.Connection, address: Address) -> None:
     found = connection.get_server_version()
-    if found.major * 10_000 < VERSION_MIN:
+    if found.major < VERSION_MIN:
         raise StoreRefused(
-            f"{address.shown}: is PostgreSQL {found.major}, and leaseway needs 14 or newer; update the server"
+            f"{address.shown}: is PostgreSQL {found.major}, and leaseway needs {VERSION_MIN} or newer; "
+            "update the server"
         )
 
 

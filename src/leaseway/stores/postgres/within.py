@@ -15,7 +15,6 @@ from leaseway.stores.postgres.failures import OWN_CODES, translated
 
 MARKS = {"asyncpg": "is_in_transaction", "psycopg": "pgconn"}
 """What a connection has and a pool of connections has not, by driver."""
-DRIVERS = tuple(MARKS)
 
 
 async def fetch_within(connection: Any, address: Address, sql: str, *values: object) -> list[Any]:
@@ -52,7 +51,7 @@ def fetch_within_now(connection: Any, address: Address, sql: str, *values: objec
 def driver_of(connection: Any) -> str:
     for part in type(connection).__mro__:
         driver = part.__module__.partition(".")[0]
-        if driver in DRIVERS and hasattr(connection, MARKS[driver]):
+        if driver in MARKS and hasattr(connection, MARKS[driver]):
             return driver
     raise UsageError(
         f"a {type(connection).__module__}.{type(connection).__qualname__} is no connection of asyncpg or psycopg; "
