@@ -178,7 +178,7 @@ class App:
         """Submit bound jobs as a part of your own transaction: they exist if and only if you commit.
 
         For PostgreSQL; `connection` is one of asyncpg or an async one of psycopg, in the database of the store.
-        Nobody announces them: idle workers find them within a second after the commit, at most five.
+        Nobody announces them: idle workers find them within a second after the commit, at most ten.
         """
         store = submits_within(await self.store())
         return await store.submit_within(connection, self._new(jobs))

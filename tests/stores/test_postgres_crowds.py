@@ -21,6 +21,7 @@ from tests.stores.test_postgres_scenery import (
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
+from leaseway.stores.postgres import connection
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import (
     ALL,
@@ -78,9 +79,10 @@ async def test_the_same_keys_in_any_order_from_many_at_once_do_not_lock_each_oth
 
 
 async def test_the_same_new_lanes_in_any_order_from_many_at_once_do_not_lock_each_other_out(
-    stores: list[PostgresStore],
+    stores: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first batches of a new deployment open many lanes, each in its own order."""
+    monkeypatch.setattr(connection, "DEADLOCKS_MAX", 0)
     ids = count(1)
     tenants = [f"tenant-{n}" for n in range(40)]
     batches: list[list[NewJob]] = []

@@ -9,6 +9,9 @@ from leaseway.domain.job import State
 
 PAGE_MAX = 1_000
 
+KEYS_PER_JOB = 20
+"""How many expired keys may leave with each old job: keys without jobs must not gather faster than they go."""
+
 
 class JobFilter(Struct, frozen=True, kw_only=True):
     """All conditions must hold; None means any."""

@@ -4,7 +4,7 @@ from leaseway.domain.errors import TransientError
 from leaseway.domain.pace import WorkerSettings, jittered
 from leaseway.flows.world import World
 
-EVERY_SECONDS = 60.0
+EVERY_SECONDS = 300.0
 STEP = 500
 STEPS_MAX = 200
 PAUSE_SECONDS = 0.02

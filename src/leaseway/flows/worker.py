@@ -68,6 +68,9 @@ class Worker:
         self._nudge = asyncio.Event()
         self._hungry = asyncio.Event()
         self._may_find_work = True
+        self._trusts_hints = True
+        """A hint is followed without a look, which saves a round trip. Where many workers hear it and few find
+        anything, those who found nothing look first, until they find something again."""
         self._is_empty = False
         self._stop_at: float | None = None
         self._is_leaving = False
@@ -250,6 +253,7 @@ class Worker:
         if claim is not None:
             # As many as were asked for: there may be more. Fewer: there is nothing, until somebody says otherwise.
             self._may_find_work = len(reply.leases) >= claim.wants.count
+            self._trusts_hints |= bool(reply.leases)
             if not self._may_find_work:
                 self._hungry.set()
             self._slots.put(claim, reply.leases, sent_at)
@@ -316,24 +320,29 @@ class Worker:
             try:
                 wait_us = await self._world.store.wait_us(self._settings.queues)
                 if wait_us == 0:
-                    self._hungry.clear()
-                    self._may_find_work = True
-                    self._nudge.set()
+                    self._go_for_work()
                 elif self._settings.until_empty and await self._all_done():
                     self._hungry.clear()
                     self._is_empty = True
                     self._nudge.set()
-                else:
-                    await self._pause(wait_us)
+                elif await self._hinted(wait_us) and self._trusts_hints:
+                    self._trusts_hints = False
+                    self._go_for_work()
             except TransientError as error:
                 self._world.events.emit("store_unavailable", worker=self.id, doing="watch", error=error)
                 await self._world.clock.sleep(retry_seconds(1, self._world.chance.random()))
 
-    async def _pause(self, wait_us: int | None) -> None:
+    def _go_for_work(self) -> None:
+        self._hungry.clear()
+        self._may_find_work = True
+        self._nudge.set()
+
+    async def _hinted(self, wait_us: int | None) -> bool:
+        """Wait until it is time to look again, or until a hint comes."""
         seconds = jittered(self._settings.poll_seconds, self._world.chance.random())
         if wait_us is not None:
             seconds = min(seconds, wait_us / SECOND_US)
-        await self._world.store.wait(seconds)
+        return await self._world.store.wait(seconds)
 
     async def _all_done(self) -> bool:
         """Nothing is left in these queues, and nothing of it is in our hands."""

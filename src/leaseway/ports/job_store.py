@@ -73,7 +73,8 @@ class JobStore(Protocol):
         ...
 
     async def prune(self, keep_us: int, limit: int) -> int:
-        """Delete jobs that finished longer ago than this, and expired keys; at most `limit` of each. How many jobs."""
+        """Delete jobs that finished longer ago than this, at most `limit`, and expired keys, at most KEYS_PER_JOB times
+        as many, since they outlive their jobs. How many jobs."""
         ...
 
 

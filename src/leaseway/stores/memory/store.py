@@ -41,7 +41,7 @@ from leaseway.domain.job import (
     Submitted,
 )
 from leaseway.domain.lanes import share
-from leaseway.domain.query import PAGE_MAX, Cancelling, JobFilter
+from leaseway.domain.query import KEYS_PER_JOB, PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
 from leaseway.domain.versions import Versions
 from leaseway.stores.memory.rows import (
@@ -228,7 +228,7 @@ class MemoryStore:
 
     def _claim(self, wants: Wants, worker: WorkerId, now: Instant) -> list[Row]:
         with_work = (lane for lane in self._lanes.values() if lane.queue in wants.queues and lane.places[Place.READY])
-        lanes = nsmallest(LANES_MAX, with_work, key=lambda lane: (lane.served_at, lane.number))
+        lanes = nsmallest(LANES_MAX, with_work, key=lambda lane: (lane.served_at, lane.queue, lane.tenant))
         shares = share(wants.count, {lane.number: len(lane.places[Place.READY]) for lane in lanes})
         claimed: list[Row] = []
         for lane in lanes:
@@ -336,7 +336,7 @@ class MemoryStore:
         for row in old:
             self._delete(row)
         expired = [name for name, key in self._keys.items() if key.expires_at <= now]
-        for name in expired[: max(limit, 0)]:
+        for name in expired[: max(limit, 0) * KEYS_PER_JOB]:
             del self._keys[name]
         return len(old)
 

@@ -24,7 +24,7 @@ from leaseway.stores.postgres.connection import CLOSE_SECONDS_MAX, DRIVER_ERRORS
 COALESCE_SECONDS = 0.010
 RETRY_SECONDS = 1.0
 """How long after a failed try to listen the next one is made."""
-BELIEF_SECONDS = 5.0
+BELIEF_SECONDS = 10.0
 """How long a process that hears every hint believes that there is nothing to do."""
 WATCH_SECONDS = 15.0
 """How often a process looks whether the watchman is still there."""

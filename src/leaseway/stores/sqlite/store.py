@@ -14,7 +14,7 @@ from leaseway.domain.checkup import Finding
 from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, State, Submitted
-from leaseway.domain.query import PAGE_MAX, Cancelling, JobFilter
+from leaseway.domain.query import KEYS_PER_JOB, PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
 from leaseway.domain.versions import Versions
 from leaseway.stores.bell import Bell
@@ -145,7 +145,7 @@ class SqliteStore:
         def work(transaction: Transaction) -> int:
             old = transaction.run("finished_before", before=transaction.now - keep_us, limit=max(limit, 0))
             forget(transaction, old)
-            transaction.run("key_prune", now=transaction.now, limit=max(limit, 0))
+            transaction.run("key_prune", now=transaction.now, limit=max(limit, 0) * KEYS_PER_JOB)
             return len(old)
 
         return await self._write(work)

@@ -31,14 +31,18 @@ DECLARE
   new_ids text[];
   finished text[];
 BEGIN
-  WITH spec AS MATERIALIZED (
-         SELECT lane_of(queue, tenant) AS lane, coalesce(run_at, instant + delay_us) AS starts_at, each.*
+  WITH read AS MATERIALIZED (
+         SELECT *
            FROM ROWS FROM (json_to_recordset(specs) AS (
                   queue text, tenant text, kind text, priority smallint, attempts_max integer, lease_us bigint,
                   timeout_us bigint, shard_key text, cursor text, delay_us bigint, run_at bigint))
                 WITH ORDINALITY AS each (queue, tenant, kind, priority, attempts_max, lease_us, timeout_us,
                                          shard_key, cursor, delay_us, run_at, n)
-          WHERE n = ANY (spec_of)),
+          WHERE n = ANY (spec_of)
+          -- New lanes are opened in one order by everybody, or two submitters could wait for each other.
+          ORDER BY queue COLLATE "C", tenant COLLATE "C"),
+       spec AS MATERIALIZED (
+         SELECT lane_of(queue, tenant) AS lane, coalesce(run_at, instant + delay_us) AS starts_at, read.* FROM read),
        sent AS MATERIALIZED (
          SELECT * FROM unnest(ids, payloads, spec_of) WITH ORDINALITY AS sent (id, payload, n, place)),
        bodies AS (

@@ -84,10 +84,11 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE last_served bigint;
 BEGIN
-  SELECT array_agg(id ORDER BY served_at, id), array_agg(ready::bigint ORDER BY served_at, id), max(served_at)
+  SELECT array_agg(id ORDER BY place), array_agg(ready::bigint ORDER BY place), max(served_at)
     INTO lanes, ready, last_served
-    FROM (SELECT id, ready, served_at FROM lane_counts WHERE queue = ANY (wanted_queues) AND ready > 0
-           ORDER BY served_at, id LIMIT lanes_max) AS open_lane;
+    FROM (SELECT id, ready, served_at, row_number() OVER (ORDER BY served_at, queue, tenant) AS place
+            FROM lane_counts WHERE queue = ANY (wanted_queues) AND ready > 0
+           ORDER BY served_at, queue, tenant LIMIT lanes_max) AS open_lane;
   shares := share(wanted, ready);
   -- One long lane alone needs no turns, and no row of it for every claim.
   IF cardinality(lanes) > 1 OR ready[1] < 10000 OR last_served < instant - 1000000 THEN

@@ -50,7 +50,8 @@ CREATE FUNCTION exchange(
   parents text[], parent_tokens text[], child_ids text[], child_payloads text[], child_spec_of integer[],
   child_specs json, child_keys text[], child_fingerprints text[], at bigint DEFAULT NULL)
 RETURNS SETOF exchanged LANGUAGE plpgsql SECURITY DEFINER
-SET search_path FROM CURRENT SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE instant bigint := coalesce(at, now_us());
 BEGIN

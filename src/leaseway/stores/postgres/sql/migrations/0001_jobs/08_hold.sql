@@ -30,7 +30,8 @@ END $$;
 
 -- Is something ready in these queues, and if not: when does the next job become due or the next lease expire?
 CREATE FUNCTION wait_us(wanted_queues text[], at bigint DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql STABLE
-SECURITY DEFINER SET search_path FROM CURRENT SET jit = off SET enable_seqscan = off AS $$
+SECURITY DEFINER SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off AS $$
 DECLARE due bigint;
 BEGIN
   IF EXISTS (SELECT 1 FROM lane_counts WHERE queue = ANY (wanted_queues) AND ready > 0) THEN

@@ -53,7 +53,7 @@ BEGIN
   RETURN dropped;
 END $$;
 
--- Forget what finished longer ago than this, and expired keys; at most so many of each, but days as a whole.
+-- Forget what finished longer ago than this, and expired keys; at most so many jobs (but days as a whole) and twenty times as many keys.
 -- A retention of two days or more is kept by the day: its jobs go when their day has passed as a whole.
 CREATE FUNCTION prune(keep_us bigint, most integer, at bigint DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET lock_timeout = '200ms' AS $$
@@ -64,7 +64,7 @@ DECLARE
   pruned bigint := 0;
 BEGIN
   DELETE FROM keys WHERE (tenant, key) IN (
-    SELECT tenant, key FROM keys WHERE expires_at <= instant ORDER BY expires_at LIMIT greatest(most, 0)
+    SELECT tenant, key FROM keys WHERE expires_at <= instant ORDER BY expires_at LIMIT greatest(most, 0) * 20
        FOR UPDATE SKIP LOCKED);
   -- One at a time: days are made and dropped by the first who comes.
   IF pg_try_advisory_xact_lock(hashtext('leaseway.days'), hashtext(current_schema())) THEN
