@@ -6,10 +6,13 @@ LeasewayError
 │   ├── UnknownKind       no handler is registered under this name
 │   ├── KeyConflict       the idempotency key was used with other arguments
 │   ├── NoSuchJob         no job, schedule or lane has this id
+│   ├── UnknownLimit      nobody has defined a limit of this name
+│   ├── UnknownBudget     nobody has defined a budget of this name
 │   └── StoreRefused      the address, file, rights or schema do not fit
 ├── TransientError        the same call may succeed           exit 3, retried
 │   ├── StoreBusy         another process holds the store for too long
 │   ├── StoreFull         no room left; nothing was written
+│   ├── Throttled         the provider asks us to wait; the job waits in its lane (in replies.py)
 │   └── UnknownOutcome    the reply was lost: repeat the call, every mutation allows it
 ├── TerminalError         it will not                         exit 1, stops
 └── LeaseLost             raised inside a handler: the job is no longer ours
@@ -43,6 +46,14 @@ class KeyConflict(UsageError):
 
 class NoSuchJob(UsageError):
     """Nothing is stored under this id."""
+
+
+class UnknownLimit(UsageError):
+    """Nobody has defined a limit of this name."""
+
+
+class UnknownBudget(UsageError):
+    """Nobody has defined a budget of this name."""
 
 
 class StoreRefused(UsageError):

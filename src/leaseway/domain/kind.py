@@ -11,11 +11,12 @@ import msgspec.inspect
 from msgspec import Struct
 
 from leaseway.domain import payload
+from leaseway.domain.demands import NO_DEMANDS, Demands
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.retry import Backoff
+from leaseway.domain.values import name_of
 
 CONTEXT = "ctx"
-NAME_LENGTH_MAX = 200
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
@@ -32,10 +33,13 @@ class Defaults(Struct, frozen=True, kw_only=True):
 class Kind:
     """One registered function. Arguments go through its `Arguments` type when submitted and again when run."""
 
-    def __init__(self, name: str, function: Callable[..., Any], defaults: Defaults) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., Any], defaults: Defaults, demands: Demands = NO_DEMANDS
+    ) -> None:
         self.name = name_of("name", name)
         self.function = function
         self.defaults = defaults
+        self.demands = demands
         self.is_async = inspect.iscoroutinefunction(function)
         self.takes_context, self.Arguments = arguments_of(name, function)
         self._decoder = msgspec.json.Decoder(self.Arguments)
@@ -140,12 +144,3 @@ SUBMIT_OPTIONS = frozenset(
     ["key", "tenant", "queue", "priority", "run_at", "delay", "attempts", "timeout", "cursor", "shard_key"]
 )
 """Names that submit() keeps for itself."""
-
-
-def name_of(field: str, value: object) -> str:
-    """Names of kinds, queues, tenants and keys: printable text of a bounded length."""
-    if not isinstance(value, str):
-        raise BadValue(field, f"must be text (is {type(value).__name__})")
-    if not value or len(value) > NAME_LENGTH_MAX or not value.isprintable():
-        raise BadValue(field, f"must be 1 to {NAME_LENGTH_MAX} printable characters (is {value[:40]!r})")
-    return value

@@ -8,8 +8,9 @@ from leaseway.domain import payload
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import PRIORITY_MAX
-from leaseway.domain.kind import SUBMIT_OPTIONS, name_of
+from leaseway.domain.kind import SUBMIT_OPTIONS
 from leaseway.domain.times import duration_us, instant_of
+from leaseway.domain.values import name_of, whole_number
 
 ATTEMPTS_MAX = 1_000
 LEASE_SECONDS_MIN = 1
@@ -49,14 +50,6 @@ def options_of(given: dict[str, Any]) -> JobOptions:
     if "timeout" in checked:
         checked["timeout_us"] = checked.pop("timeout")
     return JobOptions(**checked)
-
-
-def whole_number(field: str, value: object, least: int, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadValue(field, f"must be a whole number (is {value!r})")
-    if not least <= value <= most:
-        raise BadValue(field, f"must lie in {least:,} … {most:,} (is {value:,})")
-    return value
 
 
 def attempts_of(field: str, value: object) -> int:

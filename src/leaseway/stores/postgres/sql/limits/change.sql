@@ -1,0 +1,2 @@
+-- What an operator says.
+SELECT :schema.change_limit($1, $2)

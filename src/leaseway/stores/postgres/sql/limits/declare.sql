@@ -1,0 +1,2 @@
+-- What the code says.
+SELECT :schema.declare_limits($1, $2)

@@ -1,0 +1,1 @@
+"""Many machines, one fast server: limits in Redis or Valkey."""

@@ -1,0 +1,67 @@
+"""redis://user:password@host:port/0?prefix=leaseway&pool=10, or rediss://, unix://, valkey:// and valkeys://
+
+The address as redis-py reads it, with two words of our own.
+"""
+
+import re
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from leaseway.domain.addresses import shown
+from leaseway.domain.errors import BadValue, StoreRefused
+
+PREFIX = "leaseway"
+POOL = 10
+POOL_MAX = 1_000
+SCHEMES = {"redis": "redis", "rediss": "rediss", "unix": "unix", "valkey": "redis", "valkeys": "rediss"}
+DRIVER_WORDS = re.compile(r"ssl_[a-z_]+|db|password|username")
+"""What the driver may be told. Others, such as its retries, are for us to decide."""
+
+
+class Address(NamedTuple):
+    url: str
+    """For the driver: without our own words."""
+    shown: str
+    """For people: without the password."""
+    prefix: str = PREFIX
+    pool: int = POOL
+    """Connections that one event loop opens at most."""
+
+    def key(self, *parts: str) -> str:
+        """All keys are of one hash slot: a script may touch several of them only if they are on one server."""
+        return ":".join((f"{{{self.prefix}}}", *parts))
+
+
+def address_of(url: str) -> Address:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:  # whose text may hold a part of the password
+        raise StoreRefused(
+            f"{shown(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
+            "written %2F %3F %23 %40"
+        ) from error
+    if parts.scheme not in SCHEMES:
+        raise StoreRefused(f"{shown(url)}: is no address of a Redis; there are {', '.join(SCHEMES)}")
+    if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
+        raise StoreRefused(f"{shown(url)}: {parts.path} must be the number of a database, such as /0")
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    prefix = prefix_of(given.pop("prefix", PREFIX))
+    pool = pool_of(given.pop("pool", str(POOL)))
+    for word in given:
+        if not DRIVER_WORDS.fullmatch(word):
+            raise BadValue(word, "is no word of this address; there are prefix, pool, db, username, password, ssl_…")
+    driver_url = urlunsplit(parts._replace(scheme=SCHEMES[parts.scheme], query=urlencode(given)))
+    return Address(driver_url, shown(driver_url), prefix, pool)
+
+
+def prefix_of(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", name):
+        raise BadValue("prefix", f"must be 1 to 64 letters, digits or _ . : - (is {name!r})")
+    return name
+
+
+def pool_of(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= POOL_MAX:
+        raise BadValue("pool", f"must be a number of connections in 1 … {POOL_MAX:,} (is {text!r})")
+    return int(text)

@@ -1,0 +1,138 @@
+"""Connections, deadlines and scripts. Nothing that changes something is ever sent twice.
+
+A connection of redis-py belongs to one event loop, and a limiter is used from several, so each loop has a client of
+its own.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from redis import exceptions as driver
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from leaseway.domain.errors import StoreBusy, TransientError
+from leaseway.stores.redis.address import Address
+from leaseway.stores.redis.failures import translated
+
+CONNECT_SECONDS_MAX = 5.0
+CALL_SECONDS_MAX = 3.0
+WAIT_SECONDS_MAX = 5.0
+DRIVER_ERRORS = (driver.RedisError, OSError, ValueError)
+
+LUA = files("leaseway.stores.redis") / "lua"
+CORE = "buckets"
+
+
+class Script(NamedTuple):
+    text: str
+    sha: str
+
+
+@cache
+def scripts() -> Mapping[str, Script]:
+    """One verb per file, by file name, each with the core before it."""
+    texts = {file.name.removesuffix(".lua"): file.read_text("utf-8") for file in LUA.iterdir()}
+    core = texts.pop(CORE)
+    return {verb: script(core + text) for verb, text in texts.items()}
+
+
+def script(text: str) -> Script:
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class Connections:
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
+
+    async def run(self, script: Script, keys: Sequence[str], request: bytes) -> Any:
+        """One script, sent once. A server that does not know it has not run it, and is told its text."""
+        try:
+            return await self._send("EVALSHA", script.sha, len(keys), *keys, request)
+        except driver.NoScriptError:
+            pass
+        return await self.call("EVAL", script.text, len(keys), *keys, request)
+
+    async def call(self, *command: Any) -> Any:
+        try:
+            return await self._send(*command)
+        except driver.NoScriptError as error:
+            raise translated(error, self.address) from error
+
+    async def look(self, *command: Any) -> Any:
+        """A command that changes nothing: if its reply is lost, it is asked once more."""
+        try:
+            return await self.call(*command)
+        except StoreBusy:
+            raise
+        except TransientError:
+            return await self.call(*command)
+
+    async def _send(self, *command: Any) -> Any:
+        client = await self._client()
+        try:
+            async with asyncio.timeout(WAIT_SECONDS_MAX + CONNECT_SECONDS_MAX + CALL_SECONDS_MAX):
+                return await client.redis.execute_command(*command)
+        except driver.NoScriptError:
+            raise
+        except DRIVER_ERRORS as error:  # a TimeoutError is an OSError
+            raise translated(error, self.address) from error
+
+    async def _client(self) -> "Client":
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop)
+        if client is None:
+            try:
+                client = self._clients[loop] = Client(self.address)
+            except DRIVER_ERRORS as error:
+                raise translated(error, self.address) from error
+            await client.start()
+        return client
+
+    async def close(self) -> None:
+        here = asyncio.get_running_loop()
+        for loop, client in list(self._clients.items()):
+            if loop is here:
+                await client.close()
+            elif loop.is_running():
+                asyncio.run_coroutine_threadsafe(client.close(), loop)
+        self._clients.clear()
+
+
+class Client:
+    """The connections of one event loop."""
+
+    def __init__(self, address: Address) -> None:
+        pool = BlockingConnectionPool.from_url(
+            address.url,
+            max_connections=address.pool,
+            timeout=WAIT_SECONDS_MAX,
+            socket_connect_timeout=CONNECT_SECONDS_MAX,
+            socket_timeout=CALL_SECONDS_MAX,
+            retry=Retry(NoBackoff(), 0),
+            client_name="leaseway",
+            protocol=2,
+        )
+        self.redis: Any = Redis.from_pool(pool)
+        self._until_the_end = self._closed_with_the_loop()
+
+    async def start(self) -> None:
+        await anext(self._until_the_end)
+
+    async def _closed_with_the_loop(self) -> AsyncGenerator[None, None]:
+        """asyncio ends the async generators of a loop before it closes it: the one moment in which connections that
+        nobody closed can still be closed."""
+        try:
+            yield
+        finally:
+            await self.redis.aclose()
+
+    async def close(self) -> None:
+        await self._until_the_end.aclose()

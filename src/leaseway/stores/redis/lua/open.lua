@@ -1,0 +1,2 @@
+-- Under which fence are we?
+return cmsgpack.pack({ 'opened', fenced(clock()) })

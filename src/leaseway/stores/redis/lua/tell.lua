@@ -1,0 +1,67 @@
+-- What the provider said about one limit.
+local notice = request.notice
+
+local function shortest_us(sizing)
+  local shortest = math.huge
+  for _, window in ipairs(sizing.windows) do
+    shortest = math.min(shortest, window.window_us)
+  end
+  return shortest < math.huge and shortest or 0
+end
+
+-- Closed until the time given, slower once for each event, and open again with one token.
+local function throttled(taking, now)
+  local level, sizing = taking.level, taking.sizing
+  local retry_after_us = notice.retry_after_us
+    or math.max(math.floor(shortest_us(sizing) / RETRY_SHARE), RETRY_US_MIN)
+  level.blocked_until = math.max(level.blocked_until, now + retry_after_us)
+  level.slowed_at = level.blocked_until
+  if notice.generation == level.generation then
+    level.percent = math.max(math.floor(level.percent * SLOWER / 100), PERCENT_MIN)
+    level.generation = level.generation + 1
+  end
+  paced(level, sizing, now)
+  for _, window in ipairs(sizing.windows) do
+    local bucket = level.buckets[window.window_us]
+    local one_token = level.blocked_until + full_us(window, bucket) - us(bucket.token_ns)
+    bucket.tat = math.max(bucket.tat, one_token)
+  end
+end
+
+-- Which window does a provider speak of that says when it begins anew? The shortest that lasts as long.
+local function window_told(sizing)
+  local longest, fitting = sizing.windows[1], nil
+  for _, window in ipairs(sizing.windows) do
+    if window.window_us > longest.window_us then
+      longest = window
+    end
+    local fits = notice.reset_us and window.window_us >= notice.reset_us
+    if fits and (not fitting or window.window_us < fitting.window_us) then
+      fitting = window
+    end
+  end
+  return fitting or longest
+end
+
+-- Less than we thought: believed. More: not.
+local function synced(taking, now)
+  local window = window_told(taking.sizing)
+  local bucket = taking.level.buckets[window.window_us]
+  local left_us = us(math.min(notice.remaining, window.burst) * bucket.token_ns)
+  bucket.tat = math.max(bucket.tat, now + full_us(window, bucket) - left_us)
+end
+
+return answered(function(takings, now, since)
+  local taking = takings[1]
+  if not taking then
+    return { 'done' }
+  end
+  current(taking.level, taking.sizing, now, since)
+  if notice.throttled then
+    throttled(taking, now)
+  elseif notice.remaining and taking.sizing.windows[1] then
+    synced(taking, now)
+  end
+  write(taking, now)
+  return { 'done' }
+end)

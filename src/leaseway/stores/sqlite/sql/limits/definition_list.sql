@@ -1,0 +1,1 @@
+SELECT definition, version FROM definitions ORDER BY name

@@ -1,0 +1,1 @@
+SELECT definition, declared, version FROM definitions WHERE name = :name

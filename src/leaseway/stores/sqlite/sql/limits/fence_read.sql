@@ -1,0 +1,1 @@
+SELECT identity, since, ahead_us, latest FROM fence

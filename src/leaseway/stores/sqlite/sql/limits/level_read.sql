@@ -1,0 +1,1 @@
+SELECT level FROM levels WHERE definition = :definition AND name = :name

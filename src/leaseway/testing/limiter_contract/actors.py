@@ -1,0 +1,81 @@
+"""The limits that the chapters use, and short ways to ask for them."""
+
+from collections.abc import Sequence
+
+from leaseway.domain.buckets import Granted, Level, Notice, Verdict, Wait, size, tokens
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits import Ask, Limit
+from leaseway.ports.limiter import Limiter
+from leaseway.testing.clock import FakeClock
+
+DAY_SECONDS = 86_400
+MANY = 1_000_000
+
+MAPS = Limit("maps", "100/minute")
+"""Five tokens at once, and then one every 640,625 µs."""
+MAPS_BURST = 5
+MAPS_TOKEN_US = 640_625
+
+MAIL = Limit("mail", "1000/minute", cost_max=20, delay=0.815)
+"""Fifty at once, and then one every 65 ms."""
+MAIL_BURST = 50
+
+TWO = Limit("two", "60/minute", "1000/day")
+"""Three a time, and fifty a day at once."""
+
+PHONE = Limit("phone", concurrency=3)
+"""Only seats."""
+
+SEAT_US = 30 * SECOND_US
+
+
+def ask(limit: Limit, cost: int = 1, name: str | None = None) -> Ask:
+    return Ask(name or limit.name, limit.name, cost)
+
+
+async def ready(limiter: Limiter, clock: FakeClock, *limits: Limit) -> None:
+    """Declared so long ago that every bucket is full, and every seat may be taken."""
+    await limiter.declare([limit.definition for limit in limits])
+    clock.advance(2 * DAY_SECONDS)
+
+
+async def granted(limiter: Limiter, *asks: Ask, least: int = 1, most: int = 1) -> Granted:
+    verdict = await limiter.take(asks, least=least, most=most)
+    assert isinstance(verdict, Granted), verdict
+    return verdict
+
+
+async def waits(limiter: Limiter, *asks: Ask, least: int = 1) -> Wait:
+    verdict = await limiter.take(asks, least=least, most=least)
+    assert isinstance(verdict, Wait), verdict
+    return verdict
+
+
+async def drained(limiter: Limiter, *asks: Ask) -> Granted:
+    """All that there is now."""
+    return await granted(limiter, *asks, most=MANY)
+
+
+async def seated(limiter: Limiter, holder: str, *asks: Ask, most: int = 1, seat_us: int = SEAT_US) -> Verdict:
+    return await limiter.take(asks, most=most, holder=holder, seat_us=seat_us)
+
+
+async def throttled(limiter: Limiter, limit: Limit, generation: int = 0, seconds: float | None = 10) -> None:
+    retry_after_us = None if seconds is None else round(seconds * SECOND_US)
+    await limiter.tell(Notice(limit.name, limit.name, generation, throttled=True, retry_after_us=retry_after_us))
+
+
+async def level_of(limiter: Limiter, limit: Limit) -> Level:
+    _, (level,) = await limiter.look([ask(limit)])
+    return level
+
+
+async def left(limiter: Limiter, limit: Limit) -> list[int]:
+    """How many tokens each window has now, the shortest first."""
+    now, (level,) = await limiter.look([ask(limit)])
+    return [tokens(window, level.buckets[window.window_us], now) for window in size(limit.definition).windows]
+
+
+async def picture(limiter: Limiter, limits: Sequence[Limit]) -> object:
+    """All that anybody can see, to compare."""
+    return await limiter.look([ask(limit) for limit in limits]), await limiter.definitions()

@@ -1,0 +1,135 @@
+"""Seats: how many calls may be under way at once, and what happens to the seats of the dead."""
+
+from leaseway.domain.buckets import Granted, Never, Wait
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits import Limit
+from leaseway.ports.limiter import Limiter
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.limiter_contract.actors import (
+    MAPS,
+    MAPS_BURST,
+    PHONE,
+    SEAT_US,
+    ask,
+    drained,
+    left,
+    level_of,
+    ready,
+    seated,
+)
+
+
+async def test_no_more_calls_than_seats(limiter: Limiter, clock: FakeClock) -> None:
+    """The provider counts connections, whoever makes them."""
+    await ready(limiter, clock, PHONE)
+    assert isinstance(await seated(limiter, "one", ask(PHONE)), Granted)
+    more = await seated(limiter, "two", ask(PHONE), most=9)
+    assert isinstance(more, Granted)
+    assert more.count == 2
+    wait = await seated(limiter, "three", ask(PHONE))
+    assert isinstance(wait, Wait)
+    assert "seats" in wait.why
+    assert 0 < wait.wait_us <= SECOND_US
+
+
+async def test_more_seats_than_there_are_are_never_granted(limiter: Limiter, clock: FakeClock) -> None:
+    """Waiting would not help."""
+    await ready(limiter, clock, PHONE)
+    verdict = await limiter.take([ask(PHONE)], least=4, most=4, holder="one", seat_us=SEAT_US)
+    assert verdict == Never(PHONE.name, 3)
+
+
+async def test_a_seat_that_was_left_is_free(limiter: Limiter, clock: FakeClock) -> None:
+    """And only that one."""
+    await ready(limiter, clock, PHONE)
+    await seated(limiter, "one", ask(PHONE), most=3)
+    await limiter.vacate([ask(PHONE)], "one", 1)
+    assert isinstance(await seated(limiter, "two", ask(PHONE)), Granted)
+    assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
+
+
+async def test_leaving_more_than_one_has_frees_nobody_elses(limiter: Limiter, clock: FakeClock) -> None:
+    """A worker that tidies up twice must not let others exceed the limit."""
+    await ready(limiter, clock, PHONE)
+    await seated(limiter, "one", ask(PHONE))
+    await seated(limiter, "two", ask(PHONE), most=2)
+    await limiter.vacate([ask(PHONE)], "one", 3)
+    await limiter.vacate([ask(PHONE)], "one", 1)
+    await limiter.vacate([ask(PHONE)], "nobody", 1)
+    verdict = await seated(limiter, "three", ask(PHONE), most=3)
+    assert isinstance(verdict, Granted)
+    assert verdict.count == 1
+
+
+async def test_the_seats_of_the_dead_are_free_in_the_end(limiter: Limiter, clock: FakeClock) -> None:
+    """A worker that was killed says nothing any more; its seats must not be lost for ever."""
+    await ready(limiter, clock, PHONE)
+    await seated(limiter, "one", ask(PHONE), most=3)
+    clock.advance_us(SEAT_US - 1)
+    assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
+    clock.advance_us(1)
+    verdict = await seated(limiter, "two", ask(PHONE), most=3)
+    assert isinstance(verdict, Granted)
+    assert verdict.count == 3
+
+
+async def test_a_seat_that_is_kept_stays_taken(limiter: Limiter, clock: FakeClock) -> None:
+    """A call that takes long keeps its seat for as long as its worker says so."""
+    await ready(limiter, clock, PHONE)
+    await seated(limiter, "one", ask(PHONE), most=3)
+    clock.advance_us(SEAT_US - 1)
+    await limiter.keep([ask(PHONE)], "one", 3, SEAT_US)
+    clock.advance_us(SEAT_US - 1)
+    assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
+    clock.advance_us(1)
+    assert isinstance(await seated(limiter, "two", ask(PHONE)), Granted)
+
+
+async def test_seats_are_kept_even_if_they_were_lost(limiter: Limiter, clock: FakeClock) -> None:
+    """Calls that are under way are a fact, whatever the store knows: nobody may sit down on top of them."""
+    await ready(limiter, clock, PHONE)
+    await limiter.keep([ask(PHONE)], "one", 2, SEAT_US)
+    verdict = await seated(limiter, "two", ask(PHONE), most=3)
+    assert isinstance(verdict, Granted)
+    assert verdict.count == 1
+    await limiter.keep([ask(PHONE)], "three", 2, SEAT_US)  # five of three: nobody can help it
+    assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
+    await limiter.vacate([ask(PHONE)], "one", 2)
+    assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
+
+
+async def test_keeping_says_how_many_not_how_many_more(limiter: Limiter, clock: FakeClock) -> None:
+    """Heartbeats repeat themselves."""
+    await ready(limiter, clock, PHONE)
+    await seated(limiter, "one", ask(PHONE), most=2)
+    for count in (2, 2, 1):
+        await limiter.keep([ask(PHONE)], "one", count, SEAT_US)
+    level = await level_of(limiter, PHONE)
+    assert {who: seat.count for who, seat in level.seats.items()} == {"one": 1}
+    assert level.seats["one"].until == clock.now_us() + SEAT_US
+
+
+async def test_seats_and_rates_are_taken_together(limiter: Limiter, clock: FakeClock) -> None:
+    """Without a seat no token is used, and without a token no seat is taken."""
+    both = Limit("both", "100/minute", concurrency=2)
+    await ready(limiter, clock, both, MAPS)
+    verdict = await seated(limiter, "one", ask(both), most=9)
+    assert isinstance(verdict, Granted)
+    assert verdict.count == 2
+    assert isinstance(await seated(limiter, "two", ask(MAPS), ask(both)), Wait)
+    assert await left(limiter, both) == [3]
+    assert await left(limiter, MAPS) == [MAPS_BURST]
+    await limiter.vacate([ask(both)], "one", 2)
+    await drained(limiter, ask(MAPS))
+    assert isinstance(await seated(limiter, "two", ask(both), ask(MAPS)), Wait)
+    assert (await level_of(limiter, both)).seats == {}
+
+
+async def test_seats_come_back_with_the_vacated_call_only(limiter: Limiter, clock: FakeClock) -> None:
+    """Returned tokens say nothing about calls under way."""
+    both = Limit("both", "100/minute", concurrency=2)
+    await ready(limiter, clock, both)
+    verdict = await seated(limiter, "one", ask(both), most=2)
+    assert isinstance(verdict, Granted)
+    await limiter.give_back(verdict, 2)
+    assert (await level_of(limiter, both)).seats["one"].count == 2

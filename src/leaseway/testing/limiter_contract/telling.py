@@ -1,0 +1,180 @@
+"""What the provider says: closed for all, slower once, open again with one token, and faster step by step."""
+
+from leaseway.domain.buckets import PERCENT_MIN, Notice, Wait
+from leaseway.domain.ids import SECOND_US
+from leaseway.ports.limiter import Limiter
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.limiter_contract.actors import (
+    MAIL,
+    MAPS,
+    MAPS_BURST,
+    MAPS_TOKEN_US,
+    PHONE,
+    SEAT_US,
+    TWO,
+    ask,
+    drained,
+    granted,
+    left,
+    level_of,
+    picture,
+    ready,
+    seated,
+    throttled,
+    waits,
+)
+
+
+async def test_a_refusal_closes_the_limit_for_all(limiter: Limiter, clock: FakeClock) -> None:
+    """One worker was told to wait; the others must not run into the same wall."""
+    await ready(limiter, clock, MAPS)
+    await throttled(limiter, MAPS, seconds=10)
+    wait = await waits(limiter, ask(MAPS))
+    assert wait.wait_us == 10 * SECOND_US
+    assert "provider" in wait.why
+    clock.advance_us(10 * SECOND_US - 1)
+    await waits(limiter, ask(MAPS))
+    clock.advance_us(1)
+    await granted(limiter, ask(MAPS))
+
+
+async def test_a_shorter_refusal_does_not_open_early(limiter: Limiter, clock: FakeClock) -> None:
+    """Replies arrive in any order."""
+    await ready(limiter, clock, MAPS)
+    await throttled(limiter, MAPS, seconds=10)
+    await throttled(limiter, MAPS, seconds=1)
+    assert (await waits(limiter, ask(MAPS))).wait_us == 10 * SECOND_US
+
+
+async def test_a_refusal_without_a_time_closes_for_a_while(limiter: Limiter, clock: FakeClock) -> None:
+    """A tenth of the shortest window: sent again at once, the call would be refused again."""
+    await ready(limiter, clock, MAPS)
+    await throttled(limiter, MAPS, seconds=None)
+    assert (await waits(limiter, ask(MAPS))).wait_us == 6 * SECOND_US
+
+
+async def test_it_reopens_with_one_token(limiter: Limiter, clock: FakeClock) -> None:
+    """A full bucket would greet the provider with a burst, and be refused again."""
+    await ready(limiter, clock, MAPS)
+    await throttled(limiter, MAPS, seconds=10)
+    clock.advance(10)
+    assert (await drained(limiter, ask(MAPS))).count == 1
+    assert (await waits(limiter, ask(MAPS))).wait_us > MAPS_TOKEN_US
+
+
+async def test_a_refusal_slows_once_for_all_who_saw_it(limiter: Limiter, clock: FakeClock) -> None:
+    """Sixty workers see one congestion; slowed sixty times, the limit would stand still."""
+    await ready(limiter, clock, MAPS)
+    for _ in range(20):
+        await throttled(limiter, MAPS, generation=0, seconds=1)
+    level = await level_of(limiter, MAPS)
+    assert (level.percent, level.generation) == (70, 1)
+    clock.advance(1)
+    assert (await granted(limiter, ask(MAPS))).generations == (1,)
+    await throttled(limiter, MAPS, generation=1, seconds=1)
+    level = await level_of(limiter, MAPS)
+    assert (level.percent, level.generation) == (49, 2)
+
+
+async def test_a_slowed_limit_refills_slower(limiter: Limiter, clock: FakeClock) -> None:
+    """That is what slower means."""
+    await ready(limiter, clock, MAPS)
+    await throttled(limiter, MAPS, seconds=0)
+    await granted(limiter, ask(MAPS))
+    clock.advance_us(MAPS_TOKEN_US)
+    await waits(limiter, ask(MAPS))
+    clock.advance_us(MAPS_TOKEN_US * 3 // 7 + 2)
+    await granted(limiter, ask(MAPS))
+
+
+async def test_it_is_never_slowed_to_a_stop(limiter: Limiter, clock: FakeClock) -> None:
+    """Somebody must go on asking, or nobody would ever learn that the provider is well again."""
+    await ready(limiter, clock, MAPS)
+    for generation in range(20):
+        await throttled(limiter, MAPS, generation, seconds=0)
+    assert (await level_of(limiter, MAPS)).percent == PERCENT_MIN
+    clock.advance(60)
+    await granted(limiter, ask(MAPS))
+
+
+async def test_it_recovers_step_by_step_in_quiet_times(limiter: Limiter, clock: FakeClock) -> None:
+    """Five percent for each quiet minute: back at once would be refused at once."""
+    await ready(limiter, clock, MAPS)
+    await throttled(limiter, MAPS, seconds=10)
+    clock.advance(10 + 60)
+    clock.advance_us(-1)
+    assert (await level_of(limiter, MAPS)).percent == 70
+    clock.advance_us(1)
+    assert (await level_of(limiter, MAPS)).percent == 75
+    await granted(limiter, ask(MAPS))
+    clock.advance(2 * 60)
+    assert (await level_of(limiter, MAPS)).percent == 85
+    clock.advance(60 * 60)
+    assert (await level_of(limiter, MAPS)).percent == 100
+    assert await left(limiter, MAPS) == [MAPS_BURST]
+
+
+async def test_a_refusal_keeps_used_tokens_used(limiter: Limiter, clock: FakeClock) -> None:
+    """Slower or faster, what was sent was sent."""
+    await ready(limiter, clock, MAPS)
+    await drained(limiter, ask(MAPS))
+    await throttled(limiter, MAPS, seconds=0)
+    level = await level_of(limiter, MAPS)
+    bucket = level.buckets[60 * SECOND_US]
+    assert bucket.tat - clock.now_us() >= MAPS_BURST * MAPS_TOKEN_US * 100 // 70
+
+
+async def test_others_go_on(limiter: Limiter, clock: FakeClock) -> None:
+    """A refusal speaks of one limit."""
+    await ready(limiter, clock, MAPS, MAIL)
+    await throttled(limiter, MAPS)
+    await granted(limiter, ask(MAIL))
+    wait = await waits(limiter, ask(MAIL), ask(MAPS))
+    assert wait.name == MAPS.name
+
+
+async def test_seats_are_closed_too(limiter: Limiter, clock: FakeClock) -> None:
+    """A provider that counts connections may ask for patience as well."""
+    await ready(limiter, clock, PHONE)
+    await throttled(limiter, PHONE, seconds=None)
+    wait = await seated(limiter, "one", ask(PHONE), seat_us=SEAT_US)
+    assert isinstance(wait, Wait)
+    assert wait.wait_us == SECOND_US
+
+
+async def test_less_than_we_thought_is_believed(limiter: Limiter, clock: FakeClock) -> None:
+    """Somebody else uses the same account."""
+    await ready(limiter, clock, MAPS)
+    await limiter.tell(Notice(MAPS.name, MAPS.name, 0, remaining=2))
+    assert await left(limiter, MAPS) == [2]
+    await limiter.tell(Notice(MAPS.name, MAPS.name, 0, remaining=0))
+    wait = await waits(limiter, ask(MAPS))
+    assert wait.wait_us == MAPS_TOKEN_US
+
+
+async def test_more_than_we_thought_is_not_believed(limiter: Limiter, clock: FakeClock) -> None:
+    """The provider has not seen yet what is on its way."""
+    await ready(limiter, clock, MAPS)
+    await drained(limiter, ask(MAPS))
+    await limiter.tell(Notice(MAPS.name, MAPS.name, 0, remaining=90))
+    assert await left(limiter, MAPS) == [0]
+
+
+async def test_what_is_left_belongs_to_the_window_that_begins_anew_then(limiter: Limiter, clock: FakeClock) -> None:
+    """Three left of today are not three left of this minute."""
+    await ready(limiter, clock, TWO)
+    await limiter.tell(Notice(TWO.name, TWO.name, 0, remaining=20, reset_us=3_600 * SECOND_US))
+    assert await left(limiter, TWO) == [3, 20]
+    await limiter.tell(Notice(TWO.name, TWO.name, 0, remaining=2, reset_us=30 * SECOND_US))
+    assert await left(limiter, TWO) == [2, 20]
+    await limiter.tell(Notice(TWO.name, TWO.name, 0, remaining=1, reset_us=5 * 86_400 * SECOND_US))
+    assert await left(limiter, TWO) == [2, 1]
+
+
+async def test_a_reply_that_says_nothing_changes_nothing(limiter: Limiter, clock: FakeClock) -> None:
+    """Most replies do."""
+    await ready(limiter, clock, MAPS)
+    await drained(limiter, ask(MAPS))
+    before = await picture(limiter, [MAPS])
+    await limiter.tell(Notice(MAPS.name, MAPS.name, 0))
+    assert await picture(limiter, [MAPS]) == before

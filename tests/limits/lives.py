@@ -1,0 +1,156 @@
+"""What can happen to a limiter, as values: a life is a list of steps, which any limiter can live through."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from leaseway.domain.buckets import Granted, Level, Notice
+from leaseway.domain.errors import UnknownLimit
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.limits import Ask, Definition, Limit
+from leaseway.ports.limiter import Limiter
+from leaseway.testing.clock import FakeClock
+
+DEFINITIONS: list[Definition] = [
+    limit.definition
+    for limit in (
+        Limit("maps", "30/minute"),
+        Limit("maps", "7 per 11 s", "100/minute", burst=0.3, cost_max=3),
+        Limit("maps", "100/minute", "997/hour", burst=0.03, lease=2),
+        Limit("mail:{tenant}", "10 per 3 s", burst=0.7, cost_max=3),
+        Limit("mail:{tenant}", "100 per 3 s", concurrency=2),
+        Limit("phone", concurrency=3),
+        Limit("phone", "50/minute", concurrency=2, cost_max=2),
+    )
+]
+NAMES = {"maps": "maps", "mail:one": "mail:{tenant}", "mail:two": "mail:{tenant}", "phone": "phone"}
+"""Every limit by its name, with the name of its definition."""
+UNKNOWN = Ask("fax", "fax")
+NUMBER_MAX = 30
+HOLDERS = ("one", "two")
+
+
+class Step(Struct, frozen=True):
+    """One verb with all that any verb might need: what it does not need, it ignores."""
+
+    verb: str
+    names: tuple[str, ...] = ("maps",)
+    number: int = 1
+    least: int = 1
+    holder: str = "one"
+    us: int = 0
+
+
+class Life:
+    """One limiter, and what it granted: later steps return it, or speak of it."""
+
+    def __init__(self, limiter: Limiter, clock: FakeClock) -> None:
+        self.limiter = limiter
+        self.clock = clock
+        self.grants: list[Granted] = []
+
+    async def live(self, step: Step) -> Any:
+        """What the limiter answers."""
+        try:
+            return await getattr(self, step.verb)(step)
+        except UnknownLimit:
+            return "unknown"
+
+    def asks(self, step: Step) -> Sequence[Ask]:
+        asks = [Ask(name, NAMES[name], 1 + (step.number + place) % 3) for place, name in enumerate(step.names)]
+        return [*asks, UNKNOWN] if step.number == NUMBER_MAX else asks
+
+    async def advance(self, step: Step) -> None:
+        self.clock.advance_us(step.us)
+
+    async def step_back(self, step: Step) -> None:
+        """Everybody gets up before: whether a seat that had expired is taken again then, no store needs to say."""
+        for holder in HOLDERS:
+            await self.limiter.vacate([Ask(name, limit) for name, limit in NAMES.items()], holder, 1_000)
+        self.clock.advance_us(-step.us // 10)
+
+    async def declare(self, step: Step) -> None:
+        await self.limiter.declare([DEFINITIONS[step.number % len(DEFINITIONS)]])
+
+    async def change(self, step: Step) -> int:
+        return await self.limiter.change(DEFINITIONS[step.number % len(DEFINITIONS)])
+
+    async def forget(self, step: Step) -> bool:
+        """Not for long, or nothing else would happen any more."""
+        name = NAMES[step.names[0]]
+        forgotten = await self.limiter.forget(name)
+        if step.number % 8:
+            await self.limiter.declare([definition for definition in DEFINITIONS if definition.name == name][:1])
+        return forgotten
+
+    async def take(self, step: Step) -> Any:
+        most = step.least + step.number % 5
+        verdict = await self.limiter.take(
+            self.asks(step), least=step.least, most=most, holder=step.holder, seat_us=step.us + 1
+        )
+        if isinstance(verdict, Granted):
+            self.grants.append(verdict)
+        return verdict
+
+    async def give_back(self, step: Step) -> None:
+        if self.grants:
+            granted = self.grants.pop(-1 - step.number % len(self.grants))
+            await self.limiter.give_back(granted, min(step.least, granted.count))
+
+    async def vacate(self, step: Step) -> None:
+        await self.limiter.vacate(self.asks(step), step.holder, step.least)
+
+    async def keep(self, step: Step) -> None:
+        await self.limiter.keep(self.asks(step), step.holder, step.least, step.us + 1)
+
+    async def refuse(self, step: Step) -> None:
+        """The provider did, perhaps without saying for how long."""
+        name = step.names[0]
+        retry_after_us = None if step.number % 4 == 0 else step.us
+        await self.limiter.tell(Notice(name, NAMES[name], step.number % 3, True, retry_after_us))
+
+    async def remain(self, step: Step) -> None:
+        name = step.names[0]
+        reset_us = None if step.number % 2 else step.us
+        await self.limiter.tell(Notice(name, NAMES[name], 0, remaining=step.number, reset_us=reset_us))
+
+    async def look(self, step: Step) -> Any:
+        now, levels = await self.limiter.look(self.asks(step))
+        return now, [from_now(level, now) for level in levels]
+
+    async def definitions(self, step: Step) -> Any:
+        """By their places: a new field of definitions is no other answer."""
+        found = await self.limiter.definitions()
+        return [[definition.name, DEFINITIONS.index(definition), version] for definition, version in found]
+
+
+def from_now(level: Level, now: Instant) -> Any:
+    """What of a level still matters: a store may forget the rest whenever it likes."""
+    buckets = {
+        str(window_us): [max(bucket.tat - now, 0), max(bucket.turn - now, 0), bucket.token_ns]
+        for window_us, bucket in level.buckets.items()
+    }
+    seats = {who: [seat.count, seat.until - now] for who, seat in level.seats.items()}
+    slowed = [level.percent, level.slowed_at if level.percent < 100 else 0, level.generation]
+    return [buckets, seats, slowed, max(level.blocked_until - now, 0), level.since]
+
+
+OFTEN = {
+    "take": 12,
+    "advance": 8,
+    "give_back": 3,
+    "look": 3,
+    "vacate": 2,
+    "keep": 1,
+    "refuse": 2,
+    "remain": 2,
+    "declare": 1,
+    "change": 1,
+    "definitions": 1,
+    "step_back": 1,
+    "forget": 1,
+}
+SPANS_US = [0, 1, 999, 100_000, SECOND_US, 3 * SECOND_US, 11 * SECOND_US, 61 * SECOND_US, 3_600 * SECOND_US]
+BEGINNING = [Step("declare", number=number) for number in (0, 3, 5)] + [Step("advance", us=SPANS_US[-1])]
+"""An hour later buckets are full and seats may be taken, on every store."""

@@ -1,0 +1,24 @@
+"""The provider's own view: every request that arrived, and how many of them in any window. It knows no buckets."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits import Rate
+
+Arrival = tuple[Instant, int]
+"""When, and how much it weighed."""
+
+
+def most_in_a_window(arrivals: Sequence[Arrival], window_us: int) -> int:
+    """The fullest window begins with an arrival. Two that are exactly a window apart are not in one."""
+    ordered = sorted(arrivals)
+    instants = [at for at, _ in ordered]
+    sums = [0, *accumulate(weight for _, weight in ordered)]
+    return max((sums[bisect_left(instants, at + window_us)] - sums[i] for i, at in enumerate(instants)), default=0)
+
+
+def excess(arrivals: Sequence[Arrival], rates: Sequence[Rate]) -> int:
+    """By how much the worst window of all rates is too full; at most 0: never."""
+    return max(most_in_a_window(arrivals, rate.window_us) - rate.count for rate in rates)

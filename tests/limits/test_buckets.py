@@ -1,0 +1,248 @@
+"""The arithmetic of buckets, for any numbers: sizes hold, refusals are honest, returns give nothing away."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.limits.sliding_log import excess
+
+from leaseway.domain import buckets
+from leaseway.domain.buckets import IDLE_US, NEW, Granted, Level, Never, Notice, Taking, Wait, size, take, tokens
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.limits import Ask, Definition, Limit, Rate, check, delay_us_of, lease_us_of
+
+NOW = 1_750_000_000 * SECOND_US
+SINCE = NOW - 90 * 86_400 * SECOND_US
+MINUTE_US = 60 * SECOND_US
+QUICK = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+@st.composite
+def definitions(draw: st.DrawFn) -> Definition:
+    count = draw(st.integers(1, 40) | st.integers(1, 100_000))
+    definition = Definition(
+        name="maps",
+        rates=(Rate(draw(st.integers(1_000, 100 * SECOND_US)), count),),
+        burst_share=draw(st.sampled_from([0, 0.05, 0.3, 1])),
+        cost_max=draw(st.integers(1, min(count, 5))),
+        lease_us=draw(st.none() | st.integers(0, 3 * SECOND_US)),
+        delay_us=draw(st.none() | st.integers(0, SECOND_US)),
+    )
+    try:
+        size(check(definition))
+    except BadValue:
+        assume(False)
+    return definition
+
+
+def taking(definition: Definition, cost: int = 1, level: Level = NEW) -> Taking:
+    return Taking(Ask("maps", "maps", cost), size(definition), level)
+
+
+def left(taking: Taking, level: Level, now: Instant) -> int:
+    (window,) = taking.sizing.windows
+    return tokens(window, buckets.current(level, taking.sizing, now, SINCE).buckets[window.window_us], now)
+
+
+@QUICK
+@given(definition=definitions())
+def test_a_bucket_is_sized_so_that_its_window_holds(definition: Definition) -> None:
+    """The inequality on which everything rests, in exact numbers."""
+    (rate,), (window,) = definition.rates, size(definition).windows
+    span_us = rate.window_us + lease_us_of(definition) + delay_us_of(definition, rate)
+    assert window.burst + Fraction(span_us * 1_000, window.token_ns) <= rate.count + 1
+    assert definition.cost_max <= window.burst <= rate.count
+
+
+@QUICK
+@given(definition=definitions(), data=st.data())
+def test_the_greedy_never_exceed_the_rate(definition: Definition, data: st.DataObject) -> None:
+    """Rounding included: whoever takes all he can at any instants stays below the rate."""
+    (window,) = size(definition).windows
+    cost = data.draw(st.integers(1, definition.cost_max))
+    steps_us = st.sampled_from([0, 1, window.token_ns // 1_000, window.token_ns // 700, window.window_us // 3])
+    level, now, arrivals = NEW, NOW, []
+    for step_us in data.draw(st.lists(steps_us, min_size=5, max_size=40)):
+        now += step_us
+        verdict, (level,) = take([taking(definition, cost, level)], now, SINCE, 1, 1_000_000)
+        if isinstance(verdict, Granted):
+            arrivals.append((now, verdict.count * cost))
+    assert excess(arrivals, definition.rates) <= 0
+
+
+@pytest.mark.parametrize("limit", [Limit("one", "1/minute"), Limit("all", "7/minute", burst=1), Limit("s", "1/second")])
+def test_the_smallest_limits_make_progress_and_hold(limit: Limit) -> None:
+    """With one token per window, or a burst of all, a plain formula leaves no rate at all, or twice the limit."""
+    level, now, arrivals = NEW, NOW, []
+    (rate,) = limit.definition.rates
+    while now < NOW + 10 * rate.window_us:
+        verdict, (level,) = take([taking(limit.definition, 1, level)], now, SINCE, 1, 100)
+        if isinstance(verdict, Granted):
+            arrivals.append((now, verdict.count))
+        now += rate.window_us // 100
+    assert excess(arrivals, limit.definition.rates) == 0
+    assert sum(weight for _, weight in arrivals) >= 8
+
+
+@QUICK
+@given(count=st.integers(1, 1_000_000))
+def test_safety_costs_little(count: int) -> None:
+    """Of a limit per minute at least 92 percent are usable, burst, lease and delay included."""
+    (window,) = size(Limit("maps", f"{count}/minute").definition).windows
+    assert Fraction(MINUTE_US * 1_000, window.token_ns) / count >= Fraction(92, 100)
+
+
+@QUICK
+@given(definition=definitions(), data=st.data())
+def test_a_refusal_is_honest(definition: Definition, data: st.DataObject) -> None:
+    """Back at the instant that was named, the first who was refused is served; and not a moment earlier."""
+    cost = data.draw(st.integers(1, definition.cost_max))
+    most_at_once = buckets.at_once(taking(definition, cost))
+    least = data.draw(st.integers(1, most_at_once))
+    _, (level,) = take([taking(definition, cost)], NOW, SINCE, 1, 1_000_000)
+    wait, (level,) = take([taking(definition, cost, level)], NOW, SINCE, least, least)
+    if isinstance(wait, Wait):  # a burst that is no multiple of the cost leaves a rest, but never enough for all
+        early, _ = take([taking(definition, cost, level)], NOW + wait.wait_us - 1, SINCE, least, least)
+        late, _ = take([taking(definition, cost, level)], NOW + wait.wait_us, SINCE, least, least)
+        assert isinstance(early, Wait)
+        assert isinstance(late, Granted)
+
+
+@QUICK
+@given(definition=definitions(), cost=st.integers(1, 200_000), least=st.integers(1, 200_000))
+def test_never_is_said_exactly_if_it_is_true(definition: Definition, cost: int, least: int) -> None:
+    """More than the burst never passes; the burst does, in the end."""
+    (window,) = size(definition).windows
+    verdict, levels = take([taking(definition, cost)], NOW, SINCE, least, least)
+    assert isinstance(verdict, Never) == (cost * least > window.burst)
+    assert isinstance(verdict, Never) or verdict == replace(verdict, count=least)
+    if isinstance(verdict, Never):
+        assert levels == [NEW]
+
+
+@QUICK
+@given(definition=definitions(), data=st.data())
+def test_a_return_is_never_worth_more_than_never_having_taken(definition: Definition, data: st.DataObject) -> None:
+    """The heart of the proof: at no later instant may there be more tokens than if they had stayed in the bucket."""
+    (window,) = size(definition).windows
+    token_us = window.token_ns // 1_000 + 1
+    used = data.draw(st.integers(0, window.burst - 1))
+    unused = data.draw(st.integers(1, window.burst - used))
+    spans_us = st.integers(0, 3 * token_us)
+    _, (without,) = take([taking(definition)], NOW, SINCE, 1, used) if used else (None, [NEW])
+    verdict, (level,) = take([taking(definition, 1, without)], NOW, SINCE, unused, unused)
+    assume(isinstance(verdict, Granted))  # each of two takes is rounded up, so the last token may be a moment away
+    assert isinstance(verdict, Granted)
+    now = NOW + data.draw(spans_us)
+    # Others take one meanwhile, if they can: in both worlds, or in neither.
+    one, (perhaps,) = take([taking(definition, 1, level)], now, SINCE)
+    if isinstance(one, Granted):
+        level = perhaps
+        _, (without,) = take([taking(definition, 1, without)], now, SINCE)
+    now += data.draw(spans_us)
+    level = buckets.credited(taking(definition, 1, level), now, verdict, unused)
+    for later_us in (0, token_us, window.burst * token_us):
+        assert left(taking(definition), level, now + later_us) <= left(taking(definition), without, now + later_us)
+
+
+@QUICK
+@given(definition=definitions(), other=definitions(), used=st.integers(0, 100_000), percent=st.integers(5, 100))
+def test_a_change_of_pace_keeps_used_tokens_used(
+    definition: Definition, other: Definition, used: int, percent: int
+) -> None:
+    """Slowed, recovered or redefined: what was sent was sent. Only rounding may cost a token, and never gives one."""
+    other = replace(other, rates=(replace(other.rates[0], window_us=definition.rates[0].window_us),))
+    try:
+        (window,) = size(check(other)).windows
+    except BadValue:
+        assume(False)
+    (old,) = size(definition).windows
+    used = min(used, old.burst)
+    _, (level,) = take([taking(definition)], NOW, SINCE, 1, used) if used else (None, [NEW])
+    level = replace(level, percent=percent, slowed_at=NOW)
+    now_left = left(taking(other), level, NOW)
+    assert max(window.burst - used, 0) - 2 <= now_left <= max(window.burst - used, 0)
+
+
+@QUICK
+@given(definition=definitions(), retry_after_us=st.integers(0, MINUTE_US), used=st.integers(0, 3))
+def test_it_reopens_with_one_token_at_most(definition: Definition, retry_after_us: int, used: int) -> None:
+    """However full the bucket was."""
+    _, (level,) = take([taking(definition)], NOW, SINCE, 1, used) if used else (None, [NEW])
+    notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=retry_after_us)
+    level = buckets.noticed(taking(definition, 1, level), notice, NOW, SINCE)
+    assert left(taking(definition), level, NOW + retry_after_us) <= 1
+    assert level.percent == 70
+
+
+def test_a_bucket_faster_than_the_clock_holds_no_more_than_its_burst() -> None:
+    """Instants are whole microseconds: tokens that come faster would be counted several at a time."""
+    limit = Limit("maps", "900m/second", burst=0).definition
+    verdict, _ = take([taking(limit)], NOW, SINCE, 1, 1_000)
+    assert isinstance(verdict, Granted)
+    assert verdict.count == 1
+
+
+def test_slower_and_slower_but_never_still() -> None:
+    """And each event counts once, whoever reports it and however often."""
+    limit, level = Limit("maps", "100/minute").definition, NEW
+    seen = []
+    for generation in (0, 0, 0, 1, 0, 1, 2, 9):
+        notice = Notice("maps", "maps", generation, throttled=True, retry_after_us=0)
+        level = buckets.noticed(taking(limit, 1, level), notice, NOW, SINCE)
+        seen.append(level.percent)
+    assert seen == [70, 70, 70, 49, 49, 49, 34, 34]
+
+
+@QUICK
+@given(definition=definitions(), steps_us=st.lists(st.integers(0, SECOND_US), min_size=1, max_size=8))
+def test_what_may_be_forgotten_is_not_missed(definition: Definition, steps_us: list[int]) -> None:
+    """From then on, a limit that was forgotten gives the same answers as one that is remembered."""
+    _, (level,) = take([taking(definition)], NOW, SINCE, 1, 3)
+    _, (level,) = take([taking(definition, 1, level)], NOW, SINCE, 1, 1)
+    idle_at = buckets.idle_at(level, size(definition))
+    assert idle_at is not None
+    assert idle_at >= NOW + IDLE_US
+    now, forgotten = idle_at, NEW
+    for step_us in steps_us:
+        now += step_us
+        first, (level,) = take([taking(definition, 1, level)], now, SINCE, 1, 2)
+        second, (forgotten,) = take([taking(definition, 1, forgotten)], now, SINCE, 1, 2)
+        assert first == second
+
+
+@pytest.mark.parametrize(
+    "changes", [{"percent": 95}, {"generation": 1}, {"buckets": {}}], ids=["slowed", "refused once", "another window"]
+)
+def test_what_must_be_remembered_is_never_idle(changes: dict[str, object]) -> None:
+    """Forgotten, it would be faster again, slowed twice, or full."""
+    limit = Limit("maps", "100/minute").definition
+    _, (level,) = take([taking(limit)], NOW, SINCE)
+    assert buckets.idle_at(level, size(limit)) is not None
+    assert buckets.idle_at(replace(level, **changes), size(limit)) is None
+
+
+def test_what_is_written_under_another_fence_is_not_trusted() -> None:
+    """A full bucket from before the restart is an empty one; what the provider said still holds."""
+    limit = Limit("maps", "100/minute").definition
+    notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=MINUTE_US)
+    level = buckets.noticed(taking(limit), notice, NOW, SINCE)
+    level = buckets.kept(level, "one", 1, NOW + MINUTE_US)
+    (window,) = size(limit).windows
+    after = buckets.current(level, size(limit), NOW + 1, NOW)
+    assert tokens(window, after.buckets[MINUTE_US], NOW + 1) == 0
+    assert (after.seats, after.blocked_until, after.percent, after.generation) == ({}, NOW + MINUTE_US, 70, 1)
+
+
+def test_after_a_fence_nobody_sits_down_at_once() -> None:
+    """Calls that began before are still under way; their workers say so within the grace."""
+    phone = Taking(Ask("phone", "phone"), size(Limit("phone", concurrency=2).definition), NEW)
+    seating = buckets.Seating("one", SECOND_US, NOW + 10 * SECOND_US)
+    verdict, _ = take([phone], NOW, NOW, seating=seating)
+    assert isinstance(verdict, Wait)
+    assert verdict.wait_us == 10 * SECOND_US
+    verdict, _ = take([phone], NOW + 10 * SECOND_US, NOW, seating=seating)
+    assert isinstance(verdict, Granted)

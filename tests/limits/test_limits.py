@@ -1,0 +1,130 @@
+"""What users write about limits: read exactly, or refused with the field and the way out."""
+
+import pytest
+
+from leaseway.domain.buckets import size
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits import Limit, Rate, delay_us_of, fields_of, filled, lease_us_of, rate_of
+
+MINUTE_US = 60 * SECOND_US
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("100/minute", Rate(MINUTE_US, 100)),
+        ("3/second", Rate(SECOND_US, 3)),
+        ("3/s", Rate(SECOND_US, 3)),
+        ("20 per 2 s", Rate(2 * SECOND_US, 20)),
+        ("20 per 2 seconds", Rate(2 * SECOND_US, 20)),
+        ("200k/min", Rate(MINUTE_US, 200_000)),
+        ("2M/day", Rate(86_400 * SECOND_US, 2_000_000)),
+        ("1_000 / hour", Rate(3_600 * SECOND_US, 1_000)),
+        ("1,000/1.5h", Rate(5_400 * SECOND_US, 1_000)),
+        ("  5 per week ", Rate(7 * 86_400 * SECOND_US, 5)),
+        ("5 per 500 ms", Rate(SECOND_US // 2, 5)),
+        ("5/100milliseconds", Rate(SECOND_US // 10, 5)),
+    ],
+)
+def test_a_rate_is_read_as_the_provider_writes_it(text: str, rate: Rate) -> None:
+    """Copied from the provider's page."""
+    assert rate_of("limit maps", text) == rate
+
+
+def test_milliseconds_are_not_minutes() -> None:
+    """Read as a plural, "ms" would be minutes, and the limit a hundred thousand times too low."""
+    assert rate_of("limit maps", "5/ms").window_us == 1_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["", "100", "100/", "/minute", "-1/minute", "1.5/minute", "100/fortnight", "100 minute", "0/minute", "5/0 s"],
+        *["5/hs", "5/0.0001 s", "5/32 days", "2000m/day", "9" * 5_000 + "/s", "1/" + "9" * 500 + " s", None, 5],
+    ],
+)
+def test_a_rate_that_cannot_be_read_is_named(text: object) -> None:
+    """With the limit to which it belongs."""
+    with pytest.raises(BadValue, match="limit maps"):
+        rate_of("limit maps", text)
+
+
+@pytest.mark.parametrize("text", ["100/minute", "1,000/day", "5 per 2.5 s", "200,000/week", "7/millisecond"])
+def test_a_rate_is_shown_as_it_may_be_written(text: str) -> None:
+    """People copy from the screen back into the code."""
+    assert str(rate_of("limit maps", text)) == text
+
+
+@pytest.mark.parametrize(
+    ("rates", "options", "field"),
+    [
+        ((), {}, "limits nothing"),
+        (("1/s", "2/s"), {}, "same window"),
+        (("1/s", "2/m", "3/h", "4/d", "5/w"), {}, "at most 4"),
+        (("1/s",), {"concurrency": 0}, "concurrency"),
+        (("1/s",), {"concurrency": 1.5}, "concurrency"),
+        (("1/s",), {"burst": -0.1}, "burst"),
+        (("1/s",), {"burst": float("nan")}, "burst"),
+        (("1/s",), {"burst": "half"}, "burst"),
+        (("10/s",), {"cost_max": 11}, "cost_max"),
+        (("10/s",), {"cost_max": 0}, "cost_max"),
+        (("10/s",), {"lease": -1}, "lease"),
+        (("10/s",), {"lease": 61}, "lease"),
+        (("10/s",), {"delay": -1}, "delay"),
+    ],
+)
+def test_an_impossible_limit_is_refused(rates: tuple[str, ...], options: dict[str, float], field: str) -> None:
+    """When it is written, not when the first call waits for ever."""
+    with pytest.raises(BadValue, match=field):
+        Limit("maps", *rates, **options)  # type: ignore[arg-type]
+
+
+def test_a_cost_is_checked_where_it_is_written() -> None:
+    """More than cost_max could be refused for ever."""
+    limit = Limit("maps", "100/minute", cost_max=3)
+    assert limit.cost(3).cost == 3
+    for cost in (0, 4):
+        with pytest.raises(BadValue, match="cost"):
+            limit.cost(cost)
+
+
+def test_rates_are_kept_in_one_order() -> None:
+    """The same limit written in another order is the same limit, and no change."""
+    assert Limit("maps", "9/day", "1/s").definition == Limit("maps", "1/s", "9/day").definition
+
+
+def test_short_windows_are_not_leased() -> None:
+    """Taking ahead for a second would cost a limit per second half of its rate."""
+    assert lease_us_of(Limit("maps", "3/second", "100/day").definition) == 0
+    assert lease_us_of(Limit("maps", "3 per 10 s").definition) == SECOND_US
+    assert lease_us_of(Limit("maps", concurrency=2).definition) == 0
+    assert lease_us_of(Limit("maps", "3/second", lease=0.1).definition) == SECOND_US // 10
+
+
+def test_the_delay_fits_the_window() -> None:
+    """Half a second, but never more than a tenth of a short window."""
+    definition = Limit("maps", "3 per 100 ms", "3/minute").definition
+    assert [delay_us_of(definition, rate) for rate in definition.rates] == [10_000, SECOND_US // 2]
+
+
+def test_a_grant_never_outlives_lease_and_delay() -> None:
+    """Of the way to the provider half belongs to the worker, half to the network."""
+    assert size(Limit("maps", "3/minute", lease=2, delay=1).definition).lease_us == 2_500_000
+    assert size(Limit("maps", "3 per 100 ms", "3/minute").definition).lease_us == 5_000
+
+
+def test_what_cannot_be_counted_exactly_is_refused() -> None:
+    """Some stores count in doubles: a limit that they would round must not begin."""
+    with pytest.raises(BadValue, match="shorter window or a smaller burst"):
+        size(Limit("maps", "1000/week", burst=1.0).definition)
+
+
+def test_the_fields_of_a_name_are_filled() -> None:
+    """One definition, one limit per value."""
+    assert fields_of("maps:{tenant}:{region}") == ("tenant", "region")
+    assert filled("maps:{tenant}:{region}", {"tenant": "acme", "region": 7, "more": 1}) == "maps:acme:7"
+    with pytest.raises(BadValue, match="region"):
+        filled("maps:{tenant}:{region}", {"tenant": "acme"})
+    with pytest.raises(BadValue, match="printable"):
+        filled("maps:{tenant}", {"tenant": "x" * 500})

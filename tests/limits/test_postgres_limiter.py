@@ -1,0 +1,524 @@
+"""What is particular to limits in PostgreSQL: what a crash takes away, who waits for whom, and who may do what."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import pytest
+from tests.stores.test_postgres_pooler import Pooler, through
+from tests.stores.test_postgres_scenery import (
+    address,
+    connected,
+    error_of,
+    new_name,
+    new_role,
+    until,
+    value,
+    waiting_for_a_lock,
+)
+
+from leaseway.domain.buckets import SEAT_GRACE_US, Granted, Never, Notice, Wait, size, us
+from leaseway.domain.errors import StoreBusy, StoreRefused, UnknownLimit, UnknownOutcome
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits import Ask, Limit
+from leaseway.stores.postgres.limiter import PostgresLimiter
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.limiter_contract.actors import (
+    MAPS,
+    MAPS_BURST,
+    PHONE,
+    SEAT_US,
+    ask,
+    drained,
+    granted,
+    left,
+    level_of,
+    ready,
+    seated,
+    waits,
+)
+from leaseway.testing.postgres import FORGETFUL, SMALL, PostgresServer, answers, postgres_server
+
+ROOMY = tuple(Limit(name, "100000/minute") for name in "abc")
+"""Limits that many can use at once: five thousand tokens each."""
+TABLES = ("limits", "levels", "seats", "fence")
+OF_TENANT = Limit("maps:{tenant}", "100/minute")
+
+
+@asynccontextmanager
+async def opened(url: str, now_us: Callable[[], Instant] | None = None) -> AsyncIterator[PostgresLimiter]:
+    limiter = PostgresLimiter(url, now_us)
+    try:
+        await limiter.open()
+        yield limiter
+    finally:
+        await limiter.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> str:
+    return address(server, new_name())
+
+
+@pytest.fixture
+async def limiter(url: str, clock: FakeClock) -> AsyncIterator[PostgresLimiter]:
+    async with opened(url, clock.now_us) as limiter:
+        yield limiter
+
+
+@pytest.fixture
+async def unmoved(url: str) -> AsyncIterator[PostgresLimiter]:
+    """A limiter with the server's own clock."""
+    async with opened(url) as limiter:
+        yield limiter
+
+
+# -- what a crash takes away ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def frail() -> Iterator[PostgresServer]:
+    """A server that may be killed without harm to other tests."""
+    with postgres_server() as server:
+        yield server
+
+
+async def killed(server: PostgresServer) -> None:
+    """Everything at once, as by a power cut."""
+    server.crash()
+    server.start()
+
+
+async def bereft(server: PostgresServer) -> None:
+    """One session is killed: the server throws out all the others, recovers, and never says that it was away."""
+    async with connected(server) as victim, connected(server) as witness:
+        os.kill(victim.get_server_pid(), signal.SIGKILL)
+
+        async def is_back() -> bool:
+            return witness.is_closed() and answers(server.port)
+
+        await until(is_back)
+
+
+@pytest.mark.parametrize("crash", [killed, bereft])
+async def test_after_a_crash_everything_counts_as_used_up(
+    frail: PostgresServer, clock: FakeClock, crash: Callable[[PostgresServer], Awaitable[None]]
+) -> None:
+    """What was used in the last moments may be lost; whoever starts with full buckets then uses them twice."""
+    url = address(frail, new_name())
+    async with opened(url, clock.now_us) as before:
+        await ready(before, clock, MAPS)
+        taken = await granted(before, ask(MAPS))
+    await crash(frail)
+    clock.advance(1)
+    async with opened(url, clock.now_us) as after:
+        assert [definition for definition, _ in await after.definitions()] == [MAPS.definition]
+        wait = await waits(after, ask(MAPS))
+        assert (await level_of(after, MAPS)).since == clock.now_us() > taken.since
+        assert await left(after, MAPS) == [0]
+        await after.give_back(taken, 1)
+        assert await left(after, MAPS) == [0]
+        clock.advance_us(wait.wait_us)
+        await granted(after, ask(MAPS))
+
+
+async def test_after_a_crash_nobody_sits_down_on_those_who_still_sit(frail: PostgresServer, clock: FakeClock) -> None:
+    """Calls that are under way do not end because our server did."""
+    url = address(frail, new_name())
+    async with opened(url, clock.now_us) as before:
+        await ready(before, clock, PHONE)
+        await seated(before, "one", ask(PHONE), most=2)
+    await killed(frail)
+    async with opened(url, clock.now_us) as after:
+        wait = await seated(after, "two", ask(PHONE))
+        assert isinstance(wait, Wait)
+        assert wait.wait_us == SEAT_GRACE_US
+        await after.keep([ask(PHONE)], "one", 2, SEAT_US)
+        clock.advance_us(SEAT_GRACE_US)
+        verdict = await seated(after, "two", ask(PHONE), most=3)
+        assert isinstance(verdict, Granted)
+        assert verdict.count == 1
+
+
+async def test_a_clean_restart_forgets_nothing(frail: PostgresServer, clock: FakeClock) -> None:
+    """An update of the server shall neither cost the fleet its tokens nor give it new ones."""
+    url = address(frail, new_name())
+    async with opened(url, clock.now_us) as before:
+        await ready(before, clock, MAPS, PHONE)
+        await drained(before, ask(MAPS))
+        await seated(before, "one", ask(PHONE), most=3)
+        known = await before.look([ask(MAPS), ask(PHONE)])
+    frail.restart()
+    async with opened(url, clock.now_us) as after:
+        assert await after.look([ask(MAPS), ask(PHONE)]) == known
+        await waits(after, ask(MAPS))
+        assert isinstance(await seated(after, "two", ask(PHONE)), Wait)
+
+
+@contextmanager
+def standby_of(server: PostgresServer) -> Iterator[PostgresServer]:
+    """A replica that follows."""
+    # Not in pytest's folder, which the server's own account may not enter.
+    with TemporaryDirectory(prefix="leaseway-standby-", ignore_cleanup_errors=True) as folder:
+        base = Path(folder)
+        base.chmod(0o755)
+        standby = PostgresServer(base, {**SMALL, **FORGETFUL})
+        copy_of(server, standby, base)
+        standby.start()
+        try:
+            yield standby
+        finally:
+            standby.stop()
+
+
+def copy_of(server: PostgresServer, standby: PostgresServer, base: Path) -> None:
+    for folder in (standby.data, base / "run"):
+        folder.mkdir(mode=0o700)
+        if standby._account:
+            os.chown(folder, standby._account["user"], standby._account["group"])
+    where = ["-h", "127.0.0.1", "-p", str(server.port), "-U", "postgres", "-D", str(standby.data)]
+    copy = [str(standby._binaries / "pg_basebackup"), *where, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+    subprocess.run(copy, check=True, capture_output=True, cwd="/", **standby._account)
+
+
+async def test_a_replica_grants_nothing_and_a_promoted_one_begins_anew(frail: PostgresServer, clock: FakeClock) -> None:
+    """It may be behind by what was granted last: what it does not know is used up."""
+    schema = new_name()
+    async with opened(address(frail, schema), clock.now_us) as before:
+        await ready(before, clock, MAPS)
+        await granted(before, ask(MAPS))
+        with standby_of(frail) as standby:
+            there = address(standby, schema)
+            replica = PostgresLimiter(there, clock.now_us)
+            error = await error_of(replica.open())
+            assert isinstance(error, StoreRefused)
+            assert "name the primary" in str(error)
+            assert isinstance(await error_of(replica.take([ask(MAPS)])), StoreBusy)
+            await replica.close()
+            await value(standby, "SELECT pg_promote()")
+            async with opened(there, clock.now_us) as after:
+                assert await left(after, MAPS) == [0]
+                await waits(after, ask(MAPS))
+
+
+def dumped(server: PostgresServer, limiter: PostgresLimiter) -> bytes:
+    dump = [str(server._binaries / "pg_dump"), "-n", limiter.address.schema, limiter.address.dsn]
+    return subprocess.run(dump, capture_output=True, check=True, cwd="/").stdout
+
+
+def restored(server: PostgresServer, limiter: PostgresLimiter, dump: bytes) -> None:
+    restore = [str(server._binaries / "psql"), "-v", "ON_ERROR_STOP=1", "-q", limiter.address.dsn]
+    subprocess.run(restore, input=dump, capture_output=True, check=True, cwd="/")
+
+
+async def test_a_dump_brings_no_tokens(server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock) -> None:
+    """Backups hold levels of long ago, at which less was used than by now."""
+    await ready(limiter, clock, MAPS)
+    await granted(limiter, ask(MAPS))
+    dump = dumped(server, limiter)
+    await value(server, f"DROP SCHEMA {limiter.address.schema} CASCADE")
+    restored(server, limiter, dump)
+    async with opened(address(server, limiter.address.schema), clock.now_us) as after:
+        assert await value(server, f"SELECT count(*) FROM {limiter.address.schema}.levels") == 1
+        await waits(after, ask(MAPS))
+        assert await left(after, MAPS) == [0]
+
+
+async def test_definitions_that_a_promoted_replica_missed_are_declared_again(
+    server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
+) -> None:
+    """The code has said what its limits are: its workers need not be restarted to say it again."""
+    await ready(limiter, clock, MAPS, PHONE)
+    await value(server, f"TRUNCATE {', '.join(f'{limiter.address.schema}.{table}' for table in TABLES)}")
+    wait = await waits(limiter, ask(MAPS))
+    clock.advance_us(wait.wait_us)
+    await granted(limiter, ask(MAPS))
+    assert len(await limiter.definitions()) == 2
+
+
+async def test_what_people_forgot_is_not_declared_again(limiter: PostgresLimiter, clock: FakeClock) -> None:
+    """Otherwise nobody could ever get rid of a limit while a worker runs."""
+    await ready(limiter, clock, MAPS)
+    await limiter.forget("maps")
+    assert isinstance(await error_of(limiter.take([ask(MAPS)])), UnknownLimit)
+    assert await limiter.definitions() == []
+
+
+@pytest.mark.parametrize("table", ["levels", "seats", "fence"])
+async def test_a_server_that_would_forget_without_telling_is_refused(
+    server: PostgresServer, limiter: PostgresLimiter, table: str
+) -> None:
+    """A table that outlives a crash is what a promoted replica would believe, though it was behind."""
+    await value(server, f"ALTER TABLE {limiter.address.schema}.{table} SET LOGGED")
+    error = await error_of(limiter.open())
+    assert isinstance(error, StoreRefused)
+    assert f"ALTER TABLE {limiter.address.schema}.{table} SET UNLOGGED" in str(error)
+
+
+# -- many at once -----------------------------------------------------------------------------------------------------
+
+
+async def test_many_in_every_order_neither_deadlock_nor_lose_a_token(
+    server: PostgresServer, limiter: PostgresLimiter, url: str, clock: FakeClock
+) -> None:
+    """One pair that waits for each other costs a second; one lost update is a token that is used twice."""
+    log_before = len(server.log)
+    await ready(limiter, clock, *ROOMY)
+    orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0], [0, 2], [1], [1, 0, 2], [2, 0, 1]]
+    taken: list[Granted] = []
+
+    async def use(order: list[int], other: PostgresLimiter) -> None:
+        asks = [ask(ROOMY[place], cost=1) for place in order]
+        for times in range(1, 26):
+            grant = await granted(other, *asks, most=times % 3 + 1)
+            taken.append(grant)
+            if times % 5 == 0:
+                await other.keep(asks[::-1], "one", times, SEAT_US)
+
+    async with opened(f"{url}&pool=4", clock.now_us) as second:
+        await asyncio.gather(*(use(order, (limiter, second)[n % 2]) for n, order in enumerate(orders)))
+    for limit in ROOMY:
+        (window,) = size(limit.definition).windows
+        spent_us = sum(us(grant.count * window.token_ns) for grant in taken if ask(limit) in grant.asks)
+        level = await level_of(limiter, limit)
+        assert level.buckets[window.window_us].tat == clock.now_us() + spent_us
+    assert "deadlock" not in server.log[log_before:]
+
+
+async def test_many_who_meet_new_names_at_once_count_each_of_them_once(
+    server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
+) -> None:
+    """Rows that are not there cannot be locked; whoever makes them must not be in the way of the others for ever."""
+    log_before = len(server.log)
+    await ready(limiter, clock, OF_TENANT)
+    names = [f"maps:{number}" for number in range(8)]
+
+    async def use(order: list[str]) -> None:
+        await granted(limiter, *(ask(OF_TENANT, name=name) for name in order))
+
+    for start in range(4):
+        await value(server, f"TRUNCATE {limiter.address.schema}.levels")
+        await asyncio.gather(*(use(names[start::step]) for step in (1, -1, 1, -1)))
+        _, levels = await limiter.look([ask(OF_TENANT, name=name) for name in names])
+        uses = [sum(name in names[start::step] for step in (1, -1, 1, -1)) for name in names]
+        token_us = us(size(OF_TENANT.definition).windows[0].token_ns)
+        tats = [max(level.buckets[60_000_000].tat - clock.now_us(), 0) for level in levels]
+        assert tats == [count * token_us for count in uses]
+    assert "deadlock" not in server.log[log_before:]
+
+
+@asynccontextmanager
+async def locked(server: PostgresServer, limiter: PostgresLimiter, limit: Limit) -> AsyncIterator[Any]:
+    """Somebody else holds a level, for as long as this lasts."""
+    async with connected(server) as other, other.transaction():
+        await other.execute(f"SET LOCAL search_path TO {limiter.address.schema}")
+        await other.execute("SELECT FROM levels WHERE name = $1 FOR UPDATE".replace("$1", f"'{limit.name}'"))
+        yield other
+
+
+async def test_the_clock_is_read_after_the_wait(server: PostgresServer, unmoved: PostgresLimiter) -> None:
+    """With an instant from before the wait, tokens would be granted that were granted to others meanwhile."""
+    await unmoved.declare([limit.definition for limit in ROOMY])
+    await unmoved.take([ask(ROOMY[1])])
+    async with asyncio.TaskGroup() as tasks:
+        async with locked(server, unmoved, ROOMY[1]) as other:
+            taking = tasks.create_task(unmoved.take([ask(limit) for limit in ROOMY]))
+            await waiting_for_a_lock(other)
+            released_at = await other.fetchval("SELECT now_us()")
+        granted_late = await taking
+    assert isinstance(granted_late, Granted)
+    assert granted_late.granted_at >= released_at
+
+
+async def test_a_definition_that_came_during_the_wait_counts(
+    server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
+) -> None:
+    """What an operator says is in force for everybody, also for those who stand in line."""
+    await ready(limiter, clock, MAPS)
+    await granted(limiter, ask(MAPS))
+    async with asyncio.TaskGroup() as tasks:
+        async with locked(server, limiter, MAPS) as other:
+            taking = tasks.create_task(limiter.take([ask(MAPS)], least=2, most=2))
+            await waiting_for_a_lock(other)
+            await limiter.change(Limit("maps", "1/minute").definition)
+        assert await taking == Never("maps", 1)
+
+
+# -- replies that are lost --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["take", "give_back"])
+async def test_a_call_whose_reply_is_lost_is_not_made_again(
+    server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock, verb: str
+) -> None:
+    """It may have been done: done twice, it would take what nobody uses, or return what was never taken."""
+    await ready(limiter, clock, MAPS)
+    taken = await granted(limiter, ask(MAPS), most=2)
+    calls: dict[str, Callable[[], Any]] = {
+        "take": lambda: limiter.take([ask(MAPS)]),
+        "give_back": lambda: limiter.give_back(taken, 1),
+    }
+    async with locked(server, limiter, MAPS) as other:
+        call = asyncio.ensure_future(calls[verb]())
+        (pid,) = await waiting_for_a_lock(other)
+        await value(server, "SELECT pg_terminate_backend($1)", pid)
+        error = await error_of(call)  # though the level is still locked: a second try would stand in line
+    assert isinstance(error, UnknownOutcome)
+    assert await left(limiter, MAPS) == [MAPS_BURST - 2]
+
+
+# -- levels that nobody needs any more --------------------------------------------------------------------------------
+
+
+async def names_in(server: PostgresServer, limiter: PostgresLimiter) -> set[str]:
+    return set(await value(server, f"SELECT coalesce(array_agg(name), '{{}}') FROM {limiter.address.schema}.levels"))
+
+
+async def of_tenants(limiter: PostgresLimiter, first: int, last: int) -> None:
+    for number in range(first, last):
+        await granted(limiter, ask(OF_TENANT, name=f"maps:{number}"))
+
+
+async def test_levels_of_tenants_that_left_do_not_pile_up(
+    server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
+) -> None:
+    """A limit with a field has a level for everybody who ever came: that must not grow for ever."""
+    await ready(limiter, clock, OF_TENANT)
+    await of_tenants(limiter, 0, 100)
+    for number in range(50):
+        assert isinstance(await limiter.take([ask(OF_TENANT, 99, f"never:{number}")]), Never)
+    clock.advance(32 * 86_400)
+    await of_tenants(limiter, 100, 300)
+    names = await names_in(server, limiter)
+    assert {f"maps:{number}" for number in range(100, 300)} <= names
+    assert len(names) < 220
+
+
+async def test_what_somebody_could_still_notice_is_not_forgotten(
+    server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
+) -> None:
+    """A slow, closed, seated or recently used limit that was forgotten would be a fast, open and empty one."""
+    seated_limit = Limit("seats:{tenant}", "100/minute", concurrency=3)
+    await ready(limiter, clock, OF_TENANT, seated_limit)
+    clock.advance(32 * 86_400)
+    await limiter.tell(Notice("maps:slow", OF_TENANT.name, 0, throttled=True))
+    await limiter.keep([ask(seated_limit, name="seats:kept")], "one", 1, 31 * 86_400_000_000)
+    clock.advance(30 * 86_400)
+    await limiter.tell(Notice("maps:used", OF_TENANT.name, 0, remaining=0))
+    clock.advance(30 * 86_400)
+    for round_ in range(1, 4):
+        await of_tenants(limiter, 1000 * round_, 1000 * round_ + 60)
+    assert {"maps:slow", "maps:used", "seats:kept"} <= await names_in(server, limiter)
+
+
+# -- who may do what --------------------------------------------------------------------------------------------------
+
+
+class Town(NamedTuple):
+    owner: PostgresLimiter
+    reader: PostgresLimiter
+    submitter: PostgresLimiter
+    worker: PostgresLimiter
+    operator: PostgresLimiter
+
+
+@pytest.fixture
+async def town(server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock) -> AsyncIterator[Town]:
+    """One limiter for each kind of rights."""
+    schema = limiter.address.schema
+    await ready(limiter, clock, MAPS, PHONE)
+    people = []
+    for kind in Town._fields[1:]:
+        role = await new_role(server)
+        await value(server, f"SELECT {schema}.grant_{kind}($1)", role)
+        people.append(PostgresLimiter(address(server, schema, role), clock.now_us))
+    yield Town(limiter, *people)
+    for person in people:
+        await person.close()
+
+
+def changes_of(limiter: PostgresLimiter) -> list[Any]:
+    """Every verb of a worker that changes something."""
+    grant = Granted((ask(MAPS),), 1, 0, 0, 0, (0,))
+    return [
+        limiter.declare([MAPS.definition]),
+        limiter.take([ask(MAPS)]),
+        limiter.give_back(grant, 1),
+        limiter.keep([ask(PHONE)], "one", 1, SEAT_US),
+        limiter.vacate([ask(PHONE)], "one", 1),
+        limiter.tell(Notice("maps", "maps", 0)),
+    ]
+
+
+def operations_of(limiter: PostgresLimiter) -> list[Any]:
+    return [limiter.change(MAPS.definition), limiter.forget("maps")]
+
+
+async def refused(call: Any) -> None:
+    error = await error_of(call)
+    assert isinstance(error, StoreRefused), repr(error)
+    assert "permission denied" in str(error)
+
+
+async def test_a_submitter_touches_no_limit(town: Town) -> None:
+    """A web server that was broken into must neither use up the quota nor learn what is left of it."""
+    for call in (*changes_of(town.submitter), *operations_of(town.submitter)):
+        await refused(call)
+    await refused(town.submitter.look([ask(MAPS)]))
+    await refused(town.submitter.definitions())
+
+
+async def test_a_reader_looks_and_changes_nothing(town: Town) -> None:
+    known = await town.owner.look([ask(MAPS)])
+    for call in (*changes_of(town.reader), *operations_of(town.reader)):
+        await refused(call)
+    await town.reader.open()
+    assert await town.reader.look([ask(MAPS)]) == known
+    assert len(await town.reader.definitions()) == 2
+
+
+async def test_a_worker_has_every_verb_but_those_of_people(town: Town) -> None:
+    """Handlers run other people's code: it must not be able to raise its own limits."""
+    await town.worker.open()
+    for call in changes_of(town.worker):
+        await call
+    assert await left(town.worker, MAPS) == [MAPS_BURST - 1]
+    for call in operations_of(town.worker):
+        await refused(call)
+
+
+async def test_an_operator_changes_and_forgets(town: Town) -> None:
+    assert await town.operator.change(Limit("maps", "7/minute").definition) == 2
+    assert await town.operator.forget("maps")
+    assert [definition.name for definition, _ in await town.owner.definitions()] == ["phone"]
+
+
+# -- behind a pooler --------------------------------------------------------------------------------------------------
+
+
+async def test_every_verb_works_though_each_transaction_has_another_session(
+    server: PostgresServer, clock: FakeClock
+) -> None:
+    """Nothing may be left in a session, and nothing be expected there."""
+    async with (
+        Pooler(server.port) as pooler,
+        opened(through(pooler, new_name(), pooler="transaction"), clock.now_us) as limiter,
+    ):
+        await ready(limiter, clock, MAPS, PHONE)
+        for call in changes_of(limiter):
+            await call
+        await asyncio.gather(*(limiter.take([Ask("maps", "maps")]) for _ in range(9)))
+        assert await left(limiter, MAPS) == [0]
+        assert await limiter.change(Limit("maps", "7/minute").definition) == 2
+        assert await limiter.forget("maps")
