@@ -1,0 +1,122 @@
+"""Calendar windows: the hour, day, week or month that contains an instant, in the time of some place.
+
+Windows are half-open and follow each other without a gap: one ends where the next begins. They are computed, never
+kept, so there is nothing to reset. On the days on which clocks change, a day has 23 or 25 hours.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from itertools import islice
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from msgspec import Struct
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import Instant
+from leaseway.domain.times import EPOCH, MICROSECOND
+
+AHEAD_MAX = 400
+"""Windows that are looked through for room, this one included: more than a year of days."""
+FOR_EVER: Instant = 2**62
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+
+
+class Every(StrEnum):
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    """From Monday, as ISO 8601 counts weeks."""
+    MONTH = "month"
+    TOTAL = "total"
+    """One window that never ends."""
+
+
+class Window(Struct, frozen=True, order=True):
+    """From `start` up to, and without, `end`."""
+
+    start: Instant
+    end: Instant
+    label: str
+
+    def __contains__(self, instant: Instant) -> bool:
+        return self.start <= instant < self.end
+
+
+TOTAL = Window(0, FOR_EVER, "total")
+
+
+def zone_of(field: str, name: object) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)  # type: ignore[arg-type]
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError, AttributeError) as error:
+        raise BadValue(field, f"there is no time zone {name!r}; write it like 'Europe/Berlin'") from error
+
+
+def window_at(every: Every, tz: str, instant: Instant) -> Window:
+    """The window that contains this instant."""
+    if every is Every.TOTAL:
+        return TOTAL
+    zone = ZoneInfo(tz)
+    moment = (EPOCH + instant * MICROSECOND).astimezone(zone)
+    if every is Every.HOUR:
+        return _hour_at(moment, zone)
+    first, after, label = _days_at(every, moment.date())
+    return Window(_begin_of(first, zone), _begin_of(after, zone), label)
+
+
+def windows_from(every: Every, tz: str, instant: Instant, count: int = AHEAD_MAX) -> Iterator[Window]:
+    """The window that contains this instant and those that follow it, so many in all."""
+    return islice(_windows_from(every, tz, instant), count)
+
+
+def _windows_from(every: Every, tz: str, instant: Instant) -> Iterator[Window]:
+    window = window_at(every, tz, instant)
+    yield window
+    while window.end < FOR_EVER:
+        window = window_at(every, tz, window.end)
+        yield window
+
+
+def _days_at(every: Every, day: date) -> tuple[date, date, str]:
+    """The first day of the window, the first day after it, and its label."""
+    if every is Every.DAY:
+        return day, day + DAY, day.isoformat()
+    if every is Every.WEEK:
+        monday = day - day.weekday() * DAY
+        return monday, monday + 7 * DAY, f"{day.isocalendar().year:04}-W{day.isocalendar().week:02}"
+    first = day.replace(day=1)
+    return first, (first + 31 * DAY).replace(day=1), f"{day:%Y-%m}"
+
+
+def _begin_of(day: date, zone: ZoneInfo) -> Instant:
+    """The first moment of a day. Where clocks skip midnight, it is the moment at which they do."""
+    return _instant(datetime(day.year, day.month, day.day, tzinfo=zone))
+
+
+def _hour_at(moment: datetime, zone: ZoneInfo) -> Window:
+    """One hour of the clock on the wall. Where that clock is set within an hour, the hour is cut in two."""
+    past = timedelta(minutes=moment.minute, seconds=moment.second, microseconds=moment.microsecond)
+    now = moment.astimezone(UTC)
+    full = now - past
+    begin = _clock_set(full, now + MICROSECOND, zone) or full
+    end = _clock_set(now, full + HOUR, zone) or full + HOUR
+    offset = moment.isoformat()[-6:]
+    return Window(_instant(begin), _instant(end), f"{moment:%Y-%m-%dT%H}{offset}")
+
+
+def _clock_set(low: datetime, high: datetime, zone: ZoneInfo) -> datetime | None:
+    """The moment in [low, high) at which the clock on the wall is set, if it is."""
+    before = low.astimezone(zone).utcoffset()
+    high -= MICROSECOND
+    if before == high.astimezone(zone).utcoffset():
+        return None
+    while high - low > MICROSECOND:  # halved each time: at most 32 times for an hour
+        middle = low + (high - low) // 2
+        low, high = (middle, high) if middle.astimezone(zone).utcoffset() == before else (low, middle)
+    return high
+
+
+def _instant(moment: datetime) -> Instant:
+    return (moment - EPOCH) // MICROSECOND

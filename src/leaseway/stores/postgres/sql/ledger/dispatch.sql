@@ -1,0 +1,2 @@
+-- The fence before a call.
+SELECT :schema.dispatch_hold($1, $2)

@@ -1,0 +1,2 @@
+-- The call will not be made.
+SELECT :schema.void_hold($1, $2)

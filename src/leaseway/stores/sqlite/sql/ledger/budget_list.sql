@@ -1,0 +1,1 @@
+SELECT definition, version FROM budgets ORDER BY name

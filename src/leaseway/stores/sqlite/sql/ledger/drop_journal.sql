@@ -1,0 +1,1 @@
+DELETE FROM budget_journal WHERE window_id = :id

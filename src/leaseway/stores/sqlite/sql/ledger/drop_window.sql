@@ -1,0 +1,1 @@
+DELETE FROM budget_windows WHERE id = :id

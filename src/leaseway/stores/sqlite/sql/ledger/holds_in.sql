@@ -1,0 +1,1 @@
+SELECT DISTINCT hold FROM hold_lines WHERE window_id = :id

@@ -1,0 +1,1 @@
+SELECT id FROM budget_windows WHERE budget = :name

@@ -1,0 +1,60 @@
+-- Budgets: what is agreed, what each window has seen, who holds what, and the journal of every move.
+-- Amounts are micro-units. Instants are microseconds since 1970 on the store's clock.
+
+CREATE TABLE budgets (
+  name TEXT PRIMARY KEY,
+  definition TEXT NOT NULL,
+  declared TEXT,
+  version INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE budget_windows (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL,
+  budget TEXT NOT NULL,
+  unit TEXT NOT NULL,
+  starts_at INTEGER NOT NULL,
+  ends_at INTEGER NOT NULL,
+  label TEXT NOT NULL,
+  limit_micros INTEGER NOT NULL,
+  spent_micros INTEGER NOT NULL DEFAULT 0 CHECK (spent_micros >= 0),
+  held_micros INTEGER NOT NULL DEFAULT 0 CHECK (held_micros >= 0),
+  overdraft_micros INTEGER NOT NULL DEFAULT 0 CHECK (overdraft_micros >= 0),
+  told INTEGER NOT NULL DEFAULT 0,
+  UNIQUE (name, starts_at, ends_at, label),
+  CHECK (spent_micros + held_micros <= limit_micros + overdraft_micros)
+);
+CREATE INDEX budget_windows_of_budget ON budget_windows (budget);
+CREATE INDEX budget_windows_ending ON budget_windows (ends_at);
+
+CREATE TABLE holds (
+  id TEXT PRIMARY KEY,
+  state TEXT NOT NULL CHECK (state IN ('held', 'dispatched', 'settled', 'captured', 'void')),
+  owner TEXT NOT NULL,
+  ttl_us INTEGER NOT NULL,
+  deadline INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX holds_open ON holds (deadline, id) WHERE state IN ('held', 'dispatched');
+
+CREATE TABLE hold_lines (
+  hold TEXT NOT NULL,
+  place INTEGER NOT NULL,
+  window_id INTEGER NOT NULL,
+  amount_micros INTEGER NOT NULL,
+  actual_micros INTEGER,
+  PRIMARY KEY (hold, place)
+) WITHOUT ROWID;
+CREATE INDEX hold_lines_of_window ON hold_lines (window_id);
+
+-- Only ever added to. AUTOINCREMENT: a number that was pruned never comes again.
+CREATE TABLE budget_journal (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  at INTEGER NOT NULL,
+  hold TEXT NOT NULL,
+  window_id INTEGER NOT NULL,
+  kind TEXT NOT NULL,
+  held_micros INTEGER NOT NULL,
+  spent_micros INTEGER NOT NULL,
+  crossed INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX budget_journal_of_window ON budget_journal (window_id, seq);

@@ -1,0 +1,81 @@
+"""Those who act in the contract of ledgers: a few budgets, and short words for what is done to them."""
+
+from typing import Any
+
+from leaseway.domain.budgets import MICRO, Answer, Booked, Budget, BudgetDefinition, Held
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.ledger import Account, Lines
+from leaseway.domain.needs import Charge
+from leaseway.ports.ledger import Ledger
+from leaseway.testing.clock import FakeClock
+
+MINUTE_US = 60 * SECOND_US
+DAY_US = 86_400 * SECOND_US
+SPEND = Charge("spend", "spend")
+
+
+def daily(usd: object = 10, **options: Any) -> BudgetDefinition:
+    return Budget("spend", usd=usd, **{"every": "day", **options}).definition
+
+
+def budget(name: str, **options: Any) -> BudgetDefinition:
+    return Budget(name, **options).definition
+
+
+def usd(amount: float, charge: Charge = SPEND) -> Lines:
+    return ((charge, round(amount * MICRO)),)
+
+
+def micros(amount: float) -> int:
+    return round(amount * MICRO)
+
+
+async def held(ledger: Ledger, id_: str, amount: float, *, dispatch: bool = False, ttl_us: int = MINUTE_US) -> Held:
+    """A hold that must succeed at once."""
+    answer = await ledger.hold(id_, usd(amount), ttl_us, dispatch=dispatch)
+    assert isinstance(answer, Held)
+    return answer
+
+
+async def booked(ledger: Ledger, id_: str, amount: float, *, ttl_us: int = MINUTE_US) -> Booked:
+    """A hold that must be made in a later window."""
+    answer = await ledger.hold(id_, usd(amount), ttl_us, dispatch=True)
+    assert isinstance(answer, Booked)
+    return answer
+
+
+async def called(ledger: Ledger, id_: str, amount: float, cost: float) -> Any:
+    """A whole call: what it may cost, and what it does cost."""
+    await held(ledger, id_, amount, dispatch=True)
+    return await ledger.settle(id_, {"usd": micros(cost)})
+
+
+async def account(ledger: Ledger, name: str = "spend", place: int = 0) -> Account:
+    """The first window of a budget that is not over, or one after it."""
+    accounts = await ledger.books([name])
+    return accounts[place]
+
+
+async def numbers(ledger: Ledger, name: str = "spend", place: int = 0) -> tuple[float, float, float]:
+    """spent, held and overdraft, in whole units."""
+    book = (await account(ledger, name, place)).book
+    return book.spent_micros / MICRO, book.held_micros / MICRO, book.overdraft_micros / MICRO
+
+
+async def agrees(ledger: Ledger) -> None:
+    """Books, journal and holds tell the same story."""
+    audit = await ledger.audit()
+    assert audit.wrong() == []
+
+
+def next_day(clock: FakeClock) -> int:
+    """Midnight, in UTC."""
+    return (clock.now_us() // DAY_US + 1) * DAY_US
+
+
+def to_next_day(clock: FakeClock) -> None:
+    clock.set_us(next_day(clock))
+
+
+def kind_of(answer: Answer) -> str:
+    return type(answer).__name__

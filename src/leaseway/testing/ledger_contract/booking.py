@@ -1,0 +1,159 @@
+"""Booking: what does not fit now is held in the first later window in which it does."""
+
+from leaseway.domain.budgets import Booked, Denied, Held
+from leaseway.domain.needs import Charge
+from leaseway.domain.windows import AHEAD_MAX
+from leaseway.ports.ledger import Ledger
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.ledger_contract.actors import (
+    DAY_US,
+    MINUTE_US,
+    SPEND,
+    account,
+    agrees,
+    booked,
+    budget,
+    daily,
+    held,
+    micros,
+    next_day,
+    numbers,
+    to_next_day,
+    usd,
+)
+
+
+async def test_a_big_cost_is_not_passed_over_for_ever(ledger: Ledger, clock: FakeClock) -> None:
+    """Small ones come all the time and would always take what is left: the big one has its place in tomorrow."""
+    await ledger.declare([daily(10)])
+    await held(ledger, "small", 3)
+    assert await booked(ledger, "big", 8) == Booked(next_day(clock), "spend")
+    to_next_day(clock)
+    assert await ledger.hold("other", usd(3), MINUTE_US) == Booked(next_day(clock), "spend")
+    assert isinstance(await ledger.hold("big", usd(8), MINUTE_US, dispatch=True), Held)
+    await agrees(ledger)
+
+
+async def test_small_costs_that_fit_do_not_wait_behind_a_big_one(ledger: Ledger) -> None:
+    """What is left of today is worth nothing tomorrow."""
+    await ledger.declare([daily(10)])
+    await held(ledger, "first", 3)
+    await booked(ledger, "big", 8)
+    await held(ledger, "second", 7)
+    assert await numbers(ledger) == (0, 10, 0)
+    assert await numbers(ledger, place=1) == (0, 8, 0)
+
+
+async def test_booked_holds_fill_windows_one_after_the_other(ledger: Ledger, clock: FakeClock) -> None:
+    """Each in the first window that has room, also if that is before the window of another."""
+    await ledger.declare([daily(10)])
+    await held(ledger, "today", 10)
+    tomorrow = next_day(clock)
+    untils = [(await booked(ledger, f"call-{amount}", amount)).until for amount in (6, 7, 4)]
+    assert untils == [tomorrow, tomorrow + DAY_US, tomorrow]
+    await agrees(ledger)
+
+
+async def test_a_booked_hold_asked_again_stays_where_it_is(ledger: Ledger) -> None:
+    """A repeated call must not book twice, nor lose its place when room is made before it."""
+    await ledger.declare([daily(10)])
+    await held(ledger, "a", 10)
+    first = await booked(ledger, "b", 8)
+    await ledger.void("a")
+    assert await booked(ledger, "b", 8) == first
+    assert await numbers(ledger) == (0, 0, 0)
+    assert await numbers(ledger, place=1) == (0, 8, 0)
+
+
+async def test_a_booked_hold_has_its_time_from_the_start_of_its_window(ledger: Ledger, clock: FakeClock) -> None:
+    """Its deadline must not pass while it waits for its window."""
+    await ledger.declare([daily(10)])
+    await held(ledger, "a", 10, dispatch=True)
+    await booked(ledger, "b", 8)
+    clock.advance(120)
+    assert (await ledger.expire(10)).captured == 1
+    to_next_day(clock)
+    clock.advance(59)
+    assert (await ledger.expire(10)).count == 0
+    assert isinstance(await ledger.hold("b", usd(8), MINUTE_US, dispatch=True), Held)
+    clock.advance(59)
+    assert (await ledger.expire(10)).count == 0, "the call has the whole time for itself"
+    await agrees(ledger)
+
+
+async def test_a_booked_hold_that_nobody_fetches_is_given_up(ledger: Ledger, clock: FakeClock) -> None:
+    """And whoever fetches it later is held anew, where there is room then."""
+    await ledger.declare([daily(10)])
+    await held(ledger, "a", 10)
+    await booked(ledger, "b", 8)
+    to_next_day(clock)
+    clock.advance(60)
+    await held(ledger, "c", 1)
+    again = await held(ledger, "b", 8, dispatch=True)
+    assert again.windows[0].start == clock.now_us() - MINUTE_US
+    assert await numbers(ledger) == (0, 9, 0)
+    await agrees(ledger)
+
+
+async def test_the_latest_window_of_several_budgets_decides(ledger: Ledger, clock: FakeClock) -> None:
+    """All of a hold lies in windows that contain one instant: that of the call."""
+    await ledger.declare([daily(10), budget("hourly", usd=10, every="hour")])
+    hourly = Charge("hourly", "hourly")
+    await held(ledger, "a", 10)
+    lines = (*usd(5), (hourly, micros(5)))
+    assert await ledger.hold("b", lines, MINUTE_US) == Booked(next_day(clock), "spend")
+    assert (await account(ledger, "hourly", 1)).window.start == next_day(clock)
+    assert await numbers(ledger, "hourly", 1) == (0, 5, 0)
+    to_next_day(clock)
+    answer = await ledger.hold("b", lines, MINUTE_US, dispatch=True)
+    assert isinstance(answer, Held)
+    assert [window.start for window in answer.windows] == [clock.now_us()] * 2
+    await agrees(ledger)
+
+
+async def test_the_later_window_must_have_room_in_all_budgets(ledger: Ledger, clock: FakeClock) -> None:
+    """Where one budget has room again, another may be full: the search goes on until all have."""
+    await ledger.declare([daily(10), budget("hourly", usd=10, every="hour")])
+    hourly = Charge("hourly", "hourly")
+    await held(ledger, "a", 10)
+    for id_, amount, later_us in (("b", 10, 0), ("c", 5, 60 * MINUTE_US)):
+        answer = await ledger.hold(id_, (*usd(5), (hourly, micros(amount))), MINUTE_US)
+        assert isinstance(answer, Booked)
+        assert answer.until == next_day(clock) + later_us
+    await agrees(ledger)
+
+
+async def test_a_budget_that_fails_is_not_made_to_wait_by_another(ledger: Ledger) -> None:
+    """`over="fail"` means now or never."""
+    await ledger.declare([daily(10), budget("strict", usd=10, every="day", over="fail")])
+    await ledger.hold("a", ((Charge("strict", "strict"), micros(10)),), MINUTE_US)
+    answer = await ledger.hold("b", ((SPEND, micros(1)), (Charge("strict", "strict"), micros(1))), MINUTE_US)
+    assert isinstance(answer, Denied)
+    assert answer.budget == "strict"
+
+
+async def test_booking_ahead_has_an_end(ledger: Ledger) -> None:
+    """A queue without end would be booked into the next century, one statement per day."""
+    await ledger.declare([budget("spend", usd=1, every="hour")])
+    for each in range(AHEAD_MAX):
+        assert not isinstance(await ledger.hold(f"call-{each}", usd(1), MINUTE_US), Denied)
+    answer = await ledger.hold("one-more", usd(1), MINUTE_US)
+    assert isinstance(answer, Denied)
+    assert answer.until is None
+    assert isinstance(await ledger.hold("call-9", usd(1), MINUTE_US), Booked)
+
+
+async def test_waiting_ends_when_something_is_left_again(ledger: Ledger, clock: FakeClock) -> None:
+    """A lane is closed until then, and not longer; what is held may be held for those who wait there."""
+    await ledger.declare([daily(10), budget("total", usd=1)])
+    charges = [SPEND, Charge("total", "total")]
+    await held(ledger, "a", 10, dispatch=True)
+    assert await ledger.wait_us(charges) == 0
+    await booked(ledger, "b", 10)
+    await ledger.settle("a", {})
+    assert await ledger.wait_us(charges) == next_day(clock) - clock.now_us()
+    to_next_day(clock)
+    assert await ledger.wait_us(charges) == 0
+    await ledger.hold("c", ((charges[1], micros(1)),), MINUTE_US, dispatch=True)
+    await ledger.settle("c", {})
+    assert await ledger.wait_us(charges) == 0, "waiting for a total budget would be for ever"

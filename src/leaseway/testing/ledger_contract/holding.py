@@ -1,0 +1,234 @@
+"""Holding: never more than the window has, all or nothing, and the same answer when asked again."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from leaseway.domain.budgets import IMPOSSIBLE, Booked, Denied, Held, Used
+from leaseway.domain.errors import BadValue, UnknownBudget
+from leaseway.domain.needs import Charge
+from leaseway.ports.ledger import Ledger
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.ledger_contract.actors import (
+    MINUTE_US,
+    SPEND,
+    agrees,
+    budget,
+    daily,
+    held,
+    kind_of,
+    micros,
+    next_day,
+    numbers,
+    to_next_day,
+    usd,
+)
+
+
+async def test_a_hold_beyond_the_limit_is_denied_and_changes_nothing(ledger: Ledger, clock: FakeClock) -> None:
+    """The first promise: no cent over the budget."""
+    await ledger.declare([daily(10, over="fail")])
+    await held(ledger, "a", 7)
+    answer = await ledger.hold("b", usd(3.000001), MINUTE_US)
+    assert isinstance(answer, Denied)
+    assert (answer.budget, answer.until) == ("spend", next_day(clock))
+    assert await numbers(ledger) == (0, 7, 0)
+    await held(ledger, "c", 3)
+    assert await numbers(ledger) == (0, 10, 0)
+    await agrees(ledger)
+
+
+async def test_many_at_once_hold_no_more_than_there_is(ledger: Ledger) -> None:
+    """Checking first and writing then would let two pass where one fits."""
+    await ledger.declare([daily(10, over="fail")])
+    answers = await asyncio.gather(*(ledger.hold(f"call-{each}", usd(0.7), MINUTE_US) for each in range(40)))
+    assert Counter(map(kind_of, answers)) == {"Held": 14, "Denied": 26}
+    assert await numbers(ledger) == (0, 9.8, 0)
+    await agrees(ledger)
+
+
+async def test_what_could_never_fit_is_called_impossible(ledger: Ledger) -> None:
+    """Waiting for it would be for ever, and booking it would close every window to come."""
+    await ledger.declare([daily(10)])
+    answer = await ledger.hold("a", usd(10.5), MINUTE_US)
+    assert answer == Denied("spend", None, IMPOSSIBLE)
+    await held(ledger, "b", 10)
+
+
+async def test_a_total_budget_denies_without_a_date(ledger: Ledger) -> None:
+    """There is no next window to wait for."""
+    await ledger.declare([budget("spend", usd=10)])
+    await held(ledger, "a", 10)
+    answer = await ledger.hold("b", usd(1), MINUTE_US)
+    assert isinstance(answer, Denied)
+    assert answer.until is None
+
+
+async def test_a_permitted_overdraft_is_used_and_shown(ledger: Ledger) -> None:
+    """And not one micro-unit more than was permitted."""
+    await ledger.declare([daily(10, overdraft=2, over="fail")])
+    await held(ledger, "a", 9)
+    await held(ledger, "b", 3)
+    assert await numbers(ledger) == (0, 12, 2)
+    assert isinstance(await ledger.hold("c", usd(0.000001), MINUTE_US), Denied)
+    await agrees(ledger)
+
+
+async def test_a_repeated_hold_is_held_once(ledger: Ledger) -> None:
+    """A reply that was lost is asked for again, perhaps when the budget has filled up."""
+    await ledger.declare([daily(10, over="fail")])
+    first = await held(ledger, "a", 6)
+    await held(ledger, "b", 4)
+    assert await ledger.hold("a", usd(6), MINUTE_US) == first
+    assert await numbers(ledger) == (0, 10, 0)
+    await agrees(ledger)
+
+
+async def test_a_repeated_dispatching_hold_may_call(ledger: Ledger, clock: FakeClock) -> None:
+    """The caller whose reply was lost has not called yet; until its time is over it may."""
+    await ledger.declare([daily()])
+    first = await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True)
+    clock.advance(30)
+    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == first
+    clock.advance(30)
+    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == Used()
+
+
+async def test_an_id_under_which_another_dispatched_is_used(ledger: Ledger) -> None:
+    """Two deliveries of one attempt must not make two calls on the money of one."""
+    await ledger.declare([daily()])
+    await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True)
+    assert await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True) == Used()
+    await ledger.settle("a", {})
+    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == Used()
+    assert await numbers(ledger) == (6, 0, 0)
+
+
+async def test_what_is_only_held_may_be_taken_over(ledger: Ledger) -> None:
+    """A job that waited for its window comes back with another lease, and under the same id."""
+    await ledger.declare([daily()])
+    await ledger.hold("a", usd(6), MINUTE_US, owner="1")
+    assert isinstance(await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True), Held)
+    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == Used()
+    assert await numbers(ledger) == (0, 6, 0)
+
+
+async def test_several_budgets_are_held_together_or_not_at_all(ledger: Ledger) -> None:
+    """A hold on half of them would be money that nobody uses and nobody frees."""
+    await ledger.declare([daily(10, over="fail"), budget("calls", requests=2, every="day", over="fail")])
+    lines = (*usd(1), (Charge("calls", "calls"), micros(1)))
+    assert [kind_of(await ledger.hold(id_, lines, MINUTE_US)) for id_ in "abc"] == ["Held", "Held", "Denied"]
+    assert await numbers(ledger) == (0, 2, 0)
+    assert await numbers(ledger, "calls") == (0, 2, 0)
+    await agrees(ledger)
+
+
+async def test_opposite_orders_of_lines_do_not_block_each_other(ledger: Ledger) -> None:
+    """Two callers that lock the same two budgets in opposite orders would wait for each other."""
+    await ledger.declare([budget("one", usd=1000), budget("two", usd=1000)])
+    one, two = (Charge("one", "one"), micros(1)), (Charge("two", "two"), micros(1))
+    answers = await asyncio.gather(
+        *(ledger.hold(f"call-{each}", (one, two) if each % 2 else (two, one), MINUTE_US) for each in range(40))
+    )
+    assert Counter(map(kind_of, answers)) == {"Held": 40}
+    assert await numbers(ledger, "one") == await numbers(ledger, "two") == (0, 40, 0)
+
+
+async def test_the_definition_of_a_full_name_wins(ledger: Ledger) -> None:
+    """One tenant has agreed upon more than the others."""
+    await ledger.declare([budget("spend:{tenant}", usd=1), budget("spend:acme", usd=5)])
+    for tenant, amount in (("acme", 5), ("other", 1)):
+        charge = Charge(f"spend:{tenant}", "spend:{tenant}")
+        assert isinstance(await ledger.hold(f"{tenant}-1", usd(amount, charge), MINUTE_US), Held)
+        assert isinstance(await ledger.hold(f"{tenant}-2", usd(0.1, charge), MINUTE_US), Denied)
+
+
+async def test_each_value_of_a_field_has_its_own_window(ledger: Ledger) -> None:
+    """One tenant must not spend what is another's."""
+    await ledger.declare([budget("spend:{tenant}", usd=1, every="day")])
+    for tenant in ("a", "b"):
+        charge = Charge(f"spend:{tenant}", "spend:{tenant}")
+        assert isinstance(await ledger.hold(tenant, usd(1, charge), MINUTE_US), Held)
+    assert [each.name for each in await ledger.books()] == ["spend:a", "spend:b"]
+
+
+async def test_an_unknown_budget_is_named(ledger: Ledger) -> None:
+    """A mistyped name must not mean that nothing is limited."""
+    await ledger.declare([daily()])
+    with pytest.raises(UnknownBudget, match="spent"):
+        await ledger.hold("a", ((SPEND, 1), (Charge("spent", "spent"), 1)), MINUTE_US)
+    assert await numbers(ledger) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "ttl_us"),
+    [((), 1), (((SPEND, 1), (SPEND, 1)), 1), (((SPEND, -1),), 1), (((SPEND, 10**17),), 1), (((SPEND, 1),), 0)],
+    ids=["no lines", "one budget twice", "a negative amount", "too much", "no time"],
+)
+async def test_senseless_holds_are_refused(ledger: Ledger, lines: tuple[tuple[Charge, int], ...], ttl_us: int) -> None:
+    """A negative amount would make room out of nothing."""
+    await ledger.declare([daily()])
+    with pytest.raises(BadValue):
+        await ledger.hold("a", lines, ttl_us)
+
+
+async def test_a_new_window_begins_empty_at_its_instant(ledger: Ledger, clock: FakeClock) -> None:
+    """Nothing is reset: the window is another one, from the microsecond on at which it begins."""
+    await ledger.declare([daily(10, over="fail")])
+    clock.set_us(next_day(clock) - 1)
+    await held(ledger, "a", 10)
+    assert isinstance(await ledger.hold("b", usd(10), MINUTE_US), Denied)
+    clock.advance_us(1)
+    await held(ledger, "b", 10)
+    assert await numbers(ledger) == (0, 10, 0)
+
+
+async def test_what_was_held_for_yesterday_is_not_dispatched_today(ledger: Ledger, clock: FakeClock) -> None:
+    """A call of today is paid from today; the hold is made anew in the window under way."""
+    await ledger.declare([daily(10)])
+    clock.set_us(next_day(clock) - 1)
+    yesterday = await held(ledger, "a", 6)
+    clock.advance_us(1)
+    assert await ledger.dispatch("a") is False
+    today = await held(ledger, "a", 6, dispatch=True)
+    assert yesterday.windows[0].end == today.windows[0].start
+    assert await numbers(ledger) == (0, 6, 0)
+    (past, *_) = await ledger.books(since=0)
+    assert past.book.held_micros == 0
+    await agrees(ledger)
+
+
+async def test_a_hold_that_was_void_can_be_made_again(ledger: Ledger) -> None:
+    """A job that was given back starts again with the same id."""
+    await ledger.declare([daily(10)])
+    await held(ledger, "a", 6)
+    assert await ledger.void("a") is True
+    await held(ledger, "a", 4, dispatch=True)
+    assert await numbers(ledger) == (0, 4, 0)
+    await agrees(ledger)
+
+
+async def test_dispatch_is_a_fence(ledger: Ledger, clock: FakeClock) -> None:
+    """Whoever comes after the deadline is told not to call: his money may be another's by now."""
+    await ledger.declare([daily(10)])
+    await held(ledger, "a", 1)
+    await held(ledger, "b", 1)
+    clock.advance(59.999999)
+    assert await ledger.dispatch("a") is True
+    assert await ledger.dispatch("a") is True
+    clock.advance(0.000001)
+    assert await ledger.dispatch("b") is False
+    assert await ledger.dispatch("nobody") is False
+    clock.advance(60)
+    assert await ledger.dispatch("a") is False
+
+
+async def test_nothing_is_dispatched_before_its_window_begins(ledger: Ledger, clock: FakeClock) -> None:
+    """Money of tomorrow is not spent today."""
+    await ledger.declare([daily(10)])
+    await held(ledger, "a", 10)
+    assert isinstance(await ledger.hold("b", usd(5), MINUTE_US, dispatch=True), Booked)
+    assert await ledger.dispatch("b") is False
+    to_next_day(clock)
+    assert await ledger.dispatch("b") is True

@@ -1,0 +1,53 @@
+"""Every ledger that leaseway ships, opened empty, with a clock that the test moves."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from leaseway.ports.ledger import Ledger
+from leaseway.stores.memory.ledger import MemoryLedger
+from leaseway.stores.postgres.ledger import PostgresLedger
+from leaseway.stores.sqlite.ledger import SqliteLedger
+from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.postgres import PostgresServer, postgres_server
+
+TABLES = "budgets, budget_windows, holds, hold_lines, budget_journal"
+
+
+async def empty(ledger: PostgresLedger) -> None:
+    """Emptying the tables is faster than making them anew for every test."""
+    async with ledger.connections.transaction() as connection:
+        await connection.execute(f"SET LOCAL search_path TO {ledger.address.quoted}")
+        await connection.execute(f"TRUNCATE {TABLES} RESTART IDENTITY")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    """One server for all tests of a process."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def ledger(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Ledger]:
+    if request.param == "memory":
+        yield MemoryLedger(clock.now_us)
+        return
+    if request.param == "postgres":
+        ledger = PostgresLedger(request.getfixturevalue("server").url, clock.now_us)
+        await ledger.open()
+        await empty(ledger)
+        yield ledger
+        await ledger.close()
+        return
+    store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
+    await store.open()
+    yield SqliteLedger(store)
+    await store.close()

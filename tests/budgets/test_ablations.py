@@ -1,0 +1,126 @@
+"""Each safeguard of the ledger, taken away once: without it a budget is overspent, with it never."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from leaseway.domain.budgets import MICRO, Answer, Budget, Held
+from leaseway.domain.errors import TerminalError
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.ledger import Hold, Lines, Step, hold_anew, voided
+from leaseway.domain.needs import Charge
+from leaseway.ports.ledger import Ledger
+from leaseway.stores.memory.ledger import MemoryLedger
+from leaseway.stores.postgres.ledger import PostgresLedger
+from leaseway.stores.sqlite.ledger import SqliteLedger
+from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.postgres import PostgresServer
+
+LIMIT = 10
+SPEND = Charge("spend", "spend")
+ONE: Lines = ((SPEND, MICRO),)
+DEFINITION = Budget("spend", usd=LIMIT, every="day", over="fail").definition
+
+
+class RefundsTheUnknown(MemoryLedger):
+    """What most others do: a reservation whose time is over is given back, whatever became of the call."""
+
+    def _expired(self, hold: Hold) -> Step:
+        return voided(hold)
+
+
+class ChecksThenActs(MemoryLedger):
+    """What most others do: look whether it fits, and book it a moment later."""
+
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+        now, wants = self._now(), [self._want(*line) for line in lines]
+        answer, step = hold_anew(id, wants, self._read, now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
+        await asyncio.sleep(0)
+        if step is not None:
+            facts = tuple(type(move)(*(getattr(move, f) for f in move.__struct_fields__[:-1])) for move in step.moves)
+            self._apply(Step(step.hold, facts), now)
+        return answer
+
+
+async def spend_with_crashes(ledger: Ledger, clock: FakeClock) -> int:
+    """Workers call and die before they settle, half of the time; how many calls the provider has seen."""
+    seen = 0
+    for number in range(4 * LIMIT):
+        id_ = f"call-{number}"
+        if isinstance(await ledger.hold(id_, ONE, 10 * SECOND_US, dispatch=True), Held):
+            seen += 1
+            if number % 2:
+                await ledger.settle(id_, {})
+        clock.advance(11)
+        await ledger.expire(100)
+    return seen
+
+
+async def spend_at_once(ledger: Ledger) -> int:
+    """Many workers at one moment; how many calls the provider has seen."""
+    asked = (ledger.hold(f"call-{number}", ONE, 10 * SECOND_US, dispatch=True) for number in range(4 * LIMIT))
+    return sum(isinstance(answer, Held) for answer in await asyncio.gather(*asked))
+
+
+async def test_refunding_what_may_have_been_called_overspends(clock: FakeClock) -> None:
+    """A worker that dies after its call has spent the money; only charging it keeps the budget."""
+    safe, unsafe = MemoryLedger(clock.now_us), RefundsTheUnknown(clock.now_us)
+    for ledger in (safe, unsafe):
+        await ledger.declare([DEFINITION])
+    assert await spend_with_crashes(safe, clock) == LIMIT
+    assert await spend_with_crashes(unsafe, clock) > LIMIT
+
+
+async def test_checking_first_and_booking_later_overspends(clock: FakeClock) -> None:
+    """Everybody finds room, and everybody takes it."""
+    safe, unsafe = MemoryLedger(clock.now_us), ChecksThenActs(clock.now_us)
+    for ledger in (safe, unsafe):
+        await ledger.declare([DEFINITION])
+    assert await spend_at_once(safe) == LIMIT
+    assert await spend_at_once(unsafe) > LIMIT
+
+
+async def test_the_file_itself_refuses_more_than_the_limit(tmp_path: Path, clock: FakeClock) -> None:
+    """Whatever code decides, now or later: the constraint is the last word."""
+    store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
+    await store.open()
+    ledger = SqliteLedger(store)
+    await ledger.declare([DEFINITION])
+    await ledger.hold("a", ONE, SECOND_US)
+    await store.close()
+    with closing(sqlite3.connect(store.path)) as connection, pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+        connection.execute("UPDATE budget_windows SET held_micros = limit_micros + 1")
+
+
+async def test_the_server_itself_refuses_more_than_the_limit(server: PostgresServer, clock: FakeClock) -> None:
+    """The same for PostgreSQL."""
+    ledger = PostgresLedger(f"{server.url}?schema=refusing", clock.now_us)
+    await ledger.open()
+    await ledger.declare([DEFINITION])
+    await ledger.hold("a", ONE, SECOND_US)
+    with pytest.raises(TerminalError, match="check constraint") as caught:
+        async with ledger.connections.transaction() as connection:
+            await connection.execute("UPDATE refusing.budget_windows SET held_micros = limit_micros + 1")
+    assert isinstance(caught.value.__cause__, asyncpg.CheckViolationError)
+    await ledger.close()
+
+
+async def test_a_wrong_decision_is_refused_and_not_booked_as_overdraft(tmp_path: Path, clock: FakeClock) -> None:
+    """A hold never makes more overdraft than is permitted: if its check were forgotten, the constraint would speak."""
+    store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
+    await store.open()
+    ledger = SqliteLedger(store)
+    await ledger.declare([DEFINITION])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("leaseway.domain.ledger.fits", lambda want, book: True)
+        assert isinstance(await ledger.hold("a", ((SPEND, LIMIT * MICRO),), SECOND_US), Held)
+        with pytest.raises(TerminalError, match="CHECK"):
+            await ledger.hold("b", ONE, SECOND_US)
+    ((account),) = await ledger.books()
+    assert account.book.held_micros == LIMIT * MICRO
+    await store.close()

@@ -1,0 +1,84 @@
+"""Books, journal and holds tell one story; where they do not, the doctor says so."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from leaseway.domain.budgets import MICRO, Budget
+from leaseway.domain.checkup import Level
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.ledger import judge_ledger, sums_of_books, sums_of_entries
+from leaseway.domain.needs import Charge
+from leaseway.ports.ledger import Ledger
+from leaseway.stores.sqlite.ledger import SqliteLedger
+from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.testing.clock import FakeClock
+
+SPEND = Charge("spend", "spend")
+
+
+async def lived(ledger: Ledger, clock: FakeClock) -> None:
+    """A day with everything that can happen to a hold."""
+    await ledger.declare([Budget("spend", usd=10, every="day").definition])
+    for number, cost in enumerate((1, 0.5, 3)):
+        await ledger.hold(f"call-{number}", ((SPEND, 2 * MICRO),), 10 * SECOND_US, dispatch=True)
+        await ledger.settle(f"call-{number}", {"usd": round(cost * MICRO)})
+    await ledger.hold("void", ((SPEND, MICRO),), 10 * SECOND_US)
+    await ledger.void("void")
+    await ledger.hold("captured", ((SPEND, 2 * MICRO),), 10 * SECOND_US, dispatch=True)
+    await ledger.hold("expired", ((SPEND, MICRO),), 10 * SECOND_US)
+    await ledger.hold("booked", ((SPEND, 9 * MICRO),), 10 * SECOND_US)
+    clock.advance(10)
+    await ledger.expire(10)
+    await ledger.hold("open", ((SPEND, MICRO),), 10 * SECOND_US)
+
+
+async def test_the_journal_read_from_its_beginning_gives_the_books(ledger: Ledger, clock: FakeClock) -> None:
+    """Whoever doubts a number can add it up himself."""
+    await lived(ledger, clock)
+    entries = await ledger.journal("spend", 1_000)
+    assert sums_of_entries(entries[::-1]) == sums_of_books(await ledger.books(since=0))
+    audit = await ledger.audit()
+    assert audit.wrong() == []
+    assert len(audit.books) == 2
+    assert judge_ledger(audit).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE budget_windows SET spent_micros = spent_micros - 1 WHERE label = '2025-06-15'",
+        "UPDATE budget_journal SET held_micros = held_micros + 1 WHERE hold = 'call-1' AND kind = 'hold'",
+        "DELETE FROM budget_journal WHERE hold = 'captured'",
+        "UPDATE hold_lines SET amount_micros = amount_micros + 1 WHERE hold = 'open'",
+        "UPDATE holds SET state = 'void' WHERE id = 'open'",
+    ],
+)
+async def test_a_book_that_was_tampered_with_is_found(tmp_path: Path, clock: FakeClock, damage: str) -> None:
+    """By hand, by a defect or by a bad disk: money that does not add up must not stay unseen."""
+    store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
+    await store.open()
+    ledger = SqliteLedger(store)
+    await lived(ledger, clock)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute(damage)
+    (finding,) = [each for each in await store.checkup() if each.check == "budgets"]
+    assert finding == judge_ledger(await ledger.audit())
+    assert finding.level is Level.PROBLEM
+    assert "spend 2025-06-15" in finding.text
+    await store.close()
+
+
+async def test_a_broken_constraint_is_found_too(tmp_path: Path, clock: FakeClock) -> None:
+    """A file that was written with its constraints switched off."""
+    store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
+    await store.open()
+    ledger = SqliteLedger(store)
+    await lived(ledger, clock)
+    with closing(sqlite3.connect(store.path)) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = 1")
+        connection.execute("UPDATE budget_windows SET limit_micros = 1 WHERE label = '2025-06-16'")
+    assert (await ledger.audit()).wrong() == ["spend 2025-06-16"]
+    await store.close()

@@ -1,0 +1,145 @@
+"""Real processes, killed at random while they hold, call and settle: what was truly spent never exceeds a budget."""
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.budgets.spender import DEFINITIONS, LIMITS, opened
+
+from leaseway.domain.budgets import MICRO
+from leaseway.domain.ledger import Account
+from leaseway.ports.ledger import Ledger
+from leaseway.testing.postgres import PostgresServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+WORKERS = 3
+KILLS = 25
+SECONDS_MAX = 120.0
+ROOT = Path(__file__).parents[2]
+
+
+class Fleet:
+    def __init__(self, address: str, provider: Path, sabotage: tuple[str, ...]) -> None:
+        self._address, self._provider, self._sabotage = address, provider, sabotage
+        self._chance = random.Random(7)
+        self._started = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def fill(self) -> None:
+        while len(self._processes) < WORKERS:
+            self._started += 1
+            arguments = [self._address, str(self._provider), f"worker-{self._started}", *self._sabotage]
+            command = [sys.executable, "-m", "tests.budgets.spender", *arguments]
+            self._processes.append(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE))
+
+    def kill_one(self) -> None:
+        """-9: no word to anybody, in the middle of whatever it does."""
+        victim = self._processes.pop(self._chance.randrange(len(self._processes)))
+        assert victim.poll() is None, victim.stderr and victim.stderr.read().decode()
+        self._end(victim)
+
+    def pause(self) -> None:
+        time.sleep(self._chance.uniform(0.3, 1.2))
+
+    def end(self) -> None:
+        while self._processes:
+            self._end(self._processes.pop())
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def fleet(address: str, provider: Path, *sabotage: str) -> Iterator[Fleet]:
+    provider.touch()
+    running = Fleet(address, provider, sabotage)
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+def truly_spent(provider: Path) -> Counter[str]:
+    """By budget, from the provider's own file. A line is one write, so none is half."""
+    spent: Counter[str] = Counter()
+    for line in provider.read_text().splitlines():
+        tenant, cost = line.split()
+        spent[tenant] += int(cost)
+        spent["provider"] += int(cost)
+    return spent
+
+
+async def swept(ledger: Ledger) -> dict[str, Account]:
+    """The books when nothing is open any more."""
+    deadline = time.monotonic() + 30
+    while True:
+        await ledger.expire(1_000)
+        accounts = {account.name: account for account in await ledger.books()}
+        if not any(account.book.held_micros for account in accounts.values()):
+            return accounts
+        assert time.monotonic() < deadline, "something stays held for ever"
+        await asyncio.sleep(0.05)
+
+
+async def campaign(address: str, provider: Path) -> None:
+    async with opened(address) as ledger:
+        await ledger.declare(DEFINITIONS)
+        with fleet(address, provider) as workers:
+            kills, deadline = 0, time.monotonic() + SECONDS_MAX
+            while kills < KILLS or not await is_used_up(ledger):
+                assert time.monotonic() < deadline, "the budget was never used up"
+                workers.fill()
+                await asyncio.to_thread(workers.pause)
+                workers.kill_one()
+                kills += 1
+                assert overspent(provider) == []
+        accounts = await swept(ledger)
+        assert overspent(provider) == []
+        for name, cost in truly_spent(provider).items():
+            book = accounts[name].book
+            assert cost <= book.spent_micros <= LIMITS[name] * MICRO, f"{name}: {book}"
+            assert book.overdraft_micros == 0
+        assert (await ledger.audit()).wrong() == []
+        kinds = Counter(entry.kind for entry in await ledger.journal("provider", 100_000))
+        assert {"hold", "settle", "capture", "expire"} <= set(kinds), kinds
+
+
+async def is_used_up(ledger: Ledger) -> bool:
+    (account,) = await ledger.books(["provider"])
+    return account.book.spent_micros > 0.9 * account.book.limit_micros
+
+
+def overspent(provider: Path) -> list[str]:
+    return [f"{name}: {cost}" for name, cost in truly_spent(provider).items() if cost > LIMITS[name] * MICRO]
+
+
+async def test_workers_killed_at_random_never_overspend_in_sqlite(tmp_path: Path) -> None:
+    """The provider's own file is the judge."""
+    await campaign(str(tmp_path / "work.db"), tmp_path / "provider")
+
+
+async def test_workers_killed_at_random_never_overspend_in_postgresql(server: PostgresServer, tmp_path: Path) -> None:
+    """The same with a server, whose clock decides."""
+    await campaign(f"{server.url}?schema=campaign", tmp_path / "provider")
+
+
+async def test_refunding_what_may_have_been_called_overspends_in_a_fleet(tmp_path: Path) -> None:
+    """The same fleet without the one rule: the judge must see it, or the campaign proves nothing."""
+    provider = tmp_path / "provider"
+    async with opened(str(tmp_path / "work.db")) as ledger:
+        await ledger.declare(DEFINITIONS)
+    with fleet(str(tmp_path / "work.db"), provider, "refunding") as workers:
+        deadline = time.monotonic() + SECONDS_MAX
+        while not overspent(provider):
+            assert time.monotonic() < deadline, "a fleet that refunds what it does not know was not caught"
+            workers.fill()
+            await asyncio.to_thread(workers.pause)

@@ -1,0 +1,258 @@
+"""The same random life on the specification and on each store: every answer and every book must be the same.
+
+Hypothesis makes up the life: holds of one or two budgets, also repeated, foreign and too big ones, dispatches,
+settlements of every kind, sweeps, changes of the definitions, and time, which likes to stop just before midnight.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from msgspec import Struct
+from tests.budgets.conftest import empty
+
+from leaseway.domain.budgets import MICRO, Budget, BudgetDefinition, Held
+from leaseway.domain.errors import BadValue, UnknownBudget
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.ledger import Lines, is_balanced
+from leaseway.domain.needs import Charge
+from leaseway.ports.ledger import Ledger
+from leaseway.stores.memory.ledger import MemoryLedger
+from leaseway.stores.postgres.ledger import PostgresLedger
+from leaseway.stores.sqlite.ledger import SqliteLedger
+from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.postgres import PostgresServer
+
+pytestmark = pytest.mark.timeout(300)
+
+HOUR_US = 3_600 * SECOND_US
+CHARGES = (
+    Charge("spend", "spend"),
+    Charge("tenant:a", "tenant:{tenant}"),
+    Charge("tenant:b", "tenant:{tenant}"),
+    Charge("tokens", "tokens"),
+)
+
+
+class Step(Struct, frozen=True):
+    verb: str
+    arguments: tuple[Any, ...]
+
+
+def some(verb: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
+    return st.builds(Step, st.just(verb), st.tuples(*arguments))
+
+
+ids = st.sampled_from(["a", "b", "c", "d", "e"])
+amounts = st.sampled_from([0, 1, 2, 3, 5, 8, 11]).map(lambda each: each * MICRO)
+lines = st.dictionaries(st.sampled_from(CHARGES), amounts, min_size=1, max_size=3).map(lambda each: tuple(each.items()))
+ttls_us = st.sampled_from([1, 10 * SECOND_US, 2 * HOUR_US])
+owners = st.sampled_from(["1", "1", "2"])
+actuals = st.dictionaries(st.sampled_from(["usd", "usd", "tokens", "tenant:a", "eur"]), amounts, max_size=2)
+
+
+def spend(usd: int, every: str, over: str, overdraft: int) -> BudgetDefinition:
+    return Budget("spend", usd=usd, every=every, over=over, overdraft=overdraft).definition
+
+
+words = st.one_of(
+    st.builds(
+        spend,
+        st.sampled_from([2, 6, 10, 14]),
+        st.sampled_from(["hour", "day", "day", "day"]),
+        st.sampled_from(["wait", "wait", "fail"]),
+        st.sampled_from([0, 0, 3]),
+    ),
+    st.sampled_from([4, 8]).map(lambda usd: Budget("tenant:{tenant}", usd=usd, every="hour").definition),
+    st.sampled_from([3, 9]).map(lambda usd: Budget("tenant:b", usd=usd, every="hour").definition),
+    st.sampled_from([3, 9]).map(lambda count: Budget("tokens", tokens=count).definition),
+    st.just(Budget("tokens", usd=1).definition),
+)
+holds = some("hold", ids, lines, ttls_us, owners, st.booleans())
+steps = st.lists(
+    st.one_of(
+        holds,
+        holds,
+        holds,
+        some("dispatch", ids),
+        some("settle", ids, actuals),
+        some("void", ids),
+        some("expire", st.sampled_from([1, 10])),
+        some("change", words),
+        some("declare", words.map(lambda word: [word])),
+        some("forget", st.sampled_from(["tokens", "tenant:b", "nothing"])),
+        some("prune", st.sampled_from([0, HOUR_US]), st.sampled_from([1, 10])),
+        some("wait_us", st.lists(st.sampled_from(CHARGES), max_size=2)),
+        some("pass", st.sampled_from([1, 5 * SECOND_US, 20 * SECOND_US, HOUR_US])),
+        some("pass_to", st.sampled_from([HOUR_US, 24 * HOUR_US]), st.sampled_from([-1, 0])),
+    ),
+    min_size=3,
+    max_size=25,
+)
+
+
+def begin() -> list[BudgetDefinition]:
+    return [
+        spend(10, "day", "wait", 0),
+        Budget("tenant:{tenant}", usd=6, every="hour").definition,
+        Budget("tokens", tokens=9).definition,
+    ]
+
+
+async def taken(ledger: Ledger, step: Step) -> Any:
+    """The answer of one step; an error that is meant for the caller is an answer."""
+    try:
+        if step.verb == "hold":
+            id_, asked, ttl_us, owner, dispatch = step.arguments
+            return await ledger.hold(id_, asked, ttl_us, owner=owner, dispatch=dispatch)
+        return await getattr(ledger, step.verb)(*step.arguments)
+    except (BadValue, UnknownBudget) as error:
+        return type(error), str(error)
+
+
+def passed(clock: FakeClock, step: Step) -> bool:
+    if step.verb == "pass":
+        clock.advance_us(step.arguments[0])
+    elif step.verb == "pass_to":
+        length_us, offset_us = step.arguments
+        clock.set_us(max((clock.now_us() // length_us + 1) * length_us + offset_us, clock.now_us()))
+    else:
+        return False
+    return True
+
+
+async def live(ledgers: Sequence[Ledger], clock: FakeClock, life: Sequence[Step]) -> None:
+    for ledger in ledgers:
+        await ledger.declare(begin())
+    for step in life:
+        if passed(clock, step):
+            continue
+        first, *others = [await taken(ledger, step) for ledger in ledgers]
+        for other in others:
+            assert other == first
+        shown = [await seen(ledger) for ledger in ledgers]
+        for other in shown[1:]:
+            assert other == shown[0]
+
+
+async def seen(ledger: Ledger) -> Any:
+    """What a ledger shows, after it was checked. Windows in which nothing ever happened may be there or not."""
+    accounts = await ledger.books(since=0)
+    assert all(is_balanced(account.book) for account in accounts)
+    assert (await ledger.audit()).wrong() == []
+    used = [each for each in accounts if each.book.used_micros]
+    journal = [await ledger.journal(charge.name) for charge in CHARGES]
+    moves = [[(each.at, each.hold, each.window, each.kind, each.crossed) for each in entries] for entries in journal]
+    return used, moves, await ledger.definitions()
+
+
+@asynccontextmanager
+async def sqlite_ledger(clock: FakeClock) -> AsyncIterator[Ledger]:
+    with tempfile.TemporaryDirectory() as folder:
+        store = SqliteStore(str(Path(folder) / "work.db"), now_us=clock.now_us, durable=False, inline=True)
+        await store.open()
+        try:
+            yield SqliteLedger(store)
+        finally:
+            await store.close()
+
+
+quick = settings(
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+    derandomize=True,
+    database=None,
+)
+
+
+@quick
+@given(steps)
+def test_sqlite_lives_like_the_specification(life: list[Step]) -> None:
+    """A ledger that answers otherwise once is another ledger."""
+
+    async def both() -> None:
+        clock = FakeClock()
+        async with sqlite_ledger(clock) as ledger:
+            await live([MemoryLedger(clock.now_us), ledger], clock, life)
+
+    asyncio.run(both())
+
+
+@settings(quick, max_examples=60)
+@given(life=steps)
+def test_postgres_lives_like_the_specification(server: PostgresServer, life: list[Step]) -> None:
+    """It says the rules in its own language: this is where a difference would show."""
+
+    async def both() -> None:
+        clock = FakeClock()
+        ledger = PostgresLedger(server.url, clock.now_us)
+        await ledger.open()
+        try:
+            await empty(ledger)
+            await live([MemoryLedger(clock.now_us), ledger], clock, life)
+        finally:
+            await ledger.close()
+
+    asyncio.run(both())
+
+
+class Provider:
+    """An oracle that knows nothing of ledgers: what calls really cost, by the budget and the day of the call."""
+
+    def __init__(self) -> None:
+        self.cost: dict[tuple[str, int], int] = {}
+
+    def call(self, lines: Lines, now: int) -> None:
+        for charge, amount_micros in lines:
+            length_us = {"spend": 24 * HOUR_US, "tokens": 2**62}.get(charge.budget, HOUR_US)
+            place = (charge.name, now // length_us)
+            self.cost[place] = self.cost.get(place, 0) + amount_micros
+
+
+calls = st.lists(
+    st.tuples(ids, lines, st.booleans(), st.sampled_from(["settles", "crashes", "is late", "never calls"]), ttls_us)
+    | some("pass", st.sampled_from([1, 5 * SECOND_US, HOUR_US]))
+    | some("pass_to", st.sampled_from([HOUR_US, 24 * HOUR_US]), st.sampled_from([-1, 0]))
+    | some("expire", st.just(10)),
+    max_size=60,
+)
+
+
+@settings(quick, max_examples=300)
+@given(calls)
+def test_no_window_ever_pays_more_than_it_has(life: list[Any]) -> None:
+    """Whatever crashes, is late or comes back: a provider's own count stays within every budget."""
+
+    async def run() -> None:
+        clock, provider = FakeClock(), Provider()
+        ledger = MemoryLedger(clock.now_us)
+        await ledger.declare(begin())
+        for number, each in enumerate(life):
+            if isinstance(each, Step):
+                if not passed(clock, each):
+                    await taken(ledger, each)
+                continue
+            id_, asked, dispatch, ending, ttl_us = each
+            answer = await ledger.hold(id_, asked, ttl_us, owner=str(number), dispatch=dispatch)
+            if not isinstance(answer, Held) or ending == "never calls" or not await ledger.dispatch(id_):
+                continue
+            provider.call(asked, clock.now_us())
+            if ending == "is late":
+                clock.advance_us(ttl_us)
+                await ledger.expire(10)
+            if ending != "crashes":
+                await ledger.settle(id_, {})
+        limits = {"spend": 10, "tokens": 9, "tenant:a": 6, "tenant:b": 6}
+        for (name, _), cost in provider.cost.items():
+            assert cost <= limits[name] * MICRO
+
+    asyncio.run(run())

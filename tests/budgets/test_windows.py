@@ -1,0 +1,129 @@
+"""Windows of the calendar: without gap or overlap, also on the days on which clocks are set."""
+
+from datetime import UTC, datetime
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.windows import FOR_EVER, Every, Window, window_at, windows_from, zone_of
+
+HOUR_US = 3_600 * SECOND_US
+ZONES = (
+    "UTC",
+    "Europe/Zurich",
+    "America/New_York",
+    "America/Santiago",  # clocks skip midnight in spring
+    "America/Havana",  # midnight comes twice in autumn
+    "Australia/Lord_Howe",  # set by half an hour
+    "Asia/Kathmandu",
+    "Pacific/Apia",
+)
+
+
+def at(*parts: int, tz: str = "UTC", fold: int = 0) -> Instant:
+    moment = datetime(*parts, tzinfo=ZoneInfo(tz), fold=fold)  # type: ignore[arg-type,misc]
+    return int(moment.astimezone(UTC).timestamp()) * SECOND_US
+
+
+def hours(window: Window) -> float:
+    return (window.end - window.start) / HOUR_US
+
+
+@pytest.mark.parametrize(
+    ("every", "label", "start", "end"),
+    [
+        ("hour", "2026-11-15T14+01:00", (2026, 11, 15, 13), (2026, 11, 15, 14)),
+        ("day", "2026-11-15", (2026, 11, 14, 23), (2026, 11, 15, 23)),
+        ("week", "2026-W46", (2026, 11, 8, 23), (2026, 11, 15, 23)),
+        ("month", "2026-11", (2026, 10, 31, 23), (2026, 11, 30, 23)),
+    ],
+)
+def test_a_window_is_the_calendars_own(every: str, label: str, start: tuple[int, ...], end: tuple[int, ...]) -> None:
+    """People compare it with their provider's bill."""
+    window = window_at(Every(every), "Europe/Zurich", at(2026, 11, 15, 14, 30, tz="Europe/Zurich"))
+    assert window == Window(at(*start), at(*end), label)
+
+
+def test_a_total_window_never_ends() -> None:
+    """Whatever the time is."""
+    assert window_at(Every.TOTAL, "UTC", 0) == window_at(Every.TOTAL, "UTC", 2**55) == Window(0, FOR_EVER, "total")
+    assert len(list(windows_from(Every.TOTAL, "UTC", 0))) == 1
+
+
+@pytest.mark.parametrize(("day", "length"), [((2026, 3, 29), 23), ((2026, 10, 25), 25), ((2026, 10, 26), 24)])
+def test_days_on_which_clocks_are_set_are_shorter_or_longer(day: tuple[int, int, int], length: int) -> None:
+    """Days of 86,400 seconds would drift away from the calendar by an hour."""
+    window = window_at(Every.DAY, "Europe/Zurich", at(*day, 12, tz="Europe/Zurich"))
+    assert hours(window) == length
+    assert window.start == at(*day, tz="Europe/Zurich")
+
+
+def test_the_hour_that_comes_twice_is_two_windows() -> None:
+    """One label for both would be one budget for two hours."""
+    first, second = (
+        window_at(Every.HOUR, "Europe/Zurich", at(2026, 10, 25, 2, 30, tz="Europe/Zurich", fold=fold))
+        for fold in (0, 1)
+    )
+    assert (first.label, second.label) == ("2026-10-25T02+02:00", "2026-10-25T02+01:00")
+    assert first.end == second.start
+    assert hours(first) == hours(second) == 1
+
+
+def test_an_hour_in_which_the_clock_is_set_is_cut_in_two() -> None:
+    """Lord Howe sets its clocks by half an hour: the half that comes twice is not counted twice."""
+    tz = "Australia/Lord_Howe"
+    windows = list(windows_from(Every.HOUR, tz, at(2026, 4, 5, 1, tz=tz), 3))
+    assert [(window.label[-8:], hours(window)) for window in windows] == [
+        ("01+11:00", 1),
+        ("01+10:30", 0.5),
+        ("02+10:30", 1),
+    ]
+    assert windows[1] == window_at(Every.HOUR, tz, windows[1].start) == window_at(Every.HOUR, tz, windows[1].end - 1)
+
+
+def test_weeks_belong_to_the_year_of_their_thursday() -> None:
+    """1 January 2027 lies in the last week of 2026: two labels for one week would be two budgets."""
+    labels = {window_at(Every.WEEK, "UTC", at(*day)).label for day in ((2026, 12, 28), (2027, 1, 1), (2027, 1, 3))}
+    assert labels == {"2026-W53"}
+    assert window_at(Every.WEEK, "UTC", at(2027, 1, 4)).label == "2027-W01"
+
+
+@given(
+    every=st.sampled_from([Every.HOUR, Every.DAY, Every.WEEK, Every.MONTH]),
+    tz=st.sampled_from(ZONES),
+    instant=st.integers(at(2010, 1, 1), at(2040, 1, 1)),
+)
+def test_windows_follow_each_other_without_gap_or_overlap(every: Every, tz: str, instant: Instant) -> None:
+    """Each instant lies in exactly one window, and every instant of a window finds the same one."""
+    windows = list(windows_from(every, tz, instant, 30))
+    assert instant in windows[0]
+    assert len({window.label for window in windows}) == len(windows) == 30
+    for before, after in pairwise(windows):
+        assert before.end == after.start
+    for window in windows:
+        assert window_at(every, tz, window.start) == window_at(every, tz, window.end - 1) == window
+        assert window.start - 1 not in window
+
+
+@pytest.mark.parametrize(("day", "tz"), [((2026, 9, 6), "America/Santiago"), ((2026, 11, 1), "America/Havana")])
+def test_days_begin_once_where_midnight_is_skipped_or_repeated(day: tuple[int, int, int], tz: str) -> None:
+    """A day begins at its first moment, whatever the clock on the wall says then."""
+    window = window_at(Every.DAY, tz, at(*day, 12, tz=tz))
+    zone = ZoneInfo(tz)
+    first, before = (
+        datetime.fromtimestamp(each / SECOND_US, zone) for each in (window.start, window.start - SECOND_US)
+    )
+    assert first.day == day[2]
+    assert before.day != day[2]
+
+
+@pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", None, 5])
+def test_an_unknown_time_zone_is_named(name: object) -> None:
+    """And not found out at midnight."""
+    with pytest.raises(BadValue, match="time zone"):
+        zone_of("budget x: tz", name)
