@@ -1,0 +1,328 @@
+"""Somebody else's metered API, on this machine, for tests: it counts what arrives, and says no as providers do.
+
+    async with provider(limits=["20 per 2 s"]) as it:
+        …                                        # whatever calls it.url
+        assert it.most_in_any_window(2) <= 20
+
+Its limits hold in every window, by a log of arrivals for each key (`Authorization` or `X-Api-Key`). Over them it
+answers 429 with Retry-After and RateLimit. With `answer`, `delay`, `cut`, `garble` and `hang` a test says what shall
+happen to the next requests, in this order; then it goes on as usual.
+"""
+
+import asyncio
+import json
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import NamedTuple
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.limits import Rate, rate_of
+
+HOST = "127.0.0.1"
+HEAD_END = b"\r\n\r\n"
+HEAD_BYTES_MAX = 65_536
+BODY_BYTES_MAX = 64 * 1_048_576
+ARRIVALS_MAX = 1_000_000
+SECOND_NS = 1_000_000_000
+
+
+class Arrival(NamedTuple):
+    """One request, as the provider saw it."""
+
+    at_ns: int
+    """On the machine's monotonic clock, when all of it had arrived."""
+    method: str
+    path: str
+    key: str
+    idempotency_key: str
+    status: int
+    """What it was answered; 0: nothing, the connection was cut or left hanging."""
+    headers: Mapping[str, str]
+
+    @property
+    def is_accepted(self) -> bool:
+        """Done, whether or not the caller was told so."""
+        return self.status < 400
+
+
+class Act(NamedTuple):
+    """What to do with one request instead of the usual."""
+
+    reply: bytes | None = None
+    """None: as usual."""
+    status: int = 0
+    delay_seconds: float = 0
+    reads: bool = True
+    cuts: bool = False
+
+
+USUAL = Act()
+
+
+class Provider:
+    """What was seen, and what shall come next."""
+
+    def __init__(self, rates: Sequence[Rate]) -> None:
+        self.url = ""
+        self.arrivals: list[Arrival] = []
+        self._rates = rates
+        self._accepted_ns: dict[str, list[int]] = {}
+        self._acts: deque[Act] = deque()
+        self._arrival = asyncio.Event()
+
+    # -- what was seen --
+
+    @property
+    def refused(self) -> int:
+        """How often it said 429."""
+        return sum(arrival.status == HTTPStatus.TOO_MANY_REQUESTS for arrival in self.arrivals)
+
+    @property
+    def duplicates(self) -> int:
+        """Requests that were accepted though one with the same idempotency key had been accepted before."""
+        keys = Counter(arrival.idempotency_key for arrival in self.arrivals if arrival.is_accepted)
+        del keys[""]
+        return sum(keys.values()) - len(keys)
+
+    def most_in_any_window(self, window_seconds: float, key: str | None = None) -> int:
+        """The most that ever arrived within this time, refused or not."""
+        times_ns = [arrival.at_ns for arrival in self.arrivals if key in (None, arrival.key)]
+        return most_within(times_ns, round(window_seconds * SECOND_NS))
+
+    async def has_seen(self, count: int) -> None:
+        """Return when so many requests have arrived."""
+        while len(self.arrivals) < count:
+            self._arrival.clear()
+            await self._arrival.wait()
+
+    # -- what shall come next --
+
+    def answer(
+        self, status: int, headers: Mapping[str, str] | None = None, body: str | bytes = b"", times: int = 1
+    ) -> None:
+        """These replies for the next requests, whatever the limits say."""
+        text = body.encode() if isinstance(body, str) else body
+        self._next(Act(reply_of(status, headers or {}, text), status), times)
+
+    def delay(self, seconds: float, times: int = 1) -> None:
+        """Answer as usual, but later."""
+        self._next(Act(delay_seconds=seconds), times)
+
+    def cut(self, *, after_reading: bool, times: int = 1) -> None:
+        """End the connection: before the request counts, or after it was done and instead of the reply."""
+        self._next(Act(b"", reads=after_reading, cuts=True), times)
+
+    def garble(self, raw: bytes, times: int = 1, *, cuts: bool = True) -> None:
+        """Send these very bytes, and end the connection."""
+        self._next(Act(raw, cuts=cuts), times)
+
+    def hang(self, times: int = 1) -> None:
+        """Read the request, and never say a word."""
+        self._next(Act(b""), times)
+
+    def _next(self, act: Act, times: int) -> None:
+        self._acts.extend([act] * times)
+
+    # -- the server's side --
+
+    def act(self) -> Act:
+        return self._acts.popleft() if self._acts else USUAL
+
+    def arrived(self, act: Act, request: "Request") -> bytes:
+        """Count it, and say what to send."""
+        now_ns = time.monotonic_ns()
+        if act.reply is not None:
+            self._record(now_ns, request, act.status)
+            return act.reply
+        accepted_ns = self._accepted_ns.setdefault(request.key, [])
+        wait_ns = self._wait_ns(accepted_ns, now_ns)
+        if wait_ns <= 0:
+            accepted_ns.append(now_ns)
+        status = HTTPStatus.OK if wait_ns <= 0 else HTTPStatus.TOO_MANY_REQUESTS
+        self._record(now_ns, request, status)
+        headers = dict(self._headers(accepted_ns, now_ns))
+        if wait_ns > 0:
+            headers["Retry-After"] = str(-(-wait_ns // SECOND_NS))
+        body = {"path": request.path, "idempotency_key": request.idempotency_key, "body": request.body}
+        return reply_of(status, headers, json.dumps(body).encode(), has_body=request.method != "HEAD")
+
+    def _record(self, now_ns: int, request: "Request", status: int) -> None:
+        if len(self.arrivals) >= ARRIVALS_MAX:
+            raise MemoryError(f"the provider has seen {ARRIVALS_MAX:,} requests, and keeps no more")
+        self.arrivals.append(
+            Arrival(
+                now_ns,
+                request.method,
+                request.path,
+                request.key,
+                request.idempotency_key,
+                int(status),
+                request.headers,
+            )
+        )
+        self._arrival.set()
+
+    def _wait_ns(self, accepted_ns: Sequence[int], now_ns: int) -> int:
+        """Until every window has room; none if they have it now."""
+        waits_ns = [0]
+        for rate in self._rates:
+            if len(accepted_ns) >= rate.count:
+                waits_ns.append(accepted_ns[-rate.count] + rate.window_us * 1_000 - now_ns)
+        return max(waits_ns)
+
+    def _headers(self, accepted_ns: Sequence[int], now_ns: int) -> Iterable[tuple[str, str]]:
+        states = [state_of(rate, accepted_ns, now_ns) for rate in self._rates]
+        if states:
+            yield "RateLimit", ", ".join(f'"{name}";r={left};t={reset}' for name, left, reset in states)
+            policies = (f'"{name_of(rate)}";q={rate.count};w={-(-rate.window_us // 1_000_000)}' for rate in self._rates)
+            yield "RateLimit-Policy", ", ".join(policies)
+
+
+def most_within(times_ns: Iterable[int], window_ns: int) -> int:
+    """The most of these times in any window of this length; two that are exactly so far apart are not in one."""
+    ordered_ns = sorted(times_ns)
+    most, oldest = 0, 0
+    for newest, at_ns in enumerate(ordered_ns):
+        while ordered_ns[oldest] <= at_ns - window_ns:
+            oldest += 1
+        most = max(most, newest - oldest + 1)
+    return most
+
+
+def state_of(rate: Rate, accepted_ns: Sequence[int], now_ns: int) -> tuple[str, int, int]:
+    """A rate's name, how many it has left, and in how many seconds there will be more."""
+    window_ns = rate.window_us * 1_000
+    recent_ns = [at_ns for at_ns in accepted_ns[-rate.count :] if at_ns > now_ns - window_ns]
+    reset_ns = recent_ns[0] + window_ns - now_ns if recent_ns else 0
+    return name_of(rate), rate.count - len(recent_ns), -(-reset_ns // SECOND_NS)
+
+
+def name_of(rate: Rate) -> str:
+    return f"{rate.window_us // 1_000}ms"
+
+
+def reply_of(status: int, headers: Mapping[str, str], body: bytes, has_body: bool = True) -> bytes:
+    reason = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Unknown"
+    given = {name.lower() for name in headers}
+    lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers.items())]
+    if "content-type" not in given:
+        lines.append("Content-Type: application/json")
+    if "content-length" not in given:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + (body if has_body else b"")
+
+
+class Request(NamedTuple):
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """Their names in lower case."""
+    body: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.headers.get("authorization") or self.headers.get("x-api-key", "")
+
+    @property
+    def idempotency_key(self) -> str:
+        return self.headers.get("idempotency-key", "")
+
+    @property
+    def length(self) -> int:
+        text = self.headers.get("content-length", "0")
+        return min(int(text), BODY_BYTES_MAX) if text.isdecimal() else 0
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection: heads and bodies in, replies out. Bodies have a length; chunks are not read."""
+
+    def __init__(self, provider: Provider, open_ones: set["Connection"]) -> None:
+        self._provider = provider
+        self._open_ones = open_ones
+        self._buffer = bytearray()
+        self._pending: tuple[Act, Request] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._open_ones.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._open_ones.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while self._step():  # ends: each step shortens the buffer
+            pass
+        if self._pending is None and len(self._buffer) > HEAD_BYTES_MAX:
+            self.cut()
+
+    def _step(self) -> bool:
+        """Take one head or one body from the buffer. False: it holds no whole one."""
+        if self._pending is None:
+            head, end, rest = self._buffer.partition(HEAD_END)
+            if not end:
+                return False
+            self._buffer = rest
+            act = self._provider.act()
+            if not act.reads:
+                self.cut()
+                return False
+            self._pending = act, request_of(head.decode("latin-1"))
+        act, request = self._pending
+        if len(self._buffer) < request.length:
+            return False
+        body = self._buffer[: request.length].decode("utf-8", "replace")
+        del self._buffer[: request.length]
+        self._pending = None
+        self._answer(act, request._replace(body=body))
+        return bool(self._buffer)
+
+    def _answer(self, act: Act, request: Request) -> None:
+        reply = self._provider.arrived(act, request)
+        if act.delay_seconds:
+            asyncio.get_running_loop().call_later(act.delay_seconds, self._send, reply, act.cuts)
+        else:
+            self._send(reply, act.cuts)
+
+    def _send(self, reply: bytes, cuts: bool) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(reply)
+        if cuts and reply:
+            self._transport.close()
+        elif cuts:
+            self.cut()
+
+    def cut(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def request_of(head: str) -> Request:
+    line, *lines = head.split("\r\n")
+    method, path, *_ = [*line.split(" "), "", ""]
+    pairs = (line.partition(":") for line in lines)
+    return Request(method, path, {name.strip().lower(): value.strip() for name, _, value in pairs})
+
+
+@asynccontextmanager
+async def provider(limits: Sequence[str] = ()) -> AsyncIterator[Provider]:
+    """A provider with these limits, each like "20 per 2 s", for as long as the block lasts."""
+    if isinstance(limits, str):
+        raise BadValue("limits", f"must be a list of rates: limits=[{limits!r}]")
+    it = Provider([rate_of("limits", limit) for limit in limits])
+    open_ones: set[Connection] = set()
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(it, open_ones), HOST, 0)
+    it.url = f"http://{HOST}:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield it
+    finally:
+        server.close()
+        for connection in list(open_ones):
+            connection.cut()
+        await server.wait_closed()

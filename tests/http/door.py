@@ -1,0 +1,86 @@
+"""A gatekeeper that lets everything pass and remembers it, and a clock whose sleeps take no time."""
+
+import asyncio
+from collections.abc import Callable
+
+import httpx2
+
+from leaseway.domain.replies import Said
+from leaseway.flows.http import USUAL, Fate, Http, HttpSettings, HttpWorld, Pass, Wire
+
+NOW_US = 1_791_000_000_000_000
+
+
+class Ticket:
+    def __init__(self, number: int, checks: list[bool]) -> None:
+        self.number = number
+        self._checks = checks
+
+    def check(self) -> bool:
+        return self._checks.pop(0) if self._checks else True
+
+
+class Door:
+    """`checks`: what the next looks at a pass say, before all say yes."""
+
+    def __init__(self) -> None:
+        self.checks: list[bool] = []
+        self.given = 0
+        self.ended: list[tuple[int, Said | None, Fate]] = []
+        self.when_asked: Callable[[], None] = lambda: None
+
+    async def before(self) -> Ticket:
+        self.when_asked()
+        self.given += 1
+        return Ticket(self.given, self.checks)
+
+    async def after(self, pass_: Pass, said: Said | None, fate: Fate) -> None:
+        assert isinstance(pass_, Ticket)
+        self.ended.append((pass_.number, said, fate))
+
+    @property
+    def fates(self) -> list[Fate]:
+        return [fate for _, _, fate in self.ended]
+
+    @property
+    def heard(self) -> list[Said]:
+        return [said for _, said, _ in self.ended if said is not None]
+
+    def is_balanced(self) -> bool:
+        """Each pass came back, once."""
+        return sorted(number for number, _, _ in self.ended) == list(range(1, self.given + 1))
+
+
+class Naps:
+    """Sleeps are written down, not slept."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_us(self) -> int:
+        return NOW_US
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+class Half:
+    def random(self) -> float:
+        return 0.5
+
+
+class Place:
+    """All that a test of `ctx.http` looks at."""
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+        self.door = Door()
+        self.naps = Naps()
+        self.wire = Wire(transport)
+
+    def http(self, settings: HttpSettings = USUAL, job: str = "job") -> Http:
+        """As a new attempt of this job would see it."""
+        world = HttpWorld(self.wire, self.naps, Half())
+        return Http(world, self.door, lambda step: f"{job}:{step}" if step else job, settings)

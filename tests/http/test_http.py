@@ -1,0 +1,472 @@
+"""ctx.http against a real server on this machine: what leaves, what is repeated, and what must not be."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import httpx2
+import pytest
+from tests.http.door import Place
+
+from leaseway.domain.errors import BadValue, LeaseLost, TransientError, UsageError
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.replies import Said, Throttled
+from leaseway.flows import http as flow
+from leaseway.flows.http import PATIENCE_US, TRIES_MAX, Fate, HttpSettings, PlainHttp, Wire
+from leaseway.testing.provider import Provider, provider
+
+KEYLESS = HttpSettings(key_header=None)
+IDEMPOTENT = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"]
+QUOTA = '{"error": {"code": "insufficient_quota"}}'
+
+
+@pytest.fixture
+def closed_url(unused_tcp_port: int) -> str:
+    """Nobody listens there."""
+    return f"http://127.0.0.1:{unused_tcp_port}"
+
+
+# -- without leave nothing leaves -------------------------------------------------------------------------------------
+
+
+async def test_no_request_leaves_when_the_gate_refuses(it: Provider, place: Place) -> None:
+    """The whole promise of limits and budgets hangs on this order."""
+
+    def refuse() -> None:
+        raise LeaseLost("the job is no longer ours")
+
+    place.door.when_asked = refuse
+    with pytest.raises(LeaseLost):
+        await place.http().get(it.url)
+    assert it.arrivals == []
+
+
+async def test_each_repetition_takes_leave_of_its_own(it: Provider, place: Place) -> None:
+    """A provider counts every request that arrives, and so must we."""
+    it.answer(502, times=2)
+    reply = await place.http().get(it.url)
+    assert reply.status_code == 200
+    assert place.door.given == len(it.arrivals) == 3
+    assert place.door.fates == [Fate.ANSWERED] * 3
+
+
+async def test_tokens_that_are_too_old_are_taken_anew(it: Provider, place: Place) -> None:
+    """A token past its deadline may fall into the next window, which others have filled."""
+    place.door.checks = [False, False, True]
+    await place.http().get(it.url)
+    assert place.door.fates == [Fate.NOT_SENT, Fate.NOT_SENT, Fate.ANSWERED]
+    assert len(it.arrivals) == 1
+
+
+async def test_tokens_that_grew_old_while_connecting_are_taken_anew(it: Provider, place: Place) -> None:
+    """Making a connection takes up to five seconds, tokens live for one: the look before it is not enough."""
+    place.door.checks = [True, False, True]
+    seen_at_leave: list[int] = []
+    place.door.when_asked = lambda: seen_at_leave.append(len(it.arrivals))
+    await place.http().get(it.url)
+    assert place.door.fates == [Fate.NOT_SENT, Fate.ANSWERED]
+    assert seen_at_leave == [0, 0]
+    assert len(it.arrivals) == 1
+
+
+async def test_tokens_that_are_always_too_old_end_in_an_error(it: Provider, place: Place) -> None:
+    """Taking for ever would use up the limit and send nothing."""
+    place.door.checks = [False] * 1_000
+    with pytest.raises(TransientError, match="too old"):
+        await place.http().get(it.url)
+    assert it.arrivals == []
+    assert place.door.given == flow.PASSES_MAX
+
+
+async def test_a_lease_lost_while_connecting_stops_the_request(it: Provider, place: Place) -> None:
+    """The second look is the last: whatever the gate raises then must reach the handler as it is."""
+    place.door.checks = [True, False]
+
+    def refuse_the_second() -> None:
+        if place.door.given == 1:
+            raise LeaseLost("the job is no longer ours")
+
+    place.door.when_asked = refuse_the_second
+    with pytest.raises(LeaseLost):
+        await place.http().get(it.url)
+    assert it.arrivals == []
+
+
+async def test_redirects_are_not_followed(it: Provider, place: Place) -> None:
+    """Each would be a request that nobody admitted."""
+    it.answer(302, {"Location": "/elsewhere"})
+    reply = await place.http().get(it.url)
+    assert reply.status_code == 302
+    assert len(it.arrivals) == 1
+
+
+async def test_cookies_of_one_job_are_not_sent_by_another(it: Provider, place: Place) -> None:
+    """One client serves all tenants of a worker."""
+    it.answer(200, {"Set-Cookie": "session=acme; Path=/"})
+    await place.http(job="first").get(it.url)
+    await place.http(job="second").get(it.url)
+    assert "cookie" not in it.arrivals[1].headers
+
+
+# -- what the reply says is passed on ---------------------------------------------------------------------------------
+
+
+async def test_a_success_is_heard_too(it: Provider, place: Place) -> None:
+    """What is left is said in successes, before the first refusal."""
+    it.answer(200, {"RateLimit": '"a";r=3;t=20'})
+    await place.http().get(it.url)
+    assert place.door.heard == [Said(remaining=3, reset_us=20 * SECOND_US)]
+
+
+async def test_a_final_refusal_is_heard_and_not_repeated(it: Provider, place: Place) -> None:
+    """Money does not come back by asking again."""
+    it.answer(429, {"Retry-After": "1"}, QUOTA, times=3)
+    reply = await place.http().get(it.url)
+    assert reply.status_code == 429
+    assert len(it.arrivals) == 1
+    assert place.door.heard == [Said(retry_after_us=SECOND_US, is_final=True)]
+
+
+async def test_a_real_limit_is_heard_before_it_refuses(place: Place) -> None:
+    """The provider of the test kit speaks the language that we read."""
+    async with provider(limits=["3 per 60 s", "100/hour"]) as it:
+        for _ in range(3):
+            await place.http().get(it.url)
+        assert [said.remaining for said in place.door.heard] == [2, 1, 0]
+        with pytest.raises(Throttled) as refused:
+            await place.http().get(it.url)
+    assert refused.value.retry_after_us is not None
+    assert 0 < refused.value.retry_after_us <= 60 * SECOND_US
+    assert place.door.heard[-1].throttled
+
+
+# -- what is repeated, and what is not --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+@pytest.mark.parametrize("method", [*IDEMPOTENT, "POST", "PATCH"])
+async def test_a_passing_failure_is_repeated(it: Provider, place: Place, method: str, status: int) -> None:
+    """A restart of the provider's proxy is no reason to fail a job."""
+    it.answer(status)
+    reply = await place.http().request(method, it.url)
+    assert reply.status_code == 200
+    assert len(it.arrivals) == 2
+
+
+@pytest.mark.parametrize("status", [200, 301, 400, 401, 404, 408, 409, 422, 500, 501])
+async def test_any_other_reply_is_returned_at_once(it: Provider, place: Place, status: int) -> None:
+    """It would be the same again, and cost tokens and money each time."""
+    it.answer(status)
+    reply = await place.http().get(it.url)
+    assert reply.status_code == status
+    assert len(it.arrivals) == 1
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+@pytest.mark.parametrize("method", ["POST", "PATCH", "PURGE"])
+async def test_without_a_key_what_may_have_been_done_is_not_repeated(
+    it: Provider, place: Place, method: str, status: int
+) -> None:
+    """A second POST may be a second charge."""
+    it.answer(status)
+    reply = await place.http(KEYLESS).request(method, it.url)
+    assert reply.status_code == status
+    assert len(it.arrivals) == 1
+
+
+async def test_the_caller_may_say_that_a_repetition_is_safe(it: Provider, place: Place) -> None:
+    """Who knows the provider knows more than the method's name says."""
+    it.answer(503)
+    reply = await place.http(KEYLESS).post(it.url, retry=True)
+    assert reply.status_code == 200
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_the_caller_may_forbid_repetitions(it: Provider, place: Place, status: int) -> None:
+    """Then every reply is his, a refusal with a long wait too."""
+    it.answer(status, {"Retry-After": "3600"})
+    reply = await place.http().get(it.url, retry=False)
+    assert reply.status_code == status
+    assert len(it.arrivals) == 1
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_the_last_failure_is_returned(it: Provider, place: Place, status: int) -> None:
+    """Tries are bounded: a dead provider is not asked for ever, and its job may fail."""
+    it.answer(status, times=10)
+    reply = await place.http().get(it.url)
+    assert reply.status_code == status
+    assert len(it.arrivals) == TRIES_MAX
+
+
+async def test_a_connection_that_cannot_be_made_is_tried_again_and_then_raised(place: Place, closed_url: str) -> None:
+    """Nothing was sent: the tokens go back, and the hold is void."""
+    with pytest.raises(httpx2.ConnectError):
+        await place.http().post(closed_url, json={})
+    assert place.door.fates == [Fate.NOT_SENT] * TRIES_MAX
+    assert len(place.naps.seconds) == TRIES_MAX - 1
+
+
+@pytest.mark.parametrize("method", IDEMPOTENT)
+async def test_a_lost_reply_to_an_idempotent_request_is_repeated(it: Provider, place: Place, method: str) -> None:
+    """Servers end kept connections when they like: the next request on one finds it dead."""
+    it.cut(after_reading=True)
+    reply = await place.http().request(method, it.url)
+    assert reply.status_code == 200
+    assert place.door.fates == [Fate.UNKNOWN, Fate.ANSWERED]
+
+
+@pytest.mark.parametrize("after_reading", [True, False])
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+async def test_a_lost_reply_to_a_post_is_not_repeated(
+    it: Provider, place: Place, method: str, after_reading: bool
+) -> None:
+    """It may have been done, and nobody knows whether this provider heeds our key. It is charged, not refunded."""
+    it.cut(after_reading=after_reading)
+    with pytest.raises((httpx2.NetworkError, httpx2.RemoteProtocolError)):
+        await place.http().request(method, it.url, json={"amount": 1})
+    assert len(it.arrivals) == (1 if after_reading else 0)
+    assert place.door.fates == [Fate.UNKNOWN]
+
+
+async def test_a_silent_provider_is_not_asked_again(it: Provider, place: Place) -> None:
+    """The next try would take as long, and the work may be under way."""
+    it.hang(times=3)
+    with pytest.raises(httpx2.ReadTimeout):
+        await place.http().get(it.url, timeout=0.05)
+    assert len(it.arrivals) == 1
+    assert place.door.fates == [Fate.UNKNOWN]
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "nowhere", "/path"])
+async def test_an_address_that_cannot_work_is_not_tried_again(place: Place, url: str) -> None:
+    """It is the caller's mistake, and stays one."""
+    with pytest.raises(httpx2.UnsupportedProtocol):
+        await place.http().get(url)
+    assert place.door.fates == [Fate.NOT_SENT]
+
+
+async def test_what_a_proxy_refuses_was_not_sent(it: Provider) -> None:
+    """The proxy's own greeting is a request too, but the provider never sees it, and nobody is charged for it."""
+    place = Place(httpx2.AsyncHTTPTransport(proxy=it.url))
+    it.answer(403)
+    with pytest.raises(httpx2.ProxyError):
+        await place.http().get("https://provider.example/")
+    assert [arrival.method for arrival in it.arrivals] == ["CONNECT"]
+    assert place.door.fates == [Fate.NOT_SENT]
+    await place.wire.close()
+
+
+# -- how long it waits ------------------------------------------------------------------------------------------------
+
+
+async def test_pauses_grow_and_are_spread_by_chance(it: Provider, place: Place) -> None:
+    """Who failed together must not return together."""
+    it.answer(502, times=2)
+    await place.http().get(it.url)
+    assert place.naps.seconds == [0.25, 0.5]
+    assert flow.pause_us(None, 1, 0.0) == 0
+    assert flow.pause_us(None, 60, 0.999) < flow.PAUSE_US_MAX
+
+
+async def test_a_short_wait_is_slept(it: Provider, place: Place) -> None:
+    """Giving the job back would cost more than the wait."""
+    it.answer(429, {"Retry-After": "2"})
+    reply = await place.http().get(it.url)
+    assert reply.status_code == 200
+    assert place.naps.seconds == [2.25]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_wait_beyond_our_patience_gives_the_job_back(
+    it: Provider, place: Place, method: str, status: int
+) -> None:
+    """A handler that sleeps for an hour keeps its slot, its lease and its seat from all others."""
+    it.answer(status, {"Retry-After": "3600"})
+    with pytest.raises(Throttled, match="3600 s") as refused:
+        await place.http().request(method, it.url)
+    assert refused.value.retry_after_us == 3_600 * SECOND_US
+    assert place.naps.seconds == []
+    assert len(it.arrivals) == 1
+
+
+async def test_the_border_of_patience_is_still_slept(it: Provider, place: Place) -> None:
+    """An example, for people."""
+    it.answer(429, {"Retry-After": str(PATIENCE_US // SECOND_US)})
+    assert (await place.http().get(it.url)).status_code == 200
+    it.answer(429, {"Retry-After": "2"})
+    with pytest.raises(Throttled):
+        await place.http(HttpSettings(patience_us=SECOND_US)).get(it.url)
+
+
+async def test_a_provider_that_keeps_refusing_gets_the_job_back_without_an_attempt(it: Provider, place: Place) -> None:
+    """Being limited is not the job's failure, even if no single wait was long."""
+    it.answer(429, times=TRIES_MAX)
+    with pytest.raises(Throttled) as refused:
+        await place.http().get(it.url)
+    assert refused.value.retry_after_us is None
+    assert len(it.arrivals) == TRIES_MAX
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeated_post_carries_the_same_key_in_every_try_and_attempt(it: Provider, place: Place) -> None:
+    """Only so can the provider know that it is one and the same."""
+    it.answer(503)
+    await place.http().post(it.url, json={"amount": 1})
+    await place.http().post(it.url, json={"amount": 1})
+    keys = {arrival.idempotency_key for arrival in it.arrivals}
+    assert len(it.arrivals) == 3
+    assert len(keys) == 1
+    assert keys.pop().startswith("job:")
+
+
+async def test_different_posts_of_a_job_never_share_a_key(it: Provider, place: Place) -> None:
+    """The provider would answer the second with the reply to the first, and never do it."""
+    http = place.http()
+    await http.post(it.url, json={"amount": 1})
+    await http.post(it.url, json={"amount": 2})
+    await http.post(it.url + "/other", json={"amount": 1})
+    await http.post(it.url, params={"q": "a"}, json={"amount": 1})
+    await http.patch(it.url, json={"amount": 1})
+    await http.post(it.url, json={"amount": 1})
+    await place.http(job="other").post(it.url, json={"amount": 1})
+    assert len({arrival.idempotency_key for arrival in it.arrivals}) == 7
+    assert it.duplicates == 0
+
+
+async def test_a_post_keeps_its_key_when_an_earlier_one_is_left_out(it: Provider, place: Place) -> None:
+    """The next attempt may take another way; numbered by order alone, the second would pass for the first."""
+    first, second = place.http(), place.http()
+    await first.post(it.url, json={"amount": 1})
+    await first.post(it.url, json={"amount": 2})
+    await second.post(it.url, json={"amount": 2})
+    keys = [arrival.idempotency_key for arrival in it.arrivals]
+    assert keys[1] == keys[2]
+
+
+async def test_a_step_names_the_key_and_a_key_of_the_callers_own_wins(it: Provider, place: Place) -> None:
+    """Who resumes in the middle of equal requests must be able to tell them apart."""
+    http = place.http(HttpSettings(key_header="idempotency-key"))
+    await http.post(it.url, step="charge")
+    await http.post(it.url, headers={"IDEMPOTENCY-KEY": "mine"})
+    assert [arrival.idempotency_key for arrival in it.arrivals] == ["job:charge", "mine"]
+
+
+async def test_other_methods_carry_no_key(it: Provider, place: Place) -> None:
+    """They need none, and some providers refuse what they do not expect."""
+    for method in IDEMPOTENT:
+        await place.http().request(method, it.url)
+    assert {arrival.idempotency_key for arrival in it.arrivals} == {""}
+
+
+# -- what the caller gives --------------------------------------------------------------------------------------------
+
+
+async def test_everything_that_is_given_arrives(it: Provider, place: Place) -> None:
+    """An example, for people."""
+    http = place.http()
+    reply = await http.post(it.url + "/a", params={"q": "x y"}, headers={"X-Api-Key": "k"}, json={"n": 1})
+    assert reply.json()["path"] == "/a?q=x+y"
+    assert reply.json()["body"] == '{"n":1}'
+    assert it.arrivals[0].key == "k"
+    assert (await http.put(it.url, content="text")).json()["body"] == "text"
+    assert (await http.patch(it.url, data={"a": "b"})).json()["body"] == "a=b"
+    assert (await http.delete(it.url)).status_code == 200
+    assert (await http.head(it.url)).content == b""
+    assert (await http.options(it.url, timeout=timedelta(seconds=5))).status_code == 200
+
+
+async def test_content_that_cannot_be_sent_twice_is_refused(it: Provider, place: Place) -> None:
+    """The second try would send nothing, and the provider would take it for the whole."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"once"
+
+    with pytest.raises(BadValue, match="content"):
+        await place.http().put(it.url, content=pieces())
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 10**9, "5", True])
+async def test_an_impossible_timeout_is_refused_by_name(place: Place, seconds: float) -> None:
+    """Without one a request could wait for ever."""
+    with pytest.raises(BadValue, match="timeout"):
+        await place.http().get("http://127.0.0.1:1", timeout=seconds)
+    assert place.door.given == 0
+
+
+async def test_without_the_client_the_error_says_what_to_install(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra, and most jobs do without."""
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    with pytest.raises(UsageError, match=r"pip install 'leaseway\[http\]'"):
+        await place.http().get("http://127.0.0.1:1")
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_handler_that_is_stopped_hands_its_pass_back(it: Provider, place: Place) -> None:
+    """Otherwise each cancelled job would keep a seat until it expires. The call has left: it is charged."""
+    it.hang()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(place.http().get(it.url))
+        await it.has_seen(1)
+        task.cancel()
+    assert task.cancelled()
+    assert place.door.fates == [Fate.UNKNOWN]
+
+
+async def test_a_closed_wire_keeps_no_connection_and_can_be_closed_again(it: Provider, place: Place) -> None:
+    """A worker that ends must not leave sockets behind; one that never called anything has none."""
+    await Wire().close()
+    await place.http().get(it.url)
+    client = place.wire.client()
+    await place.wire.close()
+    await place.wire.close()
+    assert client.is_closed
+
+
+async def test_one_client_serves_all_jobs_of_a_worker(it: Provider, place: Place) -> None:
+    """Each connection costs round trips that a limit's tokens may not survive."""
+    await place.http(job="first").get(it.url)
+    client = place.wire.client()
+    await place.http(job="second").get(it.url)
+    assert place.wire.client() is client
+
+
+async def test_a_plain_function_can_call_too(it: Provider, place: Place) -> None:
+    """Handlers without async run in threads, where there is no loop."""
+    plain = PlainHttp(place.http(), asyncio.get_running_loop())
+    threads: list[str] = []
+
+    def work() -> list[int]:
+        threads.append(threading.current_thread().name)
+        calls = (plain.get, plain.head, plain.options, plain.put, plain.delete, plain.post, plain.patch)
+        return [call(it.url).status_code for call in calls]
+
+    assert await asyncio.to_thread(work) == [200] * 7
+    assert threads != [threading.main_thread().name]
+
+
+async def test_a_transport_of_ones_own_works_without_a_trace() -> None:
+    """Users test their jobs with one; what it cannot tell counts as sent."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/away":
+            raise httpx2.ConnectError("no")
+        if request.url.path == "/broken":
+            raise httpx2.ReadError("no")
+        return httpx2.Response(200, text=request.method)
+
+    place = Place(httpx2.MockTransport(answer))
+    assert (await place.http().get("http://x/")).text == "GET"
+    with pytest.raises(httpx2.ConnectError):
+        await place.http().get("http://x/away", retry=False)
+    with pytest.raises(httpx2.ReadError):
+        await place.http().get("http://x/broken", retry=False)
+    assert place.door.fates == [Fate.ANSWERED, Fate.NOT_SENT, Fate.UNKNOWN]
+    await place.wire.close()

@@ -1,0 +1,138 @@
+"""Servers that break the rules: an error of the client's family, in bounded time, and the pass is handed back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+from tests.http.door import Half, Place
+
+from leaseway.domain.replies import Said
+from leaseway.flows import http as flow
+from leaseway.flows.http import TRIES_MAX, Fate, HttpWorld, Trip
+from leaseway.testing.provider import Provider
+
+HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
+BROKEN = {
+    "garbage": b"\x00\xff\x16\x03 not a reply \r\n\r\n",
+    "half a head": b"HTTP/1.1 200 OK\r\nRetry-Aft",
+    "half a body": HALF,
+    "half a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nhalf",
+    "a bad length": b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "an endless head": b"HTTP/1.1 200 OK\r\nX: " + b"a" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN.keys())
+async def test_a_broken_reply_is_an_error_and_a_get_is_repeated(it: Provider, place: Place, raw: bytes) -> None:
+    """A GET may be sent again whatever became of the first; but not for ever."""
+    it.garble(raw)
+    assert (await place.http().get(it.url)).status_code == 200
+    it.garble(raw, times=TRIES_MAX)
+    with pytest.raises(httpx2.TransportError):
+        await place.http().get(it.url)
+    assert len(it.arrivals) == 2 + TRIES_MAX
+    assert place.door.fates == [Fate.UNKNOWN, Fate.ANSWERED] + [Fate.UNKNOWN] * TRIES_MAX
+
+
+@pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN.keys())
+async def test_a_broken_reply_to_a_post_is_not_asked_for_again(it: Provider, place: Place, raw: bytes) -> None:
+    """The work was done, as far as anybody knows."""
+    it.garble(raw, times=2)
+    with pytest.raises(httpx2.TransportError):
+        await place.http().post(it.url)
+    assert len(it.arrivals) == 1
+    assert place.door.fates == [Fate.UNKNOWN]
+
+
+async def test_a_reply_that_stops_in_the_middle_does_not_hang(it: Provider, place: Place) -> None:
+    """The connection stays open and nothing comes: only our own deadline ends it."""
+    it.garble(HALF, cuts=False)
+    with pytest.raises(httpx2.ReadTimeout):
+        await place.http().get(it.url, timeout=0.05)
+    assert place.door.fates == [Fate.UNKNOWN]
+
+
+async def test_a_body_that_cannot_be_unpacked_is_not_asked_for_again(it: Provider, place: Place) -> None:
+    """It would be the same again."""
+    it.answer(200, {"Content-Encoding": "gzip"}, b"not gzip", times=2)
+    with pytest.raises(httpx2.DecodingError):
+        await place.http().get(it.url)
+    assert len(it.arrivals) == 1
+    assert place.door.fates == [Fate.UNKNOWN]
+
+
+async def test_headers_in_no_known_alphabet_do_not_fail_the_call(it: Provider, place: Place) -> None:
+    """The reply counts, whatever its headers look like."""
+    it.garble(b"HTTP/1.1 429 \xff\r\nRetry-After: \xe4\xff\xfe\r\nRateLimit: \xc3\x28\r\nContent-Length: 0\r\n\r\n")
+    assert (await place.http().get(it.url)).status_code == 200
+    assert place.door.heard == [Said(throttled=True), Said()]
+
+
+@asynccontextmanager
+async def dripping() -> AsyncIterator[str]:
+    """A server that sends one byte of a body after another, until the client goes."""
+    is_over = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"x")
+            await asyncio.sleep(0.005)
+        is_over.set()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    # The client has gone, and the server notices it.
+    await is_over.wait()
+    server.close()
+
+
+async def test_a_reply_that_drips_ends_at_our_deadline(place: Place) -> None:
+    """Each byte comes in time, the whole never does: the client alone would wait for days, and keep the seat."""
+    async with asyncio.timeout(30), dripping() as url:
+        request = place.wire.client().build_request("GET", url)
+        result = await Trip(HttpWorld(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.2).go()
+    assert isinstance(result.error, httpx2.ReadTimeout)
+    assert place.door.fates == [Fate.UNKNOWN]
+
+
+async def test_a_transport_that_never_says_a_word_ends_at_our_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every transport knows deadlines of its own, nor tells us when a request leaves."""
+
+    async def never(request: httpx2.Request) -> httpx2.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(flow, "CONNECT_SECONDS", 0.0)
+    place = Place(httpx2.MockTransport(never))
+    request = place.wire.client().build_request("GET", "http://x/")
+    async with asyncio.timeout(30):
+        result = await Trip(HttpWorld(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.05).go()
+    assert isinstance(result.error, httpx2.ReadTimeout)
+    assert place.door.fates == [Fate.UNKNOWN]
+    await place.wire.close()
+
+
+async def test_waiting_for_tokens_is_not_the_providers_time(it: Provider, place: Place) -> None:
+    """A limit may let us wait longer than any reply may take."""
+    request = place.wire.client().build_request("GET", it.url)
+    trip = Trip(HttpWorld(place.wire, place.naps, Half()), place.door, request, reply_seconds=60)
+    place.door.checks = [True, False, True]
+    armed: list[bool] = []
+    place.door.when_asked = lambda: armed.append(trip._deadline.when() is not None)
+    result = await trip.go()
+    assert result.reply is not None
+    assert armed == [False, False]
+
+
+async def test_a_caller_who_waits_longer_is_not_cut_off_earlier(
+    it: Provider, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is ready to wait an hour for the first byte must not be stopped by the time for a usual reply."""
+    monkeypatch.setattr(flow, "REPLY_SECONDS", 0.02)
+    it.delay(0.2)
+    assert (await place.http().get(it.url, timeout=60)).status_code == 200
