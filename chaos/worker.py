@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-import leaseway.app
+import leaseway.wiring
 from chaos import sabotage
 from chaos.history import Heard, Journal
 from chaos.jobs import Jobs
@@ -50,7 +50,7 @@ def main(orders: Orders) -> None:
     def recording_store_at(url: str) -> Store:
         return cast(Store, RecordingStore(store_at(url), journal))
 
-    leaseway.app.store_at = recording_store_at  # type: ignore[attr-defined]
+    leaseway.wiring.store_at = recording_store_at
     jobs = Jobs(orders.url, orders.lease_seconds, journal, orders.name, events)
     sabotage.apply(os.environ.get(sabotage.SABOTAGE))
     while True:  # until it has worked; who starts a worker while its store is away starts it again

@@ -1,6 +1,7 @@
 """Histories made by hand: what the processes would have written, and what the store would hold."""
 
 from collections import Counter
+from typing import Any
 
 from chaos import history
 from chaos.evidence import Evidence, gathered
@@ -108,7 +109,7 @@ class Story:
 
     def evidence(self) -> Evidence:
         counted = Counter(job.state for job in self.jobs.values())
-        counts = {state: counted[state] for state in STATES}
+        counts: dict[str, Any] = {state: counted[state] for state in STATES}
         lane = LaneCount(
             queue="default", tenant="default", ready=counted["pending"] + self.miscounted, scheduled=0, **counts
         )

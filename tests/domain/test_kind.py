@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from leaseway.domain.errors import BadValue, LeasewayError, UsageError
-from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind, name_of
+from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind
+from leaseway.domain.values import name_of
 
 
 class Colour(enum.Enum):

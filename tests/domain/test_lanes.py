@@ -1,9 +1,11 @@
-"""A claim is divided evenly, completely, and never beyond what a lane has."""
+"""A claim is divided by weight, completely, and never beyond what a lane has or its gate lets out."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.domain.lanes import share
+from leaseway.domain.exchange import Admit, Gate
+from leaseway.domain.lanes import SCALE, Turn, admitted, divide, share, usable
+from leaseway.domain.tenants import WEIGHT_MAX
 
 lanes = st.dictionaries(st.integers(0, 50), st.integers(0, 1_000), max_size=20)
 counts = st.integers(-5, 2_000)
@@ -48,3 +50,55 @@ def test_what_a_small_lane_leaves_goes_to_the_others() -> None:
 def test_a_huge_claim_is_divided_at_once() -> None:
     """The number of rounds depends on the lanes, not on the jobs."""
     assert share(10**12, {1: 10**12, 2: 10**12}) == {1: 5 * 10**11, 2: 5 * 10**11}
+
+
+weighted = st.dictionaries(
+    st.integers(0, 50), st.tuples(st.integers(0, 1_000), st.integers(1, 5) | st.just(WEIGHT_MAX)), max_size=20
+)
+
+
+@given(counts, weighted)
+def test_weights_leave_nothing_over_and_take_nothing_that_is_not_there(
+    count: int, lanes: dict[int, tuple[int, int]]
+) -> None:
+    """The two promises above hold for every weight."""
+    ready = {lane: most for lane, (most, _) in lanes.items()}
+    shares = share(count, ready, {lane: weight for lane, (_, weight) in lanes.items()})
+    assert all(0 < given <= ready[lane] for lane, given in shares.items())
+    assert sum(shares.values()) == max(0, min(count, sum(ready.values())))
+
+
+def test_hungry_lanes_get_portions_by_weight() -> None:
+    """Examples, for people."""
+    assert share(8, {1: 99, 2: 99}, {2: 3}) == {1: 2, 2: 6}
+    assert share(10, {1: 99, 2: 99}, {2: 3}) == {1: 3, 2: 7}
+    assert share(8, {1: 1, 2: 99, 3: 99}, {1: 1, 2: 2, 3: 5}) == {1: 1, 2: 2, 3: 5}
+    assert share(8, {1: 99, 2: 1}, {2: WEIGHT_MAX}) == {1: 7, 2: 1}
+    assert share(1, {1: 99, 2: 99}, {2: WEIGHT_MAX}) == {1: 1}
+
+
+MAPS, MAIL = Gate("maps", "a"), Gate("mail", "a")
+
+
+def turn(lane: int, ready: int, gate: Gate | None = None, weight: int = 1) -> Turn:
+    return Turn(lane, ready, weight, gate, place=0)
+
+
+def test_a_gate_lets_out_what_is_admitted_to_the_lanes_in_front() -> None:
+    """Several lanes behind one gate together never get more."""
+    turns = [turn(1, 5, MAPS), turn(2, 5), turn(3, 5, MAPS), turn(4, 5, MAIL)]
+    assert usable(turns, {MAPS: 7}) == {1: 5, 2: 5, 3: 2, 4: 0}
+    assert divide(99, turns, {MAPS: 7}) == {1: 5, 2: 5, 3: 2}
+    assert divide(4, turns, {MAPS: 7, MAIL: 1}) == {1: 1, 2: 1, 3: 1, 4: 1}
+
+
+def test_only_what_is_admitted_counts() -> None:
+    """A gate that is named with nothing is a closed one."""
+    assert admitted([Admit(MAPS, 2), Admit(MAIL, 0), Admit(MAPS, 3), Admit(MAIL, -1)]) == {MAPS: 5}
+
+
+def test_a_heavy_lane_moves_slowly() -> None:
+    """And even the heaviest moves: a lane that stood still would be served for ever."""
+    assert turn(1, 5).moved(2) == 2 * SCALE
+    assert turn(1, 5, weight=3).moved(2) == 2 * SCALE // 3
+    assert turn(1, 5, weight=WEIGHT_MAX).moved(1) > 0

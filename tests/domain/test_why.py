@@ -3,8 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
+from leaseway.domain.gates import Shut
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, LaneCount, State
+from leaseway.domain.limits import Ask
+from leaseway.domain.needs import Charge, Needs, text_of
 from leaseway.domain.why import explain
 
 NOW = 1_000 * SECOND_US
@@ -99,3 +102,39 @@ def test_every_state_has_a_reason(state: State, lease_until: int | None) -> None
     reason = explain(replace(LEASED, state=state, lease_until=lease_until), None, NOW)
     assert reason.code
     assert reason.text.endswith(".")
+
+
+# -- behind a gate --------------------------------------------------------------------------------------------------
+
+NEEDY = replace(READY, needs=text_of(Needs((Ask("maps", "maps"),), (Charge("spend", "spend"),))))
+USED_UP = Shut("limit", "maps", "100/minute is used up", 4 * SECOND_US, "The next token comes")
+
+
+def test_a_ready_job_behind_a_shut_gate_tells_what_it_waits_for_and_until_when() -> None:
+    """Starting another worker would not help, and must not be advised."""
+    reason = explain(NEEDY, LANE, NOW, [USED_UP])
+    assert (reason.code, reason.until) == ("limit", NOW + 4 * SECOND_US)
+    assert reason.text == "It waits for limit maps: 100/minute is used up."
+    assert (reason.then, reason.advice) == ("The next token comes", None)
+
+
+def test_the_longest_wait_is_the_answer_and_the_others_are_named() -> None:
+    spent = Shut("budget", "spend", "25 of 25 usd are spent", 9_999 * SECOND_US)
+    reason = explain(NEEDY, LANE, NOW, [USED_UP, spent, Shut("tenant", "acme", "its only seat is taken")])
+    assert reason.code == "budget"
+    assert reason.text.endswith("are spent. It waits for limit maps and tenant acme as well.")
+
+
+def test_a_gate_is_no_reason_for_a_job_whose_time_has_not_come() -> None:
+    later = replace(NEEDY, run_at=NOW + 5)
+    assert explain(later, LANE, NOW, [USED_UP]).code == "scheduled"
+
+
+def test_a_scheduled_job_that_pays_from_a_budget_may_have_been_booked_ahead() -> None:
+    """It looks like one that was submitted for later: what may have happened is said, not guessed."""
+    assert "budget spend" in explain(replace(NEEDY, run_at=NOW + 5), LANE, NOW).text
+    assert "budget" not in explain(replace(READY, run_at=NOW + 5), LANE, NOW).text
+
+
+def test_an_open_gate_leaves_the_question_for_a_worker() -> None:
+    assert explain(NEEDY, LANE, NOW, []).code == "ready"

@@ -1,6 +1,6 @@
 """Every store that leaseway ships, opened empty, with a clock that the test moves."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -9,11 +9,10 @@ from leaseway.stores.memory.store import MemoryStore
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.postgres import PostgresServer, postgres_server
 
 Stores = MemoryStore | SqliteStore | PostgresStore
 
-TABLES = "lanes, lane_changes, jobs, payloads, errors, history, keys, schedules"
+TABLES = "lanes, lane_changes, jobs, payloads, errors, history, keys, schedules, tenants"
 
 
 async def empty(store: PostgresStore) -> None:
@@ -21,13 +20,6 @@ async def empty(store: PostgresStore) -> None:
     async with store.connections.transaction() as connection:
         await connection.execute(f"SET LOCAL search_path TO {store.address.quoted}")
         await connection.execute(f"TRUNCATE {TABLES} RESTART IDENTITY")
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[PostgresServer]:
-    """One server for all tests of a process."""
-    with postgres_server() as server:
-        yield server
 
 
 @pytest.fixture

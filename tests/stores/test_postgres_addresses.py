@@ -13,7 +13,7 @@ from leaseway.domain.errors import BadValue, LeasewayError, StoreRefused, Transi
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.postgres import PostgresServer, free_port
-from leaseway.wiring import postgres_store
+from leaseway.wiring import store_at
 
 SECRET = "hush-hush"
 
@@ -141,7 +141,7 @@ def test_without_the_driver_the_extra_to_install_is_named(monkeypatch: pytest.Mo
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without_asyncpg)
     with pytest.raises(StoreRefused, match=r"pip install 'leaseway\[postgres\]'"):
-        postgres_store("postgresql://ada@host/db")
+        store_at("postgresql://ada@host/db")
 
 
 def test_an_app_at_work_does_not_show_the_password_of_the_store_it_shall_not_leave() -> None:

@@ -13,6 +13,7 @@ from tests.stores.test_postgres_scenery import address, connected, new_name, ope
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Lease
 from leaseway.domain.lanes import share
+from leaseway.domain.tenants import WEIGHT_MAX
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, new_job, retry
@@ -36,22 +37,28 @@ def sharing(server: PostgresServer, runner: asyncio.Runner) -> Any:
     """The server's `share`, over one connection."""
     store = PostgresStore(address(server, new_name()))
     runner.run(store.open())
-    sql = f"SELECT {store.address.schema}.share($1, $2)"
+    sql = f"SELECT {store.address.schema}.share($1, $2, $3)"
 
-    async def ask(wanted: int, ready: list[int]) -> list[int]:
-        ((answer,),) = await store.connections.call(sql, wanted, ready)
+    async def ask(wanted: int, ready: list[int], weights: list[int]) -> list[int]:
+        ((answer,),) = await store.connections.call(sql, wanted, ready, weights)
         return list(answer)
 
-    yield lambda wanted, ready: runner.run(ask(wanted, ready))
+    yield lambda wanted, ready, weights: runner.run(ask(wanted, ready, weights))
     runner.run(store.close())
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(wanted=st.integers(-1, 200), ready=st.lists(st.integers(1, 60) | st.just(10**9), max_size=12))
-def test_the_server_shares_as_the_domain_does(sharing: Any, wanted: int, ready: list[int]) -> None:
+@given(
+    wanted=st.integers(-1, 200) | st.just(2**31 - 1),
+    lanes=st.lists(
+        st.tuples(st.integers(0, 60) | st.just(10**12), st.integers(1, 3) | st.just(WEIGHT_MAX)), max_size=12
+    ),
+)
+def test_the_server_shares_as_the_domain_does(sharing: Any, wanted: int, lanes: list[tuple[int, int]]) -> None:
     """The rule is written twice, in Python and in SQL; the stores must not drift apart."""
-    expected = share(wanted, dict(enumerate(ready)))
-    assert sharing(wanted, ready) == [expected.get(lane, 0) for lane in range(len(ready))]
+    ready, weights = [ready for ready, _ in lanes], [weight for _, weight in lanes]
+    expected = share(wanted, dict(enumerate(ready)), dict(enumerate(weights)))
+    assert sharing(wanted, ready, weights) == [expected.get(lane, 0) for lane in range(len(ready))]
 
 
 # -- long lanes -------------------------------------------------------------------------------------------------------

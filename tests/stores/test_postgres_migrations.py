@@ -24,6 +24,8 @@ from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
+VERSIONS = len(migrate.NEEDS)
+
 
 async def things_in(server: PostgresServer, schema: str) -> int:
     sql = """
@@ -35,9 +37,9 @@ async def things_in(server: PostgresServer, schema: str) -> int:
 
 def with_scripts(monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
     """This leaseway has one more version, made by these scripts."""
-    scripts: Mapping[str, tuple[str, ...]] = {**migrate.versions(), "0002_next": more}
+    scripts: Mapping[str, tuple[str, ...]] = {**migrate.versions(), "9999_next": more}
     monkeypatch.setattr(migrate, "versions", lambda: scripts)
-    monkeypatch.setattr(migrate, "NEEDS", (1, 1))
+    monkeypatch.setattr(migrate, "NEEDS", (*migrate.NEEDS, 1))
 
 
 # -- failing ----------------------------------------------------------------------------------------------------------
@@ -55,7 +57,7 @@ async def test_a_script_that_fails_leaves_nothing_behind(
         assert await things_in(server, schema) == 0
         assert await value(server, "SELECT to_regnamespace($1)", schema) is None
         monkeypatch.undo()
-        assert await store.open() == 1
+        assert await store.open() == VERSIONS
 
 
 async def test_a_next_version_that_fails_leaves_the_one_before_at_work(
@@ -80,7 +82,7 @@ async def test_the_next_version_is_added_to_what_is_there(
         assert (await store.versions()).is_due
         assert [await store.open(), await store.open()] == [1, 0]
         sql = f"SELECT array_agg(version ORDER BY version) FROM {store.address.schema}.migrations"
-        assert await value(server, sql) == [1, 2]
+        assert await value(server, sql) == list(range(1, VERSIONS + 2))
         assert await ids_in(store) == [id_of(1)]
 
 
@@ -100,9 +102,9 @@ async def test_many_who_open_an_empty_database_at_once_make_it_once(server: Post
         schema = new_name()
         stores = [PostgresStore(address(server, schema)) for _ in range(8)]
         try:
-            assert sorted(await asyncio.gather(*(store.open() for store in stores))) == [0] * 7 + [1]
+            assert sorted(await asyncio.gather(*(store.open() for store in stores))) == [0] * 7 + [VERSIONS]
             assert await asyncio.gather(*(store.open() for store in stores)) == [0] * 8
-            assert await value(server, f"SELECT count(*) FROM {schema}.migrations") == 1
+            assert await value(server, f"SELECT count(*) FROM {schema}.migrations") == VERSIONS
             await stores[0].submit([new_job(1)])
             assert await ids_in(stores[7]) == [id_of(1)]
         finally:
@@ -118,7 +120,7 @@ async def test_a_stricter_isolation_by_default_does_not_make_it_twice(server: Po
     schema = new_name()
     stores = [PostgresStore(address(server, schema, role)) for _ in range(4)]
     try:
-        assert sorted(await asyncio.gather(*(store.open() for store in stores))) == [0, 0, 0, 1]
+        assert sorted(await asyncio.gather(*(store.open() for store in stores))) == [0, 0, 0, VERSIONS]
     finally:
         for store in stores:
             await store.close()
@@ -157,7 +159,7 @@ async def test_one_store_in_two_schemas_of_one_database_migrates_each(server: Po
     names = [new_name() for _ in range(3)]
     stores = [PostgresStore(address(server, name)) for name in names for _ in range(2)]
     try:
-        assert sum(await asyncio.gather(*(store.open() for store in stores))) == 3
+        assert sum(await asyncio.gather(*(store.open() for store in stores))) == 3 * VERSIONS
     finally:
         for store in stores:
             await store.close()
@@ -217,7 +219,7 @@ async def test_functions_of_a_strangers_fool_no_function_of_ours(server: Postgre
         schema, trap = store.address.schema, new_name("trap")
         await connection.execute(f"CREATE SCHEMA {trap}")
         await connection.execute(
-            f"CREATE FUNCTION {trap}.lane_of(text, text) RETURNS integer LANGUAGE plpgsql AS "
+            f"CREATE FUNCTION {trap}.lane_of(text, text, text) RETURNS integer LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE EXCEPTION 'trapped'; END $$"
         )
         await connection.execute(f"SET search_path TO {trap}, public")

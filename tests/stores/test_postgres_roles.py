@@ -10,10 +10,11 @@ from tests.stores.test_postgres_scenery import address, connected, error_of, new
 
 from leaseway import App
 from leaseway.domain.errors import StoreRefused
-from leaseway.domain.exchange import Report
+from leaseway.domain.exchange import Gate, Report
 from leaseway.domain.job import Lease, Submitted
 from leaseway.domain.query import Cancelling
 from leaseway.domain.schedule import Missed, Schedule
+from leaseway.domain.tenants import Tenant
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import ALL, Worker, done, failed, held, id_of, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer
@@ -131,6 +132,8 @@ async def test_a_worker_does_not_do_what_people_do(town: Town) -> None:
             store.replay(ALL, 10),
             store.discard(ALL, 10),
             store.pause("daily", True),
+            store.set_tenant(Tenant(name="acme", weight=1_000)),
+            store.forget_tenant("acme"),
         ):
             await refused(call)
 
@@ -184,6 +187,8 @@ async def test_an_operator_does_what_the_command_line_offers(town: Town) -> None
         assert await store.discard(ALL, 10) == [id_of(2)]
         await store.declare([DAILY])
         assert await store.pause("daily", True)
+        await store.set_tenant(Tenant(name="acme", weight=2))
+        assert await store.forget_tenant("acme")
 
 
 async def test_the_worker_has_every_verb_of_a_worker(town: Town) -> None:
@@ -197,6 +202,9 @@ async def test_the_worker_has_every_verb_of_a_worker(town: Town) -> None:
         (row,) = await store.schedules()
         assert await store.fire("daily", row.seen, row.now, [new_job(2)])
         assert await store.prune(0, 10) == 1
+        await store.submit([new_job(3, needs="maps")])
+        assert len(await Worker(store).claim(admits={Gate("maps", "default"): 1})) == 1
+        assert await store.tenants() == []
 
 
 async def test_an_app_drains_its_jobs_without_any_right_to_create(server: PostgresServer) -> None:

@@ -47,6 +47,8 @@ from leaseway.testing.postgres import PostgresServer
         ("'k', key => 'x', key_retention => '-1 day'", "key_retention"),
         ("'k', id => ''", "id"),
         ("'k', queue => repeat('x', 2000)", "queue"),
+        ("'k', needs => NULL", "needs"),
+        ("'k', needs => repeat('x', 1001)", "needs"),
     ],
 )
 async def test_a_bad_value_is_named_and_nothing_is_stored(server: PostgresServer, arguments: str, field: str) -> None:
@@ -77,7 +79,8 @@ async def test_every_option_arrives(server: PostgresServer) -> None:
     async with opened(server) as store:
         options = (
             "'count', '{\"n\": 1}', queue => 'q', tenant => 't', priority => -7, attempts => 3, lease => '1 minute', "
-            "timeout => '1.5 seconds', delay => '1 hour', key => 'k', shard_key => 's', cursor => '[1]', id => 'me'"
+            "timeout => '1.5 seconds', delay => '1 hour', key => 'k', shard_key => 's', cursor => '[1]', id => 'me', "
+            "needs => 'maps'"
         )
         assert await value(server, f"SELECT {store.address.schema}.submit_job({options})") == "me"
         job = await store.job(JobId("me"))
@@ -86,7 +89,8 @@ async def test_every_option_arrives(server: PostgresServer) -> None:
         assert (job.lease_us, job.timeout_us) == (60 * SECOND_US, 1_500_000)
         assert (job.shard_key, job.cursor, job.payload) == ("s", "[1]", '{"n": 1}')
         assert job.run_at == job.created_at + 3_600 * SECOND_US
-        assert await counts(store, "q", "t") == {"scheduled": 1}
+        assert job.needs == "maps"
+        assert await counts(store, "q", "t", "maps") == {"scheduled": 1}
 
 
 async def test_a_rollback_leaves_nothing_not_even_a_count(server: PostgresServer) -> None:

@@ -7,9 +7,10 @@ import pytest
 from tests.stores.test_postgres_scenery import SOON_SECONDS, new_name, opened, until, until_gone, value
 from tests.stores.test_postgres_scenery import connected as connected_to
 
+from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.postgres import wakeups
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.store import BELIEFS_MAX, PostgresStore
 from leaseway.testing.contract.actors import Worker, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -152,6 +153,18 @@ async def test_a_belief_is_about_the_queues_that_were_asked_for(
     assert await other.wait_us(("default", "more")) == 0
 
 
+async def test_a_belief_is_about_the_gates_that_were_closed(pair: tuple[PostgresStore, PostgresStore]) -> None:
+    """There was nothing to do as long as a gate was closed: nobody says so of the moment when it opens."""
+    _, other = pair
+    maps = Gate("maps", "default")
+    await other.submit([new_job(1, needs="maps")])
+    assert await other.wait_us(QUEUES, [maps]) is None
+    assert await other.wait_us(QUEUES) == 0
+    for number in range(2 * BELIEFS_MAX):
+        assert await other.wait_us(QUEUES, [maps, Gate(f"limit-{number}", "default")]) is None
+    assert len(other._beliefs) == BELIEFS_MAX, "every set of closed gates would be remembered for ever"
+
+
 async def test_a_belief_knows_how_time_goes_by(server: PostgresServer) -> None:
     """Something is planned: the wait becomes shorter, and when it is over, there is nothing to believe any more."""
     async with opened(server) as first, opened(server, first.address.schema) as store:
@@ -164,7 +177,7 @@ async def test_a_belief_knows_how_time_goes_by(server: PostgresServer) -> None:
         assert waits == sorted(waits, key=lambda wait: -(wait or 0))
         sql = f"UPDATE {store.address.schema}.jobs SET run_at = 0, stage = 1"
         await value(server, sql)
-        belief = store._beliefs[QUEUES]
+        belief = store._beliefs[QUEUES, ()]
         belief.said = 0
         assert await store.wait_us(QUEUES) == 0
 

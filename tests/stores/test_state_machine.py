@@ -20,11 +20,13 @@ from msgspec.structs import replace
 from tests.stores.conftest import empty
 
 from leaseway.domain.errors import KeyConflict
-from leaseway.domain.exchange import Exchange, Exchanged, Held, Report, Wants
+from leaseway.domain.exchange import Admit, Exchange, Exchanged, Gate, Held, Report, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.job import FINAL_STATES, Failure, LaneCount, NewJob, Settlement, State
+from leaseway.domain.limits import Rate
 from leaseway.domain.query import JobFilter
 from leaseway.domain.schedule import Missed, Schedule
+from leaseway.domain.tenants import Tenant
 from leaseway.stores.memory.store import MemoryStore
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite.store import SqliteStore
@@ -38,10 +40,14 @@ Stores = MemoryStore | SqliteStore | PostgresStore
 WORKERS = ("worker-1", "worker-2")
 QUEUES = ("queue-1", "queue-2")
 ALL = JobFilter()
+CLOSED = ((), tuple(Gate(needs, tenant) for needs in ("", "maps") for tenant in ("a", "b")))
 
 # -- what may happen ----------------------------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b"])
+needs = st.sampled_from(["", "", "", "maps", "mail"])
+gates = st.builds(Gate, needs, names)
+admits = st.lists(st.builds(Admit, gates, st.sampled_from([-1, 0, 1, 2, 9])), max_size=4).map(tuple)
 queues = st.lists(st.sampled_from([*QUEUES, "queue-3"]), max_size=3).map(tuple)
 delays_us = st.sampled_from([0, 0, 0, 1, SECOND_US, 5 * SECOND_US])
 offsets_us = st.none() | st.sampled_from([-SECOND_US, 0, 1, 3 * SECOND_US])
@@ -68,6 +74,7 @@ submissions = st.builds(
             "kind": names,
             "queue": st.sampled_from(QUEUES),
             "tenant": names,
+            "needs": needs,
             "priority": st.integers(-1, 1),
             "attempts_max": st.integers(1, 3),
             "lease_us": st.sampled_from([2 * SECOND_US, 5 * SECOND_US]),
@@ -126,6 +133,7 @@ class Shift(Struct, frozen=True, kw_only=True):
     worker: str
     endings: list[Ending]
     count: int
+    admits: tuple[Admit, ...]
     pause_us: int
 
 
@@ -134,6 +142,7 @@ shifts = st.builds(
     worker=st.sampled_from(WORKERS),
     endings=some_endings,
     count=st.integers(1, 6),
+    admits=admits,
     pause_us=st.sampled_from([0, 0, 1, SECOND_US, 2 * SECOND_US]),
 )
 
@@ -144,6 +153,14 @@ filters = st.just(ALL) | st.builds(
     queue=st.none() | st.sampled_from(QUEUES),
     tenant=st.none() | names,
     error_code=st.none() | st.sampled_from(["broken", "lease_expired"]),
+)
+
+tenants = st.builds(
+    Tenant,
+    name=names,
+    weight=st.sampled_from([1, 1, 2, 3, 1_000]),
+    starts=st.sampled_from([(), (), (), (Rate(SECOND_US, 5),)]),
+    concurrency=st.sampled_from([None, None, None, 2]),
 )
 
 schedules = st.builds(
@@ -251,7 +268,7 @@ class TwoStores(RuleBasedStateMachine):
     def work(self, shifts: list[Shift]) -> None:
         """What workers do all day."""
         for shift in shifts:
-            self.exchange(shift.worker, shift.endings, QUEUES, shift.count, repeat=False)
+            self.exchange(shift.worker, shift.endings, QUEUES, shift.count, repeat=False, admits=shift.admits)
             self.clock.advance_us(shift.pause_us)
 
     @rule(
@@ -260,13 +277,20 @@ class TwoStores(RuleBasedStateMachine):
         queues=st.none() | queues,
         count=st.integers(-1, 6),
         repeat=st.booleans(),
+        admits=admits,
     )
     def exchange(
-        self, worker: str, endings: list[Ending], queues: tuple[str, ...] | None, count: int, repeat: bool
+        self,
+        worker: str,
+        endings: list[Ending],
+        queues: tuple[str, ...] | None,
+        count: int,
+        repeat: bool,
+        admits: tuple[Admit, ...],
     ) -> None:
         settlements = tuple(self.settlement(ending) for ending in endings) if self.leases else ()
         self.tokens += 1
-        wants = None if queues is None else Wants(queues, count, Token(f"token-{self.tokens}"))
+        wants = None if queues is None else Wants(queues, count, Token(f"token-{self.tokens}"), admits)
         call = Exchange(WorkerId(worker), settlements, wants, repeat)
         self.exchanges.append(call)
         self.send(call)
@@ -336,6 +360,14 @@ class TwoStores(RuleBasedStateMachine):
             case "look":
                 self.same(lambda store: store.jobs(chosen, before=self.known(number), limit=limit))
 
+    @rule(tenant=tenants, is_forgotten=st.sampled_from([False, False, False, True]))
+    def agree(self, tenant: Tenant, is_forgotten: bool) -> None:
+        if is_forgotten:
+            self.same(lambda store: store.forget_tenant(tenant.name))
+        else:
+            self.same(lambda store: store.set_tenant(tenant))
+        self.same(lambda store: store.tenants())
+
     # -- schedules
 
     @rule(
@@ -381,17 +413,18 @@ class TwoStores(RuleBasedStateMachine):
     def counters_are_a_recount(self) -> None:
         lanes: Sequence[LaneCount] = self.same(lambda store: store.lanes())
         jobs = self.run(self.specification.jobs(ALL, limit=1_000))
-        recount = Counter((job.queue, job.tenant, job.state) for job in jobs)
+        recount = Counter((job.queue, job.tenant, job.needs, job.state) for job in jobs)
         for lane in lanes:
             counted = (lane.pending, lane.leased, lane.done, lane.failed, lane.cancelled)
             for state, number in zip(State, counted, strict=True):
-                assert recount.pop((lane.queue, lane.tenant, state), 0) == number
+                assert recount.pop((lane.queue, lane.tenant, lane.needs, state), 0) == number
         assert not recount
 
     @invariant()
     def the_wait_and_the_schedules_are_equal(self) -> None:
         for queues in (QUEUES, QUEUES[:1], ()):
-            self.same(lambda store, queues=queues: store.wait_us(queues))  # type: ignore[misc]
+            for closed in CLOSED:
+                self.same(lambda store, queues=queues, closed=closed: store.wait_us(queues, closed))  # type: ignore[misc]
         self.same(lambda store: store.schedules())
 
 

@@ -106,8 +106,8 @@ def judge_failed(lanes: list[LaneCount]) -> Finding:
 
 def judge_counters(counted: list[LaneCount], recounted: list[LaneCount]) -> Finding:
     """Counters that every write keeps, against the rows themselves; both name every lane."""
-    truth = {(lane.queue, lane.tenant): lane for lane in recounted}
-    wrong = [lane for lane in counted if lane != truth.get((lane.queue, lane.tenant))]
+    truth = {(lane.queue, lane.tenant, lane.needs): lane for lane in recounted}
+    wrong = [lane for lane in counted if lane != truth.get((lane.queue, lane.tenant, lane.needs))]
     if not wrong:
         return ok("counters", f"{len(counted):,} lanes count right")
     named = ", ".join(f"{lane.queue}/{lane.tenant}" for lane in wrong[:3])

@@ -6,12 +6,37 @@ from leaseway.domain.ids import JobId, Token, WorkerId
 from leaseway.domain.job import Lease, Settlement
 
 
+class Gate(Struct, frozen=True, order=True):
+    """Lanes of one tenant with the same needs. Their jobs start only when they are admitted."""
+
+    needs: str
+    tenant: str
+
+
+class Admit(Struct, frozen=True):
+    """So many jobs behind this gate may start: the worker has what they need."""
+
+    gate: Gate
+    count: int
+
+
+class Gated(Struct, frozen=True):
+    """Jobs that are ready behind a gate."""
+
+    gate: Gate
+    ready: int
+
+
 class Wants(Struct, frozen=True):
     """How many jobs a worker can take, and from where. The token becomes the token of every lease granted."""
 
     queues: tuple[str, ...]
     count: int
     token: Token
+    admits: tuple[Admit, ...] = ()
+    """Lanes behind a gate are served as far as it is admitted, and not at all if it is not named here."""
+    closed: tuple[Gate, ...] = ()
+    """Gates of which the worker needs no word: it knows when to try them again."""
 
 
 class Exchange(Struct, frozen=True):
@@ -28,6 +53,9 @@ class Exchanged(Struct, frozen=True):
     """Settlements that were refused, because the lease had ended before."""
     cancelled: tuple[JobId, ...] = ()
     """Jobs that this worker holds and that somebody wants to be stopped."""
+    gated: tuple[Gated, ...] = ()
+    """Behind which gates jobs of these queues are still ready, if some were wanted; a bounded number, in the order in
+    which their lanes are served."""
 
 
 class Held(Struct, frozen=True):
@@ -58,7 +86,7 @@ PROMOTE_MAX = 1_000
 """Scheduled jobs that one exchange makes ready because their time has come."""
 
 LANES_MAX = 100
-"""Lanes that one exchange claims from: those that waited longest since they were served."""
+"""Lanes that one exchange claims from, those furthest behind; and gates that it tells of."""
 
 ERRORS_MAX = 10
 """Failed attempts that are remembered for one job; older ones are forgotten."""

@@ -51,6 +51,8 @@ class NewJob(Struct, frozen=True, kw_only=True):
     key_keep_us: int = 0
     shard_key: str | None = None
     cursor: str | None = None
+    needs: str = ""
+    """What must be admitted before it starts, as `domain.needs.text_of` writes it: a part of its lane's name."""
 
 
 class Submitted(Struct, frozen=True):
@@ -85,6 +87,7 @@ class Lease(Struct, frozen=True, kw_only=True):
     shard_key: str | None
     cursor: str | None
     priority: int = 0
+    needs: str = ""
 
 
 class Settlement(Struct, frozen=True, kw_only=True):
@@ -132,6 +135,7 @@ class Job(Struct, frozen=True, kw_only=True):
     finished_at: Instant | None
     last_error_code: str | None
     last_error_at: Instant | None
+    needs: str = ""
 
 
 class ErrorRecord(Struct, frozen=True, kw_only=True):
@@ -150,6 +154,7 @@ class LaneCount(Struct, frozen=True, kw_only=True):
 
     queue: str
     tenant: str
+    needs: str = ""
     ready: int
     """Pending and due."""
     scheduled: int

@@ -1,18 +1,78 @@
-"""How a claim is divided among the lanes that have work."""
+"""Whose turn it is: how a claim is divided among the lanes that have work.
 
-from collections.abc import Mapping
+A lane has a virtual time: how much it has been served, each job divided by the weight of its tenant. The lane that is
+furthest behind comes first. Virtual time goes on while a lane has no work or is behind a closed gate: the floor of a
+claim is the place of the first lane in it, every lane that is served remembers that, and nobody starts before the
+highest floor that a lane of these queues remembers. So what was not used is not made up for later.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from leaseway.domain.exchange import Admit, Gate
+
+SCALE = 1_000_000
+"""How far a job moves a lane of weight 1."""
+
+EQUAL: Mapping[int, int] = {}
+"""Every lane weighs one."""
 
 
-def share(count: int, ready: Mapping[int, int]) -> dict[int, int]:
-    """Give each lane, in the order of `ready`, an equal share of `count`, and what one cannot use to the others."""
+class Turn(Struct, frozen=True):
+    """A lane with work, as a claim sees it."""
+
+    lane: int
+    ready: int
+    weight: int
+    gate: Gate | None
+    place: int
+    """Its virtual time, or the floor if it is behind that."""
+
+    def moved(self, count: int) -> int:
+        """Its virtual time after so many jobs."""
+        return self.place + count * SCALE // self.weight
+
+
+def divide(count: int, turns: Iterable[Turn], admits: Mapping[Gate, int]) -> dict[int, int]:
+    """How many jobs each of these lanes gives, in their order."""
+    turns = list(turns)
+    return share(count, usable(turns, admits), {turn.lane: turn.weight for turn in turns})
+
+
+def usable(turns: Iterable[Turn], admits: Mapping[Gate, int]) -> dict[int, int]:
+    """What each lane has, as far as its gate lets it out: first come, first served among lanes behind one gate."""
+    left = dict(admits)
+    found: dict[int, int] = {}
+    for turn in turns:
+        found[turn.lane] = turn.ready
+        if turn.gate is not None:
+            found[turn.lane] = min(turn.ready, left.get(turn.gate, 0))
+            left[turn.gate] = left.get(turn.gate, 0) - found[turn.lane]
+    return found
+
+
+def admitted(admits: Iterable[Admit]) -> dict[Gate, int]:
+    """By gate, as far as there is something to admit."""
+    counts: dict[Gate, int] = {}
+    for admit in admits:
+        if admit.count > 0:
+            counts[admit.gate] = counts.get(admit.gate, 0) + admit.count
+    return counts
+
+
+def share(count: int, ready: Mapping[int, int], weights: Mapping[int, int] = EQUAL) -> dict[int, int]:
+    """Give each lane, in their order, its share of `count` by weight, and what one cannot use to the others."""
     shares = dict.fromkeys(ready, 0)
     while count > 0:
         hungry = [lane for lane, given in shares.items() if given < ready[lane]]
         if not hungry:
             break
-        each = max(count // len(hungry), 1)
-        for lane in hungry:
-            portion = min(each, ready[lane] - shares[lane], count)
+        total = sum(weights.get(lane, 1) for lane in hungry)
+        portions = {lane: min(count * weights.get(lane, 1) // total, ready[lane] - shares[lane]) for lane in hungry}
+        if not any(portions.values()):
+            portions = dict.fromkeys(hungry[:count], 1)  # what cannot be divided goes to those in front
+        for lane, portion in portions.items():
             shares[lane] += portion
             count -= portion
     return {lane: given for lane, given in shares.items() if given}

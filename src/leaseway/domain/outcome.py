@@ -25,6 +25,14 @@ class Snooze(Exception):
         self.run_at, self.delay_us = snooze_time(until)
 
 
+class Deferred(Snooze):
+    """Raised on the way to a provider: a limit or a budget says "later", and says when. Waiting is not an attempt."""
+
+    def __init__(self, why: str, *, run_at: Instant | None = None, delay_us: int = 0) -> None:
+        Exception.__init__(self, why)
+        self.run_at, self.delay_us = run_at, delay_us
+
+
 class Fail(Exception):
     """Raised by a handler: trying again will not help. The job goes to the dead letter at once."""
 

@@ -1,9 +1,14 @@
 """Why a job has not run yet, what it waits for, and what a person can do about it. Decided here, shown elsewhere."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
+from leaseway.domain.gates import Shut, longest, needs_seen
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import Job, LaneCount, State
+
+LEASE_ENDS = "Unless renewed, the lease ends"
 
 
 class Reason(Struct, frozen=True):
@@ -14,13 +19,18 @@ class Reason(Struct, frozen=True):
     until: Instant | None = None
     """When the present state ends by itself; None if it does not, or nobody can know."""
     advice: str | None = None
+    then: str = "It runs"
+    """What happens at that time."""
 
 
-def explain(job: Job, lane: LaneCount | None, now: Instant) -> Reason:
-    """The reason for the job's present state. `lane` holds the counters of the job's lane."""
+def explain(job: Job, lane: LaneCount | None, now: Instant, shuts: Sequence[Shut] = ()) -> Reason:
+    """The reason for the job's present state. `lane` holds the counters of the job's lane, `shuts` what keeps its gate
+    shut."""
     match job.state:
         case State.PENDING if job.run_at > now:
             return _retrying(job) if _has_failed(job) else _scheduled(job)
+        case State.PENDING if shuts:
+            return _shut(shuts, now)
         case State.PENDING:
             return _ready(job, lane)
         case State.LEASED if job.lease_until is None or job.lease_until <= now:
@@ -39,7 +49,22 @@ def explain(job: Job, lane: LaneCount | None, now: Instant) -> Reason:
 
 
 def _scheduled(job: Job) -> Reason:
-    return Reason("scheduled", "It waits for its time to run.", job.run_at)
+    """A job that was booked ahead looks like one that was submitted for later: say what may have happened."""
+    text = "It waits for its time to run."
+    names = _listed([charge.name for charge in needs_seen(job.needs).budgets])
+    if names:
+        text += f" It pays from budget {names}: where that is used up, a job waits for the window that has room for it."
+    return Reason("scheduled", text, job.run_at)
+
+
+def _shut(shuts: Sequence[Shut], now: Instant) -> Reason:
+    """The one that lasts longest is the answer; the others are named."""
+    first = longest(shuts)
+    others = [f"{each.what} {each.name}" for each in shuts if each is not first]
+    also = f" It waits for {_listed(others)} as well." if others else ""
+    until = None if first.wait_us is None else now + first.wait_us
+    text = f"It waits for {first.what} {first.name}: {first.why}.{also}"
+    return Reason(first.what, text, until, first.advice, first.then)
 
 
 def _retrying(job: Job) -> Reason:
@@ -62,7 +87,7 @@ def _ready(job: Job, lane: LaneCount | None) -> Reason:
 
 def _leased(job: Job) -> Reason:
     text = f"Worker {job.lease_owner} runs it, attempt {_attempt(job)}, and renews its lease as long as it does."
-    return Reason("leased", text, job.lease_until, f"To stop it: leaseway jobs cancel {job.id}")
+    return Reason("leased", text, job.lease_until, f"To stop it: leaseway jobs cancel {job.id}", LEASE_ENDS)
 
 
 def _cancelling(job: Job) -> Reason:
@@ -70,7 +95,7 @@ def _cancelling(job: Job) -> Reason:
         f"Somebody asked to cancel it while worker {job.lease_owner} runs it. The worker is told within a second or "
         "two; the job ends as cancelled, unless it finishes first."
     )
-    return Reason("cancelling", text, job.lease_until)
+    return Reason("cancelling", text, job.lease_until, then=LEASE_ENDS)
 
 
 def _expired(job: Job) -> Reason:
@@ -106,6 +131,10 @@ def _has_failed(job: Job) -> bool:
 
 def _attempt(job: Job) -> str:
     return f"{job.attempts} of {job.attempts_max}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _numbers(job: Job, lane: LaneCount | None) -> str:

@@ -2,12 +2,16 @@
 
 from typing import Protocol
 
-from leaseway.domain.ids import JobId, Token, WorkerId
+from leaseway.domain.ids import Instant, JobId, Token, WorkerId
 
 
 class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that never go back and go on while the machine is suspended. Only differences mean anything."""
+        ...
+
+    def wall_us(self) -> Instant:
+        """What the machine's own clock says: to understand instants that others name, never to decide anything."""
         ...
 
     async def sleep(self, seconds: float) -> None:

@@ -12,7 +12,7 @@ Promises that hold for every verb:
 from collections.abc import Sequence
 from typing import Protocol
 
-from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
+from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
 from leaseway.domain.ids import JobId, Token
 from leaseway.domain.job import NewJob, Submitted
 from leaseway.domain.query import Cancelling, JobFilter
@@ -34,10 +34,14 @@ class JobStore(Protocol):
         nothing of it is written. A settlement that was accepted before is accepted again. Expired leases are taken
         back on the way, a bounded number at a time: pending if attempts are left, failed with code `lease_expired`
         if not, cancelled if somebody asked for it; a job that is to be cancelled is not made pending by a settlement
-        either. A claim counts the attempt and raises the fence. Lanes share a claim evenly, the one that was served
-        longest ago first; inside a lane the higher priority goes first, then the earlier `run_at`, then the earlier
-        submission. A repeat is handed, and holds from now on, what the first try was granted, if that was anything; one
-        that wants none is handed that and nothing else.
+        either. A claim counts the attempt and raises the fence. Lanes share a claim by the weights of their tenants,
+        the one furthest behind first (`domain.lanes`); inside a lane the higher priority goes first, then the earlier
+        `run_at`, then the earlier submission. A repeat is handed, and holds from now on, what the first try was
+        granted, if that was anything; one that wants none is handed that and nothing else.
+
+        A lane is behind a gate if its jobs need something or its tenant is capped. It is served as far as `wants`
+        admits, together with the other lanes behind the same gate. Whoever wants jobs is told at the end behind which
+        gates of these queues some are still ready.
         """
         ...
 
@@ -53,8 +57,11 @@ class JobStore(Protocol):
         """Store how far running jobs have come. Reports of lost leases are dropped."""
         ...
 
-    async def wait_us(self, queues: Sequence[str]) -> int | None:
-        """Microseconds until an exchange for these queues may find something: 0 now, None nothing is planned."""
+    async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
+        """Microseconds until an exchange for these queues may find something: 0 now, None nothing is planned.
+
+        Jobs that are ready behind the closed gates do not count. However many they are, this look is all they cost.
+        """
         ...
 
     async def cancel(self, job: JobId) -> Cancelling:

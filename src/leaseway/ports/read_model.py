@@ -22,7 +22,7 @@ class ReadModel(Protocol):
         ...
 
     async def lanes(self) -> Sequence[LaneCount]:
-        """Every lane with its counters, by queue and tenant."""
+        """Every lane with its counters, by queue, tenant and needs."""
         ...
 
     async def now(self) -> Instant:

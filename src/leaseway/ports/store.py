@@ -6,10 +6,11 @@ from leaseway.domain.versions import Versions
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.read_model import ReadModel
 from leaseway.ports.schedule_store import ScheduleStore
+from leaseway.ports.tenant_store import TenantStore
 from leaseway.ports.wakeups import Wakeups
 
 
-class Store(JobStore, ReadModel, ScheduleStore, Wakeups, Protocol):
+class Store(JobStore, ReadModel, ScheduleStore, TenantStore, Wakeups, Protocol):
     async def open(self) -> int:
         """Connect, and bring the schema up to date; how many migrations that took."""
         ...

@@ -16,8 +16,10 @@ says `pytest.register_assert_rewrite("leaseway.testing")` before it imports anyt
 
 from leaseway.testing.contract.claiming import *  # noqa: F403
 from leaseway.testing.contract.expiring import *  # noqa: F403
+from leaseway.testing.contract.gates import *  # noqa: F403
 from leaseway.testing.contract.holding import *  # noqa: F403
 from leaseway.testing.contract.operating import *  # noqa: F403
 from leaseway.testing.contract.repeating import *  # noqa: F403
 from leaseway.testing.contract.settling import *  # noqa: F403
 from leaseway.testing.contract.submitting import *  # noqa: F403
+from leaseway.testing.contract.tenants import *  # noqa: F403

@@ -4,7 +4,7 @@ Used like `job_store_contract`, with the same fixtures.
 """
 
 import asyncio
-from typing import Protocol
+from typing import Any, Protocol
 
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import LaneCount, State
@@ -105,7 +105,7 @@ async def test_every_lane_is_listed_with_its_counters(store: ReadableStore, cloc
     one, _four = await worker.claim(2, ("b",))
     await worker.settle(done(one))
     await store.discard(ALL, 10)
-    zero = {"ready": 0, "scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
+    zero: dict[str, Any] = {"ready": 0, "scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
     assert list(await store.lanes()) == [
         LaneCount(queue="a", tenant="x", **zero | {"scheduled": 1}),
         LaneCount(queue="a", tenant="y", **zero | {"ready": 1}),

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -30,9 +31,21 @@ FINAL = (Place.DONE, Place.FAILED, Place.CANCELLED)
 class Lane(Struct, eq=False):
     queue: str
     tenant: str
+    needs: str
     number: int
-    served_at: Instant = 0
+    vtime: int = 0
+    """How much it has been served: see `domain.lanes`."""
+    vfloor: int = 0
+    """How far everybody was when it was served last."""
     places: dict[Place, dict[JobId, "Row"]] = field(default_factory=lambda: {place: {} for place in Place})
+
+    @property
+    def ready(self) -> int:
+        return len(self.places[Place.READY])
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        return (self.queue, self.tenant, self.needs)
 
 
 class Row(Struct, eq=False, kw_only=True):
@@ -144,6 +157,7 @@ def lease_of(row: Row) -> Lease:
         shard_key=row.new.shard_key,
         cursor=row.cursor,
         priority=row.new.priority,
+        needs=row.new.needs,
     )
 
 
@@ -174,6 +188,7 @@ def job_of(row: Row) -> Job:
         finished_at=row.finished_at if row.place in FINAL else None,
         last_error_code=last_error.code if last_error else None,
         last_error_at=last_error.at if last_error else None,
+        needs=new.needs,
     )
 
 
@@ -189,5 +204,5 @@ def error_of(row: Row, failure: Failure, now: Instant) -> ErrorRecord:
 
 
 def count_of(lane: Lane) -> LaneCount:
-    counts = {place.value: len(rows) for place, rows in lane.places.items()}
-    return LaneCount(queue=lane.queue, tenant=lane.tenant, **counts)
+    counts: dict[str, Any] = {place.value: len(rows) for place, rows in lane.places.items()}
+    return LaneCount(queue=lane.queue, tenant=lane.tenant, needs=lane.needs, **counts)

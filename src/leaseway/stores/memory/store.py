@@ -24,6 +24,8 @@ from leaseway.domain.exchange import (
     RECLAIM_MAX,
     Exchange,
     Exchanged,
+    Gate,
+    Gated,
     Held,
     Renewed,
     Report,
@@ -40,9 +42,10 @@ from leaseway.domain.job import (
     State,
     Submitted,
 )
-from leaseway.domain.lanes import share
+from leaseway.domain.lanes import Turn, admitted, divide
 from leaseway.domain.query import KEYS_PER_JOB, PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.tenants import Tenant
 from leaseway.domain.versions import Versions
 from leaseway.stores.memory.rows import (
     FINAL,
@@ -80,14 +83,15 @@ def atomic(
 
 
 class MemoryStore:
-    """Implements JobStore, ScheduleStore, ReadModel and Wakeups. Any thread and any loop may call it."""
+    """Implements every port of a store. Any thread and any loop may call it."""
 
     def __init__(self, now_us: Callable[[], Instant]) -> None:
         self._lock = RLock()
         self._now = now_us
         self._orders = count()
         self._rows: dict[JobId, Row] = {}
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._lanes: dict[tuple[str, str, str], Lane] = {}
+        self._tenants: dict[str, Tenant] = {}
         self._keys: dict[tuple[str, str], Key] = {}
         self._schedules: dict[str, ScheduleRow] = {}
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
@@ -148,7 +152,7 @@ class MemoryStore:
         return Submitted(job.id)
 
     def _store(self, job: NewJob, now: Instant) -> None:
-        name = (job.queue, job.tenant)
+        name = (job.queue, job.tenant, job.needs)
         lane = self._lanes.setdefault(name, Lane(*name, number=len(self._lanes)))
         run_at = start_of(job, now)
         row = Row(
@@ -172,7 +176,8 @@ class MemoryStore:
         self._reclaim(now)
         self._promote(now)
         leased = self._lease(call.wants, call.worker, call.repeat, now) if call.wants else []
-        return Exchanged(tuple(map(lease_of, leased)), lost, self._to_cancel(call.worker))
+        gated = self._gated(call.wants) if call.wants and call.wants.count > 0 else ()
+        return Exchanged(tuple(map(lease_of, leased)), lost, self._to_cancel(call.worker), gated)
 
     def _settle(self, settlement: Settlement, now: Instant) -> bool:
         """Whether the settlement is accepted, now or before. Refused, it leaves no trace."""
@@ -227,13 +232,15 @@ class MemoryStore:
         return sorted(granted, key=lambda row: row.order)
 
     def _claim(self, wants: Wants, worker: WorkerId, now: Instant) -> list[Row]:
-        with_work = (lane for lane in self._lanes.values() if lane.queue in wants.queues and lane.places[Place.READY])
-        lanes = nsmallest(LANES_MAX, with_work, key=lambda lane: (lane.served_at, lane.queue, lane.tenant))
-        shares = share(wants.count, {lane.number: len(lane.places[Place.READY]) for lane in lanes})
+        admits = admitted(wants.admits)
+        turns = [turn for turn in self._turns(wants.queues) if turn.gate is None or turn.gate in admits][:LANES_MAX]
+        shares = divide(wants.count, turns, admits)
+        lanes = {lane.number: lane for lane in self._lanes.values()}
         claimed: list[Row] = []
-        for lane in lanes:
-            if portion := shares.get(lane.number, 0):
-                lane.served_at = now
+        for turn in turns:
+            if portion := shares.get(turn.lane, 0):
+                lane = lanes[turn.lane]
+                lane.vtime, lane.vfloor = turn.moved(portion), turns[0].place
                 claimed += nsmallest(portion, lane.places[Place.READY].values(), key=urgency)
         for row in claimed:
             # The attempt is counted here, so that a job that kills its worker cannot come back for ever.
@@ -242,6 +249,34 @@ class MemoryStore:
             self._move(row, Place.LEASED, now)
             row.token, row.owner, row.until = wants.token, worker, now + row.new.lease_us
         return claimed
+
+    def _turns(self, queues: Sequence[str]) -> list[Turn]:
+        """The lanes that have work, in the order in which they are served."""
+        wanted = [lane for lane in self._lanes.values() if lane.queue in queues]
+        floor = max((lane.vfloor for lane in wanted), default=0)
+        with_work = [lane for lane in wanted if lane.ready]
+        # Of those who stand at the floor, the first is who has been there for longest.
+        with_work.sort(key=lambda lane: (max(lane.vtime, floor), lane.vtime, lane.name))
+        return [
+            Turn(lane.number, lane.ready, self._weight(lane), self._gate(lane), max(lane.vtime, floor))
+            for lane in with_work
+        ]
+
+    def _weight(self, lane: Lane) -> int:
+        tenant = self._tenants.get(lane.tenant)
+        return 1 if tenant is None else tenant.weight
+
+    def _gate(self, lane: Lane) -> Gate | None:
+        tenant = self._tenants.get(lane.tenant)
+        is_gated = bool(lane.needs) or (tenant is not None and tenant.is_capped)
+        return Gate(lane.needs, lane.tenant) if is_gated else None
+
+    def _gated(self, wants: Wants) -> tuple[Gated, ...]:
+        ready: dict[Gate, int] = {}
+        for turn in self._turns(wants.queues):
+            if turn.gate is not None and turn.gate not in wants.closed:
+                ready[turn.gate] = ready.get(turn.gate, 0) + turn.ready
+        return tuple(Gated(gate, count) for gate, count in ready.items())[:LANES_MAX]
 
     def _to_cancel(self, worker: WorkerId) -> tuple[JobId, ...]:
         asked = (row for row in self._at(Place.LEASED) if row.cancel_requested and row.owner == worker)
@@ -288,8 +323,8 @@ class MemoryStore:
         return row if row is not None and row.token == token and row.until > now else None
 
     @atomic
-    async def wait_us(self, queues: Sequence[str]) -> int | None:
-        if any(lane.queue in queues and lane.places[Place.READY] for lane in self._lanes.values()):
+    async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
+        if any(turn.gate is None or turn.gate not in closed for turn in self._turns(queues)):
             return 0
         due = [row.run_at for row in self._at(Place.SCHEDULED)]
         expiring = [row.until for row in self._at(Place.LEASED)]
@@ -382,6 +417,22 @@ class MemoryStore:
         self._schedules[name] = replace(row, paused=paused, seen=self._now() if resumes else row.seen)
         self._wake()
         return True
+
+    # -- tenants --------------------------------------------------------------------------------------------
+
+    @atomic
+    async def set_tenant(self, tenant: Tenant) -> None:
+        self._tenants[tenant.name] = tenant
+        self._wake()
+
+    @atomic
+    async def tenants(self) -> list[Tenant]:
+        return [tenant for _, tenant in sorted(self._tenants.items())]
+
+    @atomic
+    async def forget_tenant(self, name: str) -> bool:
+        self._wake()
+        return self._tenants.pop(name, None) is not None
 
     # -- what people read -----------------------------------------------------------------------------------
 

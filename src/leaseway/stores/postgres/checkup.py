@@ -25,9 +25,11 @@ from leaseway.domain.checkup import (
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import LaneCount
+from leaseway.domain.ledger import judge_ledger
 from leaseway.domain.versions import Versions
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.connection import Connections
+from leaseway.stores.postgres.ledger import audit_of, statements
 from leaseway.stores.postgres.migrate import schema
 
 BOUND_SECONDS = 5.0
@@ -59,7 +61,7 @@ SELECT pg_total_relation_size('{0}.jobs') + pg_total_relation_size('{0}.payloads
 """
 REST = "SELECT count(*) FROM (SELECT 1 FROM {0}.history_rest LIMIT {1}) AS rest"
 RECOUNT = """
-SELECT queue, tenant, coalesce(counted.ready, 0), coalesce(counted.scheduled, 0), coalesce(counted.leased, 0),
+SELECT queue, tenant, needs, coalesce(counted.ready, 0), coalesce(counted.scheduled, 0), coalesce(counted.leased, 0),
        coalesce(counted.done, 0), coalesce(counted.failed, 0), coalesce(counted.cancelled, 0)
   FROM {0}.lanes LEFT JOIN (
     SELECT lane, count(*) FILTER (WHERE stage = 0) AS ready, count(*) FILTER (WHERE stage = 1) AS scheduled,
@@ -67,10 +69,11 @@ SELECT queue, tenant, coalesce(counted.ready, 0), coalesce(counted.scheduled, 0)
            count(*) FILTER (WHERE stage = 4) AS failed, count(*) FILTER (WHERE stage = 5) AS cancelled
       FROM (SELECT lane, stage FROM {0}.jobs UNION ALL SELECT lane, stage FROM {0}.history) AS every GROUP BY lane)
     AS counted ON counted.lane = lanes.id
- ORDER BY queue, tenant
+ ORDER BY queue, tenant, needs
 """
 LANES = """
-SELECT queue, tenant, ready, scheduled, leased, done, failed, cancelled FROM {0}.lane_counts ORDER BY queue, tenant
+SELECT queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled FROM {0}.lane_counts
+ ORDER BY queue, tenant, needs
 """
 STUCK = "SELECT count(*), min(until) FROM {0}.jobs WHERE stage = 2 AND until <= $1"
 # A scheduled job whose time has come counts as ready: only a worker would have made it so.
@@ -117,6 +120,7 @@ async def look(connection: asyncpg.Connection, connections: Connections, seconds
     yield sizes(*await connection.fetchrow(SIZES.format(address.quoted, address.schema)))
     yield days(await connection.fetchval(REST.format(address.quoted, REST_ROWS_MAX)))
     yield await counters(connection, address.quoted, seconds)
+    yield await budgets(connection, address.quoted, seconds)
     async for finding in in_lanes(connection, address.quoted):
         yield finding
 
@@ -177,6 +181,15 @@ async def counters(connection: asyncpg.Connection, name: str, seconds: float) ->
             return judge_counters(counted, await lanes(connection, RECOUNT.format(name)))
     except asyncpg.QueryCanceledError:
         return ok("counters", f"not counted within {seconds:g} s", "Count everything: --deep")
+
+
+async def budgets(connection: asyncpg.Connection, name: str, seconds: float) -> Finding:
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            await connection.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
+            return judge_ledger(audit_of(await connection.fetch(statements()["audit"].replace(":schema", name))))
+    except asyncpg.QueryCanceledError:
+        return ok("budgets", f"not added up within {seconds:g} s", "Add everything up: --deep")
 
 
 async def lanes(connection: asyncpg.Connection, sql: str) -> list[LaneCount]:

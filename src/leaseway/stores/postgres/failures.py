@@ -11,13 +11,15 @@ from leaseway.domain.errors import (
     StoreRefused,
     TerminalError,
     TransientError,
+    UnknownLimit,
     UnknownOutcome,
 )
 from leaseway.stores.postgres.address import Address
 
 KEY_CONFLICT = "LW001"
 BAD_VALUE = "LW002"
-OWN_CODES = (KEY_CONFLICT, BAD_VALUE)
+UNKNOWN_LIMIT = "LW003"
+OWN_CODES = (KEY_CONFLICT, BAD_VALUE, UNKNOWN_LIMIT)
 """Raised by our own functions."""
 
 REFUSED = {
@@ -55,6 +57,8 @@ def translated(error: Exception, address: Address) -> LeasewayError:
     if code == BAD_VALUE:
         field, _, text = described(error).partition(": ")
         return BadValue(field, text)
+    if code == UNKNOWN_LIMIT:
+        return UnknownLimit(f"{described(error)}: nobody has defined a limit of this name; declare it first")
     if not isinstance(error, asyncpg.PostgresError) or code.startswith(LOST):
         return UnknownOutcome(f"{where}: the connection was lost ({described(error)}); the call may be repeated")
     if code == "40P01":

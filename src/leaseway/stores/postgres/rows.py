@@ -5,10 +5,13 @@ from typing import Any
 
 import msgspec
 
-from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.exchange import Exchange, Exchanged, Gate, Gated
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State, Submitted
+from leaseway.domain.lanes import admitted
+from leaseway.domain.limits import Rate
 from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
+from leaseway.domain.tenants import Tenant
 
 PENDING, LEASED, DONE, FAILED, CANCELLED = 0, 2, 3, 4, 5
 STATES = (State.PENDING, State.PENDING, State.LEASED, State.DONE, State.FAILED, State.CANCELLED)
@@ -17,6 +20,7 @@ STAGES = {State.PENDING: PENDING, State.DONE: DONE, State.FAILED: FAILED, State.
 Values = tuple[Any, ...]
 
 json_text = msgspec.json.Encoder().encode
+rates_of = msgspec.json.Decoder(tuple[Rate, ...]).decode
 
 
 def as_json(value: Any) -> str:
@@ -35,12 +39,12 @@ def spec_of(job: NewJob) -> Values:
     """All of a new job but id, payload, key and fingerprint: jobs that agree in it are described once."""
     # fmt: off
     return (job.queue, job.tenant, job.kind, int(job.priority), job.attempts_max, job.lease_us, job.timeout_us,
-            job.shard_key, job.cursor, job.delay_us, job.run_at, job.key_keep_us)
+            job.shard_key, job.cursor, job.delay_us, job.run_at, job.needs, job.key_keep_us)
     # fmt: on
 
 
 SPEC = ("queue", "tenant", "kind", "priority", "attempts_max", "lease_us", "timeout_us", "shard_key", "cursor",
-        "delay_us", "run_at", "key_keep_us")  # fmt: skip
+        "delay_us", "run_at", "needs", "key_keep_us")  # fmt: skip
 
 
 def single(job: NewJob) -> Values:
@@ -110,6 +114,22 @@ def wants_of(call: Exchange) -> Values:
     return (list(wants.queues), max(wants.count, 0), wants.token, call.repeat)
 
 
+def admits_of(call: Exchange) -> str | None:
+    """As JSON; None if nothing is admitted, which is the shorter way."""
+    if call.wants is None or not call.wants.admits:
+        return None
+    return as_json(
+        [
+            {"needs": gate.needs, "tenant": gate.tenant, "count": count}
+            for gate, count in admitted(call.wants.admits).items()
+        ]
+    )
+
+
+def gates_of(gates: Sequence[Gate]) -> str | None:
+    return as_json(gates) if gates else None
+
+
 def children_of(settlements: Sequence[Settlement]) -> Values:
     """parents, parent_tokens, and their children as `submission` describes them; parents once for each child."""
     born = [(settlement, child) for settlement in settlements for child in settlement.children]
@@ -125,6 +145,7 @@ def exchanged(call: Exchange, answers: Sequence[Any]) -> Exchanged:
     leases: list[Lease] = []
     lost: list[JobId] = []
     cancelled: list[JobId] = []
+    gated: list[Gated] = []
     for row in answers:
         (
             what,
@@ -141,21 +162,24 @@ def exchanged(call: Exchange, answers: Sequence[Any]) -> Exchanged:
             shard,
             cursor,
             priority,
+            needs,
         ) = row
         if what == 0:
             leases.append(
                 Lease(
                     id=id_, token=token, fence=fence, kind=kind, queue=queue, tenant=tenant, payload=payload,
                     attempts=attempts, attempts_max=most, lease_us=lease_us, timeout_us=timeout_us, shard_key=shard,
-                    cursor=cursor, priority=priority,
+                    cursor=cursor, priority=priority, needs=needs,
                 )
             )  # fmt: skip
+        elif what == 3:
+            gated.append(Gated(Gate(needs, tenant), attempts))
         else:
             (lost if what == 1 else cancelled).append(id_)
     if lost:
         late = set(lost)
         lost = [settlement.id for settlement in call.settlements if settlement.id in late]
-    return Exchanged(tuple(leases), tuple(lost), tuple(cancelled))
+    return Exchanged(tuple(leases), tuple(lost), tuple(cancelled), tuple(gated))
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -169,7 +193,7 @@ def job_of(row: Any) -> Job:
         result=row["result"], lease_owner=row["owner"], lease_until=row["until"], lease_us=row["lease_us"],
         timeout_us=row["timeout_us"], cancel_requested=row["cancel_requested"], created_at=row["created_at"],
         run_at=row["run_at"], finished_at=row["finished_at"], last_error_code=row["last_error_code"],
-        last_error_at=row["last_error_at"],
+        last_error_at=row["last_error_at"], needs=row["needs"],
     )  # fmt: skip
 
 
@@ -179,12 +203,17 @@ def error_of(row: Any) -> ErrorRecord:
 
 
 def lane_of(row: Any) -> LaneCount:
-    queue, tenant, *counts = row
+    queue, tenant, needs, *counts = row
     ready, scheduled, leased, done, failed, cancelled = map(int, counts)
     return LaneCount(
-        queue=queue, tenant=tenant, ready=ready, scheduled=scheduled, leased=leased, done=done, failed=failed,
-        cancelled=cancelled,
+        queue=queue, tenant=tenant, needs=needs, ready=ready, scheduled=scheduled, leased=leased, done=done,
+        failed=failed, cancelled=cancelled,
     )  # fmt: skip
+
+
+def tenant_of(row: Any) -> Tenant:
+    name, weight, starts, concurrency = row
+    return Tenant(name=name, weight=weight, starts=rates_of(starts), concurrency=concurrency)
 
 
 def schedule_of(row: Any, now: Instant) -> ScheduleRow:

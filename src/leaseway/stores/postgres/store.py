@@ -6,12 +6,15 @@ The server's clock decides. `now_us` is for tests that move time: what it answer
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
+from msgspec.structs import replace
+
 from leaseway.domain.checkup import Finding
-from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
+from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Settlement, State, Submitted
 from leaseway.domain.query import PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.tenants import Tenant
 from leaseway.domain.versions import Versions
 from leaseway.stores.bell import Bell
 from leaseway.stores.postgres import rows
@@ -21,6 +24,12 @@ from leaseway.stores.postgres.migrate import SQL, migrate, schema
 from leaseway.stores.postgres.rows import as_json
 from leaseway.stores.postgres.wakeups import Belief, Listener, Ringer
 from leaseway.stores.postgres.within import fetch_within, fetch_within_now
+
+Question = tuple[tuple[str, ...], tuple[Gate, ...]]
+"""Is there something to do in these queues, while these gates are closed?"""
+
+BELIEFS_MAX = 100
+"""Gates open and close, and each set of closed ones is another question: only the last answers are kept."""
 
 
 @cache
@@ -37,7 +46,7 @@ class PostgresStore:
         self._bell = Bell()
         self._ringer = Ringer(self.connections, self._bell)
         self._listener = Listener(self.connections, self._bell)
-        self._beliefs: dict[tuple[str, ...], Belief] = {}
+        self._beliefs: dict[Question, Belief] = {}
         self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
 
     async def open(self) -> int:
@@ -90,7 +99,7 @@ class PostgresStore:
         settlements = call.settlements
         if len({settlement.id for settlement in settlements}) < len(settlements):
             return await self._exchange_one_by_one(call)
-        answers = await self._call("exchange", call.worker, *rows.wants_of(call), *self._handed_back(settlements))
+        answers = await self._call("exchange", *self._asked(call, settlements))
         if any(settlement.state is State.PENDING or settlement.children for settlement in settlements):
             self._ringer.ring()
         return rows.exchanged(call, answers)
@@ -102,11 +111,13 @@ class PostgresStore:
             for settlement in call.settlements:
                 answers = await connection.fetch(self._sql["settle_alone"], *self._handed_back((settlement,)))
                 lost += [id_ for (id_,) in answers]
-            wants = (call.worker, *rows.wants_of(call), *self._handed_back(()))
-            answers = await connection.fetch(self._sql["exchange"], *wants)
+            answers = await connection.fetch(self._sql["exchange"], *self._asked(call, ()))
         self._ringer.ring()
-        exchanged = rows.exchanged(call, answers)
-        return Exchanged(exchanged.leases, tuple(lost), exchanged.cancelled)
+        return replace(rows.exchanged(call, answers), lost=tuple(lost))
+
+    def _asked(self, call: Exchange, settlements: Sequence[Settlement]) -> rows.Values:
+        closed = rows.gates_of(call.wants.closed if call.wants is not None else ())
+        return (call.worker, *rows.wants_of(call), *self._handed_back(settlements), rows.admits_of(call), closed)
 
     def _handed_back(self, settlements: Sequence[Settlement]) -> rows.Values:
         return (*rows.settlements_of(settlements), *rows.children_of(settlements), self._at())
@@ -157,18 +168,25 @@ class PostgresStore:
         ((now,),) = await self._look("now")
         return int(now)
 
-    async def wait_us(self, queues: Sequence[str]) -> int | None:
-        ear, belief = self._listener.ear(), self._beliefs.get(tuple(queues))
+    async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
+        question = (tuple(queues), tuple(closed))
+        ear, belief = self._listener.ear(), self._beliefs.get(question)
         if ear is not None and (not ear.is_open or self._now_us is not None):
             ear = None
         if ear is not None and not ear.is_watchman and belief is not None and belief.holds(self._bell.rings):
             return belief.wait_us()
         seen = Belief(self._bell.rings)
-        ((seen.said,),) = await self._look("wait_us", list(queues), self._at())
-        self._beliefs[tuple(queues)] = seen
+        ((seen.said,),) = await self._look("wait_us", list(queues), self._at(), rows.gates_of(closed))
+        self._believe(question, seen)
         if ear is not None and await ear.keeps_watch() and seen.is_news_to(belief):
             self._ringer.ring()
         return seen.said
+
+    def _believe(self, question: Question, seen: Belief) -> None:
+        self._beliefs.pop(question, None)
+        self._beliefs[question] = seen
+        if len(self._beliefs) > BELIEFS_MAX:
+            del self._beliefs[next(iter(self._beliefs))]
 
     async def job(self, job: JobId) -> Job | None:
         found = await self.jobs(JobFilter(ids=(job,)), limit=1)
@@ -207,6 +225,21 @@ class PostgresStore:
 
     async def pause(self, name: str, paused: bool) -> bool:
         ((is_known,),) = await self._call("pause", name, paused, self._at())
+        return bool(is_known)
+
+    # -- tenants ----------------------------------------------------------------------------------------------------
+
+    async def set_tenant(self, tenant: Tenant) -> None:
+        starts = as_json(tenant.starts)
+        await self._call("set_tenant", tenant.name, tenant.weight, starts, tenant.concurrency, tenant.is_capped)
+        self._ringer.ring()
+
+    async def tenants(self) -> list[Tenant]:
+        return [rows.tenant_of(row) for row in await self._look("tenant_list")]
+
+    async def forget_tenant(self, name: str) -> bool:
+        ((is_known,),) = await self._call("forget_tenant", name)
+        self._ringer.ring()
         return bool(is_known)
 
     # -- speaking to the server -------------------------------------------------------------------------------------

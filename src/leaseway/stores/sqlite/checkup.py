@@ -31,9 +31,11 @@ from leaseway.domain.checkup import (
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount
+from leaseway.domain.ledger import judge_ledger
 from leaseway.domain.versions import Versions
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.connection import translated
+from leaseway.stores.sqlite.ledger import Desk
 from leaseway.stores.sqlite.migrate import look_into, schema
 from leaseway.stores.sqlite.queries import statements
 
@@ -47,11 +49,11 @@ REMOTE = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fus
 """How the types of file systems begin that reach over a network."""
 
 RECOUNT = """
-SELECT queue, tenant, count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1),
+SELECT queue, tenant, needs, count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1),
        count(*) FILTER (WHERE stage = 2), count(*) FILTER (WHERE stage = 3),
        count(*) FILTER (WHERE stage = 4), count(*) FILTER (WHERE stage = 5)
   FROM lanes LEFT JOIN jobs ON jobs.lane = lanes.id
- GROUP BY lanes.id ORDER BY queue, tenant
+ GROUP BY lanes.id ORDER BY queue, tenant, needs
 """
 # Submissions are looked at from the newest back: created_at has no index, and needs none for anything else.
 NEWEST = """
@@ -106,6 +108,7 @@ def _look_inside(
     yield _lock(path)
     yield _integrity(connection, seconds_max)
     yield _counters(connection, seconds_max)
+    yield _budgets(connection, now, seconds_max)
     yield judge_clock(connection.execute(NEWEST).fetchone()[0], now)
     yield from _in_lanes(connection, now)
 
@@ -234,6 +237,11 @@ def _counters(connection: sqlite3.Connection, seconds_max: float | None) -> Find
             connection.execute("ROLLBACK")
 
     return _bounded(connection, "counters", check, seconds_max)
+
+
+def _budgets(connection: sqlite3.Connection, now: Instant, seconds_max: float | None) -> Finding:
+    desk = Desk(connection, now)
+    return _bounded(connection, "budgets", lambda: judge_ledger(desk.at_one_moment(desk.audit)), seconds_max)
 
 
 def _bounded(

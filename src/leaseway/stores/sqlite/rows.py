@@ -5,9 +5,13 @@ from typing import Any
 
 import msgspec
 
+from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State
+from leaseway.domain.lanes import Turn
+from leaseway.domain.limits import Rate
 from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
+from leaseway.domain.tenants import Tenant
 
 READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = range(6)
 STATES = (State.PENDING, State.PENDING, State.LEASED, State.DONE, State.FAILED, State.CANCELLED)
@@ -17,6 +21,7 @@ Row = tuple[Any, ...]
 
 json_text = msgspec.json.Encoder().encode
 unpacked = msgspec.json.Decoder(list[Row]).decode
+rates_of = msgspec.json.Decoder(tuple[Rate, ...]).decode
 
 
 def as_json(value: Any) -> str:
@@ -29,13 +34,16 @@ def pending(run_at: Instant | None, delay_us: int, now: Instant) -> tuple[int, I
     return (SCHEDULED if at > now else READY), at
 
 
-Alike = tuple[str, str, str, int, int, int, int | None, str | None, str | None, int, Instant | None]
+Lanes = dict[int, tuple[str, str, str]]
+"""Queue, tenant and needs of lanes, by their number."""
+
+Alike = tuple[str, str, str, str, int, int, int, int | None, str | None, str | None, int, Instant | None]
 
 
 def alike(job: NewJob) -> Alike:
     """All of a new job but id and payload: jobs that agree in it are stored by one statement."""
     # fmt: off
-    return (job.queue, job.tenant, job.kind, job.priority, job.attempts_max, job.lease_us, job.timeout_us,
+    return (job.queue, job.tenant, job.needs, job.kind, job.priority, job.attempts_max, job.lease_us, job.timeout_us,
             job.shard_key, job.cursor, job.delay_us, job.run_at)
     # fmt: on
 
@@ -58,16 +66,16 @@ def settlement_row(settlement: Settlement, now: Instant) -> Row:
     # fmt: on
 
 
-def lease_of(row: Row, token: Token, lanes: dict[int, tuple[str, str]]) -> Lease:
+def lease_of(row: Row, token: Token, lanes: Lanes) -> Lease:
     """From the columns of claimable.sql and adoptable.sql."""
     # fmt: off
     (_, id_, fence, kind, payload, attempts, most, lease_us, timeout_us, shard_key, cursor, priority, lane) = row
     # fmt: on
-    queue, tenant = lanes[lane]
+    queue, tenant, needs = lanes[lane]
     return Lease(
         id=id_, token=token, fence=fence, kind=kind, queue=queue, tenant=tenant, payload=payload, attempts=attempts,
         attempts_max=most, lease_us=lease_us, timeout_us=timeout_us, shard_key=shard_key, cursor=cursor,
-        priority=priority,
+        priority=priority, needs=needs,
     )  # fmt: skip
 
 
@@ -79,7 +87,7 @@ def job_of(row: sqlite3.Row) -> Job:
         result=row["result"], lease_owner=row["owner"], lease_until=row["until"], lease_us=row["lease_us"],
         timeout_us=row["timeout_us"], cancel_requested=bool(row["cancel_requested"]), created_at=row["created_at"],
         run_at=row["run_at"], finished_at=row["finished_at"], last_error_code=row["last_error_code"],
-        last_error_at=row["last_error_at"],
+        last_error_at=row["last_error_at"], needs=row["needs"],
     )  # fmt: skip
 
 
@@ -89,11 +97,22 @@ def error_of(row: Row) -> ErrorRecord:
 
 
 def lane_of(row: Row) -> LaneCount:
-    queue, tenant, ready, scheduled, leased, done, failed, cancelled = row
+    queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled = row
     return LaneCount(
-        queue=queue, tenant=tenant, ready=ready, scheduled=scheduled, leased=leased, done=done, failed=failed,
-        cancelled=cancelled,
+        queue=queue, tenant=tenant, needs=needs, ready=ready, scheduled=scheduled, leased=leased, done=done,
+        failed=failed, cancelled=cancelled,
     )  # fmt: skip
+
+
+def turn_of(row: Row) -> Turn:
+    """From the columns of lanes_with_work.sql."""
+    lane, _, tenant, needs, ready, weight, is_gated, place = row
+    return Turn(lane, ready, weight, Gate(needs, tenant) if is_gated else None, place)
+
+
+def tenant_of(row: Row) -> Tenant:
+    name, weight, starts, concurrency = row
+    return Tenant(name=name, weight=weight, starts=rates_of(starts), concurrency=concurrency)
 
 
 def schedule_of(row: Row, now: Instant) -> ScheduleRow:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from leaseway.domain.checkup import Finding
-from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
+from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, State, Submitted
 from leaseway.domain.query import KEYS_PER_JOB, PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.tenants import Tenant
 from leaseway.domain.versions import Versions
 from leaseway.stores.bell import Bell
 from leaseway.stores.sqlite import rows
@@ -41,23 +42,23 @@ class SqliteStore:
         random: Callable[[], float] = random.random,
     ) -> None:
         self.path = path
-        self._now_us = now_us
+        self.now_us = now_us
         self._sql = statements() if sql is None else sql
-        self._connection = Connection(path, random, durable=durable, inline=inline)
+        self.connection = Connection(path, random, durable=durable, inline=inline)
         self._bell = Bell()
-        self._wakeups = FileWakeups(self._bell, self._connection.connect)
+        self._wakeups = FileWakeups(self._bell, self.connection.connect)
 
     async def open(self) -> int:
         """Open the file, create it if it is missing, bring its schema up to date; how many migrations that took."""
-        await self._connection.open()
-        return await self._connection.write(lambda connection: migrate(connection, self.path))
+        await self.connection.open()
+        return await self.connection.write(lambda connection: migrate(connection, self.path))
 
     async def versions(self) -> Versions:
         return await asyncio.to_thread(schema_at, self.path)
 
     async def close(self) -> None:
         self._wakeups.close()
-        await self._connection.close()
+        await self.connection.close()
 
     async def wait(self, seconds: float) -> bool:
         return await self._wakeups.wait(seconds)
@@ -65,7 +66,7 @@ class SqliteStore:
     async def checkup(self, *, deep: bool = False) -> list[Finding]:
         from leaseway.stores.sqlite.checkup import checkup  # here, because workers never need it
 
-        return await asyncio.to_thread(checkup, self.path, self._now_us(), deep)
+        return await asyncio.to_thread(checkup, self.path, self.now_us(), deep)
 
     # -- jobs: writing ----------------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ class SqliteStore:
         return answers
 
     def submit_now(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        answers = self._connection.write_now(self._step(lambda transaction: transaction.submit(jobs)))
+        answers = self.connection.write_now(self._step(lambda transaction: transaction.submit(jobs)))
         self._bell.ring()
         return answers
 
@@ -153,13 +154,14 @@ class SqliteStore:
     # -- jobs: reading ----------------------------------------------------------------------------------------------
 
     async def now(self) -> Instant:
-        return self._now_us()
+        return self.now_us()
 
-    async def wait_us(self, queues: Sequence[str]) -> int | None:
-        ((is_ready, run_at, until),) = await self._read("wait", queues=as_json(queues))
+    async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
+        gates = as_json([(gate.needs, gate.tenant) for gate in closed])
+        ((is_ready, run_at, until),) = await self._read("wait", queues=as_json(queues), closed=gates)
         if is_ready:
             return 0
-        return max(0, min(at for at in (run_at, until) if at is not None) - self._now_us()) if run_at or until else None
+        return max(0, min(at for at in (run_at, until) if at is not None) - self.now_us()) if run_at or until else None
 
     async def job(self, job: JobId) -> Job | None:
         found = await self.jobs(JobFilter(ids=(job,)), limit=1)
@@ -179,7 +181,7 @@ class SqliteStore:
             found = cursor.execute(text, {**values, "before": before, "limit": max(min(limit, PAGE_MAX), 0)})
             return [rows.job_of(row) for row in found.fetchall()]
 
-        return await self._connection.read(work)
+        return await self.connection.read(work)
 
     async def errors(self, job: JobId) -> list[ErrorRecord]:
         return [rows.error_of(row) for row in await self._read("error_list", job=job)]
@@ -207,7 +209,7 @@ class SqliteStore:
 
     async def schedules(self) -> list[ScheduleRow]:
         found = await self._read("schedule_list")
-        return [rows.schedule_of(row, self._now_us()) for row in found]
+        return [rows.schedule_of(row, self.now_us()) for row in found]
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
         def work(transaction: Transaction) -> bool:
@@ -226,14 +228,33 @@ class SqliteStore:
 
         return bool(await self._write(work))
 
+    # -- tenants ----------------------------------------------------------------------------------------------------
+
+    async def set_tenant(self, tenant: Tenant) -> None:
+        agreed = {"weight": tenant.weight, "starts": as_json(tenant.starts), "concurrency": tenant.concurrency}
+
+        def work(transaction: Transaction) -> None:
+            transaction.run("tenant_set", name=tenant.name, is_capped=int(tenant.is_capped), **agreed)
+
+        await self._write(work)
+        self._bell.ring()
+
+    async def tenants(self) -> list[Tenant]:
+        return [rows.tenant_of(row) for row in await self._read("tenant_list")]
+
+    async def forget_tenant(self, name: str) -> bool:
+        forgotten = await self._write(lambda transaction: transaction.run("tenant_forget", name=name))
+        self._bell.ring()
+        return bool(forgotten)
+
     # -- transactions -----------------------------------------------------------------------------------------------
 
     async def _write(self, step: Callable[[Transaction], T]) -> T:
-        return await self._connection.write(self._step(step))
+        return await self.connection.write(self._step(step))
 
     def _step(self, step: Callable[[Transaction], T]) -> Callable[[sqlite3.Connection], T]:
         def work(connection: sqlite3.Connection) -> T:
-            transaction = Transaction(connection, self._now_us(), self._sql)
+            transaction = Transaction(connection, self.now_us(), self._sql)
             answer = step(transaction)
             transaction.close()
             return answer
@@ -241,7 +262,7 @@ class SqliteStore:
         return work
 
     async def _read(self, verb: str, **values: object) -> list[Row]:
-        return await self._connection.read(lambda connection: connection.execute(self._sql[verb], values).fetchall())
+        return await self.connection.read(lambda connection: connection.execute(self._sql[verb], values).fetchall())
 
     def _find(self, connection: sqlite3.Connection, which: JobFilter, stage: str, limit: int) -> list[Row]:
         conditions, values = conditions_of(which)

@@ -16,11 +16,13 @@ from leaseway.domain.exchange import (
     RECLAIM_MAX,
     Exchange,
     Exchanged,
+    Gate,
+    Gated,
     Wants,
 )
 from leaseway.domain.ids import Instant, JobId, WorkerId
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
-from leaseway.domain.lanes import share
+from leaseway.domain.lanes import admitted, divide
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.rows import CANCELLED, DONE, FAILED, LEASED, READY, SCHEDULED, Row, as_json
 
@@ -106,8 +108,21 @@ class Transaction:
             self._insert_alike(like, {job.id: job.payload for job in group})
 
     def _insert_alike(self, like: rows.Alike, payloads: dict[JobId, str]) -> None:
-        queue, tenant, kind, priority, attempts_max, lease_us, timeout_us, shard_key, cursor, delay_us, run_at = like
-        lane = self._lane(queue, tenant)
+        (
+            queue,
+            tenant,
+            needs,
+            kind,
+            priority,
+            attempts_max,
+            lease_us,
+            timeout_us,
+            shard_key,
+            cursor,
+            delay_us,
+            run_at,
+        ) = like
+        lane = self._lane(queue, tenant, needs)
         stage, run_at = rows.pending(run_at, delay_us, self.now)
         shared = {
             **{"lane": lane, "stage": stage, "kind": kind, "priority": priority, "run_at": run_at},
@@ -121,25 +136,26 @@ class Transaction:
             stored = self.change("submit", payloads=as_json(payloads), **shared)
         self.count(lane, stage, stored)
 
-    def _lane(self, queue: str, tenant: str) -> int:
-        found = self.run("lane_find", queue=queue, tenant=tenant)
+    def _lane(self, queue: str, tenant: str, needs: str) -> int:
+        found = self.run("lane_find", queue=queue, tenant=tenant, needs=needs)
         if not found:
-            self.run("lane_open", queue=queue, tenant=tenant)
-            found = self.run("lane_find", queue=queue, tenant=tenant)
+            self.run("lane_open", queue=queue, tenant=tenant, needs=needs)
+            found = self.run("lane_find", queue=queue, tenant=tenant, needs=needs)
         return int(found[0][0])
 
     # -- exchange ---------------------------------------------------------------------------------------------------
 
     def exchange(self, call: Exchange) -> Exchanged:
         lost = self._settle(call.settlements) if call.settlements else []
-        ((expired, promotable, to_cancel),) = self.run("due", now=self.now)
+        ((expired, promotable, to_cancel, has_gates),) = self.run("due", now=self.now)
         if expired:
             self._reclaim()
         if promotable:
             self._promote()
         leases = self._lease(call.worker, call.wants, call.repeat) if call.wants else []
         cancelled = self.run("to_cancel", worker=call.worker) if to_cancel else []
-        return Exchanged(tuple(leases), tuple(lost), tuple(id_ for (id_,) in cancelled))
+        gated = self._gated(call.wants) if has_gates and call.wants and call.wants.count > 0 else []
+        return Exchanged(tuple(leases), tuple(lost), tuple(id_ for (id_,) in cancelled), tuple(gated))
 
     def _settle(self, settlements: Sequence[Settlement]) -> list[JobId]:
         """Write what is accepted; answer who came too late."""
@@ -229,9 +245,13 @@ class Transaction:
     def _claim(self, worker: WorkerId, wants: Wants) -> list[Lease]:
         # Closing the books first: the counters must know what this transaction has made ready.
         self.close()
-        lanes = self.run("lanes_with_work", queues=as_json(wants.queues), lanes_max=LANES_MAX)
-        shares = share(wants.count, {lane: ready for lane, _, _, ready in lanes})
-        names = {lane: (queue, tenant) for lane, queue, tenant, _ in lanes}
+        admits = admitted(wants.admits)
+        queues, gates = as_json(wants.queues), as_json([(gate.needs, gate.tenant) for gate in admits])
+        floor = self._floor(queues)
+        lanes = self.run("lanes_with_work", queues=queues, admits=gates, floor=floor, lanes_max=LANES_MAX)
+        turns = {lane: rows.turn_of((lane, *rest)) for lane, *rest in lanes}
+        shares = divide(wants.count, turns.values(), admits)
+        names = {lane: (queue, tenant, needs) for lane, queue, tenant, needs, *_ in lanes}
         leases: list[Lease] = []
         for lane, count in shares.items():
             claimed = self.run_one("claimable", lane=lane, count=count)
@@ -240,12 +260,27 @@ class Transaction:
             self.count(lane, READY, -len(claimed))
             self.count(lane, LEASED, len(claimed))
             leases += [rows.lease_of(row, wants.token, names) for row in claimed]
-        self.run_each("lane_served", [(self.now, lane) for lane in shares])
+        first = next(iter(turns.values())).place if turns else 0
+        moved = [(self.now, turns[lane].moved(count), first, lane) for lane, count in shares.items()]
+        self.run_each("lane_served", moved)
         return leases
+
+    def _floor(self, queues: str) -> int:
+        ((floor,),) = self.run("lane_floor", queues=queues)
+        return int(floor)
+
+    def _gated(self, wants: Wants) -> list[Gated]:
+        """Behind which gates jobs are still ready."""
+        self.close()  # the counters must know what was claimed
+        queues = as_json(wants.queues)
+        closed = as_json([(gate.needs, gate.tenant) for gate in wants.closed])
+        floor = self._floor(queues)
+        found = self.run("lanes_gated", queues=queues, closed=closed, floor=floor, gates_max=LANES_MAX)
+        return [Gated(Gate(needs, tenant), ready) for needs, tenant, ready in found]
 
     def _leases(self, adopted: list[Row], wants: Wants) -> list[Lease]:
         lanes = self.run("lane_names", lanes=as_json([row[-1] for row in adopted]))
-        names = {lane: (queue, tenant) for lane, queue, tenant in lanes}
+        names = {lane: (queue, tenant, needs) for lane, queue, tenant, needs in lanes}
         return [rows.lease_of(row, wants.token, names) for row in adopted]
 
 

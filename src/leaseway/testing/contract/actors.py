@@ -1,26 +1,32 @@
 """Who acts in the contract: jobs by number, workers that claim and settle, and the words they settle with."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from itertools import count
 from typing import Any, Protocol
 
 from leaseway.domain.errors import KeyConflict
-from leaseway.domain.exchange import Exchange, Exchanged, Held, Wants
+from leaseway.domain.exchange import Admit, Exchange, Exchanged, Gate, Held, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.job import Failure, Job, LaneCount, Lease, NewJob, Settlement, State
 from leaseway.domain.query import JobFilter
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.read_model import ReadModel
+from leaseway.ports.tenant_store import TenantStore
 
 LEASE_US = 15 * SECOND_US
 MINUTE_US = 60 * SECOND_US
 HOUR_US = 60 * MINUTE_US
 ALL = JobFilter()
 QUEUES = ("default",)
+NOBODY: Mapping[Gate, int] = {}
 
 
 class Store(JobStore, ReadModel, Protocol):
     """What the contract of the job store needs: the verbs, and eyes to see what they did."""
+
+
+class TenantedStore(Store, TenantStore, Protocol):
+    """And what was agreed with tenants."""
 
 
 def id_of(number: int) -> JobId:
@@ -45,11 +51,14 @@ class Worker:
         self.store = store
         self.id = WorkerId(name)
 
-    def wants(self, jobs: int = 1, queues: tuple[str, ...] = QUEUES) -> Wants:
-        return Wants(queues, jobs, Token(f"token-{next(self._tokens)}"))
+    def wants(self, jobs: int = 1, queues: tuple[str, ...] = QUEUES, admits: Mapping[Gate, int] = NOBODY) -> Wants:
+        admitted = tuple(Admit(gate, count) for gate, count in admits.items())
+        return Wants(queues, jobs, Token(f"token-{next(self._tokens)}"), admitted)
 
-    async def claim(self, jobs: int = 1, queues: tuple[str, ...] = QUEUES) -> tuple[Lease, ...]:
-        return (await self.exchange(wants=self.wants(jobs, queues))).leases
+    async def claim(
+        self, jobs: int = 1, queues: tuple[str, ...] = QUEUES, admits: Mapping[Gate, int] = NOBODY
+    ) -> tuple[Lease, ...]:
+        return (await self.exchange(wants=self.wants(jobs, queues, admits))).leases
 
     async def claim_one(self) -> Lease:
         (lease,) = await self.claim()
@@ -117,13 +126,14 @@ async def ids_in(store: ReadModel) -> list[JobId]:
     return [job.id for job in await store.jobs(ALL, limit=1_000)][::-1]
 
 
-async def counts(store: ReadModel, queue: str = "default", tenant: str = "default") -> dict[str, int]:
+async def counts(store: ReadModel, queue: str = "default", tenant: str = "default", needs: str = "") -> dict[str, int]:
     """The counters of a lane that are not zero."""
-    (lane,) = [lane for lane in await store.lanes() if (lane.queue, lane.tenant) == (queue, tenant)]
+    name = (queue, tenant, needs)
+    (lane,) = [lane for lane in await store.lanes() if (lane.queue, lane.tenant, lane.needs) == name]
     return {name: n for name in COUNTERS if (n := getattr(lane, name))}
 
 
-COUNTERS = tuple(name for name in LaneCount.__struct_fields__ if name not in ("queue", "tenant"))
+COUNTERS = tuple(name for name in LaneCount.__struct_fields__ if name not in ("queue", "tenant", "needs"))
 
 
 async def conflict_of(submission: Awaitable[object]) -> str:

@@ -1,2 +1,2 @@
 -- Every lane with its counters.
-SELECT queue, tenant, ready, scheduled, leased, done, failed, cancelled FROM lanes ORDER BY queue, tenant
+SELECT queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled FROM lanes ORDER BY queue, tenant, needs

@@ -1,2 +1,2 @@
--- Queue and tenant of lanes.
-SELECT id, queue, tenant FROM lanes WHERE id IN (SELECT value FROM json_each(:lanes))
+-- Queue, tenant and needs of lanes.
+SELECT id, queue, tenant, needs FROM lanes WHERE id IN (SELECT value FROM json_each(:lanes))

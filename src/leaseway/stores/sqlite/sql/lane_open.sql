@@ -1,2 +1,2 @@
 -- A lane exists from its first job on, and for ever.
-INSERT INTO lanes (queue, tenant) VALUES (:queue, :tenant) ON CONFLICT DO NOTHING
+INSERT INTO lanes (queue, tenant, needs) VALUES (:queue, :tenant, :needs) ON CONFLICT DO NOTHING

@@ -1,2 +1,2 @@
--- A lane that was served goes to the end of the line.
-UPDATE lanes SET served_at = ? WHERE id = ?
+-- A lane that was served has moved on, and remembers how far everybody was.
+UPDATE lanes SET served_at = ?, vtime = ?, vfloor = ? WHERE id = ?

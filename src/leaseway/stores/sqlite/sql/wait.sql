@@ -1,4 +1,8 @@
--- Is something ready, and if not: when does the next job become due or the next lease expire?
-SELECT EXISTS (SELECT 1 FROM lanes WHERE queue IN (SELECT value FROM json_each(:queues)) AND ready > 0) AS is_ready,
+-- Is something ready that is not behind a closed gate, and if not: when does the next job become due or the next lease
+-- expire?
+SELECT EXISTS (SELECT 1 FROM lanes LEFT JOIN tenants ON tenants.name = tenant
+                WHERE queue IN (SELECT value FROM json_each(:queues)) AND ready > 0
+                  AND ((needs = '' AND coalesce(is_capped, 0) = 0)
+                       OR (needs, tenant) NOT IN (SELECT value ->> 0, value ->> 1 FROM json_each(:closed)))) AS is_ready,
        (SELECT min(run_at) FROM jobs WHERE stage = 1) AS run_at,
        (SELECT min(until) FROM jobs WHERE stage = 2) AS until

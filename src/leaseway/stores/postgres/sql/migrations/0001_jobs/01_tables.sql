@@ -7,6 +7,7 @@ CREATE TABLE lanes (
   id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   queue text COLLATE "C" NOT NULL,
   tenant text COLLATE "C" NOT NULL,
+  needs text COLLATE "C" NOT NULL,
   ready bigint NOT NULL DEFAULT 0,
   scheduled bigint NOT NULL DEFAULT 0,
   leased bigint NOT NULL DEFAULT 0,
@@ -14,8 +15,22 @@ CREATE TABLE lanes (
   failed bigint NOT NULL DEFAULT 0,
   cancelled bigint NOT NULL DEFAULT 0,
   served_at bigint NOT NULL DEFAULT 0,
-  UNIQUE (queue, tenant)
+  -- How much it has been served, and how far everybody was then: leaseway.domain.lanes.
+  vtime bigint NOT NULL DEFAULT 0,
+  vfloor bigint NOT NULL DEFAULT 0,
+  UNIQUE (queue, tenant, needs)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX lanes_needy ON lanes (queue) WHERE needs <> '';
+
+-- What was agreed with tenants. `starts` is JSON that only its writer reads.
+CREATE TABLE tenants (
+  name text COLLATE "C" PRIMARY KEY,
+  weight integer NOT NULL,
+  starts text NOT NULL,
+  concurrency integer,
+  is_capped boolean NOT NULL
+);
+CREATE INDEX tenants_capped ON tenants (name) WHERE is_capped;
 
 -- What transactions changed in lanes. Only ever inserted into, so that nobody waits for anybody; `fold` adds it up.
 CREATE TABLE lane_changes (

@@ -1,7 +1,9 @@
--- Lane counters: what was folded, and what transactions changed since.
+-- Lane counters: what was folded, and what transactions changed since. A lane is behind a gate if its jobs need something
+-- or its tenant is capped.
 
 CREATE VIEW lane_counts AS
-SELECT lanes.id, queue, tenant, served_at,
+SELECT lanes.id, queue, tenant, needs, served_at, vtime, vfloor, coalesce(tenants.weight, 1) AS weight,
+       needs <> '' OR coalesce(tenants.is_capped, false) AS is_gated,
        lanes.ready + coalesce(fresh.ready, 0) AS ready,
        lanes.scheduled + coalesce(fresh.scheduled, 0) AS scheduled,
        lanes.leased + coalesce(fresh.leased, 0) AS leased,
@@ -11,7 +13,8 @@ SELECT lanes.id, queue, tenant, served_at,
   FROM lanes
   LEFT JOIN (SELECT lane, sum(ready) AS ready, sum(scheduled) AS scheduled, sum(leased) AS leased,
                     sum(done) AS done, sum(failed) AS failed, sum(cancelled) AS cancelled
-               FROM lane_changes GROUP BY lane) AS fresh ON fresh.lane = lanes.id;
+               FROM lane_changes GROUP BY lane) AS fresh ON fresh.lane = lanes.id
+  LEFT JOIN tenants ON tenants.name = lanes.tenant;
 
 -- Add the changes to the lanes, if there are many and nobody else is doing so. Deleting and adding are one statement:
 -- a change is counted once at every moment.

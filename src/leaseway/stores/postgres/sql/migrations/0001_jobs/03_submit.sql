@@ -1,12 +1,12 @@
 -- Many jobs are sent as arrays, and what they have in common as a few specs: `spec_of` says which one is whose.
 
-CREATE FUNCTION lane_of(wanted_queue text, wanted_tenant text) RETURNS integer LANGUAGE plpgsql AS $$
+CREATE FUNCTION lane_of(wanted_queue text, wanted_tenant text, wanted_needs text) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE found_id integer;
 BEGIN
-  SELECT id INTO found_id FROM lanes WHERE queue = wanted_queue AND tenant = wanted_tenant;
+  SELECT id INTO found_id FROM lanes WHERE queue = wanted_queue AND tenant = wanted_tenant AND needs = wanted_needs;
   IF found_id IS NULL THEN
-    INSERT INTO lanes (queue, tenant) VALUES (wanted_queue, wanted_tenant) ON CONFLICT DO NOTHING;
-    SELECT id INTO found_id FROM lanes WHERE queue = wanted_queue AND tenant = wanted_tenant;
+    INSERT INTO lanes (queue, tenant, needs) VALUES (wanted_queue, wanted_tenant, wanted_needs) ON CONFLICT DO NOTHING;
+    SELECT id INTO found_id FROM lanes WHERE queue = wanted_queue AND tenant = wanted_tenant AND needs = wanted_needs;
   END IF;
   RETURN found_id;
 END $$;
@@ -35,14 +35,15 @@ BEGIN
          SELECT *
            FROM ROWS FROM (json_to_recordset(specs) AS (
                   queue text, tenant text, kind text, priority smallint, attempts_max integer, lease_us bigint,
-                  timeout_us bigint, shard_key text, cursor text, delay_us bigint, run_at bigint))
+                  timeout_us bigint, shard_key text, cursor text, delay_us bigint, run_at bigint, needs text))
                 WITH ORDINALITY AS each (queue, tenant, kind, priority, attempts_max, lease_us, timeout_us,
-                                         shard_key, cursor, delay_us, run_at, n)
+                                         shard_key, cursor, delay_us, run_at, needs, n)
           WHERE n = ANY (spec_of)
           -- New lanes are opened in one order by everybody, or two submitters could wait for each other.
-          ORDER BY queue COLLATE "C", tenant COLLATE "C"),
+          ORDER BY queue COLLATE "C", tenant COLLATE "C", needs COLLATE "C"),
        spec AS MATERIALIZED (
-         SELECT lane_of(queue, tenant) AS lane, coalesce(run_at, instant + delay_us) AS starts_at, read.* FROM read),
+         SELECT lane_of(queue, tenant, coalesce(needs, '')) AS lane, coalesce(run_at, instant + delay_us) AS starts_at,
+                read.* FROM read),
        sent AS MATERIALIZED (
          SELECT * FROM unnest(ids, payloads, spec_of) WITH ORDINALITY AS sent (id, payload, n, place)),
        bodies AS (
@@ -182,14 +183,14 @@ END $$;
 CREATE FUNCTION submit_one(
   new_id text, new_payload text, queue text, tenant text, kind text, priority smallint, attempts_max integer,
   lease_us bigint, timeout_us bigint, shard_key text, cursor text, delay_us bigint, run_at bigint,
-  at bigint DEFAULT NULL)
+  needs text DEFAULT '', at bigint DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_variable
 DECLARE
   instant bigint := coalesce(at, now_us());
   starts_at bigint := coalesce(run_at, instant + delay_us);
   is_ready integer := (starts_at <= instant)::integer;
-  lane integer := lane_of(queue, tenant);
+  lane integer := lane_of(queue, tenant, needs);
 BEGIN
   INSERT INTO payloads (id, created_at, lease_us, timeout_us, attempts_max, kind, shard_key, payload)
   VALUES (new_id, instant, lease_us, timeout_us, attempts_max, kind, shard_key, new_payload)

@@ -1,26 +1,36 @@
 -- What an exchange answers, row by row: a lease (what = 0), a settlement that came too late (1), or a job of this worker
--- that shall stop (2).
+-- that shall stop (2), or a gate behind which jobs are ready, with their number as `attempts` (3).
 CREATE TYPE exchanged AS (
   what smallint, id text, fence integer, kind text, queue text, tenant text, payload text, attempts integer,
-  attempts_max integer, lease_us bigint, timeout_us bigint, shard_key text, cursor text, priority smallint);
+  attempts_max integer, lease_us bigint, timeout_us bigint, shard_key text, cursor text, priority smallint,
+  needs text);
 
--- Give each lane, in its order, an equal share, and what one cannot use to the others: leaseway.domain.lanes.share.
-CREATE FUNCTION share(wanted integer, ready bigint[]) RETURNS integer[] LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+-- Give each lane, in its order, its share by weight, and what one cannot use to the others: leaseway.domain.lanes.share.
+CREATE FUNCTION share(wanted integer, ready bigint[], weights integer[]) RETURNS integer[]
+LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE
   shares integer[] := array_fill(0, ARRAY[cardinality(ready)]);
-  hungry integer;
-  each integer;
+  total bigint;
   portion integer;
+  shared integer;
 BEGIN
   WHILE wanted > 0 LOOP
-    hungry := (SELECT count(*) FROM unnest(ready, shares) AS lane (most, given) WHERE given < most);
-    EXIT WHEN hungry = 0;
-    each := greatest(wanted / hungry, 1);
+    total := (SELECT sum(weight) FROM unnest(ready, shares, weights) AS lane (most, given, weight) WHERE given < most);
+    EXIT WHEN total IS NULL;
+    shared := 0;
     FOR n IN 1 .. cardinality(ready) LOOP
-      portion := least(each, ready[n] - shares[n], wanted);
+      portion := least(wanted::bigint * weights[n] / total, ready[n] - shares[n]);
       shares[n] := shares[n] + portion;
-      wanted := wanted - portion;
+      shared := shared + portion;
     END LOOP;
+    IF shared = 0 THEN -- what cannot be divided goes to those in front
+      FOR n IN 1 .. cardinality(ready) LOOP
+        portion := least(1, ready[n] - shares[n], wanted - shared);
+        shares[n] := shares[n] + portion;
+        shared := shared + portion;
+      END LOOP;
+    END IF;
+    wanted := wanted - shared;
   END LOOP;
   RETURN shares;
 END $$;
@@ -76,37 +86,104 @@ BEGIN
      ORDER BY priority DESC, run_at, seq LIMIT portion - cardinality(picked) FOR UPDATE SKIP LOCKED);
 END $$;
 
--- Which lanes have ready jobs, and how many of them may this claim take from each? The lane that was served longest ago
--- comes first.
-CREATE FUNCTION open_lanes(wanted_queues text[], wanted integer, lanes_max integer, instant bigint,
+-- How far everybody was when a lane of these queues was served last.
+CREATE FUNCTION floor_of(wanted_queues text[]) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN coalesce((SELECT max(vfloor) FROM lanes WHERE queue = ANY (wanted_queues)), 0);
+END $$;
+
+-- Which lanes may be claimed from if something is admitted, the one furthest behind first? Those without a gate, and
+-- those whose gate is admitted: together they give no more than that.
+CREATE FUNCTION turns(wanted_queues text[], lanes_max integer, admits json, lowest bigint)
+RETURNS TABLE (id integer, ready bigint, usable bigint, weight integer, served_at bigint, place bigint)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  WITH admitted AS (
+         SELECT needs, tenant, sum(count) AS most
+           FROM json_to_recordset(admits) AS sent (needs text, tenant text, count integer) GROUP BY needs, tenant),
+       waiting AS (
+         SELECT lane_counts.*, most, greatest(vtime, lowest) AS place
+           FROM lane_counts LEFT JOIN admitted USING (needs, tenant)
+          WHERE queue = ANY (wanted_queues) AND ready > 0 AND (NOT is_gated OR most > 0)
+          ORDER BY greatest(vtime, lowest), vtime, queue, tenant, needs LIMIT lanes_max),
+       behind AS (
+         SELECT *, sum(ready) OVER (PARTITION BY needs, tenant ORDER BY place, vtime, queue) - ready AS before FROM waiting)
+  SELECT id, ready::bigint, CASE WHEN is_gated THEN greatest(least(ready, most - before), 0) ELSE ready END::bigint,
+         weight, served_at, place
+    FROM behind ORDER BY place, vtime, queue, tenant, needs;
+END $$;
+
+-- How many jobs may this claim take from which lanes? They move on by that.
+CREATE FUNCTION open_lanes(wanted_queues text[], wanted integer, lanes_max integer, admits json, instant bigint,
                            OUT lanes integer[], OUT ready bigint[], OUT shares integer[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE last_served bigint;
+DECLARE
+  lowest bigint := floor_of(wanted_queues);
+  usable bigint[];
+  weights integer[];
+  first_place bigint;
+  last_served bigint;
 BEGIN
-  SELECT array_agg(id ORDER BY place), array_agg(ready::bigint ORDER BY place), max(served_at)
-    INTO lanes, ready, last_served
-    FROM (SELECT id, ready, served_at, row_number() OVER (ORDER BY served_at, queue, tenant) AS place
-            FROM lane_counts WHERE queue = ANY (wanted_queues) AND ready > 0
-           ORDER BY served_at, queue, tenant LIMIT lanes_max) AS open_lane;
-  shares := share(wanted, ready);
+  IF admits IS NULL THEN -- the shorter way, for those who know no gates
+    SELECT array_agg(id), array_agg(turn.ready), array_agg(turn.ready), array_agg(weight), min(place), max(served_at)
+      INTO lanes, ready, usable, weights, first_place, last_served
+      FROM (SELECT id, ready::bigint, weight, served_at, greatest(vtime, lowest) AS place
+              FROM lane_counts WHERE queue = ANY (wanted_queues) AND ready > 0 AND NOT is_gated
+             ORDER BY greatest(vtime, lowest), vtime, queue, tenant, needs LIMIT lanes_max) AS turn;
+  ELSE
+    SELECT array_agg(id), array_agg(turn.ready), array_agg(turn.usable), array_agg(weight), min(place), max(served_at)
+      INTO lanes, ready, usable, weights, first_place, last_served
+      FROM turns(wanted_queues, lanes_max, admits, lowest) AS turn;
+  END IF;
+  shares := share(wanted, usable, weights);
   -- One long lane alone needs no turns, and no row of it for every claim.
   IF cardinality(lanes) > 1 OR ready[1] < 10000 OR last_served < instant - 1000000 THEN
-    -- A hint for the next one: whoever serves the lane at the same moment says the same.
-    UPDATE lanes AS each SET served_at = instant
-      FROM (SELECT each.id FROM unnest(lanes, shares) AS served (id, portion) JOIN lanes AS each USING (id)
+    -- A hint for the next one: whoever serves the lane at the same moment is not waited for.
+    UPDATE lanes AS each
+       SET served_at = instant, vfloor = greatest(each.vfloor, first_place),
+           vtime = greatest(each.vtime, lowest) + portion::bigint * 1000000 / weight
+      FROM (SELECT each.id, portion, weight
+              FROM unnest(lanes, shares, weights) AS served (id, portion, weight) JOIN lanes AS each USING (id)
              WHERE portion > 0 FOR UPDATE OF each SKIP LOCKED) AS served
      WHERE each.id = served.id;
   END IF;
 END $$;
 
+-- Behind which gates of these queues are jobs ready, and how many? In the order in which their lanes are served.
+-- Not those of which the worker needs no word.
+CREATE FUNCTION gated(wanted_queues text[], gates_max integer, closed json) RETURNS SETOF exchanged
+LANGUAGE plpgsql STABLE AS $$
+DECLARE lowest bigint := floor_of(wanted_queues);
+BEGIN
+  RETURN QUERY
+  SELECT 3::smallint, NULL, NULL::integer, NULL, NULL, waiting.tenant, NULL, least(sum(waiting.ready), 2147483647)::integer,
+         NULL::integer, NULL::bigint, NULL::bigint, NULL, NULL, NULL::smallint, waiting.needs
+    FROM (SELECT lane_counts.needs, lane_counts.tenant, ready,
+                 row_number() OVER (ORDER BY greatest(vtime, lowest), vtime, lane_counts.queue, lane_counts.tenant,
+                                             lane_counts.needs) AS turn
+            FROM lane_counts WHERE lane_counts.queue = ANY (wanted_queues) AND ready > 0 AND is_gated
+             AND (closed IS NULL OR (lane_counts.needs, lane_counts.tenant) NOT IN (
+                    SELECT gate.needs, gate.tenant FROM json_to_recordset(closed) AS gate (needs text, tenant text)))) AS waiting
+   GROUP BY waiting.needs, waiting.tenant ORDER BY min(turn) LIMIT gates_max;
+END $$;
+
+-- Whether there is a gate at all: two looks that cost nothing to those who have none.
+CREATE FUNCTION any_gates(wanted_queues text[]) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN EXISTS (SELECT 1 FROM lanes WHERE queue = ANY (wanted_queues) AND needs <> '')
+      OR EXISTS (SELECT 1 FROM tenants WHERE is_capped);
+END $$;
+
 -- Lease the first jobs of the lanes that have some. The attempt is counted here, so that a job that kills its worker
 -- cannot come back for ever.
-CREATE FUNCTION claim(worker text, wanted_queues text[], wanted integer, new_token text, lanes_max integer,
+CREATE FUNCTION claim(worker text, wanted_queues text[], wanted integer, new_token text, lanes_max integer, admits json,
                       instant bigint)
 RETURNS SETOF exchanged LANGUAGE plpgsql AS $$
 DECLARE
-  opened record := open_lanes(wanted_queues, wanted, lanes_max, instant);
+  opened record := open_lanes(wanted_queues, wanted, lanes_max, admits, instant);
   picked text[] := '{}';
 BEGIN
   FOR n IN 1 .. coalesce(cardinality(opened.lanes), 0) LOOP
@@ -132,7 +209,7 @@ BEGIN
          INSERT INTO lane_changes (lane, ready, leased)
          SELECT leased.lane, -count(*), count(*) FROM leased GROUP BY leased.lane)
   SELECT 0::smallint, leased.id, leased.fence, leased.kind, lanes.queue, lanes.tenant, leased.payload, leased.attempts,
-         leased.attempts_max, leased.lease_us, leased.timeout_us, leased.shard_key, leased.cursor, leased.priority
+         leased.attempts_max, leased.lease_us, leased.timeout_us, leased.shard_key, leased.cursor, leased.priority, lanes.needs
     FROM leased JOIN lanes ON lanes.id = leased.lane
    ORDER BY place;
 END $$;
@@ -147,6 +224,6 @@ RETURNS SETOF exchanged LANGUAGE sql AS $$
          RETURNING jobs.*, payloads.kind, payloads.payload, payloads.attempts_max, payloads.lease_us,
                    payloads.timeout_us, payloads.shard_key)
   SELECT 0::smallint, held.id, fence, kind, queue, tenant, payload, attempts, attempts_max, lease_us, timeout_us,
-         shard_key, cursor, priority
+         shard_key, cursor, priority, needs
     FROM held JOIN lanes ON lanes.id = held.lane ORDER BY seq
 $$;

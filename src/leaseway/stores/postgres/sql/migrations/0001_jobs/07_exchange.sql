@@ -48,7 +48,8 @@ CREATE FUNCTION exchange(
   worker text, wanted_queues text[], wanted integer, new_token text, is_repeat boolean,
   done_ids text[], done_tokens text[], done_results text[], others json,
   parents text[], parent_tokens text[], child_ids text[], child_payloads text[], child_spec_of integer[],
-  child_specs json, child_keys text[], child_fingerprints text[], at bigint DEFAULT NULL)
+  child_specs json, child_keys text[], child_fingerprints text[], at bigint DEFAULT NULL, admits json DEFAULT NULL,
+  closed json DEFAULT NULL)
 RETURNS SETOF exchanged LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -57,7 +58,7 @@ DECLARE instant bigint := coalesce(at, now_us());
 BEGIN
   IF done_ids IS NOT NULL OR others IS NOT NULL THEN
     RETURN QUERY SELECT 1::smallint, lost, NULL::integer, NULL, NULL, NULL, NULL, NULL::integer, NULL::integer,
-                        NULL::bigint, NULL::bigint, NULL, NULL, NULL::smallint
+                        NULL::bigint, NULL::bigint, NULL, NULL, NULL::smallint, NULL
                    FROM hand_back(done_ids, done_tokens, done_results, others, parents, parent_tokens, child_ids,
                                   child_payloads, child_spec_of, child_specs, child_keys, child_fingerprints, instant)
                         AS lost;
@@ -68,10 +69,13 @@ BEGIN
     RETURN QUERY SELECT * FROM adopt(worker, new_token, instant);
   END IF;
   IF wanted > 0 AND NOT (is_repeat AND FOUND) THEN
-    RETURN QUERY SELECT * FROM claim(worker, wanted_queues, wanted, new_token, 100, instant);
+    RETURN QUERY SELECT * FROM claim(worker, wanted_queues, wanted, new_token, 100, admits, instant);
+  END IF;
+  IF wanted > 0 AND any_gates(wanted_queues) THEN
+    RETURN QUERY SELECT * FROM gated(wanted_queues, 100, closed);
   END IF;
   RETURN QUERY SELECT 2::smallint, id, NULL::integer, NULL, NULL, NULL, NULL, NULL::integer, NULL::integer,
-                      NULL::bigint, NULL::bigint, NULL, NULL, NULL::smallint
+                      NULL::bigint, NULL::bigint, NULL, NULL, NULL::smallint, NULL
                  FROM jobs WHERE stage = 2 AND cancel_requested AND owner = worker ORDER BY seq;
   PERFORM fold(200);
 END $$;

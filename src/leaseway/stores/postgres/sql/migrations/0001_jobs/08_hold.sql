@@ -28,13 +28,17 @@ BEGIN
    WHERE jobs.id = told.id AND jobs.token = told.token;
 END $$;
 
--- Is something ready in these queues, and if not: when does the next job become due or the next lease expire?
-CREATE FUNCTION wait_us(wanted_queues text[], at bigint DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql STABLE
+-- Is something ready in these queues that is not behind a closed gate, and if not: when does the next job become due or
+-- the next lease expire?
+CREATE FUNCTION wait_us(wanted_queues text[], at bigint DEFAULT NULL, closed json DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql STABLE
 SECURITY DEFINER SET search_path FROM CURRENT SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 DECLARE due bigint;
 BEGIN
-  IF EXISTS (SELECT 1 FROM lane_counts WHERE queue = ANY (wanted_queues) AND ready > 0) THEN
+  IF EXISTS (SELECT 1 FROM lane_counts
+              WHERE queue = ANY (wanted_queues) AND ready > 0
+                AND (NOT is_gated OR closed IS NULL OR (needs, tenant) NOT IN (
+                      SELECT gate.needs, gate.tenant FROM json_to_recordset(closed) AS gate (needs text, tenant text)))) THEN
     RETURN 0;
   END IF;
   due := least((SELECT run_at FROM jobs WHERE stage = 1 ORDER BY run_at, seq LIMIT 1),

@@ -22,7 +22,8 @@ CREATE FUNCTION submit_job(
   kind text, payload json DEFAULT '{}', queue text DEFAULT 'default', tenant text DEFAULT 'default',
   priority integer DEFAULT 0, attempts integer DEFAULT 5, lease interval DEFAULT '15 seconds',
   timeout interval DEFAULT NULL, delay interval DEFAULT NULL, run_at timestamptz DEFAULT NULL, key text DEFAULT NULL,
-  key_retention interval DEFAULT '7 days', shard_key text DEFAULT NULL, cursor json DEFAULT NULL, id text DEFAULT NULL)
+  key_retention interval DEFAULT '7 days', shard_key text DEFAULT NULL, cursor json DEFAULT NULL, id text DEFAULT NULL,
+  needs text DEFAULT '')
 RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
   new_id text := coalesce(id, new_job_id());
@@ -39,6 +40,7 @@ BEGIN
   PERFORM refuse_unless(shard_key IS NULL OR length(shard_key) BETWEEN 1 AND 200, 'shard_key',
                         'must have 1 to 200 characters', shard_key);
   PERFORM refuse_unless(length(new_id) BETWEEN 1 AND 200, 'id', 'must have 1 to 200 characters', id);
+  PERFORM refuse_unless(octet_length(needs) <= 1000, 'needs', 'must have at most 1000 bytes', octet_length(needs));
   PERFORM refuse_unless(priority BETWEEN -1000 AND 1000, 'priority', 'must lie in -1000 … 1000', priority);
   PERFORM refuse_unless(attempts BETWEEN 1 AND 1000, 'attempts', 'must lie in 1 … 1000', attempts);
   PERFORM refuse_unless(lease BETWEEN '1 second' AND '1 day', 'lease', 'must lie in 1 second … 1 day', lease);
@@ -53,6 +55,6 @@ BEGIN
     'lease_us', (extract(epoch FROM lease) * 1000000)::bigint, 'timeout_us', (extract(epoch FROM timeout) * 1000000)::bigint,
     'shard_key', shard_key, 'cursor', cursor::text, 'delay_us', coalesce((extract(epoch FROM delay) * 1000000)::bigint, 0),
     'run_at', (extract(epoch FROM run_at) * 1000000)::bigint,
-    'key_keep_us', (extract(epoch FROM key_retention) * 1000000)::bigint));
+    'needs', needs, 'key_keep_us', (extract(epoch FROM key_retention) * 1000000)::bigint));
   RETURN (keep_keyed(ARRAY[new_id], ARRAY[payload::text], ARRAY[1], spec, ARRAY[key], ARRAY[fingerprint], false, now_us()))[1];
 END $$;

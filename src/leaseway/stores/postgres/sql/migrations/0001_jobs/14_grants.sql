@@ -16,7 +16,7 @@ END $$;
 -- May look at everything, and change nothing.
 CREATE FUNCTION grant_reader(grantee text) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-  PERFORM grant_functions(grantee, ARRAY['now_us', 'wait_us']);
+  PERFORM grant_functions(grantee, ARRAY['now_us', 'wait_us', 'look']);
   EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %I TO %I', current_schema(), grantee);
 END $$;
 
@@ -31,14 +31,17 @@ CREATE FUNCTION grant_worker(grantee text) RETURNS void LANGUAGE plpgsql SET sea
 BEGIN
   PERFORM grant_reader(grantee);
   PERFORM grant_functions(grantee, ARRAY['submit', 'submit_one', 'submit_job', 'ring', 'exchange', 'settle_alone', 'renew', 'checkpoint',
-                                         'report', 'prune', 'declare_schedules', 'fire']);
+                                         'report', 'prune', 'declare_schedules', 'fire', 'declare_limits', 'take',
+                                         'give_back', 'vacate', 'keep', 'tell', 'declare_budgets', 'hold_budgets',
+                                         'dispatch_hold', 'settle_hold', 'void_hold', 'expire_holds', 'prune_budgets']);
 END $$;
 
 -- May do all that the command line offers: cancel, retry, discard, pause.
 CREATE FUNCTION grant_operator(grantee text) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
   PERFORM grant_worker(grantee);
-  PERFORM grant_functions(grantee, ARRAY['cancel', 'replay', 'discard', 'pause']);
+  PERFORM grant_functions(grantee, ARRAY['cancel', 'replay', 'discard', 'pause', 'set_tenant',
+                                         'forget_tenant', 'change_limit', 'forget_limit', 'change_budget', 'forget_budget']);
 END $$;
 
 REVOKE EXECUTE ON FUNCTION grant_functions(text, text[]), grant_reader(text), grant_submitter(text), grant_worker(text),

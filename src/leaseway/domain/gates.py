@@ -1,0 +1,139 @@
+"""What keeps a gate shut: limits that are used up, caps of a tenant, budgets that are spent. For people who ask why
+nothing starts; workers find out by asking for tokens.
+
+Times are spans, not instants: limits may be kept by another clock than jobs.
+"""
+
+from collections.abc import Mapping, Sequence
+from shlex import quote
+
+from msgspec import DecodeError, Struct
+
+from leaseway.domain.buckets import NO_SEAT, Level, Sizing, Taking, allowed, at_once, paced, size
+from leaseway.domain.budgets import BudgetDefinition, amount_text, definition_for
+from leaseway.domain.exchange import Gate
+from leaseway.domain.ids import Instant
+from leaseway.domain.ledger import Account, Book, wait_us
+from leaseway.domain.limits import Ask, Definition
+from leaseway.domain.needs import NO_NEEDS, Charge, Needs, needs_of
+from leaseway.domain.tenants import Tenant
+from leaseway.domain.windows import Window
+
+
+class Shut(Struct, frozen=True):
+    """One thing that keeps a gate shut."""
+
+    what: str
+    """limit, tenant or budget"""
+    name: str
+    why: str
+    wait_us: int | None = None
+    """How long at least; None: nobody can know."""
+    then: str = "It opens"
+    """What happens after that."""
+    advice: str | None = None
+    """It does not end by itself: somebody must do something."""
+
+
+class Seen(Struct, frozen=True):
+    """A level as the limiter's `look` told it, and the limiter's clock at that moment."""
+
+    level: Level
+    now: Instant
+
+
+def longest(shuts: Sequence[Shut]) -> Shut:
+    return max(shuts, key=lambda shut: (shut.advice is not None, shut.wait_us or 0))
+
+
+def needs_seen(text: str) -> Needs:
+    """What cannot be read must not keep people from looking at the rest."""
+    try:
+        return needs_of(text)
+    except DecodeError:
+        return NO_NEEDS
+
+
+def asks_of(gate: Gate, tenants: Mapping[str, Tenant]) -> tuple[Ask, ...]:
+    """All that a job behind this gate asks the limiter for."""
+    asks = needs_seen(gate.needs).limits
+    tenant = tenants.get(gate.tenant)
+    return (*asks, Ask(tenant.limit, tenant.limit)) if tenant is not None and tenant.is_capped else asks
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------
+
+
+def shut_by_limit(ask: Ask, definition: Definition, seen: Seen) -> Shut | None:
+    what, name = named(ask)
+    taking, now = Taking(ask, size(definition), seen.level), seen.now
+    if at_once(taking) < 1:
+        return never(ask, taking.sizing, definition)
+    # The definition may be newer than the level, and have windows that this does not know.
+    level = paced(seen.level, taking.sizing, now)
+    hindrance, units = allowed(taking, level, now, 1, NO_SEAT)
+    if hindrance.wait_us <= 0 and units >= 1:
+        return None
+    if hindrance.window_us is not None:
+        rate = next(rate for rate in definition.rates if rate.window_us == hindrance.window_us)
+        then = "The next token comes" if ask.cost == 1 else f"The {ask.cost:,} tokens for one call are there"
+        return Shut(what, name, f"{rate} is used up{slowed(level)}", hindrance.wait_us, then)
+    if level.blocked_until > now and level.blocked_until - now == hindrance.wait_us:
+        return Shut(what, name, f"the provider asked us to wait{slowed(level)}", hindrance.wait_us)
+    seats = "its only seat is" if definition.concurrency == 1 else f"all its {definition.concurrency:,} seats are"
+    return Shut(what, name, f"{seats} taken")
+
+
+def named(ask: Ask) -> tuple[str, str]:
+    """A tenant's caps are kept like a limit; people know them as the tenant's."""
+    tenant = ask.name.removeprefix("tenant:")
+    return ("tenant", tenant) if tenant != ask.name and ask.name == ask.limit else ("limit", ask.name)
+
+
+def never(ask: Ask, sizing: Sizing, definition: Definition) -> Shut:
+    most = min(window.burst for window in sizing.windows)
+    why = f"a call weighs {ask.cost:,}, and it never grants more than {most:,} at once"
+    advice = f"Let it grant more: leaseway limits set {quote(definition.name)} --cost-max {ask.cost}"
+    return Shut("limit", ask.name, why, advice=advice)
+
+
+def slowed(level: Level) -> str:
+    return f", and it is slowed to {level.percent} % since the provider refused calls" if level.percent < 100 else ""
+
+
+def undefined_limit(ask: Ask) -> Shut:
+    what, name = named(ask)
+    if what == "tenant":
+        return Shut(what, name, "its caps are not known yet; the first worker that needs them makes them known")
+    advice = f"Start a worker of the app that declares it, or: leaseway limits set {quote(ask.limit)} 100/minute"
+    return Shut(what, name, "nobody has defined it", advice=advice)
+
+
+def unanswered_limit(ask: Ask, error: Exception) -> Shut:
+    what, name = named(ask)
+    return Shut(what, name, f"it cannot be asked from here ({error})")
+
+
+# -- budgets --------------------------------------------------------------------------------------------------------
+
+
+def shut_by_budget(
+    charge: Charge, definitions: Sequence[BudgetDefinition], accounts: Sequence[Account], now: Instant
+) -> Shut | None:
+    """`accounts`: the windows of this budget that are under way or to come, as the ledger's `books` tells them."""
+    definition = definition_for(charge.name, charge.budget, definitions)
+    if definition is None:
+        advice = f"Start a worker of the app that declares it, or: leaseway budgets set {quote(charge.budget)} --usd 25"
+        return Shut("budget", charge.name, "nobody has defined it", advice=advice)
+    books = {account.window: account.book for account in accounts if account.name == charge.name}
+
+    def read(_: str, window: Window) -> Book | None:
+        return books.get(window)
+
+    left_us = wait_us(definition, charge.name, read, now)
+    book = next((book for window, book in books.items() if now in window), None)
+    if left_us <= 0 or book is None:
+        return None
+    spent, limit = amount_text(book.spent_micros), amount_text(book.limit_micros)
+    then = "A window that is not used up begins"
+    return Shut("budget", charge.name, f"{spent} of {limit} {definition.unit} are spent", left_us, then)

@@ -1,0 +1,2 @@
+-- Nothing is agreed any more.
+SELECT :schema.forget_tenant($1)
