@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from leaseway.app import App, JobHandle
+    from leaseway.domain.budgets import Budget
     from leaseway.domain.errors import (
         BadValue,
         KeyConflict,
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
         StoreRefused,
         TerminalError,
         TransientError,
+        UnknownBudget,
         UnknownKind,
+        UnknownLimit,
         UnknownOutcome,
         UsageError,
     )
     from leaseway.domain.job import Job, State, Submitted
+    from leaseway.domain.limits import Limit
     from leaseway.domain.outcome import Fail, Snooze
+    from leaseway.domain.replies import Throttled
     from leaseway.domain.retry import Backoff
     from leaseway.flows.context import Context
     from leaseway.flows.submit import Bound
@@ -36,6 +41,7 @@ __all__ = [
     "Backoff",
     "BadValue",
     "Bound",
+    "Budget",
     "Context",
     "Fail",
     "Job",
@@ -43,6 +49,7 @@ __all__ = [
     "KeyConflict",
     "LeaseLost",
     "LeasewayError",
+    "Limit",
     "NoSuchJob",
     "Snooze",
     "State",
@@ -51,16 +58,22 @@ __all__ = [
     "StoreRefused",
     "Submitted",
     "TerminalError",
+    "Throttled",
     "TransientError",
+    "UnknownBudget",
     "UnknownKind",
+    "UnknownLimit",
     "UnknownOutcome",
     "UsageError",
 ]
 
 _HOMES = {
     "app": ["App", "JobHandle"],
+    "domain.budgets": ["Budget"],
     "domain.job": ["Job", "State", "Submitted"],
+    "domain.limits": ["Limit"],
     "domain.outcome": ["Fail", "Snooze"],
+    "domain.replies": ["Throttled"],
     "domain.retry": ["Backoff"],
     "flows.context": ["Context"],
     "flows.submit": ["Bound"],

@@ -4,21 +4,28 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from leaseway.domain.addresses import shown
+from leaseway.domain.budgets import Budget
+from leaseway.domain.demands import Demands, Limited, uses_of
 from leaseway.domain.errors import BadValue, NoSuchJob, TransientError, UnknownKind, UnknownOutcome, UsageError
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, NewJob, Submitted
-from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind, name_of
+from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind
+from leaseway.domain.limits import rate_of
 from leaseway.domain.options import NO_OPTIONS, attempts_of, lease_us_of, options_of, priority_of, timeout_us_of
 from leaseway.domain.pace import WorkerSettings
 from leaseway.domain.retry import Backoff
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.schedule import check as check_schedule
+from leaseway.domain.tenants import Tenant
+from leaseway.domain.tenants import check as check_tenant
 from leaseway.domain.times import Seconds, duration_us
+from leaseway.domain.values import name_of
+from leaseway.flows.agree import agree
 from leaseway.flows.cron import scheduled_job
 from leaseway.flows.submit import Bound, submit, submit_many
 from leaseway.flows.worker import Worked, Worker
@@ -27,7 +34,7 @@ from leaseway.ports.job_store import SubmitsNow, SubmitsWithin
 from leaseway.ports.store import Store
 from leaseway.standalone import drained_by_signals, run_to_the_end
 from leaseway.telemetry.log import LogEvents
-from leaseway.wiring import store_at, world_of
+from leaseway.wiring import world_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,30 +53,35 @@ class App:
         self,
         url: str | None = None,
         *,
+        limits: str | None = None,
         retention: timedelta = RETENTION,
         key_retention: timedelta = RETENTION,
         events: Events | None = None,
     ) -> None:
         url = url or os.environ.get("LEASEWAY_STORE") or "sqlite:///leaseway.db"
         self.url = url
+        self.limits_url = limits or os.environ.get("LEASEWAY_LIMITS")
+        """Where limits are kept, if not beside the jobs: redis://…"""
         self.kinds: dict[str, Kind] = {}
         self.schedules: dict[str, Schedule] = {}
         self._keep_us = duration_us("retention", retention)
         self._key_keep_us = duration_us("key_retention", key_retention)
         self.events = LogEvents() if events is None else events
-        self._world = world_of(store_at(url), self.events)
+        self._world = world_of(url, self.limits_url, self.events)
         self._is_open = False
         self._pid = os.getpid()
         self._portal: Portal | None = None
         self._portal_lock = threading.Lock()
 
-    def move(self, url: str, events: Events | None = None) -> None:
-        """Use another store than the one named first, before it is opened; tell somebody else what happens."""
+    def move(self, url: str, events: Events | None = None, limits: str | None = None) -> None:
+        """Use another store than the one named first, or other limits, before it is opened; tell somebody else what
+        happens."""
         if self._is_open:
             raise UsageError(f"the app is at work with {shown(self.url)}; close it before moving to {shown(url)}")
         self.url = url
+        self.limits_url = limits or self.limits_url
         self.events = events or self.events
-        self._world = world_of(store_at(url), self.events)
+        self._world = world_of(url, self.limits_url, self.events)
 
     # -- declaring --------------------------------------------------------------------------------------------------
 
@@ -88,6 +100,11 @@ class App:
         lease: Seconds = 15,
         backoff: Backoff | float = DEFAULT_BACKOFF,
         priority: int = 0,
+        limits: Limited = (),
+        budget: Budget | None = None,
+        budgets: Sequence[Budget] = (),
+        cost: object = None,
+        cost_usd: object = None,
     ) -> "Callable[[Callable[P, R]], JobHandle[P, R]]": ...
 
     def job(
@@ -102,11 +119,20 @@ class App:
         lease: Seconds = 15,
         backoff: Backoff | float = DEFAULT_BACKOFF,
         priority: int = 0,
+        limits: Limited = (),
+        budget: Budget | None = None,
+        budgets: Sequence[Budget] = (),
+        cost: object = None,
+        cost_usd: object = None,
     ) -> Any:
         """Make a function a job: `@app.job` or `@app.job(queue="mail", attempts=3)`.
 
         Durations are seconds or timedeltas. `timeout` ends an attempt, `lease` is how long a worker that died keeps
         the job from others, `backoff` is the first pause after a failure or a whole `Backoff`.
+
+        `limits` are taken by each call to the provider (`ctx.http`, `ctx.call()`), and a job starts only when they
+        allow it. `cost` is what one call may cost at most, in the unit of the budget: a number, a mapping from units
+        to numbers, or a function of the job's arguments that answers one of these.
         """
         defaults = Defaults(
             queue=name_of("queue", queue),
@@ -117,8 +143,13 @@ class App:
             priority=priority_of("priority", priority),
         )
 
+        charged = (*((budget,) if budget is not None else ()), *budgets)
+        most = {"usd": cost_usd} if cost_usd is not None else cost
+
         def register(function: Callable[..., Any]) -> JobHandle[..., Any]:
-            return self._register(function, name, defaults)
+            named = name or str(getattr(function, "__name__", ""))
+            demands = Demands(named, uses_of(f"job {named}: limits", limits), charged, most)
+            return self._register(function, named, defaults, demands)
 
         return register if function is None else register(function)
 
@@ -255,6 +286,22 @@ class App:
         """The queues that a worker of this app serves by default."""
         return tuple(sorted({"default", *(kind.defaults.queue for kind in self.kinds.values())}))
 
+    # -- limits, budgets, tenants -----------------------------------------------------------------------------------
+
+    async def set_tenant(
+        self, name: str, *, weight: int = 1, starts: str | Sequence[str] = (), concurrency: int | None = None
+    ) -> None:
+        """What is agreed with a tenant: its weight against others, how many of its jobs may start in a window
+        ("100/minute") and run at once. In force with the next claim, for all workers."""
+        texts = [starts] if isinstance(starts, str) else starts
+        rates = tuple(sorted(rate_of(f"tenant {name}: starts", text) for text in texts))
+        tenant = check_tenant(Tenant(name=name, weight=weight, starts=rates, concurrency=concurrency))
+        store = await self.store()
+        await agree(store, self._world.limiter, tenant)
+
+    def set_tenant_sync(self, name: str, **agreed: Any) -> None:
+        self.sync(self.set_tenant(name, **agreed))
+
     # -- the store --------------------------------------------------------------------------------------------------
 
     async def store(self) -> Store:
@@ -274,17 +321,18 @@ class App:
                 "the store was opened before this process was forked from another, and cannot be used in both; "
                 "fork first, or start processes by spawning them"
             )
-        self._world = world_of(store_at(self.url), self.events)
+        self._world = world_of(self.url, self.limits_url, self.events)
         self._pid, self._portal, self._portal_lock = os.getpid(), None, threading.Lock()
 
     async def close(self) -> None:
         if self._is_open:
-            store = self._world.store
+            left = self._world
             # Before the first await: who submits meanwhile opens the next store, and not the one that is leaving.
             self._is_open = False
             if not self.url.startswith("memory:"):  # which lives as long as the process
-                self._world = world_of(store_at(self.url), self.events)
-            await store.close()
+                self._world = world_of(self.url, self.limits_url, self.events)
+            await left.limiter.close()
+            await left.store.close()
 
     async def __aenter__(self) -> "App":
         await self.store()
@@ -305,13 +353,12 @@ class App:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _register(self, function: Callable[P, R], name: str | None, defaults: Defaults) -> "JobHandle[P, R]":
+    def _register(self, function: Callable[P, R], name: str, defaults: Defaults, demands: Demands) -> "JobHandle[P, R]":
         if isinstance(function, JobHandle):
             raise UsageError(f"{function.name} is a job already; if it has a schedule, write @app.cron above @app.job")
-        name = name or str(getattr(function, "__name__", ""))
         if name in self.kinds:
             raise UsageError(f"there are two jobs named {name!r}; give one of them another name=")
-        kind = self.kinds[name] = Kind(name, function, defaults)
+        kind = self.kinds[name] = Kind(name, function, defaults, demands)
         return JobHandle(self, kind)
 
     def _schedule(self, kind: Kind, expression: str, tz: str, missed: str, name: str) -> None:

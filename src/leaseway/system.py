@@ -28,6 +28,9 @@ class SystemClock:
         # Unlike time.monotonic, this clock goes on while a laptop sleeps, as the leases in the store do.
         return time.clock_gettime(_BOOT_CLOCK)
 
+    def wall_us(self) -> Instant:
+        return wall_clock_us()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

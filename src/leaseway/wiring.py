@@ -1,11 +1,14 @@
 """The only place that knows every adapter: an address becomes a store, the machine becomes a world."""
 
+from typing import cast
 from urllib.parse import urlsplit
 
 from leaseway.domain.addresses import shown
 from leaseway.domain.errors import StoreRefused
 from leaseway.flows.world import World
 from leaseway.ports.events import Events
+from leaseway.ports.ledger import Ledger
+from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
 from leaseway.system import SystemChance, SystemClock, SystemIds, wall_clock_us
 
@@ -23,7 +26,10 @@ def store_at(url: str) -> Store:
 
             return SqliteStore(sqlite_path(url), wall_clock_us)
         case "postgresql" | "postgres":
-            return postgres_store(url)
+            postgres_driver()
+            from leaseway.stores.postgres.store import PostgresStore
+
+            return PostgresStore(url)
         case "memory":
             from leaseway.stores.memory.store import MemoryStore
 
@@ -34,14 +40,11 @@ def store_at(url: str) -> Store:
             raise StoreRefused(f"{scheme}:// is not a store that this leaseway knows; there are {KNOWN}")
 
 
-def postgres_store(url: str) -> Store:
+def postgres_driver() -> None:
     try:
-        from leaseway.stores.postgres.store import PostgresStore
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise
+        import asyncpg  # noqa: F401
+    except ModuleNotFoundError:
         raise StoreRefused("PostgreSQL needs its driver; install it with: pip install 'leaseway[postgres]'") from None
-    return PostgresStore(url)
 
 
 def sqlite_path(url: str) -> str:
@@ -52,5 +55,67 @@ def sqlite_path(url: str) -> str:
     return path[1:]
 
 
-def world_of(store: Store, events: Events) -> World:
-    return World(store, SystemClock(), SystemChance(), SystemIds(), events)
+def limiter_at(url: str) -> Limiter:
+    """The limits at an address: beside the jobs, or in a Redis or Valkey of their own."""
+    match urlsplit(url).scheme:
+        case "sqlite":
+            from leaseway.stores.sqlite.limiter import SqliteLimiter
+
+            return SqliteLimiter(sqlite_path(url))
+        case "postgresql" | "postgres":
+            postgres_driver()
+            from leaseway.stores.postgres.limiter import PostgresLimiter
+
+            return PostgresLimiter(url)
+        case "memory":
+            from leaseway.stores.memory.limiter import MemoryLimiter
+
+            return MemoryLimiter(wall_clock_us)
+        case "redis" | "rediss" | "valkey" | "valkeys":
+            return redis_limiter(url)
+        case scheme:
+            raise StoreRefused(
+                f"{scheme}:// keeps no limits; there are redis://host:6379/0, and the stores of jobs: {KNOWN}"
+            )
+
+
+def redis_limiter(url: str) -> Limiter:
+    try:
+        from leaseway.stores.redis.limiter import RedisLimiter
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise StoreRefused("Redis needs its driver; install it with: pip install 'leaseway[redis]'") from None
+    return RedisLimiter(url)
+
+
+def ledger_of(store: Store, url: str) -> Ledger:
+    """Budgets live where the jobs live: money is never kept in a place that may forget."""
+    match urlsplit(url).scheme:
+        case "sqlite":
+            from leaseway.stores.sqlite.ledger import SqliteLedger
+            from leaseway.stores.sqlite.store import SqliteStore
+
+            return SqliteLedger(cast(SqliteStore, store))
+        case "postgresql" | "postgres":
+            from leaseway.stores.postgres.ledger import PostgresLedger
+            from leaseway.stores.postgres.store import PostgresStore
+
+            return PostgresLedger(url, connections=cast(PostgresStore, store).connections)
+        case _:
+            from leaseway.stores.memory.ledger import MemoryLedger
+
+            return MemoryLedger(wall_clock_us)
+
+
+def world_of(url: str, limits_url: str | None, events: Events) -> World:
+    store = store_at(url)
+    return World(
+        store=store,
+        limiter=limiter_at(limits_url or url),
+        ledger=ledger_of(store, url),
+        clock=SystemClock(),
+        chance=SystemChance(),
+        ids=SystemIds(),
+        events=events,
+    )

@@ -13,7 +13,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "100")
-    for name in ("LEASEWAY_TRACEBACK", "FORCE_COLOR", "NO_COLOR", "_LEASEWAY_COMPLETE"):
+    for name in ("LEASEWAY_LIMITS", "LEASEWAY_TRACEBACK", "FORCE_COLOR", "NO_COLOR", "_LEASEWAY_COMPLETE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LEASEWAY_STORE", "sqlite:///work.db")
     yield Place(tmp_path, capsys)

@@ -14,6 +14,8 @@ from tests.cli.place import Place
 from leaseway.stores.sqlite import connection
 
 LOOKING = [["jobs", "list"], ["jobs", "show", "x"], ["jobs", "why", "x"], ["lanes"], ["cron"]]
+LOOKING += [["limits"], ["limits", "explain", "x"], ["budgets"], ["budgets", "show", "x"], ["budgets", "journal", "x"]]
+LOOKING += [["budgets", "audit"], ["tenants"]]
 CHANGING = [
     ["jobs", "retry", "x"],
     ["jobs", "retry", "--all", "--yes"],
@@ -21,6 +23,13 @@ CHANGING = [
     ["jobs", "discard", "x"],
     ["jobs", "prune", "--older-than", "1d"],
     ["cron", "pause", "x"],
+    ["limits", "set", "x", "1/second"],
+    ["limits", "forget", "x"],
+    ["budgets", "set", "x", "--usd", "1"],
+    ["budgets", "forget", "x", "--yes"],
+    ["tenants", "set", "x", "--weight", "2"],
+    ["tenants", "set", "x", "--concurrency", "2"],
+    ["tenants", "forget", "x"],
 ]
 
 
@@ -200,7 +209,9 @@ def test_looking_leaves_no_trace(place: Place) -> None:
     """Another user's worker may not be able to open files that we leave behind."""
     place.submit("add", "x=1")
     before = sorted(path.name for path in place.folder.iterdir())
-    for argv in (["jobs", "list"], ["lanes"], ["cron"], ["doctor"], ["migrate", "--check"]):
+    looking = [["jobs", "list"], ["lanes"], ["cron"], ["doctor"], ["migrate", "--check"]]
+    looking += [["limits"], ["budgets"], ["budgets", "audit"], ["tenants"]]
+    for argv in looking:
         place.ok(*argv)
     assert sorted(path.name for path in place.folder.iterdir()) == before
 

@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.flows.seen import eventually
 
 from leaseway.domain.errors import UnknownOutcome
 from leaseway.domain.exchange import Exchange, Exchanged, Wants
-from leaseway.domain.ids import SECOND_US, Token, WorkerId
+from leaseway.domain.ids import SECOND_US, Instant, Token, WorkerId
 from leaseway.domain.job import Job, State
 from leaseway.domain.kind import Defaults, Kind
 from leaseway.domain.pace import WorkerSettings
@@ -23,8 +23,12 @@ from leaseway.domain.query import JobFilter
 from leaseway.flows.claim import Claim
 from leaseway.flows.context import Context
 from leaseway.flows.keep import CLEAR_AFTER, Keeper
+from leaseway.flows.running import Running
 from leaseway.flows.worker import Worked, Worker
 from leaseway.flows.world import World
+from leaseway.ports.store import Store
+from leaseway.stores.memory.ledger import MemoryLedger
+from leaseway.stores.memory.limiter import MemoryLimiter
 from leaseway.stores.memory.store import MemoryStore
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.system import SystemChance, SystemIds
@@ -45,6 +49,9 @@ class Clock:
 
     def monotonic(self) -> float:
         return self._clock.now_us() / SECOND_US
+
+    def wall_us(self) -> Instant:
+        return self._clock.now_us()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(min(seconds, 0.01))
@@ -103,7 +110,15 @@ class Bench:
         self.way = Way(store)
         self.ran: list[int] = []
         self.keeper: Keeper
-        world = World(self.way, Clock(clock), SystemChance(), SystemIds(), LogEvents())
+        world = World(
+            store=cast(Store, self.way),
+            limiter=MemoryLimiter(clock.now_us),
+            ledger=MemoryLedger(clock.now_us),
+            clock=Clock(clock),
+            chance=SystemChance(),
+            ids=SystemIds(),
+            events=LogEvents(),
+        )
 
         async def count(ctx: Context) -> None:
             self.ran.append(ctx.fence)
@@ -318,7 +333,8 @@ async def test_a_job_on_the_shelf_that_may_have_gone_back_does_not_start(bench: 
     slots, wants = bench.worker._slots, Wants(("default",), 1, Token("shelf"))
     keeper = Keeper(bench.worker.id, slots, bench.way, Clock(bench.clock), lambda running, why: None)
     claim = Claim(wants, Clock(bench.clock).monotonic())
-    slots.put(claim, (await bench.store.exchange(Exchange(bench.worker.id, (), wants))).leases, claim.sent_at)
+    leases = (await bench.store.exchange(Exchange(bench.worker.id, (), wants))).leases
+    slots.put(claim, [Running(lease, claim.sent_at) for lease in leases])
     bench.way.fails_at = "giving back"
     bench.clock.advance(LATE_SECONDS)
     await keeper.look()

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed
-from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
+from leaseway.domain.ids import SECOND_US, Instant, JobId, Token, WorkerId
 from leaseway.domain.job import Lease
 from leaseway.flows.claim import Claim
 from leaseway.flows.keep import RENEW_AFTER, SAFE_UNTIL, Keeper
@@ -37,6 +37,9 @@ class Hand:
 
     def monotonic(self) -> float:
         return self.seconds
+
+    def wall_us(self) -> Instant:
+        return 0
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from leaseway.cli.commands.options import with_store
+from leaseway.cli.commands.options import with_limits
 from leaseway.cli.lazy import Lazy, LazyGroup
 from leaseway.cli.settings import Settings
 
@@ -17,6 +17,9 @@ COMMANDS = {
     "submit": Lazy("leaseway.cli.commands.submit:command", "Submit a job, or many from a file."),
     "jobs": Lazy("leaseway.cli.commands.jobs:command", "Look at jobs, ask why they wait, retry, cancel, discard."),
     "lanes": Lazy("leaseway.cli.commands.lanes:command", "What each queue and tenant holds."),
+    "limits": Lazy("leaseway.cli.commands.limits:command", "Limits of providers: list, explain, set, forget."),
+    "budgets": Lazy("leaseway.cli.commands.budgets:command", "Budgets: what is spent, held and left."),
+    "tenants": Lazy("leaseway.cli.commands.tenants:command", "What is agreed with tenants: weights and caps."),
     "cron": Lazy("leaseway.cli.commands.cron:command", "Schedules: list, pause, resume."),
     "migrate": Lazy("leaseway.cli.commands.migrate:command", "Create the store or bring it up to date."),
     "doctor": Lazy("leaseway.cli.commands.doctor:command", "Find out what is wrong with a store, and what to do."),
@@ -58,7 +61,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@with_store
+@with_limits
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def _before() -> None:
     """The options before the command are remembered by their callbacks."""

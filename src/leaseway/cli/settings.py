@@ -3,12 +3,16 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+NONE = "none"
+"""The word that takes a cap away."""
+
 
 @dataclass
 class Settings:
     """What may be said before or after any command."""
 
     store: str | None = None
+    limits: str | None = None
     json: bool = False
     traceback: bool = False
     runs_handlers: bool = False

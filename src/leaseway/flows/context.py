@@ -1,18 +1,23 @@
 """What a handler can ask and say while it runs: the `ctx` of its signature."""
 
 import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import msgspec
 
 from leaseway.domain import payload
 from leaseway.domain.errors import LeaseLost
 from leaseway.domain.ids import JobId
+from leaseway.flows.calls import Call, Calls
+from leaseway.flows.http import Http, HttpWorld, PlainHttp, Wire
 from leaseway.flows.running import Running
 from leaseway.flows.submit import KEY_KEEP_US, Bound
-from leaseway.ports.clock import Ids
-from leaseway.ports.job_store import JobStore
+from leaseway.flows.world import World
+
+T = TypeVar("T")
 
 CHILDREN_MAX = 10_000
 
@@ -20,10 +25,13 @@ CHILDREN_MAX = 10_000
 class Context:
     """The job's own view of itself. Async handlers await `checkpoint`; in plain functions it simply returns."""
 
-    def __init__(self, running: Running, store: JobStore, ids: Ids, key_keep_us: int = KEY_KEEP_US) -> None:
+    def __init__(
+        self, running: Running, world: World, calls: Calls, wire: Wire, key_keep_us: int = KEY_KEEP_US
+    ) -> None:
         self._running = running
-        self._store = store
-        self._ids = ids
+        self._world = world
+        self._calls = calls
+        self._wire = wire
         self._key_keep_us = key_keep_us
         lease = running.lease
         self.id: JobId = lease.id
@@ -57,24 +65,63 @@ class Context:
         """Submit another job, if and when this attempt succeeds, in the same transaction as its result."""
         if len(self._running.children) >= CHILDREN_MAX:
             raise ValueError(f"job {self.id}: more than {CHILDREN_MAX:,} children; submit them from several jobs")
-        child = job.new(self._ids, self._key_keep_us, self.tenant)
+        child = job.new(self._world.ids, self._key_keep_us, self.tenant)
         self._running.children.append(child)
         return child.id
+
+    def call(self) -> Call:
+        """Around one request of any client: `async with ctx.call() as call:`. Waits for the job's limits and its
+        budget; the request must leave at once."""
+        return self._calls.call()
+
+    @cached_property
+    def http(self) -> Http:
+        """An HTTP client that takes the job's limits and its budget before each request leaves."""
+        return Http(HttpWorld(self._wire, self._world.clock, self._world.chance), self._calls, self.call_key)
 
     async def checkpoint(self, cursor: Any) -> None:
         """Keep the cursor for the next attempt. Raises LeaseLost if the job is no longer ours."""
         text = payload.encode(cursor, "cursor")
-        if not await self._store.checkpoint(self.id, self._running.lease.token, text):
+        if not await self._world.store.checkpoint(self.id, self._running.lease.token, text):
             raise LeaseLost(f"job {self.id}: the lease is lost, the cursor was not stored")
         self.cursor = cursor
 
 
 class PlainContext(Context):
-    """For functions that run in a thread."""
+    """For functions that run in a thread: nothing is awaited, everything simply returns."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
 
     def checkpoint(self, cursor: Any) -> None:  # type: ignore[override]
-        asyncio.run_coroutine_threadsafe(super().checkpoint(cursor), self._loop).result()
+        self._wait_for(super().checkpoint(cursor))
+
+    def call(self) -> "PlainCall":  # type: ignore[override]
+        return PlainCall(self._calls.call(), self._wait_for)
+
+    @cached_property
+    def http(self) -> PlainHttp:  # type: ignore[override]
+        return PlainHttp(super().http, self._loop)
+
+    def _wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+class PlainCall:
+    """`with ctx.call() as call:`"""
+
+    def __init__(self, call: Call, wait_for: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._call = call
+        self._wait_for = wait_for
+        self.settle = call.settle
+
+    def __enter__(self) -> "PlainCall":
+        self._wait_for(self._call.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._wait_for(self._call.__aexit__(*error))
+
+    def report(self, status: int, headers: Mapping[str, str], body: str = "") -> None:
+        self._wait_for(self._call.report(status, headers, body))

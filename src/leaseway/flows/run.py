@@ -8,7 +8,7 @@ import asyncio
 import traceback
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from leaseway.domain import payload
 from leaseway.domain.errors import LeaseLost
@@ -26,12 +26,19 @@ from leaseway.domain.outcome import (
     Snooze,
     Snoozed,
 )
+from leaseway.domain.replies import Throttled
+from leaseway.flows.calls import Calls
 from leaseway.flows.context import Context, PlainContext
+from leaseway.flows.http import Wire
 from leaseway.flows.running import Running, Stop
 from leaseway.flows.threads import Threads
-from leaseway.ports.clock import Ids
-from leaseway.ports.job_store import JobStore
+from leaseway.flows.tokens import Tokens
+from leaseway.flows.world import World
 
+C = TypeVar("C", bound=Context)
+
+THROTTLED_US = 10 * SECOND_US
+"""How long a job waits if the provider does not say."""
 CODE_MAX = 200
 MESSAGE_MAX = 2_000
 TRACEBACK_MAX = 16_000
@@ -40,12 +47,16 @@ STOPPED: dict[Stop, Outcome] = {Stop.CANCELLED: Cancelled(), Stop.LOST: Abandone
 
 
 class Runner:
-    def __init__(self, kinds: Mapping[str, Kind], store: JobStore, ids: Ids, key_keep_us: int) -> None:
+    def __init__(self, kinds: Mapping[str, Kind], world: World, tokens: Tokens, key_keep_us: int) -> None:
         self._kinds = kinds
-        self._store = store
-        self._ids = ids
+        self._world = world
+        self._tokens = tokens
         self._key_keep_us = key_keep_us
+        self._wire = Wire()
         self.threads = Threads()
+
+    async def close(self) -> None:
+        await self._wire.close()
 
     async def run(self, running: Running) -> Outcome:
         running.is_started = True
@@ -71,6 +82,9 @@ class Runner:
             return self._when_stopped(running)
         except Snooze as snooze:
             return Snoozed(snooze.run_at, snooze.delay_us)
+        except Throttled as throttled:
+            # The limit is closed for everybody by now: the job waits with the others, and no attempt is gone.
+            return Snoozed(None, throttled.retry_after_us or THROTTLED_US)
         except KeyboardInterrupt:
             raise
         except LeaseLost:
@@ -108,14 +122,16 @@ class Runner:
     async def _invoke(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Any:
         if kind.is_async:
             if kind.takes_context:
-                context = Context(running, self._store, self._ids, self._key_keep_us)
-                return await kind.function(context, **arguments)
+                return await kind.function(self._context(Context, running, kind, arguments), **arguments)
             return await kind.function(**arguments)
         call = partial(kind.function, **arguments)
         if kind.takes_context:
-            loop = asyncio.get_running_loop()
-            call = partial(call, PlainContext(loop, running, self._store, self._ids, self._key_keep_us))
+            call = partial(call, self._context(PlainContext, running, kind, arguments))
         return await self.threads.run(call)
+
+    def _context(self, context: type[C], running: Running, kind: Kind, arguments: dict[str, Any]) -> C:
+        calls = Calls(running, kind.demands, arguments, self._tokens, self._world)
+        return context(running, self._world, calls, self._wire, self._key_keep_us)
 
     def _when_stopped(self, running: Running) -> Outcome:
         if running.stop is not None:

@@ -5,6 +5,8 @@ from enum import Enum
 
 from leaseway.domain import payload
 from leaseway.domain.job import Lease, NewJob
+from leaseway.domain.limits import Ask
+from leaseway.flows.tokens import Token
 
 
 class Stop(Enum):
@@ -26,9 +28,11 @@ class Running:
         "progress",
         "progress_is_new",
         "renewed_at",
+        "seat",
         "stop",
         "task",
         "timed_out",
+        "token",
     )
 
     def __init__(self, lease: Lease, sent_at: float) -> None:
@@ -43,6 +47,10 @@ class Running:
         self.is_plain = False
         self.is_started = False
         self.children: list[NewJob] = []
+        self.token: Token | None = None
+        """What admitted it, for its first call."""
+        self.seat: Ask | None = None
+        """Of its tenant, held until it ends."""
 
     def halt(self, why: Stop) -> None:
         """Ask the handler to stop. The first reason counts."""

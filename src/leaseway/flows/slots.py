@@ -30,15 +30,20 @@ from leaseway.flows.world import World
 UNKNOWN_KIND = Defaults()
 
 Post = Callable[[Settlement], None]
+End = Callable[[Running], None]
 
 
 class Slots:
-    def __init__(self, world: World, kinds: Mapping[str, Kind], runner: Runner, count: int, post: Post) -> None:
+    def __init__(
+        self, world: World, kinds: Mapping[str, Kind], runner: Runner, count: int, post: Post, end: End
+    ) -> None:
         self._world = world
         self._kinds = kinds
         self._runner = runner
         self._count = count
         self._post = post
+        self._end = end
+        """Told of every job that leaves, whatever became of it."""
         self._plain = 0
         self.claim: Claim | None = None
         self.shelf: deque[Running] = deque()
@@ -62,14 +67,14 @@ class Slots:
     def is_quiet(self) -> bool:
         return not self.running and not self.shelf
 
-    def put(self, claim: Claim, leases: Iterable[Lease], sent_at: float) -> None:
+    def put(self, claim: Claim, claimed: Iterable[Running]) -> None:
         """The reply to a claim. If the keeper took the claim before it came, the rest of it goes back as well."""
         if claim.take(self):
-            self.shelf.extend([Running(lease, sent_at) for lease in leases])
+            self.shelf.extend(claimed)
         else:
-            for lease in leases:
-                if lease not in claim.given_back:
-                    self._settle(Running(lease, sent_at), GivenBack())
+            for running in claimed:
+                if running.lease not in claim.given_back:
+                    self._settle(running, GivenBack())
         self.claim = None
 
     def fill(self) -> None:
@@ -171,6 +176,7 @@ class Slots:
         return True
 
     def _settle(self, running: Running, outcome: Outcome) -> None:
+        self._end(running)
         lease = running.lease
         kind = self._kinds.get(lease.kind)
         backoff = (UNKNOWN_KIND if kind is None else kind.defaults).backoff

@@ -36,12 +36,13 @@ class Bound(Struct, frozen=True):
     def new(self, ids: Ids, key_keep_us: int = KEY_KEEP_US, tenant: str = "default") -> NewJob:
         kind, options = self.kind, self.options
         defaults = kind.defaults
+        tenant = options.tenant or tenant
         return NewJob(
             id=ids.job(),
             kind=kind.name,
             payload=self.payload,
             queue=options.queue or defaults.queue,
-            tenant=options.tenant or tenant,
+            tenant=tenant,
             priority=defaults.priority if options.priority is None else options.priority,
             attempts_max=options.attempts or defaults.attempts,
             lease_us=defaults.lease_us,
@@ -53,6 +54,7 @@ class Bound(Struct, frozen=True):
             key_keep_us=key_keep_us,
             shard_key=options.shard_key,
             cursor=options.cursor,
+            needs=kind.demands.text(lambda: kind.decode(self.payload), tenant) if kind.demands else "",
         )
 
 

@@ -7,25 +7,31 @@ leases from a thread of its own, and a watcher looks for work while slots are fr
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
+from leaseway.domain.budgets import BudgetDefinition
+from leaseway.domain.demands import budgets_of, definitions_of
 from leaseway.domain.errors import LeasewayError, TransientError
-from leaseway.domain.exchange import Exchange, Exchanged, Report, Wants
+from leaseway.domain.exchange import Admit, Exchange, Exchanged, Report, Wants
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Settlement
 from leaseway.domain.kind import Kind
+from leaseway.domain.limits import Ask
 from leaseway.domain.pace import PREFETCH_SECONDS, WorkerSettings, jittered, prefetch, retry_seconds, smoothed
 from leaseway.domain.schedule import Schedule
+from leaseway.flows.admit import Admission
 from leaseway.flows.claim import Claim
 from leaseway.flows.cron import keep_firing
+from leaseway.flows.expire import keep_expiring
 from leaseway.flows.keep import Keeper, in_thread
 from leaseway.flows.outbox import Outbox
 from leaseway.flows.prune import keep_pruning
 from leaseway.flows.run import Runner
 from leaseway.flows.running import Running, Stop
 from leaseway.flows.slots import Slots
+from leaseway.flows.tokens import Tokens
 from leaseway.flows.world import World
 
 PULSE_SECONDS = 1.0
@@ -62,15 +68,20 @@ class Worker:
         self._schedules = schedules
         self._keeping = keeping
         self.id = world.ids.worker()
-        self._runner = Runner(kinds, world.store, world.ids, settings.key_keep_us)
+        self._tokens = Tokens(world, self.id, definitions_of(kinds.values()))
+        self._admission = Admission(world, self._tokens)
+        self._runner = Runner(kinds, world, self._tokens, settings.key_keep_us)
         self._outbox = Outbox(world.clock, settings)
-        self._slots = Slots(world, kinds, self._runner, settings.concurrency, self._post)
+        self._slots = Slots(world, kinds, self._runner, settings.concurrency, self._post, self._admission.end)
         self._nudge = asyncio.Event()
         self._hungry = asyncio.Event()
         self._may_find_work = True
         self._trusts_hints = True
         """A hint is followed without a look, which saves a round trip. Where many workers hear it and few find
         anything, those who found nothing look first, until they find something again."""
+        self._is_barren = False
+        """The last exchange brought nothing though it should have: others were faster, or there are more gates than we
+        can name. Wait a moment before the next."""
         self._is_empty = False
         self._stop_at: float | None = None
         self._is_leaving = False
@@ -91,11 +102,32 @@ class Worker:
 
         keeper = Keeper(self.id, self._slots, self._world.store, self._world.clock, tell)
         try:
+            await self._declare()
             async with self._keeping(keeper):
                 await self._live()
         finally:
             await self._slots.stop(0)
+            await self._runner.close()
         return self._worked()
+
+    async def _declare(self) -> None:
+        """Tell limiter and ledger what our code says. A limiter that is away is told by the first who needs it."""
+        if budgets := budgets_of(self._kinds.values()):
+            await self._declare_budgets(budgets)
+        if any(kind.demands.uses for kind in self._kinds.values()):
+            with contextlib.suppress(TransientError):
+                await self._tokens.limiter()
+
+    async def _declare_budgets(self, budgets: Sequence[BudgetDefinition]) -> None:
+        """A ledger that is away for a moment is no reason to end, any more than a store that is."""
+        failures = 0
+        while not self.is_draining:  # ends with the ledger's answer
+            try:
+                return await self._world.ledger.declare(budgets)
+            except TransientError as error:
+                failures += 1
+                self._world.events.emit("store_unavailable", worker=self.id, doing="declare budgets", error=error)
+            await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
 
     def drain(self, grace_seconds: float | None = None) -> None:
         """Claim nothing more; let what runs finish within the grace period; give the rest back. Again: hurry."""
@@ -133,7 +165,10 @@ class Worker:
 
     def _sides(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on beside the loop."""
-        sides = [self._watch(), self._report(), keep_pruning(self._world, self._settings)]
+        sides = [self._watch(), self._admit(), self._report(), keep_pruning(self._world, self._settings)]
+        sides.append(self._tokens.keep_seats(self._seats))
+        if any(kind.demands.budgets for kind in self._kinds.values()):
+            sides.append(keep_expiring(self._world))
         if self._schedules:
             sides.append(keep_firing(self._world, self._schedules, self._kinds))
         return sides
@@ -203,13 +238,16 @@ class Worker:
     def _due_exchange(self) -> Exchange | None:
         """The next exchange, if there is reason for one now."""
         room = self._room()
-        wants_work = self._may_find_work and self._is_worth_asking(room)
+        admits = self._admission.admits() if room else ()
+        wants_work = bool(admits) or (self._may_find_work and self._is_worth_asking(room))
         must_settle = self._outbox.is_due(is_quiet=self._slots.is_quiet)
         must_ask = bool(self._slots.running) and self._since_exchange() >= PULSE_SECONDS
         if not (wants_work or must_settle or must_ask):
             return None
-        wants = Wants(self._settings.queues, room, self._world.ids.token()) if room > 0 else None
-        return Exchange(self.id, self._outbox.take(), wants)
+        return Exchange(self.id, self._outbox.take(), self._wants(room, admits) if room > 0 else None)
+
+    def _wants(self, room: int, admits: tuple[Admit, ...]) -> Wants:
+        return Wants(self._settings.queues, room, self._world.ids.token(), admits, self._admission.closed())
 
     def _room(self) -> int:
         """Free slots, and a moment's work beyond them."""
@@ -256,7 +294,9 @@ class Worker:
             self._trusts_hints |= bool(reply.leases)
             if not self._may_find_work:
                 self._hungry.set()
-            self._slots.put(claim, reply.leases, sent_at)
+            is_news = self._admission.learn(reply.gated, claim.wants.closed)
+            self._is_barren = not reply.leases and not is_news
+            self._slots.put(claim, self._admission.seated(Running(lease, sent_at) for lease in reply.leases))
         if not self.is_draining:  # otherwise the claim was on its way when the signal came: it goes back
             self._slots.fill()
 
@@ -318,16 +358,17 @@ class Worker:
         while True:  # until it is cancelled
             await self._hungry.wait()
             try:
-                wait_us = await self._world.store.wait_us(self._settings.queues)
-                if wait_us == 0:
+                wait_us = await self._world.store.wait_us(self._settings.queues, self._admission.known())
+                if wait_us == 0 and not self._is_barren:
                     self._go_for_work()
                 elif self._settings.until_empty and await self._all_done():
                     self._hungry.clear()
                     self._is_empty = True
                     self._nudge.set()
-                elif await self._hinted(wait_us) and self._trusts_hints:
+                elif await self._hinted(wait_us or None) and self._trusts_hints:
                     self._trusts_hints = False
                     self._go_for_work()
+                self._is_barren = False
             except TransientError as error:
                 self._world.events.emit("store_unavailable", worker=self.id, doing="watch", error=error)
                 await self._world.clock.sleep(retry_seconds(1, self._world.chance.random()))
@@ -343,6 +384,20 @@ class Worker:
         if wait_us is not None:
             seconds = min(seconds, wait_us / SECOND_US)
         return await self._world.store.wait(seconds)
+
+    async def _admit(self) -> None:
+        """While jobs wait behind gates and slots are free, ask for what they need."""
+        while True:  # until it is cancelled
+            await self._admission.wait(self._room() > 0)
+            with contextlib.suppress(LeasewayError):  # told and tried again by those inside
+                if await self._admission.open_next(self._room(), self._held()):
+                    self._nudge.set()
+
+    def _seats(self) -> Mapping[Ask, int]:
+        return self._admission.seats(self._held())
+
+    def _held(self) -> list[Running]:
+        return [*self._slots.shelf, *self._slots.running.values()]
 
     async def _all_done(self) -> bool:
         """Nothing is left in these queues, and nothing of it is in our hands."""

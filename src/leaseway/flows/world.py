@@ -4,11 +4,15 @@ from typing import NamedTuple
 
 from leaseway.ports.clock import Chance, Clock, Ids
 from leaseway.ports.events import Events
+from leaseway.ports.ledger import Ledger
+from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
 
 
 class World(NamedTuple):
     store: Store
+    limiter: Limiter
+    ledger: Ledger
     clock: Clock
     chance: Chance
     ids: Ids

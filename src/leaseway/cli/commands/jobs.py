@@ -10,6 +10,7 @@ from leaseway.cli.commands.options import (
     pass_settings,
     store,
     with_filters,
+    with_limits,
     with_store,
 )
 from leaseway.cli.commands.types import DURATION
@@ -55,7 +56,7 @@ def show(settings: Settings, id_: str) -> None:
 
 @command.command("why")
 @one_id
-@with_store
+@with_limits
 @pass_settings
 def why(settings: Settings, id_: str) -> None:
     """Why a job has not run, what it waits for, and what to do."""

@@ -43,6 +43,21 @@ store = click.option(
 )
 
 
+def with_limits(function: F) -> F:
+    """--store, --limits, and what is everywhere."""
+    return store(limits(everywhere(function)))
+
+
+limits = click.option(
+    "--limits",
+    metavar="URL",
+    expose_value=False,
+    callback=_remember,
+    help="Where limits are kept, if not beside the jobs: redis://host:6379/0. Else $LEASEWAY_LIMITS, then "
+    "that of the app, if one is named.",
+)
+
+
 def with_filters(*states: str) -> Callable[[F], F]:
     """Five options that reach the command as one value, `filters`."""
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from leaseway.cli.settings import NONE
+
 UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
@@ -39,5 +41,18 @@ class Moment(click.ParamType[Any]):
             self.fail(f"{value!r} is no point in time; write for example {example}.", param, ctx)
 
 
+class CountOrNone(click.ParamType[Any]):
+    """A whole number, or the word none, which takes a cap away. Whether it makes sense is for the domain to say."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        try:
+            return NONE if value == NONE else int(value)
+        except ValueError:
+            self.fail(f"{value!r} is no whole number; write for example 5, or {NONE} for no cap.", param, ctx)
+
+
+COUNT_OR_NONE = CountOrNone()
 DURATION = Duration()
 MOMENT = Moment()

@@ -2,7 +2,7 @@
 
 import click
 
-from leaseway.cli.commands.options import pass_settings, with_store
+from leaseway.cli.commands.options import pass_settings, with_limits
 from leaseway.cli.commands.types import DURATION
 from leaseway.cli.settings import Settings
 
@@ -15,7 +15,7 @@ from leaseway.cli.settings import Settings
 @click.option("--until-empty", is_flag=True, help="Stop when nothing is left to do.")
 @click.option("--quiet", is_flag=True, help="Only warnings and errors.")
 @click.option("--verbose", is_flag=True, help="Everything that happens.")
-@with_store
+@with_limits
 @pass_settings
 def command(
     settings: Settings,

@@ -2,12 +2,19 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from leaseway.cli.screen.times import iso, seconds_of
-from leaseway.domain.ids import Instant
+from leaseway.domain.buckets import Level, Window, size, tokens
+from leaseway.domain.budgets import BudgetDefinition, amount_text
+from leaseway.domain.gates import Seen, Shut, shut_by_limit
+from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import ErrorRecord, Job, LaneCount
+from leaseway.domain.ledger import Account, Entry
+from leaseway.domain.limits import Ask, Definition, delay_us_of, lease_us_of
 from leaseway.domain.schedule import ScheduleRow
+from leaseway.domain.tenants import Tenant
 from leaseway.domain.why import Reason
 
 
@@ -51,6 +58,7 @@ def job_json(job: Job) -> dict[str, Any]:
         "finished_at": iso(job.finished_at),
         "last_error_code": job.last_error_code,
         "last_error_at": iso(job.last_error_at),
+        "needs": stored(job.needs or None),
     }
 
 
@@ -64,7 +72,7 @@ def error_json(error: ErrorRecord) -> dict[str, Any]:
     }
 
 
-def reason_json(job: Job, reason: Reason) -> dict[str, Any]:
+def reason_json(job: Job, reason: Reason, shuts: Sequence[Shut] = ()) -> dict[str, Any]:
     return {
         "id": job.id,
         "state": job.state.value,
@@ -72,19 +80,132 @@ def reason_json(job: Job, reason: Reason) -> dict[str, Any]:
         "text": reason.text,
         "until": iso(reason.until),
         "advice": reason.advice,
+        "waits_for": [shut_json(shut) for shut in shuts],
     }
 
 
-def lane_json(lane: LaneCount) -> dict[str, Any]:
+def lane_json(lane: LaneCount, shuts: Sequence[Shut] = ()) -> dict[str, Any]:
     return {
         "queue": lane.queue,
         "tenant": lane.tenant,
+        "needs": stored(lane.needs or None),
         "ready": lane.ready,
         "scheduled": lane.scheduled,
         "leased": lane.leased,
         "done": lane.done,
         "failed": lane.failed,
         "cancelled": lane.cancelled,
+        "waits_for": [shut_json(shut) for shut in shuts],
+    }
+
+
+def shut_json(shut: Shut) -> dict[str, Any]:
+    return {
+        "what": shut.what,
+        "name": shut.name,
+        "why": shut.why,
+        "wait_seconds": seconds_of(shut.wait_us),
+        "advice": shut.advice,
+    }
+
+
+def definition_json(definition: Definition) -> dict[str, Any]:
+    return {
+        "name": definition.name,
+        "rates": [{"count": rate.count, "window_seconds": rate.window_us / SECOND_US} for rate in definition.rates],
+        "concurrency": definition.concurrency,
+        "burst": definition.burst_share,
+        "cost_max": definition.cost_max,
+        "lease_seconds": lease_us_of(definition) / SECOND_US,
+        "delay_seconds": [delay_us_of(definition, rate) / SECOND_US for rate in definition.rates],
+    }
+
+
+def limit_json(definition: Definition, version: int, seen: Seen | None, now: Instant) -> dict[str, Any]:
+    """`now`: on the clock of the machine that asks; limits may be kept by another one."""
+    known = {**definition_json(definition), "version": version}
+    if seen is None:
+        return {**known, "windows": None, "seats_taken": None, "next_free_seconds": None, "percent": None}
+    level, closed_us = seen.level, seen.level.blocked_until - seen.now
+    shut = shut_by_limit(Ask(definition.name, definition.name), definition, seen)
+    return {
+        **known,
+        "windows": [window_json(window, level, seen.now) for window in size(definition).windows],
+        "seats_taken": sum(seat.count for seat in level.seats.values()),
+        "next_free_seconds": 0.0 if shut is None else seconds_of(shut.wait_us),
+        "percent": level.percent,
+        "closed_until": iso(now + closed_us) if closed_us > 0 else None,
+    }
+
+
+def window_json(window: Window, level: Level, now: Instant) -> dict[str, Any]:
+    bucket = level.buckets.get(window.window_us)
+    return {
+        "window_seconds": window.window_us / SECOND_US,
+        "burst": window.burst,
+        "token_seconds": window.token_ns / 1_000_000_000,
+        "tokens": None if bucket is None else tokens(window, bucket, now),
+    }
+
+
+def budget_json(definition: BudgetDefinition, version: int, accounts: Sequence[Account]) -> dict[str, Any]:
+    return {
+        **budget_definition_json(definition),
+        "version": version,
+        "windows": [account_json(account) for account in accounts],
+    }
+
+
+def budget_definition_json(definition: BudgetDefinition) -> dict[str, Any]:
+    return {
+        "name": definition.name,
+        "unit": definition.unit,
+        "limit": amount_text(definition.limit_micros),
+        "every": definition.every.value,
+        "tz": definition.tz,
+        "overdraft": amount_text(definition.overdraft_micros),
+        "over": definition.over.value,
+    }
+
+
+def account_json(account: Account) -> dict[str, Any]:
+    """Amounts are text: they are exact, and floats are not."""
+    book, window = account.book, account.window
+    return {
+        "name": account.name,
+        "window": window.label,
+        "start": iso(window.start),
+        "end": iso(window.end),
+        "has_begun": account.has_begun,
+        "limit": amount_text(book.limit_micros),
+        "spent": amount_text(book.spent_micros),
+        "held": amount_text(book.held_micros),
+        "left": amount_text(account.left_micros),
+        "overdraft": amount_text(book.overdraft_micros),
+        "threshold_percent": book.told,
+    }
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "seq": entry.seq,
+        "at": iso(entry.at),
+        "kind": entry.kind,
+        "hold": entry.hold,
+        "name": entry.name,
+        "window": entry.window.label,
+        "held": amount_text(entry.held_micros),
+        "spent": amount_text(entry.spent_micros),
+        "threshold_percent": entry.crossed,
+    }
+
+
+def tenant_json(tenant: Tenant) -> dict[str, Any]:
+    return {
+        "name": tenant.name,
+        "weight": tenant.weight,
+        "starts": [str(rate) for rate in tenant.starts],
+        "concurrency": tenant.concurrency,
     }
 
 

@@ -42,5 +42,12 @@ def moment(instant: Instant | None, now: Instant) -> str:
     return "" if instant is None else f"{relative(instant, now)} ({local(instant)})"
 
 
+def span(us: int) -> str:
+    """A span as short as those of limits: 0.62 s, 12 s, 3 min."""
+    if us >= 10 * SECOND_US:
+        return in_words(us)
+    return f"{us / SECOND_US:.3g} s" if us >= SECOND_US // 1_000 else f"{us / 1_000:.3g} ms"
+
+
 def seconds_of(us: int | None) -> float | None:
     return None if us is None else us / SECOND_US

@@ -4,13 +4,17 @@ import json
 import sys
 
 from leaseway.cli.screen.as_json import document, error_json, job_json, reason_json, stored
+from leaseway.cli.screen.needs import needs_in_words
 from leaseway.cli.screen.paint import painted
 from leaseway.cli.screen.styles import STATE_STYLES
 from leaseway.cli.screen.text import block, facts, heading, say, wrapped
 from leaseway.cli.screen.times import moment, relative
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import ask, job_of
+from leaseway.cli.verbs.waits import shut_gates
 from leaseway.domain.checkup import in_words
+from leaseway.domain.exchange import Gate
+from leaseway.domain.gates import Shut
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, State
 from leaseway.domain.why import Reason, explain
@@ -46,6 +50,7 @@ def record(job: Job, now: Instant) -> list[tuple[str, str]]:
         ("kind", job.kind),
         ("queue", job.queue),
         ("tenant", job.tenant),
+        ("needs", needs_in_words(job.needs)),
         ("priority", str(job.priority) if job.priority else ""),
         ("shard key", job.shard_key or ""),
         ("attempts", f"{job.attempts} of {job.attempts_max}"),
@@ -89,15 +94,18 @@ def show_errors(errors: list[ErrorRecord], now: Instant, *, all_tracebacks: bool
 
 
 def why_job(settings: Settings, id_: str) -> None:
-    async def question(store: Store) -> tuple[Job, LaneCount | None, Instant]:
-        job = await job_of(store, id_)
-        lanes = {(lane.queue, lane.tenant): lane for lane in await store.lanes()}
-        return job, lanes.get((job.queue, job.tenant)), await store.now()
+    async def question(store: Store) -> tuple[Job, LaneCount | None, list[Shut], Instant]:
+        job, now = await job_of(store, id_), await store.now()
+        gate = Gate(job.needs, job.tenant)
+        is_ready = job.state is State.PENDING and job.run_at <= now
+        shuts = await shut_gates(settings, store, [gate] if is_ready else [], now)
+        lanes = {(lane.queue, lane.tenant, lane.needs): lane for lane in await store.lanes()}
+        return job, lanes.get((job.queue, job.tenant, job.needs)), shuts.get(gate, []), now
 
-    job, lane, now = ask(settings, question)
-    reason = explain(job, lane, now)
+    job, lane, shuts, now = ask(settings, question)
+    reason = explain(job, lane, now, shuts)
     if settings.json:
-        document(reason_json(job, reason))
+        document(reason_json(job, reason, shuts))
         return
     title(job)
     say(wrapped(sentence(reason, job, now)))
@@ -108,8 +116,7 @@ def why_job(settings: Settings, id_: str) -> None:
 
 def sentence(reason: Reason, job: Job, now: Instant) -> str:
     if reason.until is not None:
-        what = "Unless renewed, the lease ends" if job.state is State.LEASED else "It runs"
-        return f"{reason.text} {what} {moment(reason.until, now)}."
+        return f"{reason.text} {reason.then} {moment(reason.until, now)}."
     if job.finished_at is not None:
         return f"{reason.text} That was {relative(job.finished_at, now)}."
     return reason.text

@@ -3,33 +3,70 @@
 from collections.abc import Sequence
 
 from leaseway.cli.screen.as_json import document, lane_json
+from leaseway.cli.screen.needs import needs_in_words
 from leaseway.cli.screen.table import Cell, Column, Row, show_table
 from leaseway.cli.screen.text import note
+from leaseway.cli.screen.times import span
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import ask
+from leaseway.cli.verbs.waits import Shuts, shut_gates
+from leaseway.domain.exchange import Gate
+from leaseway.domain.gates import Shut, longest
 from leaseway.domain.job import LaneCount
+from leaseway.ports.store import Store
 
 COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
 STYLES = {"ready": "yellow", "leased": "cyan", "failed": "red"}
 
 
 def show_lanes(settings: Settings) -> None:
-    lanes = ask(settings, lambda store: store.lanes())
+    async def question(store: Store) -> tuple[Sequence[LaneCount], Shuts]:
+        lanes, now = await store.lanes(), await store.now()
+        return lanes, await shut_gates(settings, store, (gate_of(lane) for lane in lanes if lane.ready), now)
+
+    lanes, shuts = ask(settings, question)
     totals = {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
     if settings.json:
-        document({"lanes": [lane_json(lane) for lane in lanes], "total": totals})
+        document({"lanes": [lane_json(lane, of_lane(lane, shuts)) for lane in lanes], "total": totals})
     elif not lanes:
         note("there are no lanes yet: a lane begins with its first job")
     else:
-        show_table(columns(), [row_of(lane) for lane in lanes], total_of(lanes, totals))
+        names = names_of(lanes)
+        rows = [[*row_of(lane, names), waits_for(of_lane(lane, shuts))] for lane in lanes]
+        show_table(columns(names), rows, total_of(lanes, names, totals))
 
 
-def columns() -> list[Column]:
-    return [Column("queue"), Column("tenant"), *(Column(name, right=True) for name in COUNTS)]
+def gate_of(lane: LaneCount) -> Gate:
+    return Gate(lane.needs, lane.tenant)
 
 
-def row_of(lane: LaneCount) -> Row:
-    return [lane.queue, lane.tenant, *(number(name, getattr(lane, name)) for name in COUNTS)]
+def of_lane(lane: LaneCount, shuts: Shuts) -> list[Shut]:
+    """Only who has something ready waits."""
+    return shuts.get(gate_of(lane), []) if lane.ready else []
+
+
+def waits_for(shuts: list[Shut]) -> Cell:
+    """What lasts longest; empty if the lane is open."""
+    if not shuts:
+        return Cell("")
+    shut = longest(shuts)
+    seconds = "" if shut.wait_us is None else f", {span(shut.wait_us)}"
+    return Cell(f"{shut.what} {shut.name}: {shut.why}{seconds}", "yellow")
+
+
+def names_of(lanes: Sequence[LaneCount]) -> list[str]:
+    """What tells lanes apart: what they need only if some need anything."""
+    return ["queue", "tenant", "needs"] if any(lane.needs for lane in lanes) else ["queue", "tenant"]
+
+
+def columns(names: list[str]) -> list[Column]:
+    counts = (Column(name, right=True) for name in COUNTS)
+    return [*map(Column, names), *counts, Column("waits for", may_shrink=True)]
+
+
+def row_of(lane: LaneCount, names: list[str]) -> Row:
+    words = [lane.queue, lane.tenant, needs_in_words(lane.needs)]
+    return [*words[: len(names)], *(number(name, getattr(lane, name)) for name in COUNTS)]
 
 
 def number(name: str, count: int) -> Cell:
@@ -37,5 +74,7 @@ def number(name: str, count: int) -> Cell:
     return Cell(f"{count:,}", STYLES.get(name, "") if count else "dim")
 
 
-def total_of(lanes: Sequence[LaneCount], totals: dict[str, int]) -> Row | None:
-    return ["total", "", *(f"{totals[name]:,}" for name in COUNTS)] if len(lanes) > 1 else None
+def total_of(lanes: Sequence[LaneCount], names: list[str], totals: dict[str, int]) -> Row | None:
+    if len(lanes) < 2:
+        return None
+    return ["total", *[""] * (len(names) - 1), *(f"{totals[name]:,}" for name in COUNTS), ""]

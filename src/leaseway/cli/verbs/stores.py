@@ -14,8 +14,9 @@ from leaseway.domain.errors import NoSuchJob, StoreRefused
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Job
 from leaseway.domain.versions import Versions
+from leaseway.ports.ledger import Ledger
 from leaseway.ports.store import Store
-from leaseway.wiring import sqlite_path, store_at
+from leaseway.wiring import ledger_of, sqlite_path, store_at
 
 T = TypeVar("T")
 
@@ -93,6 +94,11 @@ async def existing(store: Store, url: str) -> Versions:
 def refuse_memory(url: str) -> None:
     if urlsplit(url).scheme == "memory":
         raise StoreRefused(f"{url} lives and dies with the process that uses it; name a file: {DEFAULT_URL}")
+
+
+def ledger_in(store: Store, settings: Settings) -> Ledger:
+    """The budgets that are kept in this store."""
+    return ledger_of(store, store_url(settings))
 
 
 async def job_of(store: Store, id_: str) -> Job:

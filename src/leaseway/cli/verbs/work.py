@@ -10,6 +10,7 @@ from leaseway.cli.screen.as_json import line
 from leaseway.cli.screen.text import counted, note, say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.apps import load_app
+from leaseway.cli.verbs.limiters import named_limits
 from leaseway.cli.verbs.stores import store_url
 from leaseway.cli.verbs.work_log import WorkEvents, log_to_stderr
 from leaseway.cli.verbs.work_progress import showing_progress
@@ -46,7 +47,7 @@ def work(settings: Settings, wanted: Wanted) -> int:
     app = load_app(wanted.app)
     # The app's own events get their share, unless they are the log lines that we write anyway.
     events = WorkEvents(None if isinstance(app.events, LogEvents) else app.events)
-    app.move(store_url(settings, app.url), events)
+    app.move(store_url(settings, app.url), events, named_limits(settings))
     log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
     settings.runs_handlers = True
     report = run_to_the_end(work_until_stopped(app, wanted, events, show=not (settings.json or wanted.quiet)))

@@ -1,0 +1,83 @@
+"""leaseway limits [list|explain|set|forget]"""
+
+from typing import Any
+
+import click
+
+from leaseway.cli.commands.options import pass_settings, with_limits
+from leaseway.cli.commands.types import COUNT_OR_NONE, DURATION
+from leaseway.cli.lazy import InOrder
+from leaseway.cli.settings import Settings
+
+one_name = click.argument("name")
+
+
+@click.group("limits", cls=InOrder, invoke_without_command=True)
+@with_limits
+@pass_settings
+@click.pass_context
+def command(ctx: click.Context, settings: Settings) -> None:
+    """Limits of providers: list, explain, set, forget. Without a word: list.
+
+    A limit is known as soon as a worker has met a job that needs it.
+    """
+    if ctx.invoked_subcommand is None:
+        from leaseway.cli.verbs.limits import list_limits
+
+        list_limits(settings)
+
+
+@command.command("list")
+@with_limits
+@pass_settings
+def list_(settings: Settings) -> None:
+    """Every limit, and how it stands now."""
+    from leaseway.cli.verbs.limits import list_limits
+
+    list_limits(settings)
+
+
+@command.command("explain", short_help="What its numbers become, why they hold, how it stands.")
+@one_name
+@with_limits
+@pass_settings
+def explain(settings: Settings, name: str) -> None:
+    """What becomes of the provider's numbers, why they hold in every window, and how the limit stands now."""
+    from leaseway.cli.verbs.limits_explain import explain_limit
+
+    explain_limit(settings, name)
+
+
+@command.command("set", short_help="Change a limit, or make one.")
+@one_name
+@click.argument("rates", metavar="[RATE]...", nargs=-1)
+@click.option("--concurrency", type=COUNT_OR_NONE, metavar="N", help="Calls under way at once; none: any number.")
+@click.option("--burst", type=float, metavar="SHARE", help="Of a rate's count, to be used at once: 0 … 1.")
+@click.option("--cost-max", type=int, metavar="N", help="The largest weight of one call.")
+@click.option("--lease", type=DURATION, metavar="TIME", help="How long a worker may keep tokens that it took ahead.")
+@click.option("--delay", type=DURATION, metavar="TIME", help="From the grant to the provider, at most.")
+@with_limits
+@pass_settings
+def set_(settings: Settings, /, name: str, rates: tuple[str, ...], **given: Any) -> None:
+    """Change a limit, or make one: in force at once, for everybody. What is not named stays as it is.
+
+    Restarts do not undo it; only an app that declares something new does.
+
+    \b
+      leaseway limits set maps 3/second 100/minute
+      leaseway limits set maps --concurrency 5
+    """
+    from leaseway.cli.verbs.limits import set_limit
+
+    set_limit(settings, name, rates, given)
+
+
+@command.command("forget")
+@one_name
+@with_limits
+@pass_settings
+def forget(settings: Settings, name: str) -> None:
+    """Remove a limit. Jobs that need it wait until somebody defines it again."""
+    from leaseway.cli.verbs.limits import forget_limit
+
+    forget_limit(settings, name)

@@ -1,0 +1,135 @@
+"""From what was typed to a limiter, and what it knows. Looking never creates anything."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from leaseway.cli.settings import Settings
+from leaseway.cli.verbs.stores import closing, existing, looked_into, refuse_memory, store_url
+from leaseway.domain.asks import ASKS_MAX
+from leaseway.domain.errors import UnknownLimit
+from leaseway.domain.gates import Seen
+from leaseway.domain.limits import Ask, Definition
+from leaseway.ports.limiter import Limiter
+from leaseway.wiring import limiter_at
+
+T = TypeVar("T")
+
+VARIABLE = "LEASEWAY_LIMITS"
+JOB_STORES = ("sqlite", "postgresql", "postgres", "memory", "")
+
+
+def limits_url(settings: Settings) -> str:
+    """The option, the environment, beside the jobs."""
+    return named_limits(settings) or store_url(settings)
+
+
+def named_limits(settings: Settings) -> str | None:
+    """What somebody has said about it here."""
+    return settings.limits or os.environ.get(VARIABLE) or None
+
+
+def ask_limiter(settings: Settings, question: Callable[[Limiter | None], Awaitable[T]]) -> T:
+    """Put a question to the limiter. None: nobody has ever kept a limit there."""
+
+    async def put() -> T:
+        url = limits_url(settings)
+        if is_beside_jobs(url):
+            async with looked_into(url):  # says what is wrong with the address
+                pass
+        async with looking(url) as limiter:
+            return await question(limiter)
+
+    return asyncio.run(put())
+
+
+def change_limiter(settings: Settings, command: Callable[[Limiter], Awaitable[T]]) -> T:
+    async def put() -> T:
+        url = limits_url(settings)
+        if is_beside_jobs(url):
+            async with closing(url) as store:
+                await existing(store, url)
+        async with opened_limiter(url) as limiter:
+            return await command(limiter)
+
+    return asyncio.run(put())
+
+
+def is_beside_jobs(url: str) -> bool:
+    return urlsplit(url).scheme in JOB_STORES
+
+
+@asynccontextmanager
+async def looking(url: str) -> AsyncIterator[Limiter | None]:
+    """The limiter stays unopened: opening would make what is missing."""
+    refuse_memory(url)
+    limiter = limiter_at(url)
+    try:
+        yield limiter if is_there(limiter) else None
+    finally:
+        await limiter.close()
+
+
+def is_file(limiter: Limiter) -> bool:
+    return hasattr(limiter, "path")
+
+
+def is_there(limiter: Limiter) -> bool:
+    """A file is there or not; one that is empty was never finished. A server says so when it is asked."""
+    if not is_file(limiter):
+        return True
+    path = Path(getattr(limiter, "path", ""))
+    return path.exists() and path.stat().st_size > 0
+
+
+@asynccontextmanager
+async def opened_limiter(url: str) -> AsyncIterator[Limiter]:
+    refuse_memory(url)
+    limiter = limiter_at(url)
+    try:
+        await limiter.open()
+        yield limiter
+    finally:
+        await limiter.close()
+
+
+async def definitions_of(limiter: Limiter | None) -> dict[str, tuple[Definition, int]]:
+    """By name, each with its version."""
+    found = [] if limiter is None else await limiter.definitions()
+    return {definition.name: (definition, version) for definition, version in found}
+
+
+async def look_at(limiter: Limiter, asks: Iterable[Ask]) -> dict[Ask, Seen]:
+    """The levels of all that are defined; one that is forgotten at this moment is left out."""
+    if is_file(limiter):
+        await limiter.open()  # which makes nothing: the file is there
+    seen: dict[Ask, Seen] = {}
+    for batch in batches(dict.fromkeys(Ask(ask.name, ask.limit) for ask in asks)):
+        seen |= await look_at_once(limiter, batch)
+    return seen
+
+
+def batches(asks: Iterable[Ask]) -> Iterator[list[Ask]]:
+    """As many as one look takes, and no name twice."""
+    batch: dict[str, Ask] = {}
+    for ask in asks:
+        if len(batch) == ASKS_MAX or ask.name in batch:
+            yield list(batch.values())
+            batch = {}
+        batch[ask.name] = ask
+    if batch:
+        yield list(batch.values())
+
+
+async def look_at_once(limiter: Limiter, batch: list[Ask]) -> dict[Ask, Seen]:
+    try:
+        now, levels = await limiter.look(batch)
+    except UnknownLimit:
+        # One of them is gone. It must not take the others along.
+        alone = [[ask] for ask in batch] if len(batch) > 1 else []
+        return {ask: seen for each in alone for ask, seen in (await look_at_once(limiter, each)).items()}
+    return {ask: Seen(level, now) for ask, level in zip(batch, levels, strict=True)}

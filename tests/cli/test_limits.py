@@ -1,0 +1,256 @@
+"""leaseway limits: what is shown must be what is in force, and looking must not change it."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+from tests.cli.place import Place
+from tests.cli.test_stores import unwritable
+
+from leaseway.cli.verbs.limiters import batches, look_at
+from leaseway.domain.buckets import Notice
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits import Ask, Limit
+from leaseway.ports.limiter import Limiter
+from leaseway.wiring import limiter_at
+
+T = TypeVar("T")
+
+
+def with_limiter(use: Callable[[Limiter], Awaitable[T]], url: str = "sqlite:///work.db") -> T:
+    """As a worker beside us would."""
+
+    async def run() -> T:
+        limiter = limiter_at(url)
+        await limiter.open()
+        try:
+            return await use(limiter)
+        finally:
+            await limiter.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def place(place: Place) -> Place:
+    place.ok("migrate")
+    return place
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_for_limits_is_not_made_by_looking(place: Place) -> None:
+    """Who only looks must leave nothing behind that a worker of another user could not write."""
+    answer = place.ok("limits")
+    assert (answer.out, place.json("limits")) == ("", {"limits": []})
+    assert "there are no limits yet" in answer.err
+    assert not (place.folder / "work.db-limits").exists()
+
+
+def test_a_limit_is_listed_with_how_it_stands(place: Place) -> None:
+    place.ok("limits", "set", "maps", "100/day", "--concurrency", "4")
+    ask = Ask("maps", "maps")
+    with_limiter(lambda limiter: limiter.keep([ask], "worker", 3, 60 * SECOND_US))
+    with_limiter(
+        lambda limiter: limiter.tell(Notice("maps", "maps", 0, throttled=True, retry_after_us=7_300 * SECOND_US))
+    )
+    (told,) = place.json("limits")["limits"]
+    assert told["rates"] == [{"count": 100, "window_seconds": 86_400.0}]
+    assert (told["concurrency"], told["seats_taken"], told["percent"]) == (4, 3, 70)
+    assert told["windows"][0]["tokens"] == 0, "a new limit is empty: what was used before is not known"
+    assert told["next_free_seconds"] > 7_200
+    assert told["closed_until"].endswith("Z")
+    words, line = place.ok("limits").out.splitlines()
+    assert words.split("  ")[0] == "name"
+    assert re.search(r"maps +100/day +0 of 5 +3 of 4 taken +in 2 h +70 % +in 2 h \(", line)
+    assert place.json("limits", "list")["limits"][0]["name"] == "maps"
+
+
+def test_a_limit_with_fields_stands_for_many_and_one_of_them_can_be_seen(place: Place) -> None:
+    place.ok("limits", "set", "maps:{tenant}", "100/day")
+    assert "one for each tenant" in place.ok("limits").out
+    assert place.json("limits")["limits"][0]["windows"] is None
+    assert "name one to see how it stands" in place.ok("limits", "explain", "maps:{tenant}").out
+    assert "0 of 5 tokens" in place.ok("limits", "explain", "maps:acme").out
+
+
+def test_looking_takes_nothing(place: Place) -> None:
+    """Operators look again and again; what they see must be left for those who work."""
+    with_limiter(lambda limiter: limiter.change(Limit("maps", "100/day").definition))
+    ask = Ask("maps", "maps")
+    before = with_limiter(lambda limiter: limiter.look([ask]))[1]
+    for argv in (["limits"], ["limits", "explain", "maps"]):
+        place.ok(*argv)
+    after = with_limiter(lambda limiter: limiter.look([ask]))[1]
+    assert before[0].buckets == after[0].buckets
+    assert before[0].since == after[0].since
+
+
+def test_many_limits_are_looked_at_a_few_at_a_time_and_one_that_is_gone_hides_none(place: Place) -> None:
+    """One look takes 16 names. Somebody may forget a limit between two of our questions."""
+    names = [f"limit-{number:02}" for number in range(20)]
+    asks = [Ask(name, name) for name in names]
+    assert [len(batch) for batch in batches([*asks, Ask("limit-19", "limit-{x}")])] == [16, 4, 1]
+    for name in names:
+        with_limiter(lambda limiter, name=name: limiter.change(Limit(name, "100/day").definition))  # type: ignore[misc]
+    seen = with_limiter(lambda limiter: look_at(limiter, [*asks[:5], Ask("gone", "gone"), *asks[5:]]))
+    assert list(seen) == asks
+    assert all(told["windows"][0]["tokens"] == 0 for told in place.json("limits")["limits"])
+
+
+def test_who_may_not_write_the_file_sees_at_least_what_is_defined(place: Place) -> None:
+    place.ok("limits", "set", "maps", "100/day")
+    with unwritable(place.folder / "work.db-limits"):
+        answer = place.ok("limits")
+        assert "100/day" in answer.out
+        assert "100/day: at most 100" in place.ok("limits", "explain", "maps").out
+        refused = place.run("limits", "set", "maps", "200/day")
+    assert refused.code == 2
+    assert "read-only" in refused.err
+
+
+def test_a_file_that_was_never_finished_holds_no_limits(place: Place) -> None:
+    """Whoever made it died before the first table; the next worker makes the rest."""
+    (place.folder / "work.db-limits").touch()
+    assert place.json("limits") == {"limits": []}
+    assert (place.folder / "work.db-limits").read_bytes() == b""
+
+
+# -- explaining -------------------------------------------------------------------------------------------------------
+
+
+def test_the_sum_that_makes_a_limit_hold_is_shown_with_its_numbers(place: Place) -> None:
+    """Whoever does not believe it must be able to add it up."""
+    place.ok("limits", "set", "maps", "100/minute")
+    out = place.ok("limits", "explain", "maps").out
+    assert "100/minute: at most 100 in any 60 s" in out
+    assert "5 tokens can be used at once" in out
+    assert "then one every 0.641 s" in out
+    assert "5 + 1.561 * (60 + 1 + 0.5) = 101 <= 101 = L + 1" in out
+    assert "93.66 in 60 s, 93.6 % of what the provider allows" in out
+    assert "full after 3.2 s" in out
+
+
+@pytest.mark.parametrize("rate", ["1/second", "3/second", "100/minute", "2000/day", "1m/day", "7 per 13 s"])
+def test_the_sum_holds_for_every_rate(place: Place, rate: str) -> None:
+    place.ok("limits", "set", "maps", rate)
+    (told,) = place.json("limits", "explain", "maps")["sums"]
+    span = (
+        told["delay_seconds"] + told["lease_seconds"] + place.json("limits")["limits"][0]["rates"][0]["window_seconds"]
+    )
+    assert told["most_in_window"] == pytest.approx(told["burst"] + span / told["token_seconds"])
+    assert told["most_in_window"] <= told["allowed_in_window"] + 1
+    assert 0 < told["sustained_share"] <= 1
+
+
+def test_a_limit_that_nobody_knows_is_answered_with_those_that_are_known(place: Place) -> None:
+    assert "there is no limit 'maps'; there are: none yet" in place.run("limits", "explain", "maps").err
+    place.ok("limits", "set", "mail", "1/second")
+    for argv in (["explain", "maps"], ["forget", "maps"]):
+        answer = place.run("limits", *argv)
+        assert answer.code == 2
+        assert "there is no limit 'maps'; there are: mail" in answer.err
+
+
+# -- changing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_names_the_old_and_the_new_one_and_is_in_force(place: Place) -> None:
+    assert place.ok("limits", "set", "maps", "100/minute", "3/second").out == "limit maps: 3/second, 100/minute, new\n"
+    said = place.ok("limits", "set", "maps", "200/minute").out
+    assert said == "limit maps: 200/minute (was 3/second, 100/minute)\n"
+    assert place.ok("limits", "set", "maps", "200/minute").out == "limit maps: 200/minute, as before\n"
+    (known,) = with_limiter(lambda limiter: limiter.definitions())
+    assert known[0] == Limit("maps", "200/minute").definition
+
+
+def test_what_is_not_named_stays_as_it_is(place: Place) -> None:
+    """Who raises a rate must not take a cap away without knowing."""
+    place.ok("limits", "set", "maps", "100/minute", "--concurrency", "5", "--burst", "0.1", "--cost-max", "4")
+    place.ok("limits", "set", "maps", "200/minute", "--lease", "2s", "--delay", "1s")
+    told = place.json("limits", "set", "maps", "--concurrency", "none")
+    assert (told["before"]["concurrency"], told["after"]["concurrency"]) == (5, None)
+    wanted = Limit("maps", "200/minute", burst=0.1, cost_max=4, lease=2, delay=1).definition
+    assert with_limiter(lambda limiter: limiter.definitions())[0][0] == wanted
+    assert place.ok("limits", "set", "maps", "--burst", "0.05").out == (
+        "limit maps: 200/minute, cost at most 4, lease 2 s, delay 1 s "
+        "(was 200/minute, burst 0.1, cost at most 4, lease 2 s, delay 1 s)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["100/fortnight"], "limit maps: '100/fortnight': 'fortnight' is no unit of time"),
+        (["many"], "limit maps: cannot read the rate 'many'"),
+        ([], "limit maps: limits nothing; give a rate"),
+        (["--concurrency", "none"], "limit maps: limits nothing"),
+        (["1/second", "--concurrency", "0"], "limit maps: concurrency: must lie in 1"),
+        (["1/second", "--concurrency", "few"], "'few' is no whole number; write for example 5, or none"),
+        (["1/second", "--burst", "2"], "limit maps: burst: must lie in 0 … 1"),
+        (["1/second", "--cost-max", "2"], "limit maps: cost_max: is 2, more than 1/second ever allows"),
+        (["1/second", "--lease", "2h"], "limit maps: lease: must lie in"),
+    ],
+)
+def test_a_number_that_cannot_work_is_refused_by_name(place: Place, argv: list[str], complaint: str) -> None:
+    answer = place.run("limits", "set", "maps", *argv)
+    assert answer.code == 2
+    assert complaint in answer.err
+    assert place.json("limits") == {"limits": []}
+
+
+def test_a_change_without_anything_to_change_is_a_mistake(place: Place) -> None:
+    place.ok("limits", "set", "maps", "1/second")
+    assert "nothing to change" in place.run("limits", "set", "maps").err
+
+
+def test_the_caps_of_a_tenant_are_changed_where_its_weight_is(place: Place) -> None:
+    """Else the store and the limiter would say different things about it."""
+    answer = place.run("limits", "set", "tenant:acme", "1/second")
+    assert answer.code == 2
+    assert "leaseway tenants set acme" in answer.err
+
+
+def test_a_forgotten_limit_is_gone(place: Place) -> None:
+    place.ok("limits", "set", "maps", "1/second")
+    assert place.ok("limits", "forget", "maps").out == "limit maps: forgotten\n"
+    assert place.json("limits") == {"limits": []}
+    place.ok("limits", "set", "maps", "1/second")
+    assert place.json("limits", "forget", "maps") == {"name": "maps", "forgotten": True}
+
+
+# -- where ------------------------------------------------------------------------------------------------------------
+
+
+def test_limits_may_be_kept_elsewhere_than_the_jobs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.ok("migrate", "--store", "sqlite:///other.db")
+    place.ok("limits", "set", "maps", "1/second", "--limits", "sqlite:///other.db")
+    assert place.json("limits") == {"limits": []}
+    assert len(place.json("limits", "--limits", "sqlite:///other.db")["limits"]) == 1
+    monkeypatch.setenv("LEASEWAY_LIMITS", "sqlite:///other.db")
+    assert len(place.json("limits")["limits"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("memory://", "lives and dies with the process"),
+        ("oracle://x", "keeps no limits"),
+        ("sqlite:///nowhere.db", "there is no store at sqlite:///nowhere.db"),
+        ("work.db", "did you mean sqlite:///work.db?"),
+    ],
+)
+def test_an_address_that_keeps_no_limits_is_explained(place: Place, url: str, complaint: str) -> None:
+    for argv in (["limits"], ["limits", "set", "maps", "1/second"]):
+        answer = place.run(*argv, "--limits", url)
+        assert answer.code == 2
+        assert complaint in answer.err
+
+
+def test_a_server_that_is_not_there_is_unavailable_and_not_a_mistake(place: Place) -> None:
+    """Exit code 3 says to a script: the same command may succeed later."""
+    answer = place.run("limits", "--limits", "redis://127.0.0.1:1/0")
+    assert answer.code == 3

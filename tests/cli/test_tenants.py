@@ -1,0 +1,84 @@
+"""leaseway tenants"""
+
+import asyncio
+
+import pytest
+from tests.cli.place import Place
+
+from leaseway.cli.verbs.apps import load_app
+
+
+@pytest.fixture
+def place(place: Place) -> Place:
+    place.ok("migrate")
+    return place
+
+
+def test_without_an_agreement_the_list_says_what_holds_for_all(place: Place) -> None:
+    answer = place.ok("tenants")
+    assert (answer.out, place.json("tenants")) == ("", {"tenants": []})
+    assert "each weighs 1 and has no caps" in answer.err
+
+
+def test_what_is_agreed_is_told_and_what_is_not_named_stays(place: Place) -> None:
+    """Who changes a weight must not take the caps away."""
+    said = place.ok("tenants", "set", "acme", "--starts", "100/minute", "--starts", "3/second").out
+    assert said == "tenant acme: weight 1, starts 3/second and 100/minute (was weight 1, no caps)\n"
+    place.ok("tenants", "set", "acme", "--concurrency", "5")
+    told = place.json("tenants", "set", "acme", "--weight", "3")
+    wanted = {"name": "acme", "weight": 3, "starts": ["3/second", "100/minute"], "concurrency": 5}
+    assert told == {"before": {**wanted, "weight": 1}, "after": wanted}
+    assert place.json("tenants") == {"tenants": [wanted]}
+    assert place.ok("tenants", "list").out.splitlines()[1].split() == ["acme", "3", "3/second,", "100/minute", "5"]
+    assert place.ok("tenants", "set", "acme", "--weight", "3").out.endswith("as before\n")
+    place.ok("tenants", "set", "acme", "--starts", "none", "--concurrency", "none")
+    assert place.json("tenants")["tenants"] == [{**wanted, "starts": [], "concurrency": None}]
+
+
+def test_caps_reach_the_limiter_and_a_weight_alone_does_not(place: Place) -> None:
+    """Workers look for the caps there as soon as the store says that a tenant is capped."""
+    place.ok("tenants", "set", "acme", "--weight", "3")
+    assert not (place.folder / "work.db-limits").exists()
+    place.ok("tenants", "set", "acme", "--starts", "100/minute", "--concurrency", "5")
+    (cap,) = place.json("limits")["limits"]
+    assert (cap["name"], cap["concurrency"]) == ("tenant:acme", 5)
+    assert cap["rates"] == [{"count": 100, "window_seconds": 60.0}]
+
+
+def test_the_app_and_the_command_line_agree(place: Place) -> None:
+    """Both write the same two places in the same order."""
+
+    async def agree() -> None:
+        async with load_app("tasks:app") as app:
+            await app.set_tenant("acme", weight=2, starts="100/minute", concurrency=4)
+
+    asyncio.run(agree())
+    before = place.json("tenants"), place.json("limits")["limits"][0]["rates"]
+    place.ok("tenants", "set", "acme", "--weight", "2", "--starts", "100/minute", "--concurrency", "4")
+    assert (place.json("tenants"), place.json("limits")["limits"][0]["rates"]) == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        ([], "tenant acme: nothing to change"),
+        (["--weight", "0"], "tenant acme: weight: must lie in 1 … 1,000"),
+        (["--starts", "often"], "tenant acme: starts: cannot read the rate 'often'"),
+        (["--concurrency", "0"], "concurrency: must lie in 1"),
+        (["--concurrency", "few"], "'few' is no whole number"),
+    ],
+)
+def test_what_cannot_be_agreed_is_refused_by_name(place: Place, argv: list[str], complaint: str) -> None:
+    answer = place.run("tenants", "set", "acme", *argv)
+    assert answer.code == 2
+    assert complaint in answer.err
+    assert place.json("tenants") == {"tenants": []}
+
+
+def test_a_forgotten_tenant_is_like_one_that_nobody_has_set(place: Place) -> None:
+    place.ok("tenants", "set", "acme", "--concurrency", "5")
+    answer = place.run("tenants", "forget", "other")
+    assert answer.code == 2
+    assert "nothing is agreed with a tenant 'other'; there are: acme" in answer.err
+    assert place.ok("tenants", "forget", "acme").out == "tenant acme: forgotten; it weighs 1 and has no caps\n"
+    assert place.json("tenants") == {"tenants": []}
