@@ -49,6 +49,8 @@ RATE = re.compile(
     r"\s*(?P<count>\d[\d_,]{0,30})(?P<thousands>[kKmM]?)\s*(?:/|per)"
     r"\s*(?P<length>\d{1,15}(?:\.\d{1,15})?)?\s*(?P<unit>[a-z]+)\s*"
 )
+TENANTS = "tenant:"
+"""So begin the names under which the caps of tenants are kept."""
 FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 
@@ -96,6 +98,8 @@ class Limit:
         delay: Seconds | None = None,
         degraded_share: float = 0.0,
     ) -> None:
+        if str(name).startswith(TENANTS):
+            raise BadValue(f"limit {name}", "the caps of tenants are kept under this name; take another: maps:{tenant}")
         self.definition = check(
             Definition(
                 name=name,
