@@ -182,6 +182,8 @@ def check_degraded(definition: Definition) -> None:
     field, share = f"limit {definition.name}: degraded_share", definition.degraded_share
     if not 0 <= share <= DEGRADED_SHARE_MAX:
         raise BadValue(field, f"must lie in 0 … {DEGRADED_SHARE_MAX}, a share of the count (is {share})")
+    if share and definition.concurrency is not None:
+        raise BadValue(field, "cannot be given together with concurrency: nobody could count the seats")
     for rate in definition.rates if share else ():
         if alone(definition, rate).count < definition.cost_max:
             raise BadValue(

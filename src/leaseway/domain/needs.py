@@ -40,7 +40,7 @@ def text_of(needs: Needs) -> str:
     ordered = Needs(tuple(sorted(needs.limits)), tuple(sorted(needs.budgets)))
     text = msgspec.json.encode(ordered)
     if len(text) > NEEDS_BYTES_MAX:
-        names = ", ".join(each.name for each in (*ordered.limits, *ordered.budgets))
+        names = ", ".join([ask.name for ask in ordered.limits] + [charge.name for charge in ordered.budgets])
         raise BadValue("limits", f"have too many or too long names for one job ({len(text):,} bytes): {names[:200]}")
     return text.decode()
 
