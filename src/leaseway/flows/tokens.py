@@ -133,7 +133,10 @@ class Tokens:
             return await self._world.limiter.take(asks, least=1, most=most, holder=self._holder, seat_us=SEAT_US)
         except UnknownLimit as error:
             await self._tell_again(asks, error)
+        try:
             return await self._world.limiter.take(asks, least=1, most=most, holder=self._holder, seat_us=SEAT_US)
+        except UnknownLimit as error:  # it has lost its memory twice: not the job's fault
+            raise TransientError(f"{error}; it was defined a moment ago") from error
 
     async def _clear_up(self, asks: Asks) -> None:
         """A reply was lost: the limiter may believe that we sit where nobody of us does."""
