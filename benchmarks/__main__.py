@@ -1,4 +1,4 @@
-"""./dev bench [NAME …] [--store sqlite|postgres] [--quick] [--write]"""
+"""./dev bench [NAME …] [--suite sqlite|postgres|limits] [--quick] [--write]"""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks import cases as sqlite
 from benchmarks.harness import Figure, Measured
+from benchmarks.limits import cases as limits
 from benchmarks.postgres import cases as postgres
 from benchmarks.results import HEADER, as_markdown, cells, provenance, write
 
@@ -23,20 +24,24 @@ class Bench(NamedTuple):
     run: Callable[[Sequence[str], bool, int | None], Measured]
 
 
-BENCHES = {"sqlite": Bench(list(sqlite.CASES), sqlite.run), "postgres": Bench(list(postgres.CASES), postgres.run)}
+BENCHES = {
+    "sqlite": Bench(list(sqlite.CASES), sqlite.run),
+    "postgres": Bench(list(postgres.CASES), postgres.run),
+    "limits": Bench(list(limits.CASES), limits.run),
+}
 NAMES = [name for bench in BENCHES.values() for name in bench.names]
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(NAMES))
-@click.option("--store", type=click.Choice(list(BENCHES)), help="Only the cases of this store.")
+@click.option("--suite", "--store", "suite", type=click.Choice(list(BENCHES)), help="Only the cases of this suite.")
 @click.option("--quick", is_flag=True, help="Small sizes, one round: shows that it runs, proves nothing.")
 @click.option("--repeats", type=click.IntRange(1, 100), help="Rounds of each comparison; the median counts.")
-@click.option("--write", "write_results", is_flag=True, help="Update the store's part of benchmarks/RESULTS.md.")
-def main(names: tuple[str, ...], store: str | None, quick: bool, repeats: int | None, write_results: bool) -> None:
+@click.option("--write", "write_results", is_flag=True, help="Update the suite's part of benchmarks/RESULTS.md.")
+def main(names: tuple[str, ...], suite: str | None, quick: bool, repeats: int | None, write_results: bool) -> None:
     """Measure leaseway beside its peers. NAME: one or several of the cases; without one, all of them."""
     command = " ".join(["./dev bench", *sys.argv[1:]])
-    for each, chosen in chosen_cases(names, store).items():
+    for each, chosen in chosen_cases(names, suite).items():
         measured = BENCHES[each].run(chosen, quick, repeats)
         source = provenance(command, datetime.now(UTC).date(), measured.software)
         show(measured.figures, source)
@@ -44,14 +49,14 @@ def main(names: tuple[str, ...], store: str | None, quick: bool, repeats: int | 
             write(RESULTS, each, f"{source}\n\n{as_markdown(measured.figures)}")
 
 
-def chosen_cases(names: Sequence[str], store: str | None) -> Mapping[str, Sequence[str]]:
-    """The names of each store's cases that shall run; a store without one is left out."""
-    stores = [store] if store else list(BENCHES)
-    chosen = {each: [name for name in BENCHES[each].names if not names or name in names] for each in stores}
+def chosen_cases(names: Sequence[str], suite: str | None) -> Mapping[str, Sequence[str]]:
+    """The names of each suite's cases that shall run; a suite without one is left out."""
+    suites = [suite] if suite else list(BENCHES)
+    chosen = {each: [name for name in BENCHES[each].names if not names or name in names] for each in suites}
     found = {each: some for each, some in chosen.items() if some}
     if not found:
         raise click.UsageError(
-            f"{', '.join(names)}: not a case of {store}, which has {', '.join(BENCHES[stores[0]].names)}"
+            f"{', '.join(names)}: not a case of {suite}, which has {', '.join(BENCHES[suites[0]].names)}"
         )
     return found
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 Measure = Callable[[Path], float]
 """A contestant: gets a folder of its own, answers one number."""
 
-AT_LEAST, AT_MOST = "≥", "≤"
-MEETS = {AT_LEAST: operator.ge, AT_MOST: operator.le}
+AT_LEAST, AT_MOST, BELOW = "≥", "≤", "<"
+MEETS = {AT_LEAST: operator.ge, AT_MOST: operator.le, BELOW: operator.lt}
 
 
 class Target(NamedTuple):
@@ -44,7 +44,7 @@ class Figure(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What one store's cases found, and the versions without which it means nothing."""
+    """What the cases of one suite found, and the versions without which it means nothing."""
 
     figures: list[Figure]
     software: list[str]

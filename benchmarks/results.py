@@ -1,4 +1,4 @@
-"""The results as a table: on the screen, and in RESULTS.md between two markers, a pair for each store."""
+"""The results as a table: on the screen, and in RESULTS.md between two markers, a pair for each suite."""
 
 import os
 import platform
@@ -46,13 +46,13 @@ def installed(name: str) -> str:
         return ""
 
 
-def markers(store: str) -> tuple[str, str]:
-    return f"<!-- {store}: written by ./dev bench --write -->", f"<!-- end of {store} -->"
+def markers(suite: str) -> tuple[str, str]:
+    return f"<!-- {suite}: written by ./dev bench --write -->", f"<!-- end of {suite} -->"
 
 
-def between_markers(text: str, store: str, new: str) -> str:
-    """The text with everything between a store's markers replaced; all that stands around them stays."""
-    first, last = markers(store)
+def between_markers(text: str, suite: str, new: str) -> str:
+    """The text with everything between a suite's markers replaced; all that stands around them stays."""
+    first, last = markers(suite)
     before, begin, rest = text.partition(first)
     _, end, after = rest.partition(last)
     if not begin or not end:
@@ -60,5 +60,5 @@ def between_markers(text: str, store: str, new: str) -> str:
     return f"{before}{begin}\n\n{new.strip()}\n\n{end}{after}"
 
 
-def write(file: Path, store: str, new: str) -> None:
-    file.write_text(between_markers(file.read_text("utf-8"), store, new), "utf-8")
+def write(file: Path, suite: str, new: str) -> None:
+    file.write_text(between_markers(file.read_text("utf-8"), suite, new), "utf-8")

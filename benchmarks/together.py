@@ -7,7 +7,7 @@ of the last one, on the one monotonic clock that all processes of a machine shar
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from leaseway.bench.noop import Figures
@@ -33,12 +33,13 @@ def ready_workers(commands: Sequence[list[str]]) -> Iterator[list[Worker]]:
                 worker.kill()
 
 
-def let_go(workers: Sequence[Worker]) -> list[Figures]:
-    """Give the word, and wait for what each of them prints last."""
+def let_go(workers: Sequence[Worker], meanwhile: Callable[[], None] = lambda: None) -> list[Figures]:
+    """Give the word, do something `meanwhile`, and wait for what each of them prints last."""
     for worker in workers:
         assert worker.stdin is not None
         worker.stdin.write(b"go\n")
         worker.stdin.flush()
+    meanwhile()
     return [last_line(worker) for worker in workers]
 
 
@@ -50,9 +51,9 @@ def last_line(worker: Worker) -> Figures:
     return figures
 
 
-def run_together(commands: Sequence[list[str]]) -> list[Figures]:
+def run_together(commands: Sequence[list[str]], meanwhile: Callable[[], None] = lambda: None) -> list[Figures]:
     with ready_workers(commands) as workers:
-        return let_go(workers)
+        return let_go(workers, meanwhile)
 
 
 def rate_of(found: Sequence[Figures], count: int) -> float:

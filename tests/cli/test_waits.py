@@ -57,7 +57,10 @@ def place(place: Place) -> Place:
 def test_a_used_rate_is_named_with_the_time_of_the_next_token(place: Place) -> None:
     id_ = place.submit("geocode")
     told = place.json("jobs", "why", id_)
-    assert (told["code"], told["text"]) == ("limit", "It waits for limit maps: 100/day is used up.")
+    assert (told["code"], told["text"]) == (
+        "limit",
+        "It waits for limit maps: 100/day begins empty, since nobody knows what was used before.",
+    )
     (shut,) = told["waits_for"]
     assert (shut["what"], shut["name"]) == ("limit", "maps")
     assert 0 < shut["wait_seconds"] < 1_000
@@ -98,7 +101,10 @@ def test_taken_seats_of_ones_own_tenant_are_a_reason_and_those_of_others_are_not
 def test_a_capped_tenant_is_named_as_such(place: Place) -> None:
     place.ok("tenants", "set", "acme", "--starts", "5/day")
     id_ = place.submit("free", "--tenant", "acme")
-    assert "It waits for tenant acme: 5/day is used up." in place.ok("jobs", "why", id_).out
+    assert (
+        "It waits for tenant acme: 5/day begins empty, since nobody knows what was used before."
+        in place.ok("jobs", "why", id_).out
+    )
     assert place.json("jobs", "why", place.submit("free"))["code"] == "ready"
 
 
@@ -131,7 +137,9 @@ def test_lanes_tell_what_they_wait_for_only_if_one_is_shut(place: Place) -> None
     place.submit("geocode", "--delay", "1h", "--queue", "later")
     table = place.ok("lanes").out.splitlines()
     assert table[0].endswith("waits for")
-    assert [("limit maps: 100/day is used up, " in line) for line in table[1:4]] == [False, True, False]
+    assert [
+        ("limit maps: 100/day begins empty, since nobody knows what was used before, " in line) for line in table[1:4]
+    ] == [False, True, False]
     told = {(lane["queue"], bool(lane["needs"])): lane["waits_for"] for lane in place.json("lanes")["lanes"]}
     assert (told["default", False], told["later", True]) == ([], [])
     assert told["default", True][0]["name"] == "maps"

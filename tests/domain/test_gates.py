@@ -59,10 +59,19 @@ def test_a_limit_with_tokens_keeps_nobody_waiting() -> None:
 
 
 def test_a_used_rate_is_named_as_the_user_wrote_it_with_the_time_to_the_next_token() -> None:
+    limit = Limit("maps", "100/minute")
+    _, (used,) = take([Taking(MAPS, size(limit.definition), NEW)], NOW, SINCE, 1, 100)
+    found = shut(limit, used)
+    assert found is not None
+    assert (found.what, found.name, found.why) == ("limit", "maps", "100/minute is used up")
+
+
+def test_a_limit_that_nobody_has_used_yet_is_not_called_used_up() -> None:
+    """A newcomer's first job waits for the first token; he has used nothing, and must not be told otherwise."""
     limit = Limit("maps", "3/second", "100/minute")
     found = shut(limit, since=NOW)
     assert found is not None
-    assert (found.what, found.name, found.why) == ("limit", "maps", "100/minute is used up")
+    assert found.why == "100/minute begins empty, since nobody knows what was used before"
     assert found.wait_us == -(-size(limit.definition).windows[1].token_ns // 1_000)
     assert found.then == "The next token comes"
 
@@ -96,7 +105,7 @@ def test_a_call_that_never_fits_is_told_with_the_way_out() -> None:
     found = shut(Limit("maps", "100/minute", burst=0.01), cost=5)
     assert found is not None
     assert found.wait_us is None
-    assert "never grants more than 1 at once" in found.why
+    assert "never grants more than 2 at once" in found.why
     assert "leaseway limits set maps --cost-max 5" in str(found.advice)
 
 

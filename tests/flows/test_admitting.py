@@ -296,9 +296,9 @@ async def test_a_tenants_starts_are_counted_across_workers(app: App) -> None:
     async def work() -> None:
         started.append(clock())
 
-    await work.submit_many([{}] * 10, tenant="acme")
+    await work.submit_many([{}] * 7, tenant="acme")
     await asyncio.gather(*(app.run_worker(until_empty=True) for _ in range(2)))
-    assert len(started) == 10
+    assert len(started) == 7
     assert max(sum(0 <= other - at < 1.8 for other in started) for at in started) <= 5
 
 
@@ -352,3 +352,49 @@ async def test_a_name_without_its_argument_is_refused_at_submit(app: App) -> Non
 
     with pytest.raises(BadValue, match="account"):
         await fetch.submit()
+
+
+async def test_needs_that_no_store_could_keep_are_refused_at_submit(app: App) -> None:
+    """A lane's needs are a part of a key; a database refuses long keys with words that nobody understands."""
+
+    @app.job(limits=[Limit(f"{n}:{{account}}", "1/hour") for n in range(10)])
+    async def fetch(ctx: Context, account: str) -> None: ...
+
+    with pytest.raises(BadValue, match="too many or too long names"):
+        await fetch.submit(account="x" * 100)
+
+
+async def test_a_worker_that_loses_the_limiter_goes_on_with_the_share_that_was_set_aside(
+    app: App, api: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where the user has said so; and never with more than its part."""
+    limiter = app._world.limiter
+    take, is_away = limiter.take, False
+
+    async def sometimes_away(*asks: Any, **numbers: Any) -> Verdict:
+        if is_away:
+            raise TransientError("the limiter is away")
+        return await take(*asks, **numbers)
+
+    monkeypatch.setattr(limiter, "take", sometimes_away)
+    maps = Limit("maps", "3200/minute", degraded_share=0.5)
+
+    @app.job(limits=[maps], attempts=1)
+    async def fetch(ctx: Context) -> None:
+        nonlocal is_away
+        is_away = True
+        await ctx.http.get(api.url)
+
+    answers = [await fetch.submit() for _ in range(3)]
+    await app.run_worker(until_empty=True, concurrency=1)
+    jobs = [await record(app, answer) for answer in answers]
+    assert {(job.state, job.attempts) for job in jobs} == {(State.DONE, 1)}
+
+
+async def test_limits_that_set_too_little_aside_are_refused() -> None:
+    with pytest.raises(BadValue, match="degraded_share"):
+        Limit("maps", "10/minute", degraded_share=0.5)
+    with pytest.raises(BadValue, match="degraded_share"):
+        Limit("maps", "1000/minute", degraded_share=0.9)
+    with pytest.raises(BadValue, match="together with concurrency"):
+        Limit("maps", "10_000/minute", degraded_share=0.5, concurrency=5)

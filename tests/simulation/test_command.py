@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from leaseway.simulation.__main__ import main
-from leaseway.simulation.sometimes import CATALOGUE
+from leaseway.simulation.sometimes import CATALOGUE, METERED
 
 
 def test_a_campaign_says_what_it_reached(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "5", "--jobs", "1"]) == 0
     out = capsys.readouterr().out
-    assert "5 seeds, 0 violated" in out
+    assert out.count("5 seeds, 0 violated") == 2
     assert "seeds/s" in out
-    assert all(what in out for what in CATALOGUE)
+    assert all(what in out for what in (*CATALOGUE, *METERED))
 
 
 @pytest.mark.slow
 def test_processes_share_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "12", "--jobs", "2", "--first", "100"]) == 0
+    assert main(["--seeds", "12", "--jobs", "2", "--first", "100", "--scenario", "jobs"]) == 0
     assert "12 seeds, 0 violated" in capsys.readouterr().out
 
 
@@ -45,7 +45,14 @@ def test_a_trace_can_go_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--seeds", "0"], ["--first", "-1"], ["--sabotage", "nothing"], ["--trace", "file"], ["--seeds", "many"]],
+    [
+        ["--seeds", "0"],
+        ["--sabotage", "unsaid_is_free", "--scenario", "jobs"],
+        ["--first", "-1"],
+        ["--sabotage", "nothing"],
+        ["--trace", "file"],
+        ["--seeds", "many"],
+    ],
 )
 def test_a_wrong_command_is_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:

@@ -24,6 +24,9 @@ from leaseway.domain.limits import COUNT_MAX, Ask, Definition, Rate, alone, dela
 
 EXACT_MAX = 2**53
 """Lua counts in doubles: beyond this it would no longer count exactly."""
+BURST_MIN, SMALL_COUNT = 2, 10
+"""With a burst of one, whoever comes a moment late for his turn wastes it, and a third of the rate is lost. Very small
+limits cannot afford more."""
 SLOWER = 70
 """Percent of the pace that is left after a congestion event."""
 PERCENT_MIN = 10
@@ -39,6 +42,7 @@ SEAT_GRACE_US = 10 * SECOND_US
 """After a fence, holders of seats say within this time that they still sit there."""
 IDLE_US = 31 * 86_400 * SECOND_US
 """What has been idle for so long may be forgotten, even if the clock is set back by less."""
+SEATS_TAKEN = "all its seats are taken"
 SEAT_WAIT_US = SECOND_US // 2
 """When to look again for a free seat: nobody knows when one leaves."""
 
@@ -153,7 +157,8 @@ def usable_us_of(definition: Definition) -> int:
 
 
 def window_of(definition: Definition, rate: Rate) -> Window:
-    burst = min(max(definition.cost_max, math.ceil(definition.burst_share * rate.count), 1), rate.count)
+    least = BURST_MIN if definition.burst_share and rate.count >= SMALL_COUNT else 1
+    burst = min(max(definition.cost_max, math.ceil(definition.burst_share * rate.count), least), rate.count)
     span_us = rate.window_us + lease_us_of(definition) + delay_us_of(definition, rate)
     # Instants are whole microseconds: a faster bucket would hold more than its burst.
     token_ns = max(up(span_us * 1_000, rate.count - burst + 1), 1_000)
@@ -261,7 +266,7 @@ def allowed(taking: Taking, level: Level, now: Instant, least: int, seating: Sea
         units = min(units, free)
         wait_us = max(seating.none_before - now, seat_wait_us(level, now) if free < least else 0)
         if wait_us > longest.wait_us:
-            longest = Hindrance(wait_us, "all its seats are taken")
+            longest = Hindrance(wait_us, SEATS_TAKEN)
     return longest, units
 
 

@@ -1,5 +1,6 @@
 """What every job of a kind needs, as `@app.job(limits=…, budgets=…, cost=…)` states it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -44,9 +45,17 @@ class Demands:
 
     def needs(self, arguments: Mapping[str, Any], tenant: str) -> Needs:
         values = {**arguments, "tenant": tenant}
-        asks = (Ask(filled(use.limit.name, values), use.limit.name, use.cost) for use in self.uses)
-        charges = (Charge(filled(budget.name, values), budget.name) for budget in self.budgets)
-        return Needs(tuple(asks), tuple(charges))
+        asks = tuple(Ask(filled(use.limit.name, values), use.limit.name, use.cost) for use in self.uses)
+        charges = tuple(Charge(filled(budget.name, values), budget.name) for budget in self.budgets)
+        self._refuse_twins([ask.name for ask in asks], "limits")
+        self._refuse_twins([charge.name for charge in charges], "budgets")
+        return Needs(asks, charges)
+
+    def _refuse_twins(self, names: Sequence[str], what: str) -> None:
+        """Different names may become one when they are filled. Nobody would ever grant the same thing twice."""
+        twins = [name for name, count in Counter(names).items() if count > 1]
+        if twins:
+            raise BadValue(f"job {self._kind}: {what}", f"two of them are {twins[0]!r} for these arguments; name one")
 
     def amounts(self, arguments: Mapping[str, Any]) -> dict[str, int]:
         """What one call may cost at most, in micro-units, by the name of each budget's definition."""

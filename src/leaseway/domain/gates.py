@@ -9,12 +9,12 @@ from shlex import quote
 
 from msgspec import DecodeError, Struct
 
-from leaseway.domain.buckets import NO_SEAT, Level, Sizing, Taking, allowed, at_once, paced, size
+from leaseway.domain.buckets import NO_SEAT, Level, Sizing, Taking, allowed, at_once, full_us, paced, size
 from leaseway.domain.budgets import BudgetDefinition, amount_text, definition_for
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import Instant
 from leaseway.domain.ledger import Account, Book, wait_us
-from leaseway.domain.limits import Ask, Definition
+from leaseway.domain.limits import Ask, Definition, Rate
 from leaseway.domain.needs import NO_NEEDS, Charge, Needs, needs_of
 from leaseway.domain.tenants import Tenant
 from leaseway.domain.windows import Window
@@ -77,11 +77,21 @@ def shut_by_limit(ask: Ask, definition: Definition, seen: Seen) -> Shut | None:
     if hindrance.window_us is not None:
         rate = next(rate for rate in definition.rates if rate.window_us == hindrance.window_us)
         then = "The next token comes" if ask.cost == 1 else f"The {ask.cost:,} tokens for one call are there"
-        return Shut(what, name, f"{rate} is used up{slowed(level)}", hindrance.wait_us, then)
+        return Shut(
+            what, name, f"{rate} {state_of(level, taking.sizing, rate)}{slowed(level)}", hindrance.wait_us, then
+        )
     if level.blocked_until > now and level.blocked_until - now == hindrance.wait_us:
         return Shut(what, name, f"the provider asked us to wait{slowed(level)}", hindrance.wait_us)
     seats = "its only seat is" if definition.concurrency == 1 else f"all its {definition.concurrency:,} seats are"
     return Shut(what, name, f"{seats} taken")
+
+
+def state_of(level: Level, sizing: Sizing, rate: Rate) -> str:
+    """A limit that nobody has used since the limiter began is not used up; but what was used before, nobody knows."""
+    window = next(window for window in sizing.windows if window.window_us == rate.window_us)
+    bucket = level.buckets[rate.window_us]
+    is_untouched = bucket.tat == level.since + full_us(window, bucket)
+    return "begins empty, since nobody knows what was used before" if is_untouched else "is used up"
 
 
 def named(ask: Ask) -> tuple[str, str]:

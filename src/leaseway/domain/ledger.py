@@ -26,16 +26,19 @@ from leaseway.domain.budgets import (
     Crossed,
     Denied,
     Held,
+    Over,
     Used,
     check_micros,
 )
 from leaseway.domain.checkup import Finding, ok, problem
 from leaseway.domain.errors import BadValue, UnknownBudget
-from leaseway.domain.ids import Instant
+from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.needs import Charge
 from leaseway.domain.values import name_of
 from leaseway.domain.windows import AHEAD_MAX, Window, window_at, windows_from
 
+RAISED_US = 60 * SECOND_US
+"""How often somebody looks whether a budget that is used up for good was raised."""
 THRESHOLDS = (50, 80, 100)
 LINES_MAX = 20
 TTL_US_MAX = 7 * 86_400 * 1_000_000
@@ -240,17 +243,18 @@ def latest(hold: Hold) -> Line:
 
 
 def wait_us(definition: BudgetDefinition, name: str, read: Read, now: Instant) -> int:
-    """How long until a window of this budget has something that is not spent. 0: it has now, or waiting does not help.
+    """How long until a window of this budget has something that is not spent. 0: it has now, or nobody shall wait.
 
-    What is held does not count as gone: it may be held for those who ask.
+    What is held does not count as gone: it may be held for those who ask. Where no window helps, somebody may raise the
+    limit, and it is time to look again after a while.
     """
-    if not definition.waits:
+    if definition.over is Over.FAIL:
         return 0
     for window in windows_from(definition.every, definition.tz, now):
         book = read(name, window)
         if book is None or book.spent_micros < book.limit_micros + definition.overdraft_micros:
             return max(window.start - now, 0)
-    return 0
+    return RAISED_US
 
 
 # -- what becomes of holds ------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ RATE = re.compile(
     r"\s*(?P<count>\d[\d_,]{0,30})(?P<thousands>[kKmM]?)\s*(?:/|per)"
     r"\s*(?P<length>\d{1,15}(?:\.\d{1,15})?)?\s*(?P<unit>[a-z]+)\s*"
 )
+TENANTS = "tenant:"
+"""So begin the names under which the caps of tenants are kept."""
 FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 
@@ -96,6 +98,8 @@ class Limit:
         delay: Seconds | None = None,
         degraded_share: float = 0.0,
     ) -> None:
+        if str(name).startswith(TENANTS):
+            raise BadValue(f"limit {name}", "the caps of tenants are kept under this name; take another: maps:{tenant}")
         self.definition = check(
             Definition(
                 name=name,
@@ -178,6 +182,8 @@ def check_degraded(definition: Definition) -> None:
     field, share = f"limit {definition.name}: degraded_share", definition.degraded_share
     if not 0 <= share <= DEGRADED_SHARE_MAX:
         raise BadValue(field, f"must lie in 0 … {DEGRADED_SHARE_MAX}, a share of the count (is {share})")
+    if share and definition.concurrency is not None:
+        raise BadValue(field, "cannot be given together with concurrency: nobody could count the seats")
     for rate in definition.rates if share else ():
         if alone(definition, rate).count < definition.cost_max:
             raise BadValue(

@@ -6,7 +6,11 @@ They are a part of its lane's name: jobs with the same needs wait together, and 
 import msgspec
 from msgspec import Struct
 
+from leaseway.domain.errors import BadValue
 from leaseway.domain.limits import Ask
+
+NEEDS_BYTES_MAX = 1_000
+"""They are a part of a key in every store."""
 
 
 class Charge(Struct, frozen=True, order=True):
@@ -34,7 +38,11 @@ def text_of(needs: Needs) -> str:
     if not needs:
         return ""
     ordered = Needs(tuple(sorted(needs.limits)), tuple(sorted(needs.budgets)))
-    return msgspec.json.encode(ordered).decode()
+    text = msgspec.json.encode(ordered)
+    if len(text) > NEEDS_BYTES_MAX:
+        names = ", ".join([ask.name for ask in ordered.limits] + [charge.name for charge in ordered.budgets])
+        raise BadValue("limits", f"have too many or too long names for one job ({len(text):,} bytes): {names[:200]}")
+    return text.decode()
 
 
 def needs_of(text: str) -> Needs:

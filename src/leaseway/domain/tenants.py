@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Definition, Rate
+from leaseway.domain.limits import TENANTS, Definition, Rate
 from leaseway.domain.limits import check as check_limit
 from leaseway.domain.values import name_of, whole_number
 
@@ -29,7 +29,7 @@ class Tenant(Struct, frozen=True, kw_only=True):
     @property
     def limit(self) -> str:
         """The name under which the limiter keeps its caps."""
-        return f"tenant:{self.name}"
+        return f"{TENANTS}{self.name}"
 
     def definition(self) -> Definition:
         """Starts are counted by ourselves, when they are granted: nothing is on its way but the claim."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from leaseway.domain.buckets import Granted, Never, Wait
+from leaseway.domain.buckets import SEATS_TAKEN, Granted, Never, Wait
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.exchange import LANES_MAX, Admit, Gate, Gated
 from leaseway.domain.ids import SECOND_US
@@ -22,13 +22,15 @@ from leaseway.domain.limits import Ask
 from leaseway.domain.needs import needs_of
 from leaseway.domain.tenants import Tenant
 from leaseway.flows.running import Running
-from leaseway.flows.tokens import DRIFT, NO_TOKEN, Asks, Token, Tokens
+from leaseway.flows.tokens import NO_TOKEN, Asks, Token, Tokens, token_of
 from leaseway.flows.world import World
 
 GATES_MAX = 1_000
 """So many gates are named in one call. Whoever has more learns of the rest from time to time."""
 ADMIT_SECONDS = 0.025
 """Between two asks for the same gate: meanwhile tokens gather, and one exchange starts several jobs."""
+LOOK_SECONDS = 0.1
+"""Between two looks whether those who have started have called by now."""
 SHUT_SECONDS_MAX = 60.0
 """After this time a gate is tried again, whatever was said: a definition may have changed."""
 UNKNOWN_SECONDS = 10.0
@@ -39,7 +41,7 @@ TENANTS_SECONDS = 10.0
 class Door:
     """One gate, as this worker knows it."""
 
-    __slots__ = ("asks", "gate", "hand", "offered", "ready", "shut_until", "why")
+    __slots__ = ("asks", "gate", "hand", "offered", "ready", "seat_of", "shut_until", "why")
 
     def __init__(self, gate: Gate, asks: Asks) -> None:
         self.gate = gate
@@ -47,6 +49,8 @@ class Door:
         self.ready = 0
         self.shut_until = float("-inf")
         self.why = ""
+        self.seat_of = ""
+        """The limit for whose seat it waits."""
         self.hand: list[Token] = []
         """For jobs that the next exchange may bring."""
         self.offered: list[Token] = []
@@ -61,6 +65,7 @@ class Admission:
     def __init__(self, world: World, tokens: Tokens) -> None:
         self._world = world
         self._tokens = tokens
+        tokens.on_left = self._reopen
         self._doors: dict[Gate, Door] = {}
         self._tenants: dict[str, Tenant] = {}
         self._tenants_at = float("-inf")
@@ -77,15 +82,20 @@ class Admission:
         word. Whether it was news."""
         ready = {each.gate: each.ready for each in gated}
         is_news = not ready.keys() <= self._doors.keys()
-        if len(ready) < LANES_MAX:
-            for gate in self._doors.keys() - ready.keys() - set(closed):
-                if not self._doors[gate].tokens:
-                    del self._doors[gate]
+        is_all = len(ready) < LANES_MAX
+        for gate in self._doors.keys() - ready.keys() - set(closed):
+            if self._doors[gate].tokens:
+                self._doors[gate].ready = 0
+            elif is_all or self._doors[gate].ready < 1:
+                del self._doors[gate]
         for gate, count in ready.items():
             door = self._doors.get(gate)
             if door is None:
                 door = self._doors[gate] = Door(gate, needs_of(gate.needs).limits)
             door.ready = count
+        # Whoever is furthest behind asks first, or the first one would take all the room each time.
+        quiet = {gate: door for gate, door in self._doors.items() if gate not in ready}
+        self._doors = quiet | {gate: self._doors[gate] for gate in ready}
         if ready:
             self.wanted.set()
         return is_news
@@ -114,7 +124,6 @@ class Admission:
         for running in jobs:
             door = self._doors.get(Gate(running.lease.needs, running.lease.tenant))
             if door is not None and door.offered:
-                door.ready -= 1
                 running.token = door.offered.pop()
                 running.seat = next((ask for ask in running.token.granted.asks if ask not in door.asks), None)
         for door in self._doors.values():
@@ -176,18 +185,37 @@ class Admission:
                 break
             if door.ready > 0 and not door.tokens and door.shut_until <= self._now():
                 room -= await self._try(door, min(room, door.ready))
+                if self._doors.get(door.gate) is not door:
+                    # An exchange has told us meanwhile that nobody waits there any more.
+                    self._unused += door.hand
+                    door.hand = []
+                    self.wanted.set()
                 is_granted |= bool(door.hand)
         return is_granted
 
+    async def leave(self) -> None:
+        """The worker goes: nobody shall wait for what it has in its hands."""
+        for door in self._doors.values():
+            self._unused += door.tokens
+            door.hand, door.offered = [], []
+        await self._give_back()
+
     async def _give_back(self) -> None:
         """Until the limiter has heard of it, it is counted as ours: seats are rather taken too long than twice."""
-        unused, left = list(self._unused), list(self._left)
-        grants = {id(token.granted): token.granted for token in unused if token.granted.asks}
-        for key, granted in grants.items():
-            await self._tokens.give_back(granted, sum(id(token.granted) == key for token in unused))
-        for ask in left:
-            await self._tokens.leave((ask,))
-        del self._unused[: len(unused)], self._left[: len(left)]
+        while self._unused:  # ends: what was tried is gone, and tokens do not come faster than jobs
+            granted = self._unused[0].granted
+            same = [token for token in self._unused if token.granted is granted]
+            try:
+                if granted.asks:
+                    await self._tokens.give_back(granted, len(same))
+            finally:  # nothing is ever given back twice, also if we are stopped here
+                for token in same:
+                    self._unused.remove(token)
+        while self._left:
+            try:
+                await self._tokens.leave((self._left[0],))
+            finally:
+                del self._left[0]
 
     async def _try(self, door: Door, count: int) -> int:
         try:
@@ -212,13 +240,18 @@ class Admission:
             self._world.events.emit("limiter_unavailable", error=error)
             self._shut(door, self._tokens.pause_seconds(5), "the limiter cannot be reached")
             return 0
+        except LeasewayError as error:
+            # Somebody must mend it. Those behind other gates do not wait for that.
+            self._shut(door, UNKNOWN_SECONDS, str(error))
+            return 0
         match verdict:
-            case Granted(count=granted, lease_us=lease_us):
-                door.hand = [Token(verdict, sent_at + lease_us / SECOND_US * (1 - DRIFT))] * granted
+            case Granted(count=granted):
+                door.hand = [token_of(verdict, sent_at)] * granted
                 self._shut(door, ADMIT_SECONDS, "")
                 return granted
             case Wait(wait_us, name, why):
                 self._shut(door, wait_us / SECOND_US, f"limit {name}: {why}")
+                door.seat_of = name if why == SEATS_TAKEN else ""
             case Never(name, most):
                 self._shut(door, SHUT_SECONDS_MAX, f"limit {name}: never grants more than {most:,} at once")
         return 0
@@ -231,7 +264,7 @@ class Admission:
         if wait is not None:
             self._shut(door, wait.wait_us / SECOND_US, f"limit {wait.name}: {wait.why}")
         elif units < 1:
-            self._shut(door, ADMIT_SECONDS, "")
+            self._shut(door, LOOK_SECONDS, "")
         return max(units, 0)
 
     async def _without_budget(self, door: Door) -> float:
@@ -248,8 +281,14 @@ class Admission:
         return (*door.asks, Ask(tenant.limit, tenant.limit))
 
     async def _read_tenants(self) -> None:
-        if self._now() - self._tenants_at < TENANTS_SECONDS:
+        # A gate of jobs that need nothing is there because of a cap: if we know of none, somebody has set it just now.
+        is_outdated = any(
+            door.ready > 0 and not door.gate.needs and not self._asks(door) for door in self._doors.values()
+        )
+        if self._now() - self._tenants_at < TENANTS_SECONDS and not is_outdated:
             return
+        if is_outdated:
+            self._tenants_at = float("-inf")
         try:
             tenants = await self._world.store.tenants()
             self._tenants = {tenant.name: tenant for tenant in tenants}
@@ -262,6 +301,14 @@ class Admission:
         if why and why != door.why:
             self._world.events.emit("gate_shut", tenant=door.gate.tenant, why=why, seconds=round(seconds, 3))
         door.why = why or door.why
+
+    def _reopen(self, left: Asks) -> None:
+        """Nobody can say when a seat will be free. Of our own we know it."""
+        names = {ask.name for ask in left}
+        for door in self._doors.values():
+            if door.seat_of in names:
+                door.shut_until, door.seat_of = self._now(), ""
+                self.wanted.set()
 
     def _now(self) -> float:
         return self._world.clock.monotonic()

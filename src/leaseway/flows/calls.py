@@ -7,6 +7,8 @@ says; and what the provider said about its limits is told to everybody.
 Whatever says "later" and means longer than a handler should wait ends the attempt: the job waits in its lane.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, cast
@@ -14,9 +16,10 @@ from typing import Any, cast
 from leaseway.domain import replies
 from leaseway.domain.budgets import IMPOSSIBLE, Booked, Crossed, Denied, Held, Over, Used, cost_micros_of
 from leaseway.domain.demands import Demands
-from leaseway.domain.errors import BadValue, TransientError, UsageError
+from leaseway.domain.errors import BadValue, LeasewayError, TransientError, UsageError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.needs import needs_of
+from leaseway.domain.ledger import RAISED_US
+from leaseway.domain.needs import Charge, needs_of
 from leaseway.domain.outcome import Deferred, Fail
 from leaseway.domain.pace import retry_seconds
 from leaseway.domain.replies import Said
@@ -27,8 +30,6 @@ from leaseway.flows.world import World
 
 HOLD_US = 600 * SECOND_US
 """A call that nobody has settled by then was made, as far as the budget is concerned."""
-RAISED_US = 60 * SECOND_US
-"""How often a job asks whether somebody has raised a budget that has no next window."""
 CALLS_MAX = 1_000_000
 SETTLE_TRIES_MAX = 5
 
@@ -42,7 +43,7 @@ class Calls:
         self._running = running
         self._needs = needs_of(running.lease.needs)
         amounts = demands.amounts(arguments) if self._needs.budgets else {}
-        self._lines = tuple((charge, amounts.get(charge.budget, 0)) for charge in self._needs.budgets)
+        self._lines = tuple((charge, amount_of(charge, amounts)) for charge in self._needs.budgets)
         self._units = {budget.name: budget.unit for budget in demands.budgets}
         fails = {budget.name for budget in demands.budgets if budget.definition.over is Over.FAIL}
         self._failing = {charge.name for charge in self._needs.budgets if charge.budget in fails}
@@ -102,17 +103,33 @@ class Calls:
 
     async def close(self, ticket: "Ticket", actuals: Mapping[str, int]) -> None:
         """The call is over. What it has cost is a fact: it is booked, though our lease may be lost."""
-        await self._leave(ticket)
-        if ticket.hold is None:
+        if ticket.is_closed:
             return
+        ticket.is_closed = True
+        try:
+            await self._leave(ticket)
+        finally:
+            if ticket.hold is not None:
+                await self._settle(ticket.hold, actuals)
+
+    async def _settle(self, hold: str, actuals: Mapping[str, int]) -> None:
+        try:
+            await self._settle_soon(hold, actuals)
+        except asyncio.CancelledError:
+            # Nobody knows whether it was heard. Once more: it is booked once.
+            with contextlib.suppress(LeasewayError):
+                await self._world.ledger.settle(hold, actuals)
+            raise
+
+    async def _settle_soon(self, hold: str, actuals: Mapping[str, int]) -> None:
         for failures in range(1, SETTLE_TRIES_MAX + 1):
             try:
-                self._tell_of(await self._world.ledger.settle(ticket.hold, actuals))
+                self._tell_of(await self._world.ledger.settle(hold, actuals))
                 return
             except TransientError:
                 await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
         # It will be captured in full when its time is over: too much rather than too little.
-        self._world.events.emit("hold_unsettled", job=self._running.lease.id, hold=ticket.hold)
+        self._world.events.emit("hold_unsettled", job=self._running.lease.id, hold=hold)
 
     async def hear(self, ticket: "Ticket", heard: Said) -> None:
         await self._tokens.hear(ticket.token, self._needs.limits, heard)
@@ -140,9 +157,9 @@ class Calls:
     async def _token(self) -> Token:
         """The one that admitted the job, if this is its first call and it is still good."""
         admitted, self._running.token = self._running.token, None
-        if admitted is not None and self._tokens.is_good(admitted) and self._is_enough(admitted):
-            return admitted
         if admitted is not None:
+            if self._tokens.is_good(admitted) and self._is_enough(admitted):
+                return admitted
             # It is used up, but nobody needs to sit on its seats.
             await self._leave_limits(admitted)
         return await self._tokens.take(self._needs.limits) if self._needs.limits else NO_TOKEN
@@ -161,7 +178,11 @@ class Calls:
                 failures += 1
                 await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
                 continue
-            self._number += 1
+            except asyncio.CancelledError:
+                await self._not_sent(id_)
+                raise
+            # Whoever is told "later" and asks again asks for the same: he has his place there only once.
+            self._number += isinstance(answer, Held | Used)
             match answer:
                 case Held():
                     self._tell_of(answer.crossed)
@@ -173,6 +194,11 @@ class Calls:
                 case Denied():
                     raise self._denial(answer)
         raise UsageError(f"job {lease.id}: more than {CALLS_MAX:,} calls in one attempt")
+
+    async def _not_sent(self, hold: str) -> None:
+        """Nobody knows whether it is held; if it is, it costs nothing."""
+        with contextlib.suppress(LeasewayError):
+            await self._world.ledger.settle(hold, nothing(self._lines))
 
     def _denial(self, denied: Denied) -> Exception:
         """Later, when a window begins or somebody has raised the limit; or never, if the user wants it so."""
@@ -189,13 +215,14 @@ class Calls:
 class Ticket:
     """What one call holds while it is under way."""
 
-    __slots__ = ("_tokens", "hold", "is_sent", "token")
+    __slots__ = ("_tokens", "hold", "is_closed", "is_sent", "token")
 
     def __init__(self, tokens: Tokens, token: Token, hold: str | None, is_sent: bool) -> None:
         self._tokens = tokens
         self.token = token
         self.hold = hold
         self.is_sent = is_sent
+        self.is_closed = False
 
     def check(self) -> bool:
         """May the request still leave?"""
@@ -211,6 +238,7 @@ class Call:
         self.ticket: Ticket | None = None
 
     async def __aenter__(self) -> "Call":
+        self._actuals = {}
         self.ticket = await self._calls.open()
         self._calls._open.append(self)
         return self
@@ -234,3 +262,10 @@ class Call:
 
 def nothing(lines: Any) -> dict[str, int]:
     return {charge.name: 0 for charge, _ in lines}
+
+
+def amount_of(charge: Charge, amounts: Mapping[str, int]) -> int:
+    if charge.budget not in amounts:
+        # For nothing it would go on for ever.
+        raise UsageError(f"the job was submitted with budget {charge.name}, of which its code says nothing any more")
+    return amounts[charge.budget]

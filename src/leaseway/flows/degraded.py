@@ -6,6 +6,7 @@ on with his sixteenth, as long as his certificate lasts, counted by himself. All
 reach the limiter, stay within the limit.
 """
 
+import contextlib
 from collections.abc import Mapping
 
 from leaseway.domain.buckets import NEW, Granted, Level, Taking, Verdict, size_alone, take
@@ -16,13 +17,14 @@ from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter
 
 CERTIFICATE_US = 600 * SECOND_US
+DEGRADED = "~degraded"
 SAFE_SHARE = 0.99
 """Of a certificate's time, for clocks that go at different speeds."""
 
 
 def certificate(definition: Definition) -> Definition:
     """A limit of seats: whoever has one holds a certificate."""
-    return Definition(name=f"{definition.name}~degraded", concurrency=CERTIFICATES)
+    return Definition(name=f"{definition.name}{DEGRADED}", concurrency=CERTIFICATES)
 
 
 class Degraded:
@@ -51,6 +53,14 @@ class Degraded:
             except LeasewayError:
                 continue  # what we have lasts until its end
             self._until[name] = sent_at + CERTIFICATE_US / SECOND_US * SAFE_SHARE
+
+    async def leave(self, limiter: Limiter) -> None:
+        """Others may have our certificates."""
+        for name in list(self._until):
+            self._until.pop(name)
+            with contextlib.suppress(LeasewayError):
+                ask = Ask(f"{name}{DEGRADED}", f"{name}{DEGRADED}")
+                await limiter.vacate([ask], self._holder, 1)
 
     def take(self, asks: tuple[Ask, ...], most: int) -> Verdict | None:
         """The verdict of our own part; None: we have none, and must wait for the limiter."""

@@ -75,6 +75,8 @@ class Slots:
             for running in claimed:
                 if running.lease not in claim.given_back:
                     self._settle(running, GivenBack())
+                else:
+                    self._end(running)
         self.claim = None
 
     def fill(self) -> None:
@@ -166,6 +168,8 @@ class Slots:
         if self._remove(running):
             self._settle(running, outcome)
             self.fill()
+        else:
+            self._end(running)
 
     def _remove(self, running: Running) -> bool:
         """False: it is not ours to settle, because it was given back or has come to us again."""

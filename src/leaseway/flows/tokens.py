@@ -8,16 +8,17 @@ waits behind it in line.
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from leaseway.domain.asks import ASKS_MAX
 from leaseway.domain.buckets import Granted, Never, Notice, Taking, Verdict, Wait, expected, size
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit, UsageError
 from leaseway.domain.ids import SECOND_US, WorkerId
-from leaseway.domain.limits import Ask, Definition, lease_us_of
+from leaseway.domain.limits import COUNT_MAX, Ask, Definition, lease_us_of
 from leaseway.domain.outcome import Deferred
 from leaseway.domain.pace import retry_seconds
 from leaseway.domain.replies import Said
@@ -35,6 +36,8 @@ SEAT_US = 30 * SECOND_US
 LONG_US = SECOND_US // 2
 LATE_MAX = 5
 """So many tokens in a row that came too late to be used are worth a word."""
+LINES_MAX = 1_000
+"""From so many on, those are forgotten in which nobody stands: there may be millions of names."""
 AHEAD_SHARE = 4
 """A worker never keeps more than this part of a bucket for itself."""
 
@@ -46,6 +49,7 @@ class Token(NamedTuple):
 
     granted: Granted
     good_until: float
+    taken_at: float = 0.0
 
     def without(self, ask: Ask | None) -> "Token":
         """The same for all limits but this one."""
@@ -57,7 +61,13 @@ class Token(NamedTuple):
 
 
 NO_TOKEN = Token(Granted((), 1, 0, 0, 0, ()), float("inf"))
+
 """For jobs that need no limit."""
+
+
+def token_of(granted: Granted, taken_at: float) -> Token:
+    """`taken_at`: before the call to the limiter left."""
+    return Token(granted, taken_at + granted.lease_us / SECOND_US * (1 - DRIFT), taken_at)
 
 
 class Tokens:
@@ -70,6 +80,11 @@ class Tokens:
         self._degraded = Degraded(world.clock, holder, self._definitions)
         self._lines: dict[Asks, Line] = {}
         self._seats: dict[Ask, int] = {}
+        self._doubtful: set[Ask] = set()
+        self._closed_at: dict[str, float] = {}
+        """When a provider last refused a call of ours, by limit."""
+        self.on_left: Callable[[Asks], None] = lambda _: None
+        """Told of seats that are free again."""
         self._read_at = float("-inf")
         self._opening = asyncio.Lock()
         self._seating = asyncio.Lock()
@@ -82,6 +97,8 @@ class Tokens:
         """One for a call that leaves now. `Deferred`: it would take longer than anybody should wait here."""
         line = self._lines.get(asks)
         if line is None:
+            if len(self._lines) >= LINES_MAX:
+                self._lines = {each.asks: each for each in self._lines.values() if each.is_needed}
             line = self._lines[asks] = Line(self, asks, self._ahead(asks))
         return await line.take(patience_seconds)
 
@@ -90,30 +107,53 @@ class Tokens:
         sent_at = self._world.clock.monotonic()
         try:
             await self.limiter()
-            sent_at = self._world.clock.monotonic()
-            verdict = await self._taken(asks, most)
+            async with self._seating if any(map(self._has_seats, asks)) else contextlib.nullcontext():
+                await self._clear_up(asks)
+                sent_at = self._world.clock.monotonic()
+                verdict = await self._taken(asks, most)
+                self._sit(verdict)
+        except asyncio.CancelledError:
+            self._doubtful.update(filter(self._has_seats, asks))
+            raise
         except TransientError:
+            self._doubtful.update(filter(self._has_seats, asks))
             alone = self._degraded.take(asks, most)
             if alone is None:
                 raise
             return alone, self._world.clock.monotonic()
-        if isinstance(verdict, Granted):
-            for ask in verdict.asks:
-                if self._has_seats(ask):
-                    self._seats[ask] = self._seats.get(ask, 0) + verdict.count
         return verdict, sent_at
 
+    def _sit(self, verdict: Verdict) -> None:
+        if isinstance(verdict, Granted):
+            for ask in filter(self._has_seats, verdict.asks):
+                self._seats[ask] = self._seats.get(ask, 0) + verdict.count
+
     async def _taken(self, asks: Asks, most: int) -> Verdict:
-        """If the limiter has forgotten what our code says, tell it again."""
-        limiter = self._world.limiter
         try:
-            return await limiter.take(asks, least=1, most=most, holder=self._holder, seat_us=SEAT_US)
-        except UnknownLimit:
-            known = [self._definitions[ask.limit] for ask in asks if ask.limit in self._definitions]
-            if len(known) < len(asks):
-                raise
-            await limiter.declare(known)
-            return await limiter.take(asks, least=1, most=most, holder=self._holder, seat_us=SEAT_US)
+            return await self._world.limiter.take(asks, least=1, most=most, holder=self._holder, seat_us=SEAT_US)
+        except UnknownLimit as error:
+            await self._tell_again(asks, error)
+        try:
+            return await self._world.limiter.take(asks, least=1, most=most, holder=self._holder, seat_us=SEAT_US)
+        except UnknownLimit as error:  # it has lost its memory twice: not the job's fault
+            raise TransientError(f"{error}; it was defined a moment ago") from error
+
+    async def _clear_up(self, asks: Asks) -> None:
+        """A reply was lost: the limiter may believe that we sit where nobody of us does."""
+        for ask in [ask for ask in asks if ask in self._doubtful]:
+            count = sum(count for each, count in self._seats.items() if each.name == ask.name)
+            if count:
+                await self._world.limiter.keep([ask], self._holder, count, SEAT_US)
+            else:
+                await self._world.limiter.vacate([ask], self._holder, COUNT_MAX)
+            self._doubtful.discard(ask)
+
+    async def _tell_again(self, asks: Asks, error: UnknownLimit) -> None:
+        """The limiter has forgotten what our code says."""
+        known = [self._definitions[ask.limit] for ask in asks if ask.limit in self._definitions]
+        if len(known) < len(asks):
+            raise error
+        await self._world.limiter.declare(known)
 
     def last_long(self, asks: Asks) -> bool:
         """Whether tokens of these limits survive the way from here through a claim to a handler's first call."""
@@ -122,33 +162,61 @@ class Tokens:
 
     async def expected(self, asks: Asks) -> tuple[int, Wait | None]:
         """How many calls may leave within a second, beside those that wait in line here; or why none may."""
-        now, levels = await (await self.limiter()).look(asks)
-        sizings = [size(self._definitions[ask.limit]) for ask in asks if ask.limit in self._definitions]
-        takings = [Taking(*each) for each in zip(asks, sizings, levels, strict=False)]
+        limiter = await self.limiter()
+        try:
+            now, levels = await limiter.look(asks)
+        except UnknownLimit as error:
+            await self._tell_again(asks, error)
+            now, levels = await limiter.look(asks)
+        pairs = [each for each in zip(asks, levels, strict=True) if each[0].limit in self._definitions]
+        takings = [Taking(ask, size(self._definitions[ask.limit]), level) for ask, level in pairs]
         units, wait = expected(takings, now, levels[0].since, SECOND_US)
         line = self._lines.get(asks)
         return units - (0 if line is None else line.waiting), wait
 
     def is_good(self, token: Token) -> bool:
-        return self._world.clock.monotonic() < token.good_until
+        """It is not too old, and the provider has not closed since it was granted."""
+        if self._world.clock.monotonic() >= token.good_until:
+            return False
+        return all(token.taken_at > self._closed_at.get(ask.name, float("-inf")) for ask in token.granted.asks)
 
     async def give_back(self, granted: Granted, count: int) -> None:
         """What was not used. If that fails, it is used up."""
-        with contextlib.suppress(LeasewayError):
-            await (await self.limiter()).give_back(granted, count)
-        await self.leave(granted.asks, count)
+        try:
+            with contextlib.suppress(LeasewayError):
+                await (await self.limiter()).give_back(granted, count)
+        finally:
+            await self.leave(granted.asks, count)
 
     async def leave(self, asks: Asks, count: int = 1) -> None:
         """The call is over: its seats are free."""
-        seated = tuple(ask for ask in asks if self._seats.get(ask))
+        if not any(self._seats.get(ask) for ask in asks):
+            return
+        try:
+            await self._seating.acquire()
+        except asyncio.CancelledError:
+            self._doubtful.update(self._stand_up(asks, count))
+            raise
+        try:
+            if seated := self._stand_up(asks, count):
+                self._doubtful.update(seated)  # until we hear that they are free
+                with contextlib.suppress(LeasewayError):
+                    await (await self.limiter()).vacate(seated, self._holder, count)
+                    self._doubtful.difference_update(seated)
+        finally:
+            self._seating.release()
+        self.on_left(seated)
+        for line in self._lines.values():
+            if not set(seated).isdisjoint(line.asks):
+                line.somebody_left.set()
+
+    def _stand_up(self, asks: Asks, count: int) -> Asks:
+        """Those of the asks that have seats."""
+        seated = tuple(ask for ask in asks if ask in self._seats)
         for ask in seated:
-            self._seats[ask] -= count
-        if seated:
-            with contextlib.suppress(LeasewayError):  # then they are free when their time is over
-                await (await self.limiter()).vacate(seated, self._holder, count)
-            for line in self._lines.values():
-                if not set(seated).isdisjoint(line.asks):
-                    line.somebody_left.set()
+            if (left := self._seats.pop(ask) - count) > 0:
+                self._seats[ask] = left
+        return seated
 
     # -- what the provider says -------------------------------------------------------------------------------------
 
@@ -169,16 +237,12 @@ class Tokens:
                 reset_us=said.reset_us,
             )
             if said.throttled:
-                self._forget(ask)
+                if len(self._closed_at) >= LINES_MAX:
+                    self._closed_at.clear()  # tokens that old are gone long since
+                self._closed_at[ask.name] = self._world.clock.monotonic()
                 self._world.events.emit("limit_closed", limit=ask.name, retry_after_us=said.retry_after_us)
             with contextlib.suppress(TransientError):  # the next refusal says it again
                 await (await self.limiter()).tell(notice)
-
-    def _forget(self, ask: Ask) -> None:
-        """Tokens in hand were granted before the provider closed."""
-        for line in self._lines.values():
-            if any(each.name == ask.name for each in line.asks):
-                line.drop()
 
     # -- beside the worker ------------------------------------------------------------------------------------------
 
@@ -186,17 +250,38 @@ class Tokens:
         """Whoever still sits says so, also to a store that has lost its memory."""
         while True:  # until it is cancelled
             await self._world.clock.sleep(KEEP_SECONDS)
-            self._seats.update(recount())
+            await self.say_where_we_sit(recount)
             if self._is_open:
                 await self._degraded.keep(self._world.limiter)
                 await self._read_definitions()
-            by_count: dict[int, list[Ask]] = {}
-            for ask, count in self._seats.items():
-                if count > 0:
-                    by_count.setdefault(count, []).append(ask)
+
+    async def leave_all(self, recount: Callable[[], Mapping[Ask, int]]) -> None:
+        """The worker goes away."""
+        await self.say_where_we_sit(recount)
+        if self._is_open:
+            await self._degraded.leave(self._world.limiter)
+
+    async def say_where_we_sit(self, recount: Callable[[], Mapping[Ask, int]]) -> None:
+        async with self._seating:
+            counts = {**self._seats, **recount()}
+            self._doubtful.update(ask for ask in self._seats if counts[ask] < 1)
+            self._seats = {ask: count for ask, count in counts.items() if count > 0}
             with contextlib.suppress(LeasewayError):
-                for count, asks in by_count.items():
-                    await (await self.limiter()).keep(asks, self._holder, count, SEAT_US)
+                await self._clear_up(tuple(self._doubtful))
+            by_name: Counter[tuple[str, str]] = Counter()
+            for ask, count in self._seats.items():  # calls of different weight sit beside each other
+                by_name[ask.name, ask.limit] += count
+            by_count: dict[int, list[Ask]] = {}
+            for (name, limit), count in by_name.items():
+                by_count.setdefault(count, []).append(Ask(name, limit))
+            for count, asks in by_count.items():
+                await self._keep(asks, count)
+
+    async def _keep(self, asks: Sequence[Ask], count: int) -> None:
+        for start in range(0, len(asks), ASKS_MAX):
+            with contextlib.suppress(LeasewayError):
+                limiter = await self.limiter()
+                await limiter.keep(asks[start : start + ASKS_MAX], self._holder, count, SEAT_US)
 
     async def declare(self, definitions: Sequence[Definition]) -> None:
         self._definitions.update({definition.name: definition for definition in definitions})
@@ -274,6 +359,8 @@ class Line:
         self.waiting = 0
         self._closed = Wait(0, "", "")
         self._closed_until = float("-inf")
+        self._believed_until = float("-inf")
+        """After that somebody may have raised the limit."""
         self._late = 0
         self._used = 0
         self._used_since = tokens.now()
@@ -281,7 +368,8 @@ class Line:
     async def take(self, patience_seconds: float) -> Token:
         self.waiting += 1
         try:
-            self._refuse_if_longer(patience_seconds)
+            if self._tokens.now() < self._believed_until:
+                self._refuse_if_longer(patience_seconds)
             async with self._door:
                 return await self._first(self._tokens.now() + patience_seconds)
         finally:
@@ -299,13 +387,13 @@ class Line:
                 await self._tokens.sleep(self._tokens.pause_seconds(failures))
                 continue
             match verdict:
-                case Granted(count=count, lease_us=lease_us):
-                    good_until = sent_at + lease_us / SECOND_US * (1 - DRIFT)
-                    self._hand.extend([Token(verdict, good_until)] * count)
+                case Granted(count=count):
+                    self._hand.extend([token_of(verdict, sent_at)] * count)
                 case Never(name, most):
                     raise UsageError(f"limit {name}: one call asks for more than it ever grants at once, {most:,}")
                 case Wait(wait_us):
                     self._closed, self._closed_until = verdict, self._tokens.now() + wait_us / SECOND_US
+                    self._believed_until = self._tokens.now() + READ_SECONDS
                     self._refuse_if_longer(until - self._tokens.now())
                     await self._until_open(wait_us / SECOND_US)
         return token
@@ -324,9 +412,9 @@ class Line:
                 self._tokens.tell_of_late(self.asks, token)
         return None
 
-    def drop(self) -> None:
-        """What is in hand may not be used any more."""
-        self._hand = deque(token._replace(good_until=float("-inf")) for token in self._hand)
+    @property
+    def is_needed(self) -> bool:
+        return self.waiting > 0 or any(map(self._tokens.is_good, self._hand))
 
     def _appetite(self) -> int:
         """As many as wait here, and what half a lease will need, judging by the last moments."""

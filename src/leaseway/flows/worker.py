@@ -107,6 +107,10 @@ class Worker:
                 await self._live()
         finally:
             await self._slots.stop(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PULSE_SECONDS):
+                    await self._admission.leave()
+                    await self._tokens.leave_all(self._seats)
             await self._runner.close()
         return self._worked()
 

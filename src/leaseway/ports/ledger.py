@@ -81,7 +81,8 @@ class Ledger(Protocol):
         ...
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
-        """How long until each of these budgets has something that is not spent; 0: now, or waiting does not help."""
+        """How long until each of these budgets has something that is not spent, or somebody may have raised it; 0: now,
+        or nobody shall wait."""
         ...
 
     async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from leaseway.simulation.campaign import Findings, run_campaign, run_one
+from leaseway.simulation.campaign import SCENARIOS, Findings, run_campaign, run_one
 from leaseway.simulation.sabotage import SABOTAGES
-from leaseway.simulation.sometimes import CATALOGUE
+from leaseway.simulation.sometimes import CATALOGUES
 
 EPILOG = "Safeguards that --sabotage can remove:\n" + "\n".join(
     f"  {name:26}{sabotage.removes}" for name, sabotage in SABOTAGES.items()
@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--scenario", choices=SCENARIOS, help="one of them only; metered has limits and budgets")
     parser.add_argument("--seeds", type=count, default=200, metavar="N", help="how many seeds (default 200)")
     parser.add_argument("--first", type=number, default=0, metavar="K", help="the first of them (default 0)")
     parser.add_argument("--jobs", type=count, default=2, metavar="N", help="on how many processes (default 2)")
@@ -50,19 +51,26 @@ def number(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
+    sabotage = SABOTAGES.get(given.sabotage)
+    if sabotage is not None and given.scenario not in (None, sabotage.scenario):
+        parser().error(f"--sabotage {given.sabotage} belongs to --scenario {sabotage.scenario}")
+    scenario = given.scenario if sabotage is None else sabotage.scenario
     if given.seed is not None:
-        return replay(given.seed, given.sabotage, given.trace)
+        return replay(given.seed, scenario or "jobs", given.sabotage, given.trace)
     if given.trace is not None:
         parser().error("--trace needs --seed: the traces of a campaign would be too long to read")
     seeds = range(given.first, given.first + given.seeds)
-    findings = run_campaign(seeds, sabotage=given.sabotage, processes=given.jobs, tell=show_progress)
-    print(file=sys.stderr)
-    return show(findings, given.sabotage)
+    codes = []
+    for name in SCENARIOS if scenario is None else (scenario,):
+        findings = run_campaign(seeds, scenario=name, sabotage=given.sabotage, processes=given.jobs, tell=show_progress)
+        print(file=sys.stderr)
+        codes.append(show(findings, given.sabotage))
+    return max(codes)
 
 
-def replay(seed: int, sabotage: str | None, trace: Path | None) -> int:
+def replay(seed: int, scenario: str, sabotage: str | None, trace: Path | None) -> int:
     with nullcontext(sys.stderr) if trace is None else trace.open("w") as file:
-        report = run_one(seed, sabotage, file.write)
+        report = run_one(seed, scenario, sabotage, file.write)
     states = ", ".join(f"{count} {state}" for state, count in report.states.items())
     print(f"seed {seed}: {report.trace_lines} steps in {report.seconds:.1f} virtual seconds; {states}")
     print(f"trace {report.trace_hash}")
@@ -81,10 +89,11 @@ def show_progress(findings: Findings) -> None:
 def show(findings: Findings, sabotage: str | None) -> int:
     for report in findings.violations:
         again = f"python -m leaseway.simulation --seed {report.seed}"
+        again += "" if findings.scenario == "jobs" else f" --scenario {findings.scenario}"
         print(f"seed {report.seed} violated: {'; '.join(report.violations)}")
         print(f"  replay: {again}{f' --sabotage {sabotage}' if sabotage else ''}")
-    print(f"{'seeds':>7}  in which it happened that")
-    for what in CATALOGUE:
+    print(f"{'seeds':>7}  in which it happened that ({findings.scenario})")
+    for what in CATALOGUES[findings.scenario]:
         print(f"{findings.reached[what]:7}  {what}")
     for what in findings.never:
         print(f"never reached: {what}")

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from leaseway.simulation.builtin import run_seed
+from leaseway.simulation.metered import run_metered
 from leaseway.simulation.sabotage import SABOTAGES
 from leaseway.simulation.scenario import Report
-from leaseway.simulation.sometimes import CATALOGUE
+from leaseway.simulation.sometimes import CATALOGUES
 
+SCENARIOS = {"jobs": run_seed, "metered": run_metered}
 BATCH = 5
 SEEDS_TO_REACH_ALL = 200
 """A smaller campaign is not expected to have seen everything."""
@@ -20,6 +22,7 @@ SEEDS_TO_REACH_ALL = 200
 
 @dataclass
 class Findings:
+    scenario: str = "jobs"
     seeds: int = 0
     seconds: float = 0.0
     virtual_seconds: float = 0.0
@@ -39,46 +42,49 @@ class Findings:
         """What the campaign was large enough to reach, and did not."""
         if self.seeds < SEEDS_TO_REACH_ALL:
             return []
-        return [what for what in CATALOGUE if not self.reached[what]]
+        return [what for what in CATALOGUES[self.scenario] if not self.reached[what]]
 
     @property
     def is_ok(self) -> bool:
         return not self.violations and not self.never
 
 
-def run_one(seed: int, sabotage: str | None = None, write: Callable[[str], object] | None = None) -> Report:
+def run_one(
+    seed: int, scenario: str = "jobs", sabotage: str | None = None, write: Callable[[str], object] | None = None
+) -> Report:
     """One seed, with a safeguard removed if the name of a sabotage is given."""
     with nullcontext(None) if sabotage is None else SABOTAGES[sabotage].at_work() as sql:
-        return run_seed(seed, sql=sql, write=write)
+        return SCENARIOS[scenario](seed, sql=sql, write=write)
 
 
-def run_batch(seeds: Sequence[int], sabotage: str | None) -> list[Report]:
-    return [run_one(seed, sabotage) for seed in seeds]
+def run_batch(seeds: Sequence[int], scenario: str, sabotage: str | None) -> list[Report]:
+    return [run_one(seed, scenario, sabotage) for seed in seeds]
 
 
-def reports(seeds: range, sabotage: str | None, processes: int) -> Iterator[Report]:
+def reports(seeds: range, scenario: str, sabotage: str | None, processes: int) -> Iterator[Report]:
     """The reports of all seeds, in their order."""
     batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
     if processes == 1:
         for batch in batches:
-            yield from run_batch(batch, sabotage)
+            yield from run_batch(batch, scenario, sabotage)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for found in pool.map(run_batch, batches, [sabotage] * len(batches)):
+        for found in pool.map(run_batch, batches, [scenario] * len(batches), [sabotage] * len(batches)):
             yield from found
 
 
 def run_campaign(
     seeds: range,
     *,
+    scenario: str = "jobs",
     sabotage: str | None = None,
     processes: int = 1,
     tell: Callable[[Findings], object] = lambda findings: None,
 ) -> Findings:
     """Run every seed; `tell` hears of the state after each."""
-    findings = Findings()
+    findings = Findings(scenario)
     began = time.perf_counter()
-    for report in reports(seeds, sabotage, processes):
+    for report in reports(seeds, scenario, sabotage, processes):
         findings.add(report)
         findings.seconds = time.perf_counter() - began
         tell(findings)

@@ -8,10 +8,14 @@ from leaseway.domain.schedule import Schedule
 from leaseway.flows.keep import in_loop
 from leaseway.flows.worker import Worker
 from leaseway.flows.world import World
+from leaseway.ports.ledger import Ledger
+from leaseway.ports.limiter import Limiter
 from leaseway.simulation.jobs import JUDGE
+from leaseway.simulation.meter import METER, Meter
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.store import FaultyStore
 from leaseway.simulation.universe import Universe
+from leaseway.simulation.ways import FaultyLedger, FaultyLimiter
 
 RESTART_SECONDS = (0.2, 1.5)
 
@@ -24,12 +28,18 @@ class Silence:
 
 class Fleet:
     def __init__(
-        self, universe: Universe, kinds: Mapping[str, Kind], settings: WorkerSettings, schedules: tuple[Schedule, ...]
+        self,
+        universe: Universe,
+        kinds: Mapping[str, Kind],
+        settings: WorkerSettings,
+        schedules: tuple[Schedule, ...],
+        meter: Meter | None = None,
     ) -> None:
         self._universe = universe
         self._kinds = kinds
         self._settings = settings
         self._schedules = schedules
+        self._meter = meter
         self._chance = universe.streams.of("fleet")
         self._started = 0
         self.is_closing = False
@@ -45,7 +55,7 @@ class Fleet:
         process.on_end = self._replace
         self.crew.append(process)
         self._universe.note(process.name, "starts")
-        process.loop.start(self._live(process, settings or self._settings))
+        process.main = process.loop.start(self._live(process, settings or self._settings))
         return process
 
     def kill(self, process: Process) -> None:
@@ -73,6 +83,14 @@ class Fleet:
             process.draining_at = self._universe.loop.time()
             process.worker.drain()
 
+    def _metering(self, process: Process) -> tuple[Limiter, Ledger]:
+        """Where nobody needs them, they are there and have no faults."""
+        meter = self._meter
+        if meter is None:
+            return self._universe.limiter, self._universe.ledger
+        METER.set(meter)
+        return FaultyLimiter(meter, process), FaultyLedger(meter, process)
+
     async def _live(self, process: Process, settings: WorkerSettings) -> None:
         """The main function of a worker process."""
         HERE.set(process)
@@ -81,7 +99,16 @@ class Fleet:
         await store.open()
         if process.has_left:
             return
-        world = World(store, process.clock, process.chance, process.ids, Silence())
+        limiter, ledger = self._metering(process)
+        world = World(
+            store=store,
+            limiter=limiter,
+            ledger=ledger,
+            clock=process.clock,
+            chance=process.chance,
+            ids=process.ids,
+            events=Silence(),
+        )
         process.worker = Worker(world, self._kinds, settings, self._schedules, keeping=in_loop)
         try:
             worked = await process.worker.run()

@@ -1,6 +1,7 @@
 """Watches the world: every commit, every handler, every worker that leaves. The first wrong ends the run."""
 
 from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from leaseway.domain.ids import JobId
 from leaseway.flows.worker import Worked
@@ -16,11 +17,20 @@ LEAVE_SECONDS_MAX = 11.0
 """What a drained worker may take beyond its grace period: twice five seconds, and some latency."""
 
 
+class Watcher(Protocol):
+    """Who else watches exchanges, in worlds with limits and budgets."""
+
+    def sent(self, verb: str, call: Any) -> None: ...
+
+    def saw(self, commit: Commit) -> None: ...
+
+
 class Judge:
     def __init__(self, books: Books, table: Table, stop: Callable[[], None]) -> None:
         self.books = books
         self.table = table
         self._stop = stop
+        self.meter: Watcher | None = None
 
     def accuse(self, wrongs: Iterable[str]) -> None:
         for wrong in wrongs:
@@ -35,11 +45,15 @@ class Judge:
             self.books.classify(commit)
         self.accuse(wrongs(self.books, commit))
         sometimes.note(self.books, commit)
+        if self.meter is not None and commit.verb == "exchange":
+            self.meter.saw(commit)
         self.books.keep(commit)
         self.accuse(imbalances(self.books, commit, self.table))
 
     def sent(self, process: Process, verb: str, call: object) -> None:
         """I25: a worker that is asked to leave claims nothing more."""
+        if self.meter is not None:
+            self.meter.sent(verb, call)
         if verb == "exchange" and process.draining_at is not None:
             wants, repeat = getattr(call, "wants", None), getattr(call, "repeat", False)
             if wants is not None and not repeat:

@@ -71,6 +71,10 @@ class SimLoop(VirtualLoop):
 
     def _write_to_self(self) -> None: ...
 
+    def skip(self, seconds: float) -> None:
+        """Time in which nobody does anything: whatever was due in it is due now."""
+        self._now += seconds
+
 
 class HostLoop(VirtualLoop):
     """One process: runs when the world gives it a turn, and asks for one when it has something to do."""

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from random import Random
 from typing import TYPE_CHECKING
 
-from leaseway.domain.ids import JobId, Token, WorkerId
+from leaseway.domain.ids import SECOND_US, Instant, JobId, Token, WorkerId
 from leaseway.simulation.loop import HostLoop, SimLoop
 from leaseway.system import base32
 
@@ -32,9 +32,12 @@ class Process:
         self.clock = SimClock(world, offset=chance.uniform(0, 100_000))
         self.ids = SeededIds(name, world, chance)
         self.worker: Worker | None = None
+        self.main: asyncio.Task[None] | None = None
+        """Nobody else holds on to the tasks of a process that was killed while it waited for an answer."""
         self.grace_seconds = 0.0
         self.draining_at: float | None = None
         self.was_paused = False
+        self.frozen_until = float("-inf")
         self.is_dead = False
         self.has_left = False
         self._troubles: list[tuple[float, float]] = []
@@ -52,6 +55,7 @@ class Process:
     def freeze(self, seconds: float) -> None:
         """SIGSTOP now, SIGCONT later."""
         self.was_paused = True
+        self.frozen_until = self.loop.time() + seconds
         self.loop.freeze()
         self.suffer(seconds)
         self.world.call_later(seconds, self._thaw)
@@ -129,6 +133,9 @@ class SimClock:
 
     def monotonic(self) -> float:
         return self._world.time() + self._offset
+
+    def wall_us(self) -> Instant:
+        return int(self.monotonic() * SECOND_US)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -5,36 +5,50 @@ another function in its place, never by a flag in the product, and the oracles m
 seeds. A sabotage whose text is no longer found in the product's SQL fails loudly: it would prove nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from leaseway.domain import buckets, ledger
+from leaseway.domain.buckets import IDLE_US, Granted, Level, Notice, Sizing, Taking
+from leaseway.domain.budgets import Answer, Held, Used
 from leaseway.domain.errors import TransientError, UnknownOutcome
 from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.ids import Instant
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
-from leaseway.domain.outcome import GivenBack, Outcome, decide
+from leaseway.domain.ledger import Book, Hold, Lines, Step, Want, voided
+from leaseway.domain.limits import Ask
+from leaseway.domain.outcome import GivenBack, Outcome, Snoozed, decide
 from leaseway.flows import slots
 from leaseway.flows import submit as submitting
+from leaseway.flows.admit import Admission, Door
 from leaseway.flows.claim import Claim
 from leaseway.flows.keep import Keeper
 from leaseway.flows.running import Running, Stop
 from leaseway.flows.slots import Slots
+from leaseway.flows.tokens import Tokens
 from leaseway.flows.worker import Worker
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
 from leaseway.simulation.process import HERE
+from leaseway.stores.memory import ledger as memory_ledger
+from leaseway.stores.memory.ledger import MemoryLedger
 from leaseway.stores.sqlite import connection
 from leaseway.stores.sqlite.queries import statements
 from leaseway.stores.sqlite.transaction import Transaction
 
 SEEDS_MAX = 200
-"""Within so many seeds, from the first on, every sabotage must be caught."""
+"""Within so many seeds, from its first on, every sabotage must be caught."""
 
 
 class Sabotage(Struct, frozen=True, kw_only=True):
+    scenario: str = "jobs"
+    """In which it is missed."""
+    first: int = 0
+    """The seed from which one looks: some worlds come late, and a search from the beginning takes its time."""
     removes: str
     """The safeguard that is gone, in one sentence."""
     sql: tuple[tuple[str, str, str], ...] = ()
@@ -163,6 +177,81 @@ async def look_at_the_willing(keeper: Keeper) -> None:
 def keep_the_half(connection: Any) -> None:
     if connection.in_transaction:
         connection.execute("COMMIT")
+
+
+# -- limits, budgets and tenants ------------------------------------------------------------------------------------
+
+real_seated = Admission.seated
+real_credited = buckets.credited
+real_paced = buckets.paced
+real_hold_again = ledger.hold_again
+real_hold = MemoryLedger.hold
+
+
+def good_for_ever(tokens: Tokens, token: Any) -> bool:
+    return True
+
+
+def returned_in_full(taking: Taking, now: Instant, granted: Granted, unused: int) -> Level:
+    """As if tokens did not grow old: the bucket was full meanwhile, and they come on top."""
+    return real_credited(taking, granted.granted_at, granted, unused)
+
+
+def full_after_the_fence(level: Level, sizing: Sizing, now: Instant) -> Level:
+    long_ago = replace(level, since=level.since - IDLE_US)
+    return replace(real_paced(long_ago, sizing, now), since=level.since)
+
+
+def fits_what_is_spent(want: Want, book: Book | None) -> bool:
+    """Looks at what was spent, and not at what others hold: the answer of a moment ago."""
+    spent = 0 if book is None else book.spent_micros
+    return spent + want.amount_micros <= want.definition.most_micros
+
+
+async def hold_without_dispatch(
+    ledger: MemoryLedger, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False
+) -> Answer:
+    return await real_hold(ledger, id, lines, ttl_us, owner=owner, dispatch=False)
+
+
+def costs_if_said(hold: Hold, actuals: Mapping[str, int]) -> list[int]:
+    return [actuals.get(line.name, 0) for line in hold.lines]
+
+
+def void_when_late(hold: Hold) -> Step:
+    return voided(hold, "expire")
+
+
+def hold_whoever_asks(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[Answer, Step] | None:
+    again = real_hold_again(hold, owner, dispatch, now)
+    if again is None or not isinstance(again[0], Used):
+        return again
+    return Held(tuple(line.window for line in hold.lines), hold.deadline), again[1]
+
+
+async def keep_nothing(tokens: Tokens, recount: Callable[[], Mapping[Ask, int]]) -> None: ...
+
+
+def seated_and_up_again(admission: Admission, claimed: Iterable[Running]) -> list[Running]:
+    jobs = real_seated(admission, claimed)
+    for running in jobs:
+        if running.seat is not None:
+            admission._left.append(running.seat)
+            running.seat = None
+    return jobs
+
+
+def asks_without_the_tenant(admission: Admission, door: Door) -> tuple[Ask, ...]:
+    return door.asks
+
+
+def shrug_at_refusals(taking: Taking, level: Level, notice: Notice, now: Instant) -> Level:
+    return level
+
+
+def decide_counting_waits(lease: Lease, outcome: Outcome, *rest: Any) -> Settlement | None:
+    settlement = decide(lease, outcome, *rest)
+    return replace(settlement, gives_back=False) if settlement and isinstance(outcome, Snoozed) else settlement
 
 
 SABOTAGES: dict[str, Sabotage] = {
@@ -304,5 +393,72 @@ SABOTAGES: dict[str, Sabotage] = {
     "half_a_transaction": Sabotage(
         removes="a transaction that fails in the middle leaves nothing behind",
         code=((connection, "roll_back", keep_the_half),),
+    ),
+    "token_unchecked": Sabotage(
+        scenario="metered",
+        removes="a request leaves only with a token that is still good",
+        code=((Tokens, "is_good", good_for_ever),),
+    ),
+    "token_returned_in_full": Sabotage(
+        scenario="metered",
+        first=80,
+        removes="tokens that are given back are worth less with their age",
+        code=((buckets, "credited", returned_in_full),),
+    ),
+    "restart_trusted": Sabotage(
+        scenario="metered",
+        first=110,
+        removes="after a restart of the limiter every bucket is empty",
+        code=((buckets, "paced", full_after_the_fence),),
+    ),
+    "refusal_ignored": Sabotage(
+        scenario="metered",
+        removes="when the provider refuses, everybody stays away for as long as it says",
+        code=((buckets, "throttled", shrug_at_refusals),),
+    ),
+    "expiry_voids": Sabotage(
+        scenario="metered",
+        removes="a hold whose call may have been made is charged when its time is over",
+        code=((memory_ledger, "expired", void_when_late),),
+    ),
+    "hold_undispatched": Sabotage(
+        scenario="metered",
+        removes="the ledger knows of a call before it leaves",
+        code=((MemoryLedger, "hold", hold_without_dispatch),),
+    ),
+    "holds_unseen": Sabotage(
+        scenario="metered",
+        removes="what others hold counts as used: to look and to hold are one step",
+        code=((ledger, "fits", fits_what_is_spent), (memory_ledger, "is_balanced", lambda book: True)),
+    ),
+    "hold_of_another": Sabotage(
+        scenario="metered",
+        removes="a hold under which another delivery has called is not used again",
+        code=((memory_ledger, "hold_again", hold_whoever_asks),),
+    ),
+    "unsaid_is_free": Sabotage(
+        scenario="metered",
+        removes="a call of which nobody says what it has cost is charged in full",
+        code=((ledger, "costs_of", costs_if_said),),
+    ),
+    "seats_unkept": Sabotage(
+        scenario="metered",
+        removes="whoever still sits says so, also to a limiter that has lost its memory",
+        code=((Tokens, "say_where_we_sit", keep_nothing),),
+    ),
+    "seats_left_early": Sabotage(
+        scenario="metered",
+        removes="a job keeps its tenant's seat until it ends",
+        code=((Admission, "seated", seated_and_up_again),),
+    ),
+    "caps_unasked": Sabotage(
+        scenario="metered",
+        removes="jobs of a tenant with caps start only when the limiter admits them",
+        code=((Admission, "_asks", asks_without_the_tenant),),
+    ),
+    "waiting_counts": Sabotage(
+        scenario="metered",
+        removes="a job that waits for a limit or a budget loses no attempt",
+        code=((slots, "decide", decide_counting_waits),),
     ),
 }

@@ -17,6 +17,7 @@ from leaseway.domain.schedule import Schedule
 from leaseway.simulation.clients import Client
 from leaseway.simulation.fleet import Fleet
 from leaseway.simulation.loop import SimLoop
+from leaseway.simulation.meter import Meter
 from leaseway.simulation.nemesis import Nemesis
 from leaseway.simulation.plan import Intent
 from leaseway.simulation.process import Process
@@ -30,6 +31,8 @@ SETTLE_SECONDS = 8.0
 """After the last fault its effects may last this long: a pause ends, a stalled call arrives."""
 LEAVE_SECONDS_MAX = 15.0
 LOOK_SECONDS = 0.25
+EXPIRE_SECONDS_MAX = 5.0
+"""Workers look for holds whose time is over every second, if the ledger answers."""
 
 
 class Load(Struct, frozen=True):
@@ -39,6 +42,9 @@ class Load(Struct, frozen=True):
     plan: list[Intent]
     queues: tuple[str, ...]
     schedules: tuple[Schedule, ...] = ()
+    later_us: int = 0
+    """How much later than others this world begins."""
+    meter: Callable[[Universe], Meter] | None = None
     calm_seconds_max: float = 120.0
     """Within this time after the last fault, every job must have ended."""
 
@@ -65,11 +71,13 @@ class Scenario:
     def __init__(self, universe: Universe, load: Load) -> None:
         self._universe = universe
         self._load = load
+        self._meter = None if load.meter is None else load.meter(universe)
+        universe.judge.meter = self._meter
         swarm = universe.swarm
         self._settings = WorkerSettings(
             queues=load.queues, concurrency=swarm.concurrency, grace_seconds=swarm.grace_seconds
         )
-        self._fleet = Fleet(universe, load.kinds, self._settings, load.schedules)
+        self._fleet = Fleet(universe, load.kinds, self._settings, load.schedules, self._meter)
         self._clients = [Client(universe, f"client-{number}") for number in range(swarm.clients)]
 
     def run(self) -> None:
@@ -87,6 +95,8 @@ class Scenario:
             self._bury(story)
 
     async def _story(self) -> None:
+        if self._meter is not None:
+            self._meter.agree()
         for number, client in enumerate(self._clients):
             own = [intent for intent in self._load.plan if intent.client == number]
             self._universe.start(client.process, client.run(own))
@@ -94,6 +104,7 @@ class Scenario:
             self._fleet.start()
         await self._rage()
         last = await self._come_to_an_end()
+        await self._let_holds_expire()
         await self._leave(last)
         self._conclude()
 
@@ -103,12 +114,17 @@ class Scenario:
         if not self._universe.is_faulty:
             return
         async with asyncio.TaskGroup() as group:
-            nemesis = group.create_task(Nemesis(self._universe, self._fleet).rage())
+            evils = [group.create_task(Nemesis(self._universe, self._fleet).rage())]
+            if self._meter is not None:
+                evils.append(group.create_task(self._meter.rage()))
             operator = self._clients[0]
             self._universe.start(operator.process, operator.replay_sometimes())
             await asyncio.sleep(FAULTY_SECONDS)
-            nemesis.cancel()
+            for evil in evils:
+                evil.cancel()
         self._universe.calm()
+        if self._meter is not None:
+            self._meter.calm()
 
     async def _come_to_an_end(self) -> Process | None:
         """Liveness: without faults, every accepted submission is done, failed or cancelled within bounded time."""
@@ -118,6 +134,8 @@ class Scenario:
         began = self._universe.loop.time()
         while not self._is_over():
             await asyncio.sleep(LOOK_SECONDS)
+            if self._meter is not None:
+                began += self._meter.pass_time()
             seconds = self._universe.loop.time() - began
             self._universe.books.is_settled = seconds > SETTLE_SECONDS
             if seconds > self._load.calm_seconds_max:
@@ -125,6 +143,13 @@ class Scenario:
                 self._universe.judge.accuse([f"I3 {seconds:.0f} s after the last fault there is still {left}"])
                 await asyncio.sleep(LOOK_SECONDS)
         return last
+
+    async def _let_holds_expire(self) -> None:
+        """Nothing is held for ever, though whoever held it may be gone."""
+        meter = self._meter
+        if meter is not None and (deadline := meter.last_deadline()):
+            meter.skip_to(deadline)
+            await asyncio.sleep(EXPIRE_SECONDS_MAX)
 
     def _is_over(self) -> bool:
         is_quiet = all(client.is_done and not client.is_replaying for client in self._clients)
@@ -157,6 +182,8 @@ class Scenario:
         for row in self._rows():
             if not row.is_final or row.token is not None:
                 self._universe.judge.accuse([f"I3 job {row.id} is {STAGES[row.stage]} in the end"])
+        if self._meter is not None:
+            self._meter.conclude()
 
     def _rows(self) -> Iterator[Row]:
         return iter(self._universe.table.rows.values())
@@ -187,7 +214,7 @@ def run_load(
     """Run one world to its end; `look` may then look into the file before it is gone."""
     trace = Trace(write)
     with database() as path:
-        universe = Universe(seed, swarm, path, sql, trace, is_faulty)
+        universe = Universe(seed, swarm, path, sql, trace, is_faulty, load.later_us)
         Scenario(universe, load).run()
         if look is not None:
             look(path)

@@ -55,6 +55,44 @@ CATALOGUE = (
 )
 
 
+METERED = (
+    "a worker crashed",
+    "a worker was paused",
+    "a worker was drained",
+    "a lease expired and was taken back",
+    # Faults of the limiter, the ledger and the provider.
+    "a call of the limiter failed",
+    "a call of the ledger failed",
+    "the limiter was out for a while",
+    "the ledger was out for a while",
+    "the limiter was restarted",
+    "the provider refused a call",
+    "a reply of the provider was lost",
+    # Limits.
+    "a limit had no token",
+    "a limit was used to the last call",
+    "all seats were taken",
+    "tokens were taken ahead",
+    "tokens were given back",
+    "a token had grown old and was thrown away",
+    "a refusal was told to everybody",
+    # Budgets.
+    "a cost was booked in a later window",
+    "a gate was shut because a budget is used up",
+    "a call had been made under the id of a hold",
+    "a hold was captured",
+    "a captured hold was settled late",
+    "a hold was settled twice",
+    # Tenants, and waiting.
+    "a tenant ran as many jobs as it may",
+    "a tenant started as many jobs as it may",
+    "a job waited in its lane for its limit or its budget",
+)
+"""The same for the metered scenario, beside what it shares with the other one."""
+
+CATALOGUES = {"jobs": CATALOGUE, "metered": METERED}
+
+
 def note(books: Books, commit: Commit) -> None:
     """What is remarkable about a commit; asked before the books know of it."""
     finder = FINDERS.get(commit.verb)

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed, Report
+from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
 from leaseway.domain.query import Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.tenants import Tenant
 from leaseway.domain.versions import Versions
 from leaseway.simulation.link import Link
 from leaseway.simulation.process import Process
@@ -63,8 +64,8 @@ class FaultyStore:
 
     # -- jobs: reading ----------------------------------------------------------------------------------------------
 
-    async def wait_us(self, queues: Sequence[str]) -> int | None:
-        return await self._link.call(self._link.store.wait_us, queues)
+    async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
+        return await self._link.call(self._link.store.wait_us, queues, closed)
 
     async def job(self, job: JobId) -> Job | None:
         return await self._link.call(self._link.store.job, job)
@@ -94,3 +95,14 @@ class FaultyStore:
 
     async def pause(self, name: str, paused: bool) -> bool:
         return await self._link.call(self._link.store.pause, name, paused)
+
+    # -- tenants ----------------------------------------------------------------------------------------------------
+
+    async def set_tenant(self, tenant: Tenant) -> None:
+        await self._link.call(self._link.store.set_tenant, tenant)
+
+    async def tenants(self) -> list[Tenant]:
+        return await self._link.call(self._link.store.tenants)
+
+    async def forget_tenant(self, name: str) -> bool:
+        return await self._link.call(self._link.store.forget_tenant, name)

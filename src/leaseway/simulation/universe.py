@@ -13,6 +13,8 @@ from leaseway.simulation.process import Process
 from leaseway.simulation.swarm import CALM, Faults, Streams, Swarm
 from leaseway.simulation.table import Table
 from leaseway.simulation.trace import Trace
+from leaseway.stores.memory.ledger import MemoryLedger
+from leaseway.stores.memory.limiter import MemoryLimiter
 
 START_US = 1_750_000_000 * SECOND_US
 """15 June 2025, 15:06:40 UTC."""
@@ -20,7 +22,14 @@ START_US = 1_750_000_000 * SECOND_US
 
 class Universe:
     def __init__(
-        self, seed: int, swarm: Swarm, path: str, sql: Mapping[str, str], trace: Trace, is_faulty: bool = True
+        self,
+        seed: int,
+        swarm: Swarm,
+        path: str,
+        sql: Mapping[str, str],
+        trace: Trace,
+        is_faulty: bool = True,
+        later_us: int = 0,
     ) -> None:
         self.loop = SimLoop()
         self.loop.set_exception_handler(self._on_error)
@@ -41,7 +50,9 @@ class Universe:
         self.at_the_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.is_calm = False
         self._outage_until = 0.0
-        self._step_us = 0
+        self._step_us = later_us
+        self.limiter = MemoryLimiter(self.now_us)
+        self.ledger = MemoryLedger(self.now_us)
 
     def now_us(self) -> Instant:
         """The wall clock of the machine, which SQLite takes for the store's."""

@@ -78,7 +78,7 @@ class Connections:
     async def _send(self, *command: Any) -> Any:
         client = await self._client()
         try:
-            async with asyncio.timeout(WAIT_SECONDS_MAX + CONNECT_SECONDS_MAX + CALL_SECONDS_MAX):
+            async with asyncio.timeout(CONNECT_SECONDS_MAX + CALL_SECONDS_MAX):
                 return await client.redis.execute_command(*command)
         except driver.NoScriptError:
             raise
@@ -115,7 +115,8 @@ class Client:
             max_connections=address.pool,
             timeout=WAIT_SECONDS_MAX,
             socket_connect_timeout=CONNECT_SECONDS_MAX,
-            socket_timeout=CALL_SECONDS_MAX,
+            # Every call has its own deadline around it. The driver's would swallow cancellations on Python 3.11.
+            socket_timeout=None,
             retry=Retry(NoBackoff(), 0),
             client_name="leaseway",
             protocol=2,

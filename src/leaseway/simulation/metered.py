@@ -1,0 +1,251 @@
+"""The metered scenario: jobs that call a provider under limits and budgets, for tenants with caps.
+
+What a worker does only every few seconds or minutes it does more often here, in the same proportions, because a run is
+short: say that it keeps its seats, look for holds whose time is over, and let them expire.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from random import Random
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from leaseway.domain.budgets import Budget
+from leaseway.domain.demands import Demands
+from leaseway.domain.errors import TransientError
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.kind import Defaults, Kind
+from leaseway.domain.limits import Limit, Use, rate_of
+from leaseway.domain.options import options_of
+from leaseway.domain.tenants import Tenant
+from leaseway.flows import admit, calls, expire, tokens
+from leaseway.flows.context import Context
+from leaseway.flows.running import Running, Stop
+from leaseway.flows.submit import Bound
+from leaseway.flows.tokens import Tokens
+from leaseway.simulation.jobs import BACKOFF, attempt
+from leaseway.simulation.meter import METER, Meter, Terms
+from leaseway.simulation.plan import QUEUES, Intent
+from leaseway.simulation.process import HERE
+from leaseway.simulation.provider import UNHEARD, Temper
+from leaseway.simulation.sabotage import replaced
+from leaseway.simulation.scenario import Load, Report, run_load
+from leaseway.simulation.swarm import LEASE_SECONDS, Faults, Streams, Swarm, draw
+from leaseway.stores.sqlite.queries import statements
+
+ATTEMPTS = 25
+"""So many that no job fails because its workers are killed: then a job that fails has failed for another reason."""
+SUBMIT_SECONDS = 6.0
+TURN_SECONDS = (2.0, 14.0)
+"""From the beginning of a run to the turn of an hour."""
+UNTIL_HOUR_SECONDS = 3_200
+FAVOURITE_SHARE = 0.6
+CONTENDED_EVERY = 8
+RESTLESS = 4
+"""In these worlds the limiter is restarted again and again."""
+SEAT_SECONDS, KEEP_SECONDS, EXPIRE_SECONDS = 8.0, 1.0, 2.0
+KINDS_MAX = 4
+"""Of all kinds, in one world: every worker asks for each of them, again and again."""
+
+
+async def fetch(ctx: Context, calls: int, seconds: float, usd: int) -> dict[str, Any]:
+    """Calls the provider, several times if it must."""
+    with attempt(ctx) as run, METER.get().at_work(ctx, run):
+        for step in range(ctx.cursor or 0, calls):
+            async with ctx.call() as call:
+                assert call.ticket is not None
+                needs, lines = ctx._calls._needs, ctx._calls._lines
+                reply = await METER.get().provider.answer(HERE.get(), ctx.id, needs.limits, call.ticket.hold, lines)
+                if reply.status != UNHEARD:
+                    await call.report(reply.status, reply.headers)
+                if reply.usd is not None and call.ticket.hold is not None:
+                    call.settle(usd=reply.usd)
+            await insist_on_place(ctx, step + 1)
+            await asyncio.sleep(seconds)
+    return {"fence": ctx.fence}
+
+
+async def insist_on_place(ctx: Context, cursor: int) -> None:
+    while True:  # ends with the store's answer: no fault lasts for ever
+        with suppress(TransientError):
+            return await ctx.checkpoint(cursor)
+        await asyncio.sleep(0.2)
+
+
+def cost(calls: int, seconds: float, usd: int) -> int:
+    return usd
+
+
+# -- what a seed decides --------------------------------------------------------------------------------------------
+
+
+class Offer(Struct, frozen=True):
+    """Limits, budgets and the kinds that need them."""
+
+    kinds: Mapping[str, Kind]
+    limits: tuple[Limit, ...]
+    budgets: tuple[Budget, ...]
+
+
+def draw_offer(chance: Random) -> Offer:
+    short = Limit("short", f"{chance.randint(2, 5)}/second", cost_max=2, burst=chance.choice((0.05, 0.6)))
+    long = Limit("long", f"{chance.randint(5, 10)} per 3 s", lease=0.6, burst=chance.choice((0.05, 0.3)))
+    several = Limit("several", "3/second", f"{chance.randint(5, 9)} per 5 s")
+    own = Limit("own:{tenant}", f"{chance.randint(2, 5)} per 3 s")
+    seats = Limit("seats", *chance.choice(((), ("6 per 2 s",))), concurrency=chance.randint(1, 3))
+    spare = Limit("spare", "64 per 5 s", degraded_share=0.5)
+    spend = Budget("spend", usd=chance.randint(8, 12), every="hour")
+    own_spend = Budget("spend:{tenant}", usd=chance.randint(5, 8), every="hour")
+    kinds = {
+        "short": kind_of("short", [short]),
+        "weighty": kind_of("weighty", [short.cost(2), long]),
+        "long": kind_of("long", [long]),
+        "several": kind_of("several", [several, own]),
+        "seated": kind_of("seated", [seats]),
+        "spare": kind_of("spare", [spare]),
+        "paid": kind_of("paid", [], [spend]),
+        "own_paid": kind_of("own_paid", [own], [own_spend]),
+        "everything": kind_of("everything", [long, seats], [spend, own_spend]),
+        "free": kind_of("free", []),
+    }
+    others = chance.sample([name for name in kinds if name != "long"], KINDS_MAX - 1)
+    kinds = {name: kinds[name] for name in ("long", *others)}
+    return Offer(kinds, (short, long, several, own, seats, spare), (spend, own_spend))
+
+
+def kind_of(name: str, limits: list[Limit | Use], budgets: list[Budget] | None = None) -> Kind:
+    defaults = Defaults(attempts=ATTEMPTS, lease_us=int(LEASE_SECONDS * SECOND_US), backoff=BACKOFF)
+    uses = tuple(each if isinstance(each, Use) else Use(each) for each in limits)
+    return Kind(name, fetch, defaults, Demands(name, uses, tuple(budgets or ()), cost if budgets else None))
+
+
+def draw_tenants(chance: Random) -> list[Tenant]:
+    starts = (rate_of("starts", f"{chance.randint(2, 4)} per 2 s"),)
+    return [
+        Tenant(name="acme", weight=chance.randint(1, 3), concurrency=chance.randint(1, 3)),
+        Tenant(name="duck", starts=starts, concurrency=chance.choice((None, 2))),
+    ]
+
+
+def draw_terms(chance: Random, offer: Offer, swarm: Swarm) -> Terms:
+    def maybe(share: float, least: float, most: float) -> float:
+        value = chance.uniform(least, most)
+        return value if chance.random() < share else 0.0
+
+    roughness = chance.choice((0.0, 0.5, 1.0))
+    faults = Faults(
+        latency_seconds=chance.choice((0.001, 0.01, 0.03)),
+        stall=maybe(0.5, 0.01, 0.05) * roughness,
+        busy=maybe(0.5, 0.02, 0.1) * roughness,
+        request_lost=maybe(0.5, 0.02, 0.1) * roughness,
+        reply_lost=maybe(0.7, 0.02, 0.15) * roughness,
+    )
+    return Terms(
+        limits={limit.name: limit.definition for limit in offer.limits},
+        budgets={budget.name: budget.definition for budget in offer.budgets},
+        tenants={tenant.name: tenant for tenant in draw_tenants(chance)},
+        temper=Temper(refuses=maybe(0.4, 0.02, 0.1), loses=maybe(0.5, 0.05, 0.3)),
+        faults=faults,
+        restart_every=maybe(0.5, 1.5, 6.0),
+        limiter_outage_every=maybe(0.4, 2.0, 8.0),
+        ledger_outage_every=maybe(0.4, 2.0, 8.0),
+        hold_seconds=chance.choice((1.5, 4.0, 30.0)),
+    )
+
+
+def draw_plan(chance: Random, swarm: Swarm, kinds: Mapping[str, Kind]) -> list[Intent]:
+    """Most jobs want the same, so that there is not enough of it."""
+    favourite, tenants = chance.choice(("long", *kinds)), chance.sample(TENANTS, 2)
+    plan = []
+    for number in range(swarm.submissions):
+        kind = favourite if chance.random() < FAVOURITE_SHARE else chance.choice(tuple(kinds))
+        arguments = {
+            "calls": chance.choice((1, 1, 1, 2, 3)),
+            "seconds": chance.choice((0.0, 0.0, 0.3, 1.5)),
+            "usd": chance.randint(1, 2),
+        }
+        options = {"tenant": chance.choice(tenants), "queue": chance.choice(QUEUES)}
+        job = Bound(kinds[kind], kinds[kind].encode(arguments), options_of(options))
+        at, client = chance.choice((0.0, chance.uniform(0, SUBMIT_SECONDS))), chance.randrange(swarm.clients)
+        intent = Intent(at, client, [job], [f"submission {number}"])
+        if chance.random() < swarm.cancel / 2:
+            intent.cancel_after = chance.uniform(0, 4)
+        plan.append(intent)
+    return plan
+
+
+TENANTS = ("default", "acme", "duck")
+
+
+# -- a run ----------------------------------------------------------------------------------------------------------
+
+
+def run_metered(
+    seed: int, *, sql: Mapping[str, str] | None = None, write: Callable[[str], object] | None = None
+) -> Report:
+    """Run the metered scenario. `sql` replaces the store's statements; `write` gets the trace, line by line."""
+    chance = Streams(seed).of("metered")
+    swarm = replace(draw(seed), step_every=0.0, replay_every=0.0, submissions=chance.randint(8, 16))
+    if seed % CONTENDED_EVERY == 0:
+        swarm = contended(swarm)
+    offer = draw_offer(chance)
+    terms = draw_terms(chance, offer, swarm)
+    if seed % CONTENDED_EVERY == RESTLESS:
+        terms = replace(terms, restart_every=1.0, temper=Temper())
+    load = Load(
+        kinds=offer.kinds,
+        plan=draw_plan(chance, swarm, offer.kinds),
+        queues=QUEUES,
+        later_us=int((UNTIL_HOUR_SECONDS - chance.uniform(*TURN_SECONDS)) * SECOND_US),
+        meter=lambda universe: Meter(universe, terms),
+        calm_seconds_max=240.0,
+    )
+    with shortened(terms):
+        return run_load(seed, swarm, load, sql=statements() if sql is None else sql, write=write)
+
+
+def contended(swarm: Swarm) -> Swarm:
+    """Many workers take tokens for the same few jobs, and hear late that somebody else was faster."""
+    faults = replace(swarm.faults, stall=0.25, latency_seconds=0.01)
+    return replace(swarm, workers=4, concurrency=4, crash_every=0.0, cancel=0.0, faults=faults, submissions=24)
+
+
+@contextmanager
+def shortened(terms: Terms) -> Iterator[None]:
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (calls, "HOLD_US", int(terms.hold_seconds * SECOND_US)),
+            (expire, "EVERY_SECONDS", EXPIRE_SECONDS),
+            (tokens, "SEAT_US", int(SEAT_SECONDS * SECOND_US)),
+            (tokens, "KEEP_SECONDS", KEEP_SECONDS),
+            (admit, "UNKNOWN_SECONDS", 2.0),
+            (Running, "halt", noting_the_halt(Running.halt)),
+            (Tokens, "is_good", noting_the_stale(Tokens.is_good)),
+        ):
+            stack.enter_context(replaced(owner, name, value))
+        yield
+
+
+def noting_the_halt(halt: Callable[..., None]) -> Callable[..., None]:
+    """A handler that is told to stop first settles what its call has cost, and that takes a while."""
+
+    def tell(running: Running, why: Stop) -> None:
+        METER.get().halted(running)
+        halt(running, why)
+
+    return tell
+
+
+def noting_the_stale(is_good: Callable[..., bool]) -> Callable[..., bool]:
+    """Tokens that are thrown away leave no other trace."""
+
+    def look(tokens: Tokens, token: tokens.Token) -> bool:
+        good = is_good(tokens, token)
+        if not good:
+            METER.get().universe.books.reach("a token had grown old and was thrown away")
+        return good
+
+    return look

@@ -1,0 +1,201 @@
+"""The provider that metered jobs call: it counts for itself, and is the one whom limits and budgets must not fail.
+
+A request travels for up to half of the delay that its limits allow for. Every arrival is logged, and the log is the
+oracle: never more than a rate says in any window, never more calls at once than there are seats, nothing after a
+refusal before the time that was named. Sometimes a call is refused, and sometimes nobody hears the reply; what it cost
+is a fact.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from random import Random
+
+from msgspec import Struct
+
+from leaseway.domain.budgets import MICRO
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.ledger import Lines
+from leaseway.domain.limits import Ask, Definition, delay_us_of, lease_us_of
+from leaseway.simulation.books import Books
+from leaseway.simulation.judge import Judge
+from leaseway.simulation.loop import SimLoop
+from leaseway.simulation.process import Process
+
+WORK_SECONDS_MAX = 0.3
+BACK_SECONDS_MAX = 0.02
+LOST_SECONDS = 0.5
+"""After so long a client gives a reply up."""
+WAY_SECONDS_MAX = 0.1
+"""For calls without a limit, which may travel as long as they like."""
+RETRY_AFTER_SECONDS = (0.4, 1.5, 4.0, 12.0)
+"""The longest is more than a handler waits for in its place."""
+REFUSED, UNHEARD, FINE = 429, 0, 200
+
+
+class Temper(Struct, frozen=True):
+    """How the provider is disposed, in this world."""
+
+    refuses: float = 0.0
+    loses: float = 0.0
+
+
+class Reply(Struct, frozen=True):
+    status: int
+    headers: Mapping[str, str]
+    usd: Decimal | None = None
+    """What the call has cost, if the caller may know."""
+
+
+@dataclass(slots=True)
+class Request:
+    process: Process
+    job: str
+    asks: tuple[Ask, ...]
+    hold: str | None
+    lines: Lines
+    sent_at: float
+    reply: asyncio.Future[Reply]
+
+
+@dataclass(slots=True)
+class Log:
+    """What the provider knows about one limit."""
+
+    arrivals: deque[tuple[float, int]] = field(default_factory=deque)
+    under_way: int = 0
+    closed: list[tuple[float, float]] = field(default_factory=list)
+    """Spans for which we were told to stay away, from the moment at which everybody could know."""
+
+
+class Provider:
+    def __init__(
+        self,
+        loop: SimLoop,
+        chance: Random,
+        judge: Judge,
+        temper: Temper,
+        limits: Mapping[str, Definition],
+        charged: Callable[[str, int], None],
+    ) -> None:
+        self._loop = loop
+        self._chance = chance
+        self._judge = judge
+        self.temper = temper
+        self._limits = limits
+        self._logs: dict[str, Log] = {}
+        self._charged = charged
+        """Told what the call of a hold has cost in truth, in micro-units of each of its lines."""
+        self.under_way = 0
+        self.lines: dict[str, Lines] = {}
+        """By hold, of calls that have arrived."""
+
+    @property
+    def _books(self) -> Books:
+        return self._judge.books
+
+    # -- a call -----------------------------------------------------------------------------------------------------
+
+    async def answer(self, process: Process, job: str, asks: tuple[Ask, ...], hold: str | None, lines: Lines) -> Reply:
+        """Send a request now, and wait for what comes back."""
+        request = Request(process, job, asks, hold, lines, self._loop.time(), process.loop.create_future())
+        if not process.is_dead:
+            self.under_way += 1
+            self._loop.call_later(self._way_seconds(asks), self._arrive, request)
+        return await request.reply
+
+    def _way_seconds(self, asks: tuple[Ask, ...]) -> float:
+        """The half of the delay that is the network's; often all of it or nothing, where the bounds are."""
+        delays_us = [
+            delay_us_of(self._limits[ask.limit], rate) for ask in asks for rate in self._limits[ask.limit].rates
+        ]
+        most = min(delays_us) / 2 / SECOND_US if delays_us else WAY_SECONDS_MAX
+        return self._chance.choice((0.0, most, self._chance.uniform(0, most)))
+
+    def _arrive(self, request: Request) -> None:
+        for ask in request.asks:
+            self._log(ask, request)
+        self._charge_once(request)
+        is_refused = bool(request.asks) and self._chance.random() < self.temper.refuses
+        if is_refused:
+            self._books.reach("the provider refused a call")
+            self._finish(
+                request, Reply(REFUSED, {"Retry-After": str(self._chance.choice(RETRY_AFTER_SECONDS))}, Decimal(0))
+            )
+            return
+        self._loop.call_later(self._chance.uniform(0.01, WORK_SECONDS_MAX), self._serve, request)
+
+    def _serve(self, request: Request) -> None:
+        usd = None
+        if request.hold is not None:
+            most = request.lines[0][1]
+            micros = self._chance.choice((most, most, self._chance.randint(0, most)))
+            self._charged(request.hold, micros)
+            usd = Decimal(micros) / MICRO
+        if self._chance.random() < self.temper.loses:
+            self._books.reach("a reply of the provider was lost")
+            self._finish(request, Reply(UNHEARD, {}), LOST_SECONDS)
+        else:
+            self._finish(request, Reply(FINE, {}, usd))
+
+    def _finish(self, request: Request, reply: Reply, seconds: float = 0.0) -> None:
+        self.under_way -= 1
+        for ask in request.asks:
+            self._logs[ask.name].under_way -= 1
+        seconds += self._chance.uniform(0, BACK_SECONDS_MAX)
+        self._loop.call_later(seconds, request.process.loop.call_soon_threadsafe, end, request.reply, reply)
+
+    # -- the oracles ------------------------------------------------------------------------------------------------
+
+    def _log(self, ask: Ask, request: Request) -> None:
+        """L1: never more than the limit says, in any window."""
+        log, definition, now = self._logs.setdefault(ask.name, Log()), self._limits[ask.limit], self._loop.time()
+        log.arrivals.append((now, ask.cost))
+        log.under_way += 1
+        longest = max((rate.window_us for rate in definition.rates), default=0) / SECOND_US
+        while log.arrivals[0][0] <= now - longest - 1:
+            log.arrivals.popleft()
+        for rate in definition.rates:
+            since = now - rate.window_us / SECOND_US
+            weight = sum(cost for at, cost in log.arrivals if at > since + 1e-6)
+            if weight > rate.count:
+                self._judge.accuse([f"L1 {request.process.name}: {weight} arrivals for {ask.name}, which has {rate}"])
+            if weight == rate.count:
+                self._books.reach("a limit was used to the last call")
+        if definition.concurrency is not None and log.under_way > definition.concurrency:
+            self._judge.accuse(
+                [f"L2 {log.under_way} calls at once for {ask.name}, {definition.concurrency} are allowed"]
+            )
+        for begin, close in log.closed:
+            if begin < request.sent_at < close:
+                self._judge.accuse(
+                    [f"L3 {request.process.name} called {ask.name}, which is closed for {close - now:.1f} s"]
+                )
+
+    def told(self, name: str, limit: str, retry_after_us: int) -> None:
+        """L3: the limiter knows of a refusal. Tokens that others have in their hands may still be used."""
+        definition, now = self._limits[limit], self._loop.time()
+        delays_us = [delay_us_of(definition, rate) for rate in definition.rates]
+        known_at = now + (lease_us_of(definition) + min(delays_us, default=0)) / SECOND_US
+        if definition.degraded_share == 0:
+            self._logs.setdefault(name, Log()).closed.append((known_at, now + retry_after_us / SECOND_US))
+
+    def forgotten(self) -> None:
+        """The limiter has lost its memory, and nobody else keeps what the provider said."""
+        for log in self._logs.values():
+            log.closed.clear()
+
+    def _charge_once(self, request: Request) -> None:
+        """L4: an id of a hold stands for one call."""
+        if request.hold is None:
+            return
+        if request.hold in self.lines:
+            self._judge.accuse([f"L4 {request.process.name} calls a second time under hold {request.hold}"])
+        self.lines[request.hold] = request.lines
+
+
+def end(reply: asyncio.Future[Reply], answer: Reply) -> None:
+    if not reply.done():
+        reply.set_result(answer)

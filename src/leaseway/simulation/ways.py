@@ -1,0 +1,212 @@
+"""The ways from a process to the limiter and to the ledger, and what can happen on them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from leaseway.domain.buckets import Granted, Level, Notice, Verdict
+from leaseway.domain.budgets import Answer, BudgetDefinition, Crossed
+from leaseway.domain.errors import LeasewayError, StoreBusy, UnknownOutcome
+from leaseway.domain.ids import Instant
+from leaseway.domain.ledger import Account, Audit, Entry, Lines
+from leaseway.domain.limits import Ask, Definition
+from leaseway.domain.needs import Charge
+from leaseway.ports.ledger import Expired
+from leaseway.simulation.link import end
+from leaseway.simulation.process import Process
+
+if TYPE_CHECKING:
+    from leaseway.simulation.meter import Meter
+
+LATENCY_SECONDS_MAX = 0.15
+SLOW_SECONDS = (0.2, 1.0)
+
+
+@dataclass(slots=True)
+class Letter:
+    verb: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reply: asyncio.Future[Any]
+    fault: str
+
+
+class Way:
+    """To one of the two places; each has its own chance and its own outages."""
+
+    def __init__(self, meter: "Meter", process: Process, place: str) -> None:
+        self._meter = meter
+        self._process = process
+        self._place = place
+        self._chance = meter.universe.streams.of(f"{place} {process.name}")
+
+    async def call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
+        reply: asyncio.Future[Any] = self._process.loop.create_future()
+        if not self._process.is_dead:
+            letter = Letter(verb, args, kwargs, reply, self._draw_fault())
+            if verb == "keep":
+                self._meter.keeps(self._process)
+            self._meter.universe.loop.call_later(self._way_seconds(letter, "slow"), self._arrive, letter)
+        return await reply
+
+    def _draw_fault(self) -> str:
+        faults, draw = self._meter.faults, self._chance.random()
+        for fault, share in (
+            ("busy", faults.busy),
+            ("request lost", faults.request_lost),
+            ("reply lost", faults.reply_lost),
+            ("slow", faults.stall),
+            ("reply slow", faults.stall),
+        ):
+            draw -= share
+            if draw < 0:
+                return fault
+        return ""
+
+    def _way_seconds(self, letter: Letter, slow: str) -> float:
+        if letter.fault == slow:
+            return self._chance.uniform(*SLOW_SECONDS)
+        return min(self._chance.expovariate(1 / self._meter.faults.latency_seconds), LATENCY_SECONDS_MAX)
+
+    def _arrive(self, letter: Letter) -> None:
+        if (self._process.is_dead or letter.reply.cancelled()) and self._chance.random() < 0.5:
+            return
+        if letter.fault == "request lost":
+            self._fail(letter, UnknownOutcome("the request was lost"))
+        elif letter.fault == "busy" or self._meter.is_out(self._place):
+            self._fail(letter, StoreBusy("nobody answers"))
+        else:
+            self._execute(letter)
+
+    def _execute(self, letter: Letter) -> None:
+        answer: Any
+        try:
+            answer = self._meter.execute(self._process, self._place, letter.verb, letter.args, letter.kwargs)
+        except LeasewayError as error:
+            answer = error
+        if letter.fault == "reply lost":
+            self._fail(letter, UnknownOutcome("the reply was lost"))
+        else:
+            self._send_back(letter, answer)
+
+    def _fail(self, letter: Letter, error: Exception) -> None:
+        self._meter.universe.books.reach(f"a call of the {self._place} failed")
+        self._meter.universe.note(self._process.name, f"{self._place} {letter.verb}: {letter.fault or 'out'}")
+        self._send_back(letter, error)
+
+    def _send_back(self, letter: Letter, answer: Any) -> None:
+        seconds = self._way_seconds(letter, "reply slow")
+        deliver = self._process.loop.call_soon_threadsafe
+        self._meter.universe.loop.call_later(seconds, deliver, end, letter.reply, answer)
+
+
+class FaultyLimiter:
+    """The port's verbs."""
+
+    def __init__(self, meter: "Meter", process: Process) -> None:
+        self._way = Way(meter, process, "limiter")
+
+    async def open(self) -> None:
+        await self._way.call("open")
+
+    async def close(self) -> None: ...
+
+    async def declare(self, definitions: Sequence[Definition]) -> None:
+        await self._way.call("declare", definitions)
+
+    async def change(self, definition: Definition) -> int:
+        version: int = await self._way.call("change", definition)
+        return version
+
+    async def definitions(self) -> list[tuple[Definition, int]]:
+        found: list[tuple[Definition, int]] = await self._way.call("definitions")
+        return found
+
+    async def forget(self, name: str) -> bool:
+        was_there: bool = await self._way.call("forget", name)
+        return was_there
+
+    async def take(
+        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+    ) -> Verdict:
+        verdict: Verdict = await self._way.call("take", asks, least=least, most=most, holder=holder, seat_us=seat_us)
+        return verdict
+
+    async def give_back(self, granted: Granted, unused: int) -> None:
+        await self._way.call("give_back", granted, unused)
+
+    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+        await self._way.call("vacate", asks, holder, count)
+
+    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+        await self._way.call("keep", asks, holder, count, seat_us)
+
+    async def tell(self, notice: Notice) -> None:
+        await self._way.call("tell", notice)
+
+    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+        seen: tuple[Instant, list[Level]] = await self._way.call("look", asks)
+        return seen
+
+
+class FaultyLedger:
+    """The port's verbs."""
+
+    def __init__(self, meter: "Meter", process: Process) -> None:
+        self._way = Way(meter, process, "ledger")
+
+    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
+        await self._way.call("declare", definitions)
+
+    async def change(self, definition: BudgetDefinition) -> int:
+        version: int = await self._way.call("change", definition)
+        return version
+
+    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
+        found: list[tuple[BudgetDefinition, int]] = await self._way.call("definitions")
+        return found
+
+    async def forget(self, name: str) -> bool:
+        was_there: bool = await self._way.call("forget", name)
+        return was_there
+
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+        answer: Answer = await self._way.call("hold", id, lines, ttl_us, owner=owner, dispatch=dispatch)
+        return answer
+
+    async def dispatch(self, id: str) -> bool:
+        may_call: bool = await self._way.call("dispatch", id)
+        return may_call
+
+    async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
+        crossed: Crossed = await self._way.call("settle", id, actuals)
+        return crossed
+
+    async def void(self, id: str) -> bool:
+        is_void: bool = await self._way.call("void", id)
+        return is_void
+
+    async def expire(self, limit: int) -> Expired:
+        expired: Expired = await self._way.call("expire", limit)
+        return expired
+
+    async def wait_us(self, charges: Sequence[Charge]) -> int:
+        wait_us: int = await self._way.call("wait_us", charges)
+        return wait_us
+
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
+        accounts: list[Account] = await self._way.call("books", names, since=since)
+        return accounts
+
+    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
+        entries: list[Entry] = await self._way.call("journal", name, limit)
+        return entries
+
+    async def audit(self) -> Audit:
+        audit: Audit = await self._way.call("audit")
+        return audit
+
+    async def prune(self, keep_us: int, limit: int) -> int:
+        pruned: int = await self._way.call("prune", keep_us, limit)
+        return pruned
