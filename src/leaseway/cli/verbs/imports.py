@@ -15,7 +15,7 @@ from leaseway.cli.screen.table import Cell, Column, show_table
 from leaseway.cli.screen.text import note, say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import store_url
-from leaseway.domain.errors import NoSuchJob
+from leaseway.domain.errors import NoSuchJob, TransientError
 from leaseway.domain.imports.progress import EXIT_CODES, RunRow, ShardRow, ShardState
 from leaseway.flows.http import Http, HttpWorld, Wire
 from leaseway.imports.open_door import OpenDoor
@@ -56,6 +56,12 @@ async def plan_of(parts: Parts) -> Plan:
     try:
         http = Http(HttpWorld(wire, SystemClock(), SystemChance()), OpenDoor(), lambda step: step)
         probe = await parts.source.probe(http)
+    except OSError as error:  # as the HTTP client's own errors are not
+        raise unreachable(parts, error) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "httpx2":
+            raise
+        raise unreachable(parts, error) from error
     finally:
         await wire.close()
     return planned(parts.spec, parts.source.caps, probe, parts.source.limit, parts.source.page_limit)
@@ -64,6 +70,11 @@ async def plan_of(parts: Parts) -> Plan:
 class Crew(NamedTuple):
     workers: int
     lease_seconds: float
+
+
+def unreachable(parts: Parts, error: Exception) -> TransientError:
+    address = parts.spec.source.base_url or parts.spec.source.file
+    return TransientError(f"source {parts.spec.source.name}: {address} cannot be asked: {error}")
 
 
 def run_import(settings: Settings, path: Path, run: str | None, crew: Crew, *, is_new: bool) -> int:
@@ -89,7 +100,7 @@ async def begun(parts: Parts, url: str, run: str | None, lease_seconds: float, i
         await parts.sink.open()
         now = wall_clock_us()
         if is_new:
-            run = run or f"{parts.spec.source.name}-{now // 1_000_000}"
+            run = run or f"{parts.spec.source.name}-{now // 1_000}"
             plan = await plan_of(parts)
             await start(parts, handle, run, plan.shards, now)
         else:
