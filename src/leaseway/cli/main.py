@@ -20,6 +20,7 @@ COMMANDS = {
     "limits": Lazy("leaseway.cli.commands.limits:command", "Limits of providers: list, explain, set, forget."),
     "budgets": Lazy("leaseway.cli.commands.budgets:command", "Budgets: what is spent, held and left."),
     "tenants": Lazy("leaseway.cli.commands.tenants:command", "What is agreed with tenants: weights and caps."),
+    "import": Lazy("leaseway.cli.commands.imports:command", "Import from an API or a file: plan, run, resume, look."),
     "cron": Lazy("leaseway.cli.commands.cron:command", "Schedules: list, pause, resume."),
     "migrate": Lazy("leaseway.cli.commands.migrate:command", "Create the store or bring it up to date."),
     "doctor": Lazy("leaseway.cli.commands.doctor:command", "Find out what is wrong with a store, and what to do."),

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.limits import Rate, rate_of
@@ -60,6 +60,17 @@ class Act(NamedTuple):
 
 
 USUAL = Act()
+
+
+class Answer(NamedTuple):
+    """What a provider says to a request that its limits let pass."""
+
+    status: int = HTTPStatus.OK
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+    delay_seconds: float = 0
+    sent_bytes_max: int | None = None
+    """Of the body; then the connection is cut. None: all of it."""
 
 
 class Provider:
@@ -131,23 +142,27 @@ class Provider:
     def act(self) -> Act:
         return self._acts.popleft() if self._acts else USUAL
 
-    def arrived(self, act: Act, request: "Request") -> bytes:
+    def arrived(self, act: Act, request: "Request") -> Act:
         """Count it, and say what to send."""
         now_ns = time.monotonic_ns()
         if act.reply is not None:
             self._record(now_ns, request, act.status)
-            return act.reply
+            return act
         accepted_ns = self._accepted_ns.setdefault(request.key, [])
         wait_ns = self._wait_ns(accepted_ns, now_ns)
         if wait_ns <= 0:
             accepted_ns.append(now_ns)
-        status = HTTPStatus.OK if wait_ns <= 0 else HTTPStatus.TOO_MANY_REQUESTS
-        self._record(now_ns, request, status)
-        headers = dict(self._headers(accepted_ns, now_ns))
-        if wait_ns > 0:
-            headers["Retry-After"] = str(-(-wait_ns // SECOND_NS))
-        body = {"path": request.path, "idempotency_key": request.idempotency_key, "body": request.body}
-        return reply_of(status, headers, json.dumps(body).encode(), has_body=request.method != "HEAD")
+            answer = self.usual(request)
+        else:
+            retry_after = {"Retry-After": str(-(-wait_ns // SECOND_NS))}
+            answer = Answer(HTTPStatus.TOO_MANY_REQUESTS, echo_of(request), retry_after)
+        self._record(now_ns, request, answer.status)
+        headers = {**answer.headers, **dict(self._headers(accepted_ns, now_ns))}
+        return act_of(answer._replace(headers=headers), act.delay_seconds, has_body=request.method != "HEAD")
+
+    def usual(self, request: "Request") -> Answer:
+        """What the API says when nothing is wrong; this one repeats what it was asked."""
+        return Answer(body=echo_of(request))
 
     def _record(self, now_ns: int, request: "Request", status: int) -> None:
         if len(self.arrivals) >= ARRIVALS_MAX:
@@ -204,6 +219,20 @@ def name_of(rate: Rate) -> str:
     return f"{rate.window_us // 1_000}ms"
 
 
+def echo_of(request: "Request") -> bytes:
+    body = {"path": request.path, "idempotency_key": request.idempotency_key, "body": request.body}
+    return json.dumps(body).encode()
+
+
+def act_of(answer: Answer, delay_seconds: float = 0, has_body: bool = True) -> Act:
+    reply = reply_of(answer.status, answer.headers, answer.body, has_body)
+    delay_seconds += answer.delay_seconds
+    if answer.sent_bytes_max is None:
+        return Act(reply, answer.status, delay_seconds)
+    missing = max(len(answer.body) - answer.sent_bytes_max, 0)
+    return Act(reply[: len(reply) - missing], answer.status, delay_seconds, cuts=True)
+
+
 def reply_of(status: int, headers: Mapping[str, str], body: bytes, has_body: bool = True) -> bytes:
     reason = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Unknown"
     given = {name.lower() for name in headers}
@@ -213,6 +242,9 @@ def reply_of(status: int, headers: Mapping[str, str], body: bytes, has_body: boo
     if "content-length" not in given:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + (body if has_body else b"")
+
+
+AnyProvider = TypeVar("AnyProvider", bound=Provider)
 
 
 class Request(NamedTuple):
@@ -283,7 +315,8 @@ class Connection(asyncio.Protocol):
         return bool(self._buffer)
 
     def _answer(self, act: Act, request: Request) -> None:
-        reply = self._provider.arrived(act, request)
+        act = self._provider.arrived(act, request)
+        reply = act.reply or b""
         if act.delay_seconds:
             asyncio.get_running_loop().call_later(act.delay_seconds, self._send, reply, act.cuts)
         else:
@@ -315,9 +348,14 @@ async def provider(limits: Sequence[str] = ()) -> AsyncIterator[Provider]:
     """A provider with these limits, each like "20 per 2 s", for as long as the block lasts."""
     if isinstance(limits, str):
         raise BadValue("limits", f"must be a list of rates: limits=[{limits!r}]")
-    it = Provider([rate_of("limits", limit) for limit in limits])
+    async with serving(Provider([rate_of("limits", limit) for limit in limits])) as it:
+        yield it
+
+
+@asynccontextmanager
+async def serving(it: AnyProvider, port: int = 0) -> AsyncIterator[AnyProvider]:
     open_ones: set[Connection] = set()
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(it, open_ones), HOST, 0)
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(it, open_ones), HOST, port)
     it.url = f"http://{HOST}:{server.sockets[0].getsockname()[1]}"
     try:
         yield it

@@ -1,0 +1,94 @@
+"""Boxes on the globe, as degrees: (south, west, north, east). West is never east of east: what crosses the
+antimeridian is cut there.
+
+A point belongs to a box by the planar, half-open rule: south ≤ latitude < north, west ≤ longitude < east, and the edges
+of the world (north 90, east 180) belong to the boxes that touch them. Servers that draw the edges of a box as great
+circles are asked for a slightly larger one, and what does not belong is dropped.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from leaseway.domain.errors import BadValue
+
+Box = tuple[float, float, float, float]
+
+WORLD: Box = (-90.0, -180.0, 90.0, 180.0)
+WIDTH_MAX = 90.0
+"""Wider ones are cut before anything else: the great circle between two corners half a world apart is any of many."""
+SIDE_MIN = 0.001
+"""About a hundred metres: whatever is denser is one place."""
+MARGIN = 1e-6
+"""Degrees that a grown edge moves further, against rounding: a tenth of a metre."""
+
+
+def box_of(field: str, value: Sequence[float]) -> Box:
+    """As somebody wrote it; west may be east of east, across the antimeridian."""
+    if len(value) != 4 or not all(isinstance(side, int | float) and math.isfinite(side) for side in value):
+        raise BadValue(field, f"must be four numbers: south, west, north, east (is {value!r})")
+    # Adding zero makes one number of the two zeros, which would be two keys.
+    south, west, north, east = (float(side) + 0.0 for side in value)
+    if not -90 <= south < north <= 90:
+        raise BadValue(field, f"south must lie below north, both within -90 … 90 (is {south:g}, {north:g})")
+    if not (-180 <= west <= 180 and -180 <= east <= 180) or west == east:
+        raise BadValue(field, f"west and east must differ, both within -180 … 180 (is {west:g}, {east:g})")
+    return south, west, north, east
+
+
+def parts(box: Box) -> list[Box]:
+    """Cut at the antimeridian, and at every 90 degrees if it is wider than that."""
+    south, west, north, east = box
+    if west > east:
+        sides = [(west, 180.0), (-180.0, east)]
+        return [part for low, high in sides if low < high for part in parts((south, low, north, high))]
+    if east - west <= WIDTH_MAX:
+        return [box]
+    cuts = [west, *(cut for cut in (-90.0, 0.0, 90.0) if west < cut < east), east]
+    return [(south, low, north, high) for low, high in pairwise(cuts)]
+
+
+def quadrants(box: Box) -> list[Box]:
+    """South-west, south-east, north-west, north-east; none if it is as small as boxes get."""
+    south, west, north, east = box
+    if min(north - south, east - west) < 2 * SIDE_MIN:
+        return []
+    y, x = (south + north) / 2, (west + east) / 2
+    return [(south, west, y, x), (south, x, y, east), (y, west, north, x), (y, x, north, east)]
+
+
+def cells(box: Box, degrees: float) -> Iterator[Box]:
+    """A grid whose lines are the multiples of `degrees`, whatever the box: two plans of two areas share their cells."""
+    south, west, north, east = box
+    rows, columns = lines(south, north, degrees), lines(west, east, degrees)
+    for low, high in pairwise(rows):
+        for left, right in pairwise(columns):
+            yield low, left, high, right
+
+
+def lines(low: float, high: float, degrees: float) -> list[float]:
+    first, last = math.floor(low / degrees) + 1, math.ceil(high / degrees)
+    return [low, *(line for step in range(first, last) if low < (line := step * degrees) < high), high]
+
+
+def owns(box: Box, latitude: float, longitude: float) -> bool:
+    south, west, north, east = box
+    is_between = south <= latitude < north or latitude == north == 90
+    return is_between and (west <= longitude < east or longitude == east == 180)
+
+
+def grown(box: Box) -> Box:
+    """What to ask of a server whose edges are great circles, so that no point of the box is left out.
+
+    Such an edge bends towards its pole. The edge nearer to the equator bends into the box: it is moved until its
+    highest point, in the middle, lies on the parallel: tan φ' = tan φ · cos(Δλ/2). The others bend outwards.
+    """
+    south, west, north, east = box
+    flatter = math.cos(math.radians((east - west) / 2))
+    low = drawn(south, flatter) if south > 0 else south
+    high = drawn(north, flatter) if north < 0 else north
+    return max(-90.0, low - MARGIN), max(-180.0, west - MARGIN), min(90.0, high + MARGIN), min(180.0, east + MARGIN)
+
+
+def drawn(latitude: float, flatter: float) -> float:
+    return math.degrees(math.atan(math.tan(math.radians(latitude)) * flatter))

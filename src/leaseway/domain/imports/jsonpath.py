@@ -1,0 +1,175 @@
+"""Paths into JSON documents: the small part of JSONPath that an import needs.
+
+    $   $.name   $['any name']   $[0]   $.items[*]   and AddressInfo.Title for $.AddressInfo.Title
+
+A path is compiled once and used for every record. What is not there is `MISSING`, which is not the same as null.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, Final
+
+from leaseway.domain.errors import BadValue
+
+LENGTH_MAX = 500
+STEPS_MAX = 20
+
+
+class Nothing(Enum):
+    MISSING = "missing"
+
+
+MISSING: Final = Nothing.MISSING
+EVERY: Final = None
+"""The step `[*]`."""
+
+Step = str | int | None
+
+DOT_NAME = re.compile(r"\.([^\W\d][\w-]*)")
+FIRST_NAME = re.compile(r"[^\W\d][\w-]*")
+QUOTED = re.compile(r"\[\s*(?:'([^'\\]+)'|\"([^\"\\]+)\")\s*\]")
+INDEX = re.compile(r"\[\s*(\d{1,9})\s*\]")
+STAR = re.compile(r"\[\s*\*\s*\]|\.\*")
+
+
+class Path:
+    """One compiled path. Paths are equal if their steps are."""
+
+    def __init__(self, steps: tuple[Step, ...]) -> None:
+        self.steps = steps
+        self.has_star = EVERY in steps
+        self.first: Callable[[Any], Any] = getter_of(steps)
+        """What is there, or MISSING. For a path with [*], the first of many."""
+
+    def all(self, document: Any) -> list[Any]:
+        """Everything that is there, in its order."""
+        return all_of(self.steps, document)
+
+    def __str__(self) -> str:
+        return "$" + "".join(step_text(step) for step in self.steps)
+
+    def __repr__(self) -> str:
+        return f"Path({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Path) and other.steps == self.steps
+
+    def __hash__(self) -> int:
+        return hash(self.steps)
+
+
+def path_of(field: str, text: object) -> Path:
+    """Compile it, or say at which character it stops being a path."""
+    if not isinstance(text, str):
+        raise BadValue(field, f"must be a path such as '$.items' (is {text!r})")
+    if not text or len(text) > LENGTH_MAX:
+        raise BadValue(field, f"must be a path of 1 to {LENGTH_MAX} characters, such as '$.items' (is {text[:40]!r})")
+    steps = tuple(steps_of(field, text))
+    if len(steps) > STEPS_MAX:
+        raise BadValue(field, f"has {len(steps)} steps; at most {STEPS_MAX} are followed")
+    return Path(steps)
+
+
+def steps_of(field: str, text: str) -> Iterator[Step]:
+    at = 0
+    if text.startswith("$"):
+        at = 1
+    elif (found := FIRST_NAME.match(text)) is not None:
+        yield found[0]
+        at = found.end()
+    else:
+        raise wrong(field, text, 0)
+    while at < len(text):  # each turn moves on, or raises
+        step, at = step_at(field, text, at)
+        yield step
+
+
+def step_at(field: str, text: str, at: int) -> tuple[Step, int]:
+    if (found := DOT_NAME.match(text, at)) is not None:
+        return found[1], found.end()
+    if (found := STAR.match(text, at)) is not None:
+        return EVERY, found.end()
+    if (found := QUOTED.match(text, at)) is not None:
+        return found[1] or found[2], found.end()
+    if (found := INDEX.match(text, at)) is not None:
+        return int(found[1]), found.end()
+    raise wrong(field, text, at)
+
+
+def wrong(field: str, text: str, at: int) -> BadValue:
+    rest = text[at:]
+    if rest.startswith(".."):
+        problem = "'..' looks everywhere, which is not supported; write the whole path"
+    elif rest.startswith("[?") or rest.startswith("[("):
+        problem = "filters and expressions are not supported"
+    elif re.match(r"\[\s*-", rest) or re.match(r"\[[^\]]*:", rest):
+        problem = "negative places and slices are not supported; write [0] or [*]"
+    elif rest == ".":
+        problem = "a name must follow the dot"
+    else:
+        problem = "there must be .name, ['name'], [0] or [*]"
+    return BadValue(field, f"{text!r} is no path: at character {at + 1} ({rest[:12]!r}), {problem}")
+
+
+def step_text(step: Step) -> str:
+    if step is EVERY:
+        return "[*]"
+    if isinstance(step, int):
+        return f"[{step}]"
+    if FIRST_NAME.fullmatch(step):
+        return f".{step}"
+    quote = '"' if "'" in step else "'"
+    return f"[{quote}{step}{quote}]"
+
+
+def all_of(steps: tuple[Step, ...], document: Any) -> list[Any]:
+    found = [document]
+    for step in steps:
+        found = [each for value in found for each in below_of(value, step)]
+    return found
+
+
+def below_of(value: Any, step: Step) -> list[Any]:
+    if step is EVERY:
+        if isinstance(value, list):
+            return value
+        return list(value.values()) if isinstance(value, dict) else []
+    found = below(value, step)
+    return [] if found is MISSING else [found]
+
+
+def below(value: Any, step: str | int) -> Any:
+    if isinstance(step, str):
+        return value.get(step, MISSING) if isinstance(value, dict) else MISSING
+    return value[step] if isinstance(value, list) and step < len(value) else MISSING
+
+
+def getter_of(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
+    """A function for these steps: a record is asked many times, so the common cases have their own."""
+    if EVERY in steps:
+        return lambda document: next(iter(all_of(steps, document)), MISSING)
+    names = tuple(step for step in steps if step is not EVERY)
+    if len(names) == 1 and isinstance(names[0], str):
+        only = names[0]
+        return lambda document: document.get(only, MISSING) if isinstance(document, dict) else MISSING
+
+    if all(isinstance(name, str) for name in names):
+
+        def follow_names(document: Any) -> Any:
+            for name in names:
+                if not isinstance(document, dict):
+                    return MISSING
+                document = document.get(name, MISSING)
+            return document
+
+        return follow_names
+
+    def follow(document: Any) -> Any:
+        for step in names:
+            document = below(document, step)
+            if document is MISSING:
+                return MISSING
+        return document
+
+    return follow

@@ -1,0 +1,49 @@
+"""The JSON Schema of a spec, for editors.
+
+python -m leaseway.domain.imports.schema > docs/reference/import-spec.schema.json
+"""
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from leaseway.domain.imports import spec_parts
+
+TITLE = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "leaseway import spec"}
+
+
+def schema() -> dict[str, Any]:
+    made = {**TITLE, **msgspec.json.schema(spec_parts.Spec)}
+    for part, field, words in explained():
+        properties = made["$defs"].get(part, {}).get("properties", {})
+        if field in properties:
+            properties[field] = {**properties[field], "description": words}
+    return made
+
+
+def explained() -> Iterator[tuple[str, str, str]]:
+    """What is written below the fields of each part, and of those that it is made from."""
+    tree = ast.parse(inspect.getsource(spec_parts))
+    own = {node.name: dict(texts_in(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+    for name in own:
+        for base in reversed(getattr(spec_parts, name).__mro__):
+            for field, words in own.get(base.__name__, {}).items():
+                yield name, field, words
+
+
+def texts_in(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            yield field.target.id, inspect.cleandoc(str(ast.literal_eval(below.value)))
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    print(schema_text(), end="")

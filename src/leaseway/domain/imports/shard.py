@@ -1,0 +1,39 @@
+"""A shard: the part of a source that one predicate describes.
+
+Keys come from predicates and from nothing else, so that the same plan made again has the same shards, and a run that
+was interrupted finds its place.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+Predicate = Mapping[str, Any]
+"""What every record of a shard fulfils, by the name of a filter: {"id": [0, 20000]}, {"country": ["ES"]},
+{"window": ["2026-04-01T00:00Z", "2026-05-01T00:00Z"]}, {"box": [40.0, -4.0, 41.0, -3.0]}. Ranges are half-open; None is
+an open end."""
+
+Cursor = Mapping[str, Any]
+"""Which page comes next, in the source's own words: {"after": 311592}, {"offset": 2000}, {"next": "https://…"}."""
+
+
+class Shard(Struct, frozen=True):
+    key: str
+    label: str
+    predicate: Predicate
+    estimated_rows: int | None = None
+    depth: int = 0
+    """How often its forebears were split."""
+
+
+def canonical(value: Any) -> str:
+    """One text for one meaning: keys in order, no blanks."""
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def shard_of(source: str, label: str, predicate: Predicate, estimated_rows: int | None = None, depth: int = 0) -> Shard:
+    digest = hashlib.sha256(canonical(predicate).encode()).hexdigest()[:12]
+    return Shard(f"{source}/{label}/{digest}", label, predicate, estimated_rows, depth)

@@ -1,0 +1,326 @@
+"""What no single field of a spec can know: whether they fit together. Each problem says the way out."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.imports import durations
+from leaseway.domain.imports.columns import RESERVED
+from leaseway.domain.imports.jsonpath import path_of
+from leaseway.domain.imports.spec_parts import (
+    Auth,
+    Country,
+    Filter,
+    IdRange,
+    Keyset,
+    Link,
+    Paged,
+    Resource,
+    Single,
+    SinkSpec,
+    SourceSpec,
+    Spec,
+    Token,
+    Windows,
+)
+from leaseway.domain.imports.spec_reading import below
+from leaseway.domain.imports.stamps import stamp_of
+from leaseway.domain.limits import WINDOWS_MAX, rate_of
+
+Problem = tuple[str, str]
+
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "x-auth-token", "cookie"})
+SECRET_PARAMS = frozenset({"api_key", "apikey", "api-key", "access_token", "auth_token", "password"})
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+TEMPLATE = re.compile(r"\{\{|\{%|\$\{")
+TAKEN = ("leaseway_", "sqlite_", "pg_")
+SINKS = ("sqlite", "postgres", "postgresql", "mongodb", "mongodb+srv", "parquet", "memory")
+
+
+def check(spec: Spec) -> Iterator[Problem]:
+    yield from check_source(spec.source)
+    yield from check_resource(spec.resource, is_file=spec.source.file is not None)
+    yield from check_sink(spec.sink)
+
+
+# -- source -----------------------------------------------------------------------------------------------------------
+
+
+def check_source(source: SourceSpec) -> Iterator[Problem]:
+    if (source.base_url is None) == (source.file is None):
+        yield "source", "needs either base_url or file, and not both"
+    if source.base_url is not None:
+        yield from check_url(source.base_url)
+    if source.file is not None:
+        yield from check_file(source)
+    elif source.format is not None:
+        yield "source.format", "is for files only; records of a base_url are JSON"
+    for name, value in source.headers.items():
+        yield from check_header(below("source.headers", name), name, value)
+    if source.auth is not None:
+        yield from check_auth(source.auth)
+    yield from check_limits(source.limits)
+
+
+def check_url(url: str) -> Iterator[Problem]:
+    try:
+        parts = urlsplit(url)
+        has_login = parts.username is not None or parts.password is not None
+        has_host = bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError as error:
+        yield "source.base_url", f"is no address: {error}"
+        return
+    if has_login:
+        yield "source.base_url", "must not hold a password; name its environment variable in source.auth"
+    elif parts.scheme not in ("http", "https") or not has_host:
+        yield "source.base_url", f"must begin with https:// or http:// and a host (is {url!r})"
+    elif parts.query or parts.fragment:
+        yield "source.base_url", "must not have a query; parameters belong into resource.params"
+    elif TEMPLATE.search(url):
+        yield "source.base_url", "looks like a template, and there are none; write the address itself"
+
+
+def check_file(source: SourceSpec) -> Iterator[Problem]:
+    name = str(source.file).lower()
+    if name.endswith((".gz", ".zip", ".bz2", ".xz", ".zst")):
+        yield "source.file", "is packed; unpack it first, so that a run can go on in its middle"
+    elif source.format is None and not name.endswith((".jsonl", ".ndjson", ".csv")):
+        yield "source.format", f"is needed, jsonl or csv: the name of {source.file!r} does not say it"
+    for field in ("auth", "headers", "limits", "concurrency"):
+        if getattr(source, field):
+            yield f"source.{field}", "is for a base_url; a file needs none"
+
+
+def check_header(place: str, name: str, value: str) -> Iterator[Problem]:
+    if not HEADER_NAME.fullmatch(name) or not value.isprintable() or not value.isascii():
+        yield place, "must be a header's name with printable ASCII text"
+    elif name.lower() in SECRET_HEADERS:
+        yield place, f'holds a secret; write source.auth = {{ header = "{name}", env = "MY_KEY" }} instead'
+    elif TEMPLATE.search(value):
+        yield place, "looks like a template, and there are none; write the text itself"
+
+
+def check_auth(auth: Auth) -> Iterator[Problem]:
+    if (auth.header is None) == (auth.param is None):
+        yield "source.auth", "needs either header or param, and not both"
+    if auth.header is not None and not HEADER_NAME.fullmatch(auth.header):
+        yield "source.auth.header", f"must be a header's name, such as X-API-Key (is {auth.header!r})"
+    if auth.scheme is not None and auth.header is None:
+        yield "source.auth.scheme", "stands before the secret in a header; a param has none"
+
+
+def check_limits(limits: list[str]) -> Iterator[Problem]:
+    windows: dict[int, str] = {}
+    for number, text in enumerate(limits):
+        place = f"source.limits[{number}]"
+        try:
+            rate = rate_of(place, text)
+        except BadValue as error:
+            yield place, error.problem
+            continue
+        if rate.window_us in windows:
+            yield place, f"{text!r} has the same window as {windows[rate.window_us]!r}; keep the smaller one"
+        windows[rate.window_us] = text
+    if len(limits) > WINDOWS_MAX:
+        yield "source.limits", f"has {len(limits)} rates; at most {WINDOWS_MAX} are kept"
+
+
+# -- resource ---------------------------------------------------------------------------------------------------------
+
+
+def check_resource(resource: Resource, is_file: bool) -> Iterator[Problem]:
+    yield from check_paths(resource)
+    unreadable = list(check_durations(resource))
+    yield from unreadable
+    if is_file:
+        yield from check_of_file(resource)
+    elif TEMPLATE.search(resource.path) or "?" in resource.path or "#" in resource.path:
+        yield "resource.path", f"must be a plain path; parameters belong into resource.params (is {resource.path!r})"
+    for name in resource.params:
+        if name.lower() in SECRET_PARAMS:
+            yield (
+                below("resource.params", name),
+                f'is a secret; write source.auth = {{ param = "{name}", env = "MY_KEY" }}',
+            )
+    yield from check_page(resource.page)
+    for name, filter_ in resource.filters.items():
+        yield from check_filter(f"resource.filters.{name}", filter_)
+    if not unreadable:
+        yield from check_partition(resource)
+        yield from check_incremental(resource)
+    yield from check_columns(resource)
+
+
+def check_paths(resource: Resource) -> Iterator[Problem]:
+    singles = {"resource.key": resource.key}
+    if resource.stamp is not None:
+        singles["resource.stamp.field"] = resource.stamp.field
+    singles |= {f"resource.volatile[{number}]": path for number, path in enumerate(resource.volatile)}
+    singles |= {f"resource.columns.{name}.path": column.path for name, column in resource.columns.items()}
+    singles |= {below("resource.quality", path): path for path in resource.quality}
+    for name in ("more", "total", "pages", "next"):
+        if (text := getattr(resource.page, name, None)) is not None:
+            singles[f"resource.page.{name}"] = text
+    for name, filter_ in resource.filters.items():
+        if filter_.path is not None:
+            singles[f"resource.filters.{name}.path"] = filter_.path
+    for place, text in singles.items():
+        yield from check_path(place, text, is_single=not place.startswith(("resource.columns", "resource.volatile")))
+    yield from check_path("resource.records", resource.records)
+    for place, text in references(resource):
+        yield from check_path(place, text.partition("#")[2])
+
+
+def references(resource: Resource) -> Iterator[tuple[str, str]]:
+    for name, filter_ in resource.filters.items():
+        if filter_.values_from is not None:
+            yield f"resource.filters.{name}.values_from", filter_.values_from
+    if isinstance(resource.partition, IdRange) and isinstance(resource.partition.upper, str):
+        yield "resource.partition.upper", resource.partition.upper
+
+
+def check_path(place: str, text: str, is_single: bool = False) -> Iterator[Problem]:
+    try:
+        path = path_of(place, text)
+    except BadValue as error:
+        yield place, error.problem
+        return
+    if is_single and path.has_star:
+        yield place, f"must lead to one value; {text!r} may lead to many"
+    elif is_single and not path.steps:
+        yield place, "must name a field; $ is the whole record"
+
+
+def check_durations(resource: Resource) -> Iterator[Problem]:
+    texts = {}
+    if (stamp := resource.stamp) is not None:
+        texts = {"resource.stamp.granularity": stamp.granularity, "resource.stamp.lag": stamp.lag}
+    if isinstance(resource.partition, Windows):
+        texts["resource.partition.step"] = resource.partition.step
+    if resource.incremental is not None:
+        texts["resource.incremental.overlap"] = resource.incremental.overlap
+    for place, text in texts.items():
+        try:
+            durations.duration_us(place, text)
+        except BadValue as error:
+            yield place, error.problem
+
+
+def check_of_file(resource: Resource) -> Iterator[Problem]:
+    for field in ("path", "params", "filters"):
+        if getattr(resource, field):
+            yield f"resource.{field}", "is for a base_url; a file needs none"
+    if not isinstance(resource.page, Single):
+        yield "resource.page.cursor", "is for a base_url; leave it out: a file is read from its beginning to its end"
+    if resource.records != "$":
+        yield "resource.records", "is for a base_url; each line of a file is one record"
+    if resource.partition.kind != "none":
+        yield "resource.partition.by", "must be none: a file is one shard"
+
+
+def check_page(page: Paged) -> Iterator[Problem]:
+    if page.limit_min is not None and page.limit_min > page.limit:
+        yield "resource.page.limit_min", f"must be at most the limit, {page.limit:,} (is {page.limit_min:,})"
+    taken = [page.limit_param, getattr(page, "param", None), *page.fixed]
+    names = [name for name in taken if name is not None]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield "resource.page", f"uses the parameter {name!r} twice"
+    if isinstance(page, Keyset) and page.is_inclusive and not isinstance(page.start, int):
+        yield "resource.page.is_inclusive", "needs a whole number as resource.page.start, such as 0"
+    if page.short_page_is_end and isinstance(page, Link | Token):
+        yield "resource.page.short_page_is_end", f"is not needed: with cursor = {page.kind!r} the source says the end"
+
+
+def check_filter(place: str, filter_: Filter) -> Iterator[Problem]:
+    is_range = filter_.lower is not None or filter_.upper is not None
+    if filter_.param is not None and is_range:
+        yield place, "needs either param (for values) or lower and upper (for a range), and not both"
+    if filter_.param is None and not is_range:
+        yield place, "needs param (for values), or lower or upper (for a range)"
+    if is_range and (filter_.lower is None or filter_.upper is None) and filter_.path is None:
+        missing = "lower" if filter_.lower is None else "upper"
+        yield (
+            f"{place}.path",
+            f"is needed: the source does not apply the {missing} end, so we must see it in the record",
+        )
+    if filter_.values is not None and filter_.values_from is not None:
+        yield place, "needs either values or values_from, and not both"
+    if is_range and (filter_.values is not None or filter_.values_from is not None):
+        yield place, "is a range, and ranges have no values"
+
+
+def check_partition(resource: Resource) -> Iterator[Problem]:
+    place, partition = "resource.partition", resource.partition
+    if isinstance(partition, IdRange):
+        if not isinstance(resource.page, Keyset) and "id" not in resource.filters:
+            yield f"{place}.by", "id_range needs page.cursor = 'keyset', or [resource.filters.id] with lower and upper"
+        if "id" in resource.filters and resource.filters["id"].lower is None:
+            yield "resource.filters.id.lower", "is needed by partition.by = 'id_range'"
+        if isinstance(partition.upper, int) and partition.upper < partition.lower:
+            yield f"{place}.upper", f"must be at least lower, {partition.lower:,} (is {partition.upper:,})"
+    if isinstance(partition, Country):
+        country = resource.filters.get("country")
+        if country is None or country.param is None:
+            yield f"{place}.by", "country needs [resource.filters.country] with param"
+        elif country.values is None and country.values_from is None:
+            yield "resource.filters.country", "needs values or values_from: an unknown country may mean the whole world"
+    if isinstance(partition, Windows):
+        yield from check_windows(resource, partition)
+
+
+def check_windows(resource: Resource, partition: Windows) -> Iterator[Problem]:
+    place = "resource.partition"
+    window = resource.filters.get("window")
+    if window is None or window.lower is None:
+        yield f"{place}.by", "window needs [resource.filters.window] with lower and upper"
+    elif window.upper is None:
+        why = "every window would read all that came after it"
+        yield f"{place}.by", f"window needs resource.filters.window.upper: without it, {why}; use id_range or country"
+    ends = {}
+    for name, text in (("start", partition.start), ("end", partition.end)):
+        if text is not None:
+            ends[name] = stamp_of(text)
+            if ends[name] is None:
+                yield f"{place}.{name}", f"must be an instant such as '2026-04-01T00:00Z' (is {text!r})"
+    start, end = ends.get("start"), ends.get("end")
+    if start is not None and end is not None and end <= start:
+        yield f"{place}.end", f"must lie after the start, {partition.start} (is {partition.end!r})"
+    if not partition.step_us:
+        yield f"{place}.step", "must be longer than nothing"
+
+
+def check_incremental(resource: Resource) -> Iterator[Problem]:
+    if (incremental := resource.incremental) is None:
+        return
+    place = "resource.incremental"
+    filter_ = resource.filters.get(incremental.filter)
+    if filter_ is None or filter_.lower is None:
+        yield f"{place}.filter", f"needs [resource.filters.{incremental.filter}] with lower"
+    if resource.stamp is None:
+        yield "resource.stamp", "is needed by resource.incremental"
+    elif incremental.overlap_us < (least_us := resource.stamp.granularity_us + resource.stamp.lag_us):
+        least = f"lag + granularity, {least_us / 1_000_000:g} s"
+        yield f"{place}.overlap", f"must be at least {least}, or changes are lost (is {incremental.overlap!r})"
+
+
+def check_columns(resource: Resource) -> Iterator[Problem]:
+    for name in resource.columns:
+        if name in RESERVED:
+            yield f"resource.columns.{name}", f"is a column that every table has; call it, say, {name}_"
+    for path, made in resource.quality.items():
+        if made.range is not None and made.range[0] > made.range[1]:
+            yield f"{below('resource.quality', path)}.range", f"must begin with its smaller end (is {list(made.range)})"
+        if made.range is None and made.one_of is None and not made.not_null:
+            yield below("resource.quality", path), "checks nothing; give range, one_of or not_null"
+
+
+# -- sink -------------------------------------------------------------------------------------------------------------
+
+
+def check_sink(sink: SinkSpec) -> Iterator[Problem]:
+    scheme = sink.url.partition(":")[0]
+    if "://" not in sink.url or scheme not in SINKS:
+        yield "sink.url", f"must begin with one of {', '.join(f'{name}://' for name in SINKS)} (is {sink.url[:40]!r})"
+    if sink.table.rpartition(".")[2].startswith(TAKEN):
+        yield "sink.table", f"names that begin with {', '.join(TAKEN)} are taken; choose another one"

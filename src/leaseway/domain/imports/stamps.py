@@ -1,0 +1,75 @@
+"""Stamps as sources write them ─► instants: ISO 8601 with or without a zone, or seconds or milliseconds since 1970."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.times import EPOCH, MICROSECOND
+
+MILLISECONDS_FROM = 100_000_000_000
+"""As seconds, this lies in the year 5138: larger numbers are milliseconds."""
+INSTANT_MAX = 253_402_300_800 * SECOND_US
+"""The year 10,000."""
+INSTANT_MIN = -62_135_596_800 * SECOND_US
+
+
+def stamp_of(value: Any, format: str = "auto") -> Instant | None:
+    """None: it is no stamp. A text without a zone is in UTC."""
+    return PARSERS[format](value)
+
+
+@lru_cache(maxsize=4_096)  # many records of a page were changed in the same minute
+def iso(value: str) -> Instant | None:
+    try:
+        moment = datetime.fromisoformat(value.strip())
+        return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
+    except (ValueError, OverflowError):
+        return None
+
+
+def of_iso(value: Any) -> Instant | None:
+    # "20260401" would be read as a date, and is as likely a number.
+    return iso(value) if isinstance(value, str) and len(value) <= 50 and "-" in value else None
+
+
+def of_epoch(value: Any) -> Instant | None:
+    return scaled(value, SECOND_US)
+
+
+def of_epoch_ms(value: Any) -> Instant | None:
+    return scaled(value, SECOND_US // 1_000)
+
+
+def of_any(value: Any) -> Instant | None:
+    if isinstance(value, str):
+        return of_iso(value) if "-" in value[1:] else scaled(value, None)
+    return scaled(value, None)
+
+
+def scaled(value: Any, unit_us: int | None) -> Instant | None:
+    try:
+        number = number_of(value)
+    except ValueError:
+        return None
+    if number is None:
+        return None
+    if unit_us is None:
+        unit_us = SECOND_US if abs(number) < MILLISECONDS_FROM else SECOND_US // 1_000
+    instant = number * unit_us
+    return round(instant) if INSTANT_MIN <= instant < INSTANT_MAX else None
+
+
+def number_of(value: Any) -> int | float | None:
+    if isinstance(value, str):
+        return None if len(value) > 30 else float(value) if "." in value else int(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+PARSERS: dict[str, Callable[[Any], Instant | None]] = {
+    "auto": of_any,
+    "iso": of_iso,
+    "epoch": of_epoch,
+    "epoch_ms": of_epoch_ms,
+}

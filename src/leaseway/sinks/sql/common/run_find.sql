@@ -1,0 +1,3 @@
+SELECT id, source, spec_hash, started_at, finished_at, state, watermark, why, target
+  FROM leaseway_runs
+ WHERE id = :id

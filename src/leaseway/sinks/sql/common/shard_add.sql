@@ -1,0 +1,8 @@
+-- A child that is there already is the same part of the source: its predicate is its key.
+INSERT INTO leaseway_shards (run, key, label, predicate, estimated_rows, depth, state, fence, cursor, pages, rows, inserted,
+                             updated, unchanged, stale, quarantined, requests, size_bytes, attempts, resumed_at,
+                             page_limit, recent, guards, why, parent, finished_at)
+VALUES (:run, :key, :label, :predicate, :estimated_rows, :depth, :state, :fence, :cursor, :pages, :rows, :inserted,
+        :updated, :unchanged, :stale, :quarantined, :requests, :size_bytes, :attempts, :resumed_at,
+        :page_limit, :recent, :guards, :why, :parent, :finished_at)
+ON CONFLICT (run, key) DO NOTHING

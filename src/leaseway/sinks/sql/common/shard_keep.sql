@@ -1,0 +1,8 @@
+-- The caller holds the shard and has judged it. The fence is asked once more: a smaller one never writes.
+UPDATE leaseway_shards
+   SET state = :state, fence = :fence, cursor = :cursor, pages = :pages, rows = :rows, inserted = :inserted,
+       updated = :updated, unchanged = :unchanged, stale = :stale, quarantined = :quarantined, requests = :requests,
+       size_bytes = :size_bytes, attempts = :attempts, resumed_at = :resumed_at, page_limit = :page_limit,
+       recent = :recent, guards = :guards, why = :why, finished_at = :finished_at
+ WHERE run = :run AND key = :key AND fence <= :fence
+RETURNING key

@@ -1,0 +1,17 @@
+-- Older rows never replace newer ones; equal ones are not even locked. Both conditions stand twice: what was read first
+-- may have changed until it is ours. In the order of keys, so that two pages never wait for each other.
+WITH written AS (
+  INSERT INTO :table AS stored (source, run, first_seen, updated_at, :columns)
+  SELECT $1, $2, $3, $3, :page_columns
+    FROM pg_temp.leaseway_page AS page
+    LEFT JOIN :table AS known ON known.source = $1 AND known.external_id = page.external_id
+   WHERE known.external_id IS NULL
+      OR (page.stamp >= known.stamp AND (page.content_hash <> known.content_hash OR known.deleted_at IS NOT NULL))
+   ORDER BY page.external_id
+  ON CONFLICT (source, external_id) DO UPDATE
+     SET run = excluded.run, updated_at = excluded.updated_at, deleted_at = NULL, :changes
+   WHERE excluded.stamp >= stored.stamp
+     AND (excluded.content_hash <> stored.content_hash OR stored.deleted_at IS NOT NULL)
+  RETURNING xmax = 0 AS is_new  -- only a row that was there before has been locked by us
+)
+SELECT count(*) FILTER (WHERE is_new), count(*) FILTER (WHERE NOT is_new) FROM written

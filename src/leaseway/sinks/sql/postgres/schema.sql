@@ -1,0 +1,53 @@
+CREATE TABLE IF NOT EXISTS leaseway_runs (
+  id text NOT NULL PRIMARY KEY,
+  target text NOT NULL,
+  source text NOT NULL,
+  spec_hash text NOT NULL,
+  started_at bigint NOT NULL,
+  finished_at bigint,
+  state text NOT NULL,
+  watermark bigint,
+  why text
+);
+CREATE TABLE IF NOT EXISTS leaseway_shards (
+  run text NOT NULL,
+  key text NOT NULL,
+  label text NOT NULL,
+  predicate text NOT NULL,
+  estimated_rows bigint,
+  depth bigint NOT NULL,
+  state text NOT NULL,
+  fence bigint NOT NULL,
+  cursor text,
+  pages bigint NOT NULL,
+  rows bigint NOT NULL,
+  inserted bigint NOT NULL,
+  updated bigint NOT NULL,
+  unchanged bigint NOT NULL,
+  stale bigint NOT NULL,
+  quarantined bigint NOT NULL,
+  requests bigint NOT NULL,
+  size_bytes bigint NOT NULL,
+  attempts bigint NOT NULL,
+  resumed_at text,
+  page_limit bigint,
+  recent text NOT NULL,
+  guards text NOT NULL,
+  why text,
+  parent text,
+  finished_at bigint,
+  PRIMARY KEY (run, key)
+);
+CREATE TABLE IF NOT EXISTS leaseway_quarantine (
+  number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  run text NOT NULL,
+  shard text NOT NULL,
+  page bigint NOT NULL,
+  position bigint NOT NULL,
+  external_id text,
+  code text NOT NULL,
+  problem text NOT NULL,
+  document text NOT NULL,
+  first_seen bigint NOT NULL,
+  UNIQUE (run, number)
+);

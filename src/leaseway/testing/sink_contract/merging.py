@@ -1,0 +1,141 @@
+"""What a row does to the one that is there: newer ones replace, older ones do not, equal ones are not written again."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.imports.page import Written
+from leaseway.domain.imports.progress import ShardState
+from leaseway.ports.sink import Sink
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.sink_contract.actors import (
+    RUN,
+    STAMP,
+    Witness,
+    imported,
+    page,
+    row,
+    rows,
+    shard,
+    started,
+    written,
+)
+
+
+async def test_a_new_row_is_stored_whole(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """The document beside its projection: what was not projected today may be needed tomorrow."""
+    values: dict[str, Any] = {
+        "title": "Größe 🚗",
+        "size": 10**15,
+        "latitude": 40.5,
+        "is open": True,
+        "seen_at": STAMP,
+        'the "tags"': '["a","b"]',
+    }
+    await imported(sink, RUN.id, row(1, **values))
+    ((external_id, found),) = (await witness.rows()).items()
+    assert external_id == "1"
+    assert found == {
+        "source": "maps",
+        "external_id": "1",
+        "stamp": STAMP,
+        "content_hash": "hash-0",
+        "document": {"id": 1, "version": 0},
+        "deleted_at": None,
+        "run": RUN.id,
+        "first_seen": clock.now_us(),
+        "updated_at": clock.now_us(),
+        **values,
+        'the "tags"': ["a", "b"],
+    }
+
+
+async def test_a_newer_row_replaces_the_older_one(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """And it is still known when the row was first seen."""
+    await imported(sink, "run-1", row(1, title="old", size=1))
+    first_seen = clock.now_us()
+    clock.advance(60)
+    assert await imported(sink, "run-2", row(1, version=1, title="new")) == Written(updated=1)
+    (found,) = (await witness.rows()).values()
+    assert (found["title"], found["size"], found["content_hash"], found["run"]) == ("new", None, "hash-1", "run-2")
+    assert (found["stamp"], found["first_seen"], found["updated_at"]) == (
+        STAMP + SECOND_US,
+        first_seen,
+        clock.now_us(),
+    )
+
+
+async def test_an_older_row_never_replaces_a_newer_one(sink: Sink, witness: Witness) -> None:
+    """A replica that lags serves the past; a late page of a full sweep does, too."""
+    await imported(sink, "run-1", row(1, version=5))
+    before = await witness.rows()
+    assert await imported(sink, "run-2", row(1, version=4)) == Written(stale=1)
+    assert await witness.rows() == before
+
+
+async def test_an_equal_row_is_not_written_again(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """The second import of unchanged data costs no writes, and `updated_at` says when something really changed."""
+    await imported(sink, "run-1", *rows(1, 2, 3))
+    before = await witness.rows()
+    clock.advance(60)
+    assert await imported(sink, "run-2", *rows(1, 2, 3)) == Written(unchanged=3)
+    assert await witness.rows() == before
+
+
+async def test_two_versions_with_one_stamp_are_told_apart_by_their_content(sink: Sink, witness: Witness) -> None:
+    """Sources count in minutes: the later page of the same minute wins."""
+    await imported(sink, "run-1", row(1, version=1, stamp=STAMP))
+    assert await imported(sink, "run-2", row(1, version=2, stamp=STAMP)) == Written(updated=1)
+    assert (await witness.rows())["1"]["content_hash"] == "hash-2"
+
+
+async def test_a_deleted_row_that_comes_back_is_there_again(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """Even unchanged: it is the deletion that was wrong."""
+    await imported(sink, "run-1", *rows(1, 2))
+    await witness.delete("1", clock.now_us())
+    assert await sink.count() == 1
+    assert await imported(sink, "run-2", *rows(1, 2)) == Written(updated=1, unchanged=1)
+    assert await sink.count() == 2
+    assert (await witness.rows())["1"]["deleted_at"] is None
+
+
+async def test_a_deleted_row_does_not_come_back_as_it_once_was(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """An old page knows less than the deletion did."""
+    await imported(sink, "run-1", row(1, version=5))
+    await witness.delete("1", clock.now_us())
+    assert await imported(sink, "run-2", row(1, version=4)) == Written(stale=1)
+    assert await sink.count() == 0
+
+
+async def test_every_row_of_a_page_is_counted_once(sink: Sink) -> None:
+    """Inserted, updated, unchanged and stale add up to the page."""
+    await imported(sink, "run-0", row(1, 5), row(2, 5), row(3, 5))
+    await started(sink)
+    mixed = [row(1, 5), row(2, 6), row(3, 4), row(4), row(5)]
+    assert await sink.write(page(mixed, state=ShardState.DONE)) == Written(2, 1, 1, 1, 0)
+    found = await shard(sink)
+    assert (found.rows, found.inserted, found.updated, found.unchanged, found.stale) == (5, 2, 1, 1, 1)
+
+
+async def test_sources_do_not_share_ids(sink: Sink, witness: Witness) -> None:
+    """Number 7 of one API is not number 7 of another."""
+    await imported(sink, "run-1", row(7))
+    assert await imported(sink, "run-2", row(7, version=1), source="mail") == Written(inserted=1)
+    assert await sink.count() == 2
+
+
+async def test_a_big_page_is_a_page_like_any_other(sink: Sink, witness: Witness) -> None:
+    """Some sources answer with all they have."""
+    await started(sink)
+    many = [row(number, title="x" * 200) for number in range(20_000)]
+    assert await written(sink, page(many, after=1)) == Written(inserted=20_000)
+    assert await written(sink, page(many, 1, 2)) == Written(unchanged=20_000)
+    assert await sink.count() == 20_000
+
+
+async def test_a_big_document_is_kept_whole(sink: Sink, witness: Witness) -> None:
+    """Three megabytes in one record are rare and real."""
+    text = "né" * 1_000_000
+    await imported(sink, RUN.id, replace(row(1), document=f'{{"text":"{text}"}}'))
+    assert (await witness.rows())["1"]["document"] == {"text": text}

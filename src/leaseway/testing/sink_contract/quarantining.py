@@ -1,0 +1,102 @@
+"""Bad rows are kept, and can be taken out again: as nothing, or as the good rows they have become."""
+
+import pytest
+from msgspec.structs import replace
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.imports.page import BadRow
+from leaseway.ports.sink import Sink
+from leaseway.testing.sink_contract.actors import (
+    HIGH,
+    LOW,
+    RUN,
+    Witness,
+    bad,
+    imported,
+    page,
+    picture,
+    row,
+    rows,
+    shard,
+    started,
+    written,
+)
+
+
+async def test_bad_rows_are_kept_as_they_came(sink: Sink) -> None:
+    """Whoever repairs the spec needs to see the record, and where it was."""
+    await started(sink)
+    odd = BadRow(position=3, external_id="17", code="bad_type", problem="size: must be 1", document='{"size":"\\u0000"')
+    await written(sink, page(rows(1), after=1, bad=[odd, bad(9)]))
+    await written(sink, replace(page(bad=[bad(1)], after=1), shard=HIGH.key))
+    found = await sink.bad_rows()
+    assert [(key, one) for _, key, one in found] == [(LOW.key, odd), (LOW.key, bad(9)), (HIGH.key, bad(1))]
+    numbers = [number for number, _, _ in found]
+    assert numbers == sorted(set(numbers))
+
+
+async def test_bad_rows_can_be_asked_for_by_run(sink: Sink) -> None:
+    """Last week's are another matter."""
+    for number in (1, 2):
+        run = replace(RUN, id=f"run-{number}")
+        await started(sink, LOW, run=run)
+        await written(sink, replace(page(after=1, bad=[bad(number), bad(7)]), run=run.id))
+    assert [one.position for _, _, one in await sink.bad_rows("run-2")] == [2, 7]
+    assert [one.position for _, _, one in await sink.bad_rows(limit=3)] == [1, 7, 2]
+
+
+async def test_a_bad_row_can_be_dropped(sink: Sink, witness: Witness) -> None:
+    """Somebody looked at it and does not want it."""
+    await started(sink)
+    await written(sink, page(rows(1), after=1, bad=[bad(0), bad(1)]))
+    first, second = await sink.bad_rows()
+    assert await sink.release(first[0], None)
+    assert await sink.bad_rows() == [second]
+    assert sorted(await witness.rows()) == ["1"]
+
+
+async def test_a_bad_row_that_became_good_is_written(sink: Sink, witness: Witness) -> None:
+    """Under the source and the run that met it; what the pages did is history, and stays counted as it was."""
+    await started(sink)
+    await written(sink, page(rows(1), after=1, bad=[bad(0)]))
+    before = await shard(sink)
+    ((number, _, _),) = await sink.bad_rows()
+    assert await sink.release(number, row(2, title="repaired"))
+    assert await sink.bad_rows() == []
+    found = (await witness.rows())["2"]
+    assert (found["source"], found["run"], found["title"]) == ("maps", RUN.id, "repaired")
+    assert await shard(sink) == before
+
+
+async def test_a_bad_row_is_released_once(sink: Sink, witness: Witness) -> None:
+    """Two people at two terminals."""
+    await started(sink)
+    await written(sink, page(after=1, bad=[bad(0)]))
+    ((number, _, _),) = await sink.bad_rows()
+    assert await sink.release(number, row(2))
+    before = await picture(sink, witness)
+    assert not await sink.release(number, row(3))
+    assert not await sink.release(number + 1_000, None)
+    assert await picture(sink, witness) == before
+
+
+async def test_an_old_bad_row_replaces_nothing_newer(sink: Sink, witness: Witness) -> None:
+    """Meanwhile the source has repaired it, and another run has read it."""
+    await started(sink)
+    await written(sink, page(after=1, bad=[bad(0)]))
+    await imported(sink, "run-2", row(2, version=5))
+    before = await witness.rows()
+    ((number, _, _),) = await sink.bad_rows()
+    assert await sink.release(number, row(2, version=4))
+    assert (await witness.rows(), await sink.bad_rows()) == (before, [])
+
+
+async def test_a_row_that_is_still_bad_stays_in_quarantine(sink: Sink, witness: Witness) -> None:
+    """And whoever tried is told why."""
+    await started(sink)
+    await written(sink, page(after=1, bad=[bad(0)]))
+    ((number, _, _),) = before = await sink.bad_rows()
+    with pytest.raises(BadValue, match="row: size: must be an integer"):
+        await sink.release(number, row(2, size="many"))
+    assert await sink.bad_rows() == before
+    assert await witness.rows() == {}

@@ -1,0 +1,79 @@
+"""Runs: started once, found again, finished."""
+
+import pytest
+from msgspec.structs import replace
+
+from leaseway.domain.errors import BadValue, KeyConflict
+from leaseway.domain.imports.progress import RunState, ShardState
+from leaseway.ports.sink import Sink
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.sink_contract.actors import HIGH, LOW, RUN, Witness, page, picture, rows, started, written
+
+
+async def test_a_run_starts_with_its_shards(sink: Sink) -> None:
+    """Workers find in the sink what the plan said."""
+    assert await sink.start_run(RUN, [HIGH, LOW]) == RUN
+    found = await sink.shards(RUN.id)
+    assert [one.shard for one in found] == sorted([LOW, HIGH], key=lambda one: one.key)
+    assert {(one.state, one.fence, one.cursor, one.attempts, one.pages) for one in found} == {
+        (ShardState.WAITING, 0, None, 0, 0)
+    }
+
+
+async def test_a_run_that_is_started_again_goes_on(sink: Sink, witness: Witness) -> None:
+    """`resume` starts it again: nothing that was imported may be forgotten."""
+    await started(sink)
+    await written(sink, page(rows(1, 2), after=2))
+    before = await picture(sink, witness)
+    assert await sink.start_run(replace(RUN, started_at=RUN.started_at + 5), [LOW, HIGH]) == RUN
+    assert await picture(sink, witness) == before
+
+
+async def test_a_plan_that_was_made_again_adds_no_shards(sink: Sink) -> None:
+    """The source may have grown meanwhile; two plans in one run would import some rows twice."""
+    await sink.start_run(RUN, [LOW])
+    await sink.start_run(RUN, [LOW, HIGH])
+    assert [one.shard for one in await sink.shards(RUN.id)] == [LOW]
+
+
+async def test_a_run_with_another_spec_is_refused(sink: Sink, witness: Witness) -> None:
+    """Half of its rows would be of one meaning and half of another."""
+    await started(sink)
+    before = await picture(sink, witness)
+    with pytest.raises(KeyConflict, match=r"run-1.*another spec.*hash-1.*hash-2.*another id"):
+        await sink.start_run(replace(RUN, spec_hash="hash-2"), [LOW])
+    assert await picture(sink, witness) == before
+
+
+async def test_a_shard_that_is_planned_twice_is_refused(sink: Sink) -> None:
+    """A partitioner with a mistake must not pass for a plan."""
+    with pytest.raises(BadValue, match=r"shards: .* twice"):
+        await sink.start_run(RUN, [LOW, LOW])
+    assert await sink.runs() == []
+
+
+async def test_runs_come_newest_first(sink: Sink) -> None:
+    """The last one is what people ask for."""
+    for number, source in ((1, "maps"), (3, "maps"), (2, "mail")):
+        await sink.start_run(replace(RUN, id=f"run-{number}", source=source, started_at=number), [LOW])
+    assert [run.id for run in await sink.runs()] == ["run-3", "run-2", "run-1"]
+    assert [run.id for run in await sink.runs(limit=2)] == ["run-3", "run-2"]
+    assert [run.id for run in await sink.runs("maps")] == ["run-3", "run-1"]
+    assert await sink.runs("nobody") == []
+
+
+async def test_a_finished_run_says_how_it_ended(sink: Sink, clock: FakeClock) -> None:
+    """The next run's watermark depends on it."""
+    await sink.start_run(replace(RUN, watermark=17), [LOW])
+    clock.advance(60)
+    await sink.finish_run(RUN.id, RunState.PARTIAL, "one shard is parked\0")
+    (run,) = await sink.runs()
+    assert (run.state, run.finished_at, run.watermark) == (RunState.PARTIAL, clock.now_us(), 17)
+    assert run.why == "one shard is parked\ufffd"
+
+
+async def test_a_run_that_nobody_knows_cannot_finish(sink: Sink) -> None:
+    """A mistyped id must not pass for success."""
+    with pytest.raises(BadValue, match="run: there is no run 'run-9'"):
+        await sink.finish_run("run-9", RunState.COMPLETE)
+    assert await sink.shards("run-9") == []

@@ -1,0 +1,122 @@
+"""A page is written once: rows, bad rows, counters and cursor together, or nothing of it."""
+
+import pytest
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.imports.page import Written
+from leaseway.domain.imports.progress import ShardState
+from leaseway.domain.imports.shard import shard_of
+from leaseway.ports.sink import PageWrite, Sink
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.sink_contract.actors import (
+    LOW,
+    RUN,
+    Witness,
+    bad,
+    page,
+    picture,
+    row,
+    rows,
+    shard,
+    started,
+    written,
+)
+
+LEFT = shard_of("maps", "id=500-750", {"id": [500, 750]}, depth=1)
+RIGHT = shard_of("maps", "id=750-1000", {"id": [750, 1000]}, depth=1)
+
+
+async def test_a_page_changes_everything_at_once(sink: Sink, witness: Witness) -> None:
+    """What the report says must be what is in the table."""
+    await started(sink)
+    first = page(rows(1, 2, 3), after=3, page_hash="a", page_limit=500, requests=2, size_bytes=900, guards={"heavy": 1})
+    assert await sink.write(first) == Written(inserted=3)
+    second = page(rows(4), 3, 4, bad=[bad(0), bad(2)], page_hash="b", size_bytes=100, guards={"heavy": 2, "short": 1})
+    assert (await shard(sink)).page_limit == 500
+    assert await sink.write(second) == Written(inserted=1, quarantined=2)
+    now = await shard(sink)
+    assert (now.state, now.cursor, now.pages, now.rows, now.inserted) == (ShardState.RUNNING, {"after": 4}, 2, 4, 4)
+    assert (now.quarantined, now.requests, now.size_bytes, now.page_limit) == (2, 3, 1000, None)
+    assert (now.recent, now.guards, now.finished_at) == (("a", "b"), {"heavy": 3, "short": 1}, None)
+    assert sorted(await witness.rows()) == ["1", "2", "3", "4"]
+    assert await sink.count() == 4
+    assert len(await sink.bad_rows()) == 2
+
+
+async def test_a_page_without_rows_turns_too(sink: Sink, clock: FakeClock) -> None:
+    """The last page of a shard is often empty, and it is the proof of the end."""
+    await started(sink)
+    clock.advance(5)
+    assert await sink.write(page(state=ShardState.DONE)) == Written()
+    now = await shard(sink)
+    assert (now.state, now.pages, now.rows, now.finished_at) == (ShardState.DONE, 1, 0, clock.now_us())
+
+
+async def test_only_the_last_hashes_are_kept(sink: Sink) -> None:
+    """They stand against loops; a shard of ten thousand pages must not carry all of them."""
+    await started(sink)
+    for number in range(10):
+        await written(sink, page(before=number or None, after=number + 1, page_hash=f"hash {number}"))
+    assert (await shard(sink)).recent == tuple(f"hash {number}" for number in range(2, 10))
+
+
+REPEATED = {
+    "a page in the middle": page([row(1)], after=1, bad=[bad(0)]),
+    "the only page": page([row(1)], state=ShardState.DONE, bad=[bad(0)]),
+    "a page that parks": page([row(1)], state=ShardState.PARKED, why="loop", bad=[bad(0)]),
+    "a page whose cursor stays": page([row(1)], page_hash="a", page_limit=50, bad=[bad(0)]),
+    "a page that splits": page([row(1)], after=1, state=ShardState.SPLIT, children=[LEFT, RIGHT], bad=[bad(0)]),
+}
+
+
+@pytest.mark.parametrize("sent", REPEATED.values(), ids=REPEATED)
+async def test_a_page_that_is_sent_twice_counts_once(sink: Sink, witness: Witness, sent: PageWrite) -> None:
+    """Its first answer was lost, so its worker asks again."""
+    await started(sink)
+    assert await sink.write(sent) == Written(inserted=1, quarantined=1)
+    before = await picture(sink, witness)
+    assert await sink.write(sent) is None
+    assert await picture(sink, witness) == before
+
+
+async def test_the_order_of_a_cursors_words_means_nothing(sink: Sink) -> None:
+    """It went through a job's payload and back."""
+    await started(sink)
+    one, same = {"b": 10**15, "a": "https://x/?é=1&next=\u2028"}, {"a": "https://x/?é=1&next=\u2028", "b": 10**15}
+    whole = {"run": RUN.id, "shard": LOW.key, "fence": 1}
+    assert await sink.write(PageWrite(**whole, before=None, after=one)) is not None  # type: ignore[arg-type]
+    assert await sink.write(PageWrite(**whole, before=same, after={"c": 1.5})) is not None  # type: ignore[arg-type]
+    assert (await shard(sink)).cursor == {"c": 1.5}
+
+
+async def test_a_split_shard_leaves_the_rest_to_its_children(sink: Sink, witness: Witness) -> None:
+    """Parent and children in one transaction: else a crash between them loses the rest or imports it twice."""
+    await started(sink)
+    split = page(rows(1), after=1, state=ShardState.SPLIT, children=[LEFT, RIGHT], why="truncated")
+    assert await sink.write(split) == Written(inserted=1)
+    parent, left, right = await shard(sink), await shard(sink, LEFT.key), await shard(sink, RIGHT.key)
+    assert (parent.state, parent.why) == (ShardState.SPLIT, "truncated")
+    assert [(one.shard, one.state, one.parent, one.cursor) for one in (left, right)] == [
+        (LEFT, ShardState.WAITING, LOW.key, None),
+        (RIGHT, ShardState.WAITING, LOW.key, None),
+    ]
+    assert await sink.begin(RUN.id, LEFT.key, 1) is not None
+    assert sorted(await witness.rows()) == ["1"]
+
+
+WRONG = {
+    "split without children": page(state=ShardState.SPLIT),
+    "children without a split": page(after=1, children=[LEFT]),
+    "its own child": page(state=ShardState.SPLIT, children=[LEFT, LOW]),
+    "waiting again": page(state=ShardState.WAITING),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+async def test_a_page_that_makes_no_sense_is_refused(sink: Sink, witness: Witness, wrong: PageWrite) -> None:
+    """A mistake in a partitioner must not lose a part of the source."""
+    await started(sink)
+    before = await picture(sink, witness)
+    with pytest.raises(BadValue, match=r"^(children|state): "):
+        await sink.write(wrong)
+    assert await picture(sink, witness) == before

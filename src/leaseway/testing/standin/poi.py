@@ -1,0 +1,191 @@
+"""One point of interest, as the stand-in keeps it, and as the API writes it.
+
+Dates are those of a SQL Server `smalldatetime`: rounded to the nearest minute, so that a fresh change may lie up to 30
+seconds in the future.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from leaseway.domain.ids import Instant
+from leaseway.testing.standin.reference import COUNTRY_BY_ID, titled
+
+MINUTE_US = 60_000_000
+RECENT_US = 182 * 86_400 * 1_000_000
+PUBLISHED = frozenset({100, 200})
+NEVER_SHOWN = 1010
+REMOVED = frozenset({200, 210})
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+CAPITALS = re.compile(r"^(?:[A-Z]+(?=[A-Z][a-z])|[A-Z]+$|[A-Z])")
+NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+PLAIN = (str, int, float, bool)
+
+encode = msgspec.json.Encoder().encode
+
+
+class Poi(Struct, frozen=True, gc=False):
+    id: int
+    title: str
+    country: int | None
+    latitude: float
+    longitude: float
+    created: Instant
+    modified: Instant
+    """`DateLastStatusUpdate`, on the minute."""
+    reference: str = ""
+    province: str | None = None
+    points: int = 1
+    status: int = 50
+    submission: int = 200
+    comment: str | None = None
+
+    @property
+    def is_readable(self) -> bool:
+        """Shown to somebody who does not ask for a status."""
+        return self.submission in PUBLISHED and self.status not in REMOVED
+
+
+def on_the_minute(instant: Instant) -> Instant:
+    return (instant + MINUTE_US // 2) // MINUTE_US * MINUTE_US
+
+
+def date_text(instant: Instant) -> str:
+    return f"{(EPOCH + timedelta(microseconds=instant)).isoformat(timespec='seconds')[:19]}Z"
+
+
+def compact_tail(poi: Poi) -> bytes:
+    """As `compact=true&verbose=false` writes it, but for its beginning, which is computed for each request."""
+    return ascii_json(without_nulls(stored(poi)))[1:]
+
+
+def compact_head(poi: Poi, now: Instant, is_volatile: bool) -> bytes:
+    """These two change though the record does not: they must not count as its content."""
+    seen = now if is_volatile else poi.modified
+    recent = b"true" if poi.modified > now - RECENT_US else b"false"
+    return b'{"IsRecentlyVerified":%s,"DateLastVerified":"%s",' % (recent, date_text(seen).encode())
+
+
+def whole(poi: Poi, now: Instant, *, compact: bool, verbose: bool, camelcase: bool) -> bytes:
+    """Any other shape, made anew for each request."""
+    record = {**computed(poi, now), **stored(poi)}
+    if not compact:
+        record |= expanded(poi)
+        record["AddressInfo"] = {**record["AddressInfo"], "Country": COUNTRY_BY_ID.get(poi.country or 0)}
+    shaped: Any = record if verbose else without_nulls(record)
+    return ascii_json(camel(shaped) if camelcase else shaped)
+
+
+def computed(poi: Poi, now: Instant) -> dict[str, Any]:
+    names = (
+        "DataProvider OperatorInfo UsageType StatusType SubmissionStatus UserComments PercentageSimilarity MediaItems"
+    )
+    return {
+        **dict.fromkeys(names.split()),
+        "IsRecentlyVerified": poi.modified > now - RECENT_US,
+        "DateLastVerified": date_text(poi.modified),
+    }
+
+
+def expanded(poi: Poi) -> dict[str, Any]:
+    return {
+        "DataProvider": titled("DataProviders", 1),
+        "OperatorInfo": titled("Operators", 1),
+        "UsageType": titled("UsageTypes", 1),
+        "StatusType": titled("StatusTypes", poi.status),
+        "SubmissionStatus": titled("SubmissionStatusTypes", poi.submission),
+    }
+
+
+def stored(poi: Poi) -> dict[str, Any]:
+    return {
+        "ID": poi.id,
+        "UUID": f"{poi.id * 2_654_435_761 % 2**32:08X}-0000-4000-8000-{poi.id:012X}",
+        "ParentChargePointID": None,
+        "DataProviderID": 1,
+        "DataProvidersReference": poi.reference or None,
+        "OperatorID": 1,
+        "OperatorsReference": None,
+        "UsageTypeID": 1,
+        "UsageCost": None,
+        "AddressInfo": address(poi),
+        "Connections": [connection(poi, number) for number in range(1 + poi.id % 2)],
+        "NumberOfPoints": poi.points,
+        "GeneralComments": poi.comment,
+        "DatePlanned": None,
+        "DateLastConfirmed": None,
+        "StatusTypeID": poi.status,
+        "DateLastStatusUpdate": date_text(poi.modified),
+        "MetadataValues": None,
+        "DataQualityLevel": 1,
+        "DateCreated": date_text(poi.created),
+        "SubmissionStatusTypeID": poi.submission,
+    }
+
+
+def address(poi: Poi) -> dict[str, Any]:
+    nothing = "ContactTelephone1 ContactTelephone2 ContactEmail AccessComments RelatedURL Distance"
+    return {
+        "ID": poi.id + 300,
+        "Title": poi.title[:100],
+        "AddressLine1": None,
+        "AddressLine2": None,
+        "Town": poi.title[:100],
+        "StateOrProvince": poi.province,
+        "Postcode": None,
+        "CountryID": poi.country,
+        "Latitude": poi.latitude,
+        "Longitude": poi.longitude,
+        **dict.fromkeys(nothing.split()),
+        "DistanceUnit": 0,
+    }
+
+
+def connection(poi: Poi, number: int) -> dict[str, Any]:
+    return {
+        "ID": poi.id * 10 + number,
+        "ConnectionTypeID": (25, 33)[number],
+        "Reference": None,
+        "StatusTypeID": 50,
+        "LevelID": (2, 3)[number],
+        "Amps": None,
+        "Voltage": None,
+        "PowerKW": (22.0, 150.0)[number],
+        "CurrentTypeID": (20, 30)[number],
+        "Quantity": poi.points,
+        "Comments": None,
+    }
+
+
+def without_nulls(record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if value.__class__ in PLAIN else nested_without_nulls(value)
+        for name, value in record.items()
+        if value is not None
+    }
+
+
+def nested_without_nulls(value: Any) -> Any:
+    return without_nulls(value) if isinstance(value, dict) else [without_nulls(inner) for inner in value]
+
+
+def camel(value: Any) -> Any:
+    """ID ─► id, AddressInfo ─► addressInfo, ISOCode ─► isoCode: the capitals in front become small."""
+    if isinstance(value, Mapping):
+        return {CAPITALS.sub(lambda found: found[0].lower(), name): camel(inner) for name, inner in value.items()}
+    return [camel(inner) for inner in value] if isinstance(value, list) else value
+
+
+def ascii_json(value: Any) -> bytes:
+    """The API escapes whatever is not ASCII, with capital digits."""
+    text = encode(value)
+    return text if text.isascii() else NOT_ASCII.sub(escaped, text.decode()).encode()
+
+
+def escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be").hex().upper()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))

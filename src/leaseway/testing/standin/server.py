@@ -1,0 +1,146 @@
+"""admission (limits) ─► door (key, robots) ─► faults ─► a page
+
+The stand-in as a server: a provider of the test kit whose usual answers are those of Open Charge Map, or of a list.
+Requests under `/_admin` are neither counted nor limited.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from email.utils import formatdate
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.limits import Rate, rate_of
+from leaseway.testing.provider import USUAL, Act, Answer, Provider, Request, act_of, serving
+from leaseway.testing.standin import admin, lists, ocm
+from leaseway.testing.standin.data import synthetic
+from leaseway.testing.standin.faults import Faults, faults_of, is_due
+from leaseway.testing.standin.lists import STYLES, Listing
+from leaseway.testing.standin.poi import Poi
+from leaseway.testing.standin.table import Table
+
+HTML = b"<!DOCTYPE html><html><body><h1>Scheduled maintenance</h1></body></html>"
+
+
+def wall_us() -> Instant:
+    return time.time_ns() // 1_000
+
+
+class StandIn(Provider):
+    """`url`, what was seen (`refused`, `most_in_any_window`), its `table`, and its `faults`, all to be changed while it
+    runs."""
+
+    def __init__(
+        self,
+        pois: Iterable[Poi],
+        rates: Sequence[Rate] = (),
+        listings: Mapping[str, Listing] | None = None,
+        keys: Iterable[str] | None = None,
+        now: Callable[[], Instant] = wall_us,
+    ) -> None:
+        super().__init__(rates)
+        self.rates = rates
+        self.table = Table(pois, now)
+        self.listings = dict(listings or {})
+        self.pages = 0
+        """How often a page was asked for and not refused."""
+        self._keys = None if keys is None else frozenset(key.lower() for key in keys)
+        self._now = now
+        self._faults = Faults()
+
+    @property
+    def faults(self) -> Faults:
+        return self._faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._faults = faults
+        self.table.lag_seconds = faults.lag_seconds
+
+    def report(self) -> dict[str, Any]:
+        most = {str(rate): self.most_in_any_window(rate.window_us / SECOND_US) for rate in self.rates}
+        accepted = sum(arrival.is_accepted for arrival in self.arrivals)
+        counts = {"requests": len(self.arrivals), "accepted": accepted, "refused": self.refused, "pages": self.pages}
+        return {**counts, "rows": len(self.table.readable()), "most": most}
+
+    def arrived(self, act: Act, request: Request) -> Act:
+        if not request.path.startswith(admin.PATH):
+            return super().arrived(act, request)
+        if act is not USUAL:  # it was meant for somebody else
+            self._acts.appendleft(act)
+        return act_of(admin.answer(self, request))
+
+    def usual(self, request: Request) -> Answer:
+        url = urlsplit(request.path)
+        query = {name.lower(): text for name, text in parse_qsl(url.query)}
+        answer = self._routed(url.path.rstrip("/").lower(), query, request)
+        return answer._replace(headers={"Date": formatdate(self._now() / SECOND_US, usegmt=True), **answer.headers})
+
+    def _routed(self, path: str, query: Mapping[str, str], request: Request) -> Answer:
+        style, _, name = path.lstrip("/").partition("/")
+        if style in STYLES and name in self.listings:
+            listing, url = self.listings[name], f"{self.url}{urlsplit(request.path).path}"
+            return self._page(lambda: lists.page_of(style, listing, query, url), lists.empty_of(style))
+        if path.startswith("/v3"):
+            return ocm.refusal(query, request.headers, self._keys) or self._ocm(path, query)
+        return Answer(404)
+
+    def _ocm(self, path: str, query: Mapping[str, str]) -> Answer:
+        if "/poi" in path:
+            return self._page(lambda: self._pois(query), b"[]")
+        if "/referencedata" in path:
+            return Answer(body=ocm.reference_data())
+        return Answer(body=ocm.status(self.table)) if path == "/v3/system/status" else Answer(404)
+
+    def _pois(self, query: Mapping[str, str]) -> Answer:
+        rows = ocm.found(self.table, ocm.asked(query, self._faults), self._faults)
+        return Answer(body=ocm.listing(self.table, rows, query, self._faults, self._now()))
+
+    def _page(self, usual: Callable[[], Answer], empty: bytes) -> Answer:
+        """The usual page, or what goes wrong with this one."""
+        self.pages += 1
+        number, faults = self.pages, self._faults
+        self._move(number)
+        if is_due(faults.error_every, number):
+            return Answer(faults.error_status)
+        if is_due(faults.html_every, number):
+            return Answer(body=HTML, headers={"Content-Type": "text/html"})
+        answer = Answer(body=empty) if is_due(faults.empty_every, number) else usual()
+        if is_due(faults.truncated_every, number):
+            answer = answer._replace(sent_bytes_max=len(answer.body) // 2)
+        return answer._replace(delay_seconds=faults.slow_seconds) if is_due(faults.slow_every, number) else answer
+
+    def _move(self, number: int) -> None:
+        """The data changes while it is being read."""
+        faults, table = self._faults, self.table
+        if is_due(faults.changes_every, number):
+            table.update(table.some(faults.changed_rows, number))
+            table.insert(faults.inserted_rows)
+        if is_due(faults.absent_every, number):
+            chosen = table.some(faults.absent_rows, -number)
+            table.update(chosen if faults.absent_changed else ())
+            table.refresh(chosen, faults.absent_seconds)
+
+
+@asynccontextmanager
+async def standin(
+    pois: Iterable[Poi] | int = 1_000,
+    *,
+    limits: Sequence[str] = (),
+    faults: Faults | Mapping[str, Any] | None = None,
+    listings: Mapping[str, Listing] | None = None,
+    keys: Iterable[str] | None = None,
+    now: Callable[[], Instant] = wall_us,
+    port: int = 0,
+) -> AsyncIterator[StandIn]:
+    """A stand-in for as long as the block lasts. `pois`: they, or how many synthetic ones."""
+    if isinstance(limits, str):
+        raise BadValue("limits", f"must be a list of rates: limits=[{limits!r}]")
+    rates = [rate_of("limits", limit) for limit in limits]
+    it = StandIn(synthetic(pois) if isinstance(pois, int) else pois, rates, listings, keys, now)
+    it.faults = faults_of(faults or {})
+    async with serving(it, port):
+        yield it

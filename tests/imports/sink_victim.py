@@ -1,0 +1,34 @@
+"""A worker that writes pages until it is killed: python -m tests.imports.sink_victim PLACE FENCE
+
+It says the number of each page that it knows to be written.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from tests.imports.sink_places import PostgresPlace, SqlitePlace
+
+from leaseway.testing.sink_contract.actors import COLUMNS, LOW, RUN, bad, page, row
+
+ROWS = 50
+
+
+async def work(address: str, fence: int) -> None:
+    place = PostgresPlace(address) if address.startswith("postgresql:") else SqlitePlace(Path(address))
+    sink = place.sink(columns=COLUMNS)
+    await sink.open()
+    begun = await sink.begin(RUN.id, LOW.key, fence)
+    assert begun is not None
+    number = begun.pages
+    while True:  # until it is killed
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        some = [row(one, title="x" * 500) for one in ids]
+        sent = page(some, number or None, number + 1, fence, bad=[bad(number)], size_bytes=ROWS, page_hash=str(number))
+        assert await sink.write(sent) is not None
+        number += 1
+        print(number, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(work(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,296 @@
+"""Whole imports: a spec, a source that misbehaves, real workers, a real sink. The provider's own table is the judge."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from leaseway.domain.imports.progress import RunState, ShardRow
+from leaseway.imports.parts import Parts, parts_of
+from leaseway.imports.run import QUEUE, finish, import_app, start, submit_open
+from leaseway.system import wall_clock_us
+from leaseway.testing.postgres import PostgresServer
+from leaseway.testing.standin import API_KEY, Faults, Listing, StandIn, standin
+
+OCM = """
+version = 1
+[source]
+name = "ocm"
+base_url = "{url}/v3"
+auth = {{ header = "X-API-Key", env = "OCM_API_KEY" }}
+limits = [{limits}]
+[resource]
+path = "/poi"
+params = {{ compact = true, verbose = false }}
+key = "ID"
+stamp = {{ field = "DateLastStatusUpdate", granularity = "1m", lag = "0s" }}
+volatile = ["IsRecentlyVerified", "DateLastVerified"]
+partition = {{ by = "id_range", size = 1000, upper = "/system/status#$.maxPOIId" }}
+[resource.page]
+cursor = "keyset"
+param = "greaterthanid"
+start = 0
+limit_param = "maxresults"
+limit = 100
+fixed = {{ sortby = "id_asc" }}
+[resource.columns]
+title = {{ path = "AddressInfo.Title", type = "text" }}
+[sink]
+url = "{sink}"
+table = "poi"
+"""
+
+AIRPORTS = """
+version = 1
+[source]
+name = "airports"
+base_url = "{url}"
+[resource]
+path = "/offset/airports"
+records = "$.{records}"
+key = "icao"
+page = {{ cursor = "offset", limit_param = "limit", limit = 100 }}
+[sink]
+url = "sqlite:///{folder}/data.db"
+table = "airports"
+"""
+
+
+class Place:
+    """One import in a folder of its own."""
+
+    def __init__(self, folder: Path, it: StandIn, text: str) -> None:
+        self.folder = folder
+        self.it = it
+        self.path = folder / "spec.toml"
+        self.path.write_text(text, "utf-8")
+        self.store = f"sqlite:///{folder}/jobs.db"
+        self.parts: Parts = parts_of(self.path, {"OCM_API_KEY": API_KEY})
+
+    async def plan(self) -> Any:
+        from leaseway.cli.verbs.imports import plan_of
+
+        return await plan_of(self.parts)
+
+    async def run(self, run: str = "run", lease_seconds: float = 15) -> RunState:
+        """In this process, with one worker."""
+        await self.parts.sink.open()
+        app, handle = import_app(self.parts, self.store, lease_seconds)
+        async with app:
+            await start(self.parts, handle, run, (await self.plan()).shards, wall_clock_us())
+            await app.run_worker(queues=[QUEUE], until_empty=True, concurrency=4)
+            return await finish(self.parts, run)
+
+    def rows(self, table: str = "poi") -> dict[str, str]:
+        with sqlite3.connect(self.folder / "data.db") as file:
+            return dict(file.execute(f"SELECT external_id, content_hash FROM {table}").fetchall())
+
+    async def shards(self, run: str = "run") -> list[ShardRow]:
+        return await self.parts.sink.shards(run)
+
+    def truth(self) -> set[str]:
+        return {str(id_) for id_ in self.it.table.readable()}
+
+
+@pytest.fixture
+async def ocm(tmp_path: Path) -> AsyncIterator[Place]:
+    async with standin(5_000) as it:
+        place = Place(
+            tmp_path, it, OCM.format(url=it.url, sink=f"sqlite:///{tmp_path}/data.db", limits='"1000/second"')
+        )
+        yield place
+        await place.parts.sink.close()
+
+
+async def test_an_import_brings_every_row_once(ocm: Place) -> None:
+    assert await ocm.run() is RunState.COMPLETE
+    assert set(ocm.rows()) == ocm.truth()
+    shards = await ocm.shards()
+    assert (sum(row.inserted for row in shards), sum(row.updated for row in shards)) == (5_000, 0)
+
+
+async def test_a_second_run_over_unchanged_data_rewrites_nothing(ocm: Place) -> None:
+    await ocm.run("first")
+    assert await ocm.run("second") is RunState.COMPLETE
+    shards = await ocm.shards("second")
+    assert [sum(getattr(row, name) for row in shards) for name in ("inserted", "updated", "unchanged")] == [0, 0, 5_000]
+
+
+async def test_empty_pages_broken_bodies_and_errors_lose_nothing(ocm: Place) -> None:
+    """An empty page is no proof of the end, and a page of HTML is no page."""
+    ocm.it.faults = Faults(empty_every=7, html_every=11, error_every=13)
+    assert await ocm.run() is RunState.COMPLETE
+    assert set(ocm.rows()) == ocm.truth()
+
+
+async def test_a_source_that_sorts_by_something_else_is_never_silently_short(ocm: Place) -> None:
+    """Ids that do not ascend mean that pages overlap or leave gaps: nothing of such a page is written."""
+    ocm.it.faults = Faults(reordered=True)
+    await ocm.parts.sink.open()
+    app, handle = import_app(ocm.parts, ocm.store)
+    async with app:
+        await start(ocm.parts, handle, "run", (await ocm.plan()).shards, wall_clock_us())
+        worker = app.worker(queues=[QUEUE])
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(app.run_worker(worker))
+            await ocm.it.has_seen(20)
+            worker.drain(1)
+            await task
+    assert await finish(ocm.parts, "run") is RunState.PARTIAL
+    assert ocm.rows() == {}
+
+
+async def test_a_wrong_key_stops_the_whole_run_at_once(ocm: Place) -> None:
+    """Two hundred shards with five attempts each would have the address banned."""
+    await ocm.parts.sink.open()
+    shards = (await ocm.plan()).shards
+    ocm.parts = parts_of(ocm.path, {"OCM_API_KEY": "nobody knows this one"})
+    await ocm.parts.sink.open()
+    before = len(ocm.it.arrivals)
+    app, handle = import_app(ocm.parts, ocm.store)
+    async with app:
+        await start(ocm.parts, handle, "run", shards, wall_clock_us())
+        await app.run_worker(queues=[QUEUE], until_empty=True, concurrency=1)
+        assert await finish(ocm.parts, "run") is RunState.FAILED
+    assert len(ocm.it.arrivals) - before <= len(shards)
+    assert ocm.rows() == {}
+
+
+async def test_another_api_is_imported_by_its_spec_alone(tmp_path: Path) -> None:
+    """Airports, paged by offset: not a line of code."""
+    records = [{"icao": f"X{n:05}", "name": f"airport {n}"} for n in range(1_234)]
+    async with standin(0, listings={"airports": Listing(records, key="icao")}) as it:
+        wrapper = await wrapped_in(it)
+        place = Place(
+            tmp_path, it, AIRPORTS.format(url=it.url, folder=tmp_path, records=wrapper).replace('"$."', '"$"')
+        )
+        assert await place.run() is RunState.COMPLETE
+        assert len(place.rows("airports")) == 1_234
+        await place.parts.sink.close()
+
+
+async def wrapped_in(it: StandIn) -> str:
+    """Where the stand-in puts the records of a listing."""
+    import httpx2
+
+    async with httpx2.AsyncClient() as client:
+        body = (await client.get(f"{it.url}/offset/airports", params={"limit": 1})).json()
+    return "" if isinstance(body, list) else next(name for name, value in body.items() if isinstance(value, list))
+
+
+async def test_a_run_that_was_given_up_goes_on_where_it_was(ocm: Place) -> None:
+    """Its jobs have failed for good. What was written stays, and is not asked for again."""
+    await ocm.parts.sink.open()
+    app, handle = import_app(ocm.parts, ocm.store)
+    async with app:
+        await start(ocm.parts, handle, "run", (await ocm.plan()).shards, wall_clock_us())
+        worker = app.worker(queues=[QUEUE], concurrency=1)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(app.run_worker(worker))
+            await ocm.it.has_seen(25)
+            worker.drain(0)
+            await task
+        pages = sum(row.pages for row in await ocm.shards())
+        assert await submit_open(ocm.parts, handle, "run") > 0
+        before = len(ocm.it.arrivals)
+        await app.run_worker(queues=[QUEUE], until_empty=True)
+        assert await finish(ocm.parts, "run") is RunState.COMPLETE
+    assert set(ocm.rows()) == ocm.truth()
+    rest = sum(row.pages for row in await ocm.shards()) - pages
+    assert len(ocm.it.arrivals) - before <= rest + 3 * len(await ocm.shards())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+async def test_workers_killed_at_random_leave_every_row_once(
+    tmp_path: Path, server: PostgresServer, database: str
+) -> None:
+    """Four processes, killed again and again with their hands full: nothing missing, nothing twice, exact counters."""
+    schema = f"kills_{tmp_path.name.replace('-', '_')}"
+    address = f"{server.url}?schema={schema}"
+    sink = address if database == "postgresql" else f"sqlite:///{tmp_path}/data.db"
+    async with standin(20_000) as it, closing_schema(server, schema):
+        place = Place(tmp_path, it, OCM.format(url=it.url, sink=sink, limits='"200/second"'))
+        place.store = f"{server.url}?schema={schema}_jobs" if database == "postgresql" else place.store
+        await place.parts.sink.open()
+        app, handle = import_app(place.parts, place.store, 1)
+        async with app:
+            await start(place.parts, handle, "run", (await place.plan()).shards, wall_clock_us())
+        kills = await killed_until_done(place)
+        assert await finish(place.parts, "run") is RunState.COMPLETE
+        shards = await place.shards()
+        assert await place.parts.sink.count() == len(place.truth())
+        if database == "sqlite":
+            assert set(place.rows()) == place.truth()
+        assert (sum(row.inserted for row in shards), sum(row.updated for row in shards)) == (20_000, 0)
+        assert sum(row.attempts for row in shards) > len(shards), "nobody was killed with a shard in hand"
+        pages = sum(row.pages for row in shards)
+        assert len(it.arrivals) <= 1.15 * pages + 3 * len(shards) + kills, "more was fetched again than was in hand"
+        await place.parts.sink.close()
+
+
+async def killed_until_done(place: Place) -> int:
+    """Four workers until nothing is left, twelve of them killed on the way."""
+    workers, chance, kills = [worker(place) for _ in range(4)], random.Random(5), 0
+    try:
+        while any(each.poll() is None for each in workers):
+            await asyncio.sleep(chance.uniform(0.3, 0.8))
+            if kills < 12:
+                number = chance.randrange(4)
+                workers[number].send_signal(signal.SIGKILL)
+                workers[number].wait()
+                workers[number] = worker(place)
+                kills += 1
+    finally:
+        for each in workers:
+            each.kill()
+            each.wait()
+    return kills
+
+
+@asynccontextmanager
+async def closing_schema(server: PostgresServer, schema: str) -> AsyncIterator[None]:
+    connection = await asyncpg.connect(server.url)
+    try:
+        await connection.execute(f"CREATE SCHEMA {schema}")
+        yield
+    finally:
+        await connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; DROP SCHEMA IF EXISTS {schema}_jobs CASCADE")
+        await connection.close()
+
+
+def worker(place: Place) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "leaseway.cli", "import", "work", str(place.path), "--until-empty"]
+    environ = {**os.environ, "OCM_API_KEY": API_KEY}
+    return subprocess.Popen([*command, "--store", place.store], env=environ, stderr=subprocess.DEVNULL)
+
+
+async def test_the_command_line_plans_runs_and_tells(ocm: Place) -> None:
+    def leaseway(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "leaseway.cli", "import", *words, "--store", ocm.store]
+        return subprocess.run(command, env={**os.environ, "OCM_API_KEY": API_KEY}, capture_output=True, text=True)
+
+    planned = await asyncio.to_thread(leaseway, "plan", str(ocm.path))
+    assert planned.returncode == 0
+    assert "shards into poi" in planned.stdout
+    ran = await asyncio.to_thread(leaseway, "run", str(ocm.path), "--json")
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout)["inserted"] == 5_000
+    told = await asyncio.to_thread(leaseway, "status", str(ocm.path))
+    assert "complete" in told.stdout
+    none = await asyncio.to_thread(leaseway, "quarantine", str(ocm.path))
+    assert none.returncode == 0
+    unknown = await asyncio.to_thread(leaseway, "status", str(ocm.path), "--run", "nobody")
+    assert unknown.returncode == 2
+    assert "there are: " in unknown.stderr

@@ -1,0 +1,74 @@
+"""Paths into documents: what is there, what is not, and where a wrong path stops being one."""
+
+from typing import Any
+
+import pytest
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.imports.jsonpath import MISSING, path_of
+
+DOCUMENT: dict[str, Any] = {
+    "a": {"b": [{"c": 1}, {"c": None}, {}], "odd name": 2, "x-y": 3},
+    "items": [],
+    "null": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("$", DOCUMENT),
+        ("$.a.b[0].c", 1),
+        ("a.b[0].c", 1),
+        ("$.a['odd name']", 2),
+        ('$["a"]["odd name"]', 2),
+        ("$.a.x-y", 3),
+        ("$.a.b[1].c", None),
+        ("$.null", None),
+        ("$.a.b[*].c", 1),
+        ("$.a.b[2].c", MISSING),
+        ("$.a.b[9]", MISSING),
+        ("$.a.c.d", MISSING),
+        ("$.null.x", MISSING),
+        ("$.a[0]", MISSING),
+        ("$.items[0]", MISSING),
+        ("$.items[*].x", MISSING),
+    ],
+)
+def test_what_is_there(text: str, first: object) -> None:
+    """Null is a statement of the source; missing is not."""
+    assert path_of("path", text).first(DOCUMENT) == first
+
+
+def test_everything_below_a_star() -> None:
+    assert path_of("path", "$.a.b[*].c").all(DOCUMENT) == [1, None]
+    assert path_of("path", "$.items[*]").all(DOCUMENT) == []
+    assert path_of("path", "$.nothing[*]").all(DOCUMENT) == []
+
+
+@pytest.mark.parametrize("text", ["$", "$.a.b[0]", "$['odd name'][*].c", "$.x-y"])
+def test_a_path_is_written_as_it_is_read(text: str) -> None:
+    assert str(path_of("path", text)) == text
+    assert path_of("path", str(path_of("path", text))) == path_of("path", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "must be a path of 1 to 500 characters, such as '$.items' (is '')"),
+        ("x" * 501, "must be a path of 1 to 500 characters"),
+        ("$.", "'$.' is no path: at character 2 ('.'), a name must follow the dot"),
+        ("$..a", "at character 2 ('..a'), '..' looks everywhere, which is not supported; write the whole path"),
+        ("$.a[-1]", "at character 4 ('[-1]'), negative places and slices are not supported; write [0] or [*]"),
+        ("$.a[1:2]", "at character 4 ('[1:2]'), negative places and slices are not supported; write [0] or [*]"),
+        ("$.a[?(@.b)]", "at character 4 ('[?(@.b)]'), filters and expressions are not supported"),
+        ("$.a b", "at character 4 (' b'), there must be .name, ['name'], [0] or [*]"),
+        ("$a", "at character 2 ('a'), there must be .name, ['name'], [0] or [*]"),
+        ("1a", "at character 1 ('1a'), there must be .name, ['name'], [0] or [*]"),
+        ("$" + ".a" * 21, "has 21 steps; at most 20 are followed"),
+    ],
+)
+def test_a_wrong_path_is_told_with_its_character(text: str, problem: str) -> None:
+    with pytest.raises(BadValue, match=r"^resource\.key: ") as caught:
+        path_of("resource.key", text)
+    assert problem in str(caught.value)

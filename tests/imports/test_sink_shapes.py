@@ -1,0 +1,212 @@
+"""Which tables a sink takes: its own, others that have room for its rows, and no more."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, empty_place, empty_postgres
+
+from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused
+from leaseway.domain.imports.columns import ColumnType
+from leaseway.domain.imports.page import Written
+from leaseway.ports.sink import Sink
+from leaseway.sinks.postgres import PostgresSink
+from leaseway.testing.postgres import PostgresServer
+from leaseway.testing.sink_contract.actors import LOW, RUN, bad, page, row, rows, started, written
+
+TITLE: Columns = {"title": ColumnType.TEXT}
+
+
+@pytest.fixture(params=PLACES)
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return await empty_place(request, tmp_path)
+
+
+@asynccontextmanager
+async def opened(place: Place, table: str = "poi", columns: Columns = TITLE) -> AsyncIterator[Sink]:
+    sink = place.sink(table=table, columns=columns)
+    try:
+        await sink.open()
+        yield sink
+    finally:
+        await sink.close()
+
+
+def table(place: Place, changes: dict[str, str | None] | None = None, key: str = "source, external_id") -> str:
+    """Somebody's table: the columns that are needed, but for the changes. None leaves one out."""
+    is_postgres = isinstance(place, PostgresPlace)
+    integer, document = ("bigint", "jsonb") if is_postgres else ("INTEGER", "TEXT")
+    columns: dict[str, str | None] = {
+        "source": "text NOT NULL",
+        "external_id": "text NOT NULL",
+        "stamp": integer,
+        "content_hash": "text",
+        "document": document,
+        "deleted_at": integer,
+        "run": "text",
+        "first_seen": integer,
+        "updated_at": integer,
+        "title": "text",
+        **(changes or {}),
+    }
+    lines = [f"{name} {kind}" for name, kind in columns.items() if kind is not None]
+    return f"CREATE TABLE poi ({', '.join(lines)}{f', UNIQUE ({key})' if key else ''})"
+
+
+async def test_a_table_with_more_columns_is_taken(place: Place) -> None:
+    """People add columns of their own, and triggers that fill them."""
+    await place.execute(table(place, {"note": "text", "rank": "integer NOT NULL DEFAULT 7"}))
+    async with opened(place) as sink:
+        await started(sink)
+        assert await sink.write(page([row(1, title="x")], after=1)) == Written(inserted=1)
+        assert await sink.write(page([row(1, 1, title="y")], 1, 2)) == Written(updated=1)
+    ((title, rank),) = await place.execute("SELECT title, rank FROM poi")
+    assert (title, rank) == ("y", 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"title": None}, r"has no column 'title'; add it \(ALTER TABLE .*\"poi\" ADD COLUMN \"title\" (TEXT|text)\)"),
+        ({"content_hash": None}, r"has no column 'content_hash'"),
+        ({"stamp": "text"}, r"column 'stamp' is (TEXT|text), and (INTEGER|bigint) is needed"),
+        ({"title": "integer"}, r"column 'title' is (INTEGER|integer), and (TEXT|text) is needed; .*another table"),
+        ({"rank": "integer NOT NULL"}, r"column 'rank' wants a value in every row.*default"),
+    ],
+)
+async def test_a_table_of_another_shape_is_refused(place: Place, changes: dict[str, str | None], problem: str) -> None:
+    """Before the first request, with the column and the way out."""
+    await place.execute(table(place, changes))
+    with pytest.raises(StoreRefused, match=problem):
+        async with opened(place):
+            pass
+
+
+@pytest.mark.parametrize("key", ["", "external_id", "source, external_id, run"])
+async def test_a_table_without_the_key_is_refused(place: Place, key: str) -> None:
+    """Rows would be there twice, or the rows of two sources would be one."""
+    await place.execute(table(place, key=key))
+    with pytest.raises(StoreRefused, match=r"source and external_id are not unique together.*CREATE UNIQUE INDEX"):
+        async with opened(place):
+            pass
+
+
+async def test_a_view_is_refused(place: Place) -> None:
+    """Nothing can be written there."""
+    await place.execute("CREATE VIEW poi AS SELECT 1 AS title")
+    with pytest.raises(StoreRefused, match="is no table"):
+        async with opened(place):
+            pass
+
+
+async def test_a_refused_table_leaves_nothing_behind(place: Place) -> None:
+    """Whoever mistyped a name does not want books beside somebody else's table."""
+    await place.execute(table(place, {"title": None}))
+    with pytest.raises(StoreRefused):
+        async with opened(place):
+            pass
+    names = "pg_tables WHERE schemaname = 'public'" if isinstance(place, PostgresPlace) else "sqlite_schema WHERE 1=1"
+    column = "tablename" if isinstance(place, PostgresPlace) else "name"
+    assert await place.execute(f"SELECT {column} FROM {names} AND {column} LIKE 'leaseway%'") == []
+
+
+@pytest.mark.parametrize("name", ['a"b; DROP TABLE x', "SELECT", "größe", "x" * 63, "a b", "o'n"])
+async def test_any_name_can_be_used(place: Place, name: str) -> None:
+    """Whatever a name holds is a name, and nothing is executed of it."""
+
+    def values(value: str) -> dict[str, Any]:
+        return {name: value}
+
+    async with opened(place, table=name, columns={name: ColumnType.TEXT}) as sink:
+        await started(sink)
+        await written(sink, page([row(1, **values("x"))], after=1))
+        await written(sink, page([row(1, 1, **values("y"))], 1, 2))
+        assert await sink.count() == 1
+    quoted = name.replace('"', '""')
+    ((value,),) = await place.execute(f'SELECT "{quoted}" FROM "{quoted}"')
+    assert value == "y"
+    async with opened(place, table=name, columns={name: ColumnType.TEXT}) as sink:
+        assert await sink.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "problem"),
+    [
+        ("", {}, "table: must be 1 to 63 bytes"),
+        ("x" * 64, {}, "table: must be 1 to 63 bytes"),
+        ("a\0b", {}, "table: must be 1 to 63 bytes"),
+        ("leaseway_runs", {}, "table: 'leaseway_runs': names that begin with leaseway_"),
+        ("poi", {"Source": "text"}, "columns.Source: the table has a column of this name"),
+        ("poi", {"deleted_reason": "text"}, "columns.deleted_reason: the table has a column of this name"),
+        ("poi", {"a": "text", "A": "text"}, "columns.A: the table has a column of this name"),
+        ("poi", {"a": "number"}, "columns.a: must be one of text, integer, real, boolean, timestamp, json"),
+        ("poi", {"": "text"}, r"columns\.: must be 1 to 63 bytes"),
+    ],
+)
+async def test_impossible_names_are_refused(place: Place, name: str, columns: Columns, problem: str) -> None:
+    """With the field of the spec."""
+    with pytest.raises(BadValue, match=problem):
+        place.sink(table=name, columns=columns)
+
+
+async def test_two_tables_of_one_database_do_not_mix(place: Place) -> None:
+    """Each has its own runs and its own quarantine: a repaired row must not land in the other table."""
+    async with opened(place) as poi, opened(place, table="operators") as operators:
+        await started(poi)
+        await written(poi, page(rows(1), after=1, bad=[bad(0)]))
+        ((number, _, _),) = await poi.bad_rows()
+        assert (await operators.runs(), await operators.bad_rows(), await operators.count()) == ([], [], 0)
+        assert not await operators.release(number, row(9))
+        assert await operators.begin(RUN.id, LOW.key, 5) is None
+        assert await operators.write(page(rows(2), 1, 2, fence=5)) is None
+        with pytest.raises(KeyConflict, match="run-1: writes to table poi, not operators"):
+            await operators.start_run(RUN, [LOW])
+
+
+async def test_a_table_in_another_schema(server: PostgresServer) -> None:
+    """Named with the table, or in the address; its books are beside it."""
+    place = await empty_postgres(server.url)
+    await place.execute("DROP SCHEMA IF EXISTS geo CASCADE")
+    with pytest.raises(StoreRefused, match="no schema geo; create it first"):
+        async with opened(place, table="geo.poi"):
+            pass
+    await place.execute("CREATE SCHEMA geo")
+    async with opened(place, table="geo.poi") as sink:
+        await started(sink)
+        await written(sink, page(rows(1), after=1))
+    async with opened(PostgresPlace(f"{place.url}?schema=geo")) as sink:
+        assert [run.id for run in await sink.runs()] == [RUN.id]
+        assert await sink.count() == 1
+    tables = await place.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'geo' ORDER BY 1")
+    assert [name for (name,) in tables] == ["leaseway_quarantine", "leaseway_runs", "leaseway_shards", "poi"]
+
+
+async def test_a_pooler_that_lends_connections_for_a_transaction(server: PostgresServer) -> None:
+    """Nothing may be left in a connection that the next one gets: neither tables nor settings."""
+    place = PostgresPlace(f"{(await empty_postgres(server.url)).url}?pooler=transaction")
+    async with opened(place) as sink:
+        await started(sink)
+        assert await sink.write(page(rows(1, 2), after=2)) == Written(inserted=2)
+        assert await sink.write(page(rows(2, 3), 2, 3)) == Written(inserted=1, unchanged=1)
+        assert isinstance(sink, PostgresSink)
+        async with sink.connections.lent() as connection:
+            assert await connection.fetchval("SELECT to_regclass('pg_temp.leaseway_page')") is None
+            assert await connection.fetchval("SHOW enable_seqscan") == "on"
+
+
+async def test_who_may_only_write_can_import(server: PostgresServer) -> None:
+    """The owner of the database makes the tables once; the import's own role needs no more than rows."""
+    place = await empty_postgres(server.url)
+    async with opened(place):
+        pass
+    await place.execute("DROP ROLE IF EXISTS importer")
+    await place.execute("CREATE ROLE importer LOGIN")
+    await place.execute("GRANT USAGE ON SCHEMA public TO importer")
+    await place.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO importer")
+    async with opened(PostgresPlace(place.url.replace("postgres@", "importer@"))) as sink:
+        await started(sink)
+        assert await sink.write(page(rows(1), after=1, bad=[bad(0)])) == Written(inserted=1, quarantined=1)
+    await place.execute("DROP OWNED BY importer")
+    await place.execute("DROP ROLE importer")

@@ -1,0 +1,167 @@
+"""Any order of beginnings, pages, repetitions and late pages: the table is what the accepted pages made of it.
+
+Hypothesis makes up the life of two shards that meet the same rows. The oracle knows only which pages were accepted.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
+from tests.imports.sink_places import TABLE, SqlitePlace, empty_postgres
+
+from leaseway.domain.imports.page import Row, Written
+from leaseway.domain.imports.progress import ShardState
+from leaseway.ports.sink import PageWrite, Sink
+from leaseway.sinks.sqlite import SqliteSink
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.postgres import PostgresServer
+from leaseway.testing.sink_contract.actors import COLUMNS, HIGH, LOW, RUN, bad, page, row
+
+pytestmark = pytest.mark.timeout(300)
+
+shards = st.sampled_from([LOW.key, HIGH.key])
+some_rows = st.lists(
+    st.builds(row, st.integers(1, 5), st.integers(0, 3)), max_size=4, unique_by=lambda one: one.external_id
+)
+ends = st.sampled_from([ShardState.RUNNING] * 8 + [ShardState.PARKED, ShardState.DONE])
+
+
+class Life(RuleBasedStateMachine):
+    sink: Sink
+    place: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.clock = FakeClock()
+        self.accepted: list[tuple[PageWrite, Written]] = []
+        self.sent: list[PageWrite] = []
+        self.stored: dict[str, Row] = {}
+
+    async def opened(self) -> None:
+        raise NotImplementedError
+
+    @initialize()
+    def start(self) -> None:
+        self.runner.run(self.opened())
+        self.runner.run(self.sink.start_run(RUN, [LOW, HIGH]))
+
+    def teardown(self) -> None:
+        self.runner.run(self.sink.close())
+        self.runner.close()
+
+    @rule(shard=shards, fence=st.integers(1, 4))
+    def begin(self, shard: str, fence: int) -> None:
+        last = max((write.fence for write, _ in self.accepted if write.shard == shard), default=0)
+        begun = self.runner.run(self.sink.begin(RUN.id, shard, fence))
+        assert begun is None or begun.fence == fence >= last
+
+    @rule(
+        shard=shards,
+        fence=st.integers(1, 4),
+        rows=some_rows,
+        bad_count=st.integers(0, 2),
+        state=ends,
+        step=st.integers(0, 2),
+    )
+    def turn(self, shard: str, fence: int, rows: list[Row], bad_count: int, state: ShardState, step: int) -> None:
+        """From where the shard stands, or one page ahead or behind."""
+        (now,) = [one for one in self.runner.run(self.sink.shards(RUN.id)) if one.shard.key == shard]
+        before = (now.pages or None) if step < 2 else now.pages + 1
+        write = page(rows, before, now.pages + 1, fence, state=state, bad=[bad(number) for number in range(bad_count)])
+        may = now.fence <= fence and now.state in (ShardState.WAITING, ShardState.RUNNING) and step < 2
+        self.send(replace(write, shard=shard), may)
+
+    @rule(which=st.integers(0, 5))
+    def send_again(self, which: int) -> None:
+        """What was sent before, accepted or not, finds its cursor gone; or it never was there."""
+        if self.sent:
+            write = self.sent[-1 - which % len(self.sent)]
+            if any(write is one for one, _ in self.accepted):
+                self.send(write, may=False)
+
+    def send(self, write: PageWrite, may: bool) -> None:
+        answer = self.runner.run(self.sink.write(write))
+        assert (answer is not None) == may
+        self.sent.append(write)
+        if answer is not None:
+            assert answer == self.taken(write)
+            self.accepted.append((write, answer))
+
+    def taken(self, write: PageWrite) -> Written:
+        """What the page did to the oracle's own table."""
+        counts = {"inserted": 0, "updated": 0, "unchanged": 0, "stale": 0}
+        for one in write.rows:
+            known = self.stored.get(one.external_id)
+            if known is None:
+                counts["inserted"] += 1
+            elif one.stamp < known.stamp:
+                counts["stale"] += 1
+                continue
+            else:
+                counts["unchanged" if one.content_hash == known.content_hash else "updated"] += 1
+            self.stored[one.external_id] = one
+        return Written(**counts, quarantined=len(write.bad))
+
+    @invariant()
+    def counters_say_what_was_accepted(self) -> None:
+        for now in self.runner.run(self.sink.shards(RUN.id)):
+            mine = [(write, counts) for write, counts in self.accepted if write.shard == now.shard.key]
+            assert now.pages == len(mine)
+            for name in ("rows", "inserted", "updated", "unchanged", "stale", "quarantined"):
+                assert getattr(now, name) == sum(getattr(counts, name) for _, counts in mine), name
+
+    @invariant()
+    def the_table_is_what_the_accepted_pages_made(self) -> None:
+        table = self.runner.run(self.place.rows())
+        assert {key: (one["stamp"], one["content_hash"]) for key, one in table.items()} == {
+            key: (one.stamp, one.content_hash) for key, one in self.stored.items()
+        }
+        kept = sum(len(write.bad) for write, _ in self.accepted)
+        assert len(self.runner.run(self.sink.bad_rows(limit=10_000))) == kept
+
+
+class Sqlite(Life):
+    async def opened(self) -> None:
+        self.folder = tempfile.mkdtemp()
+        self.place = SqlitePlace(Path(self.folder) / "places.db")
+        self.sink = SqliteSink(self.place.path, TABLE, COLUMNS, self.clock.now_us, inline=True)
+        await self.sink.open()
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder)
+
+
+class Postgres(Life):
+    url: str
+
+    async def opened(self) -> None:
+        self.place = await empty_postgres(self.url)
+        self.sink = self.place.sink(self.clock.now_us)
+        await self.sink.open()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _server(server: PostgresServer) -> None:
+    Postgres.url = server.url
+
+
+LIVES = settings(
+    max_examples=40,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize=True,  # the same lives in every run: a red build means a change, not a die
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestSqlite = Sqlite.TestCase
+TestSqlite.settings = LIVES
+TestPostgres = Postgres.TestCase
+TestPostgres.settings = settings(LIVES, max_examples=15)

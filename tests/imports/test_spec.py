@@ -1,0 +1,452 @@
+"""Every wrong field of a spec is refused with its place and a way out, before the first request."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaseway.domain.errors import UsageError
+from leaseway.domain.imports.schema import schema_text
+from leaseway.domain.imports.spec import BadSpec, Spec, read_spec, spec_hash
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "imports"
+SCHEMA = ROOT / "docs" / "reference" / "import-spec.schema.json"
+OCM = (EXAMPLES / "ocm.toml").read_text()
+
+PLAIN = """
+version = 1
+[source]
+name = "shop"
+base_url = "https://shop.example/api"
+[resource]
+path = "/things"
+key = "id"
+[sink]
+url = "sqlite:///shop.db"
+table = "things"
+"""
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(BadSpec) as caught:
+        read_spec(text, "import.toml")
+    return str(caught.value).split("\n")
+
+
+def with_resource(lines: str) -> str:
+    return PLAIN.replace('key = "id"', f'key = "id"\n{lines}')
+
+
+def with_source(lines: str) -> str:
+    return PLAIN.replace('name = "shop"', f'name = "shop"\n{lines}')
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.toml")))
+def test_the_examples_are_valid(name: str) -> None:
+    """They are the first thing that a newcomer copies."""
+    spec = read_spec((EXAMPLES / name).read_text(), name)
+    assert spec.source.name == name.removesuffix(".toml")
+
+
+def test_a_small_spec_needs_little() -> None:
+    spec = read_spec(PLAIN, "import.toml")
+    assert spec.resource.page.kind == "none"
+    assert spec.resource.partition.kind == "none"
+    assert spec.resource.on_bad_row.policy == "quarantine"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("limit = 1000", "limit = 0", "resource.page.limit: must be at least 1 (is 0)"),
+        ("limit = 1000", "limit = 1_000_000", "resource.page.limit: must be at most 100,000 (is 1000000)"),
+        ("limit = 1000", "limit = 10.5", "resource.page.limit: must be a whole number (is 10.5)"),
+        ("limit = 1000", "limit = true", "resource.page.limit: must be a whole number (is true)"),
+        ("limits =", "limts =", "source: unknown key 'limts'; did you mean 'limits'?"),
+        ("version = 1", "version = 2", "version: must be 1 (is 2)"),
+        ("version = 1\n", "", "version: is missing"),
+        ('table = "poi"', "", "sink.table: is missing"),
+        (
+            'cursor = "keyset"',
+            'cursor = "keyst"',
+            "resource.page.cursor: must be one of keyset, offset, page, link, token, none (is 'keyst'); "
+            "did you mean 'keyset'?",
+        ),
+        (
+            'cursor = "keyset"\n',
+            "",
+            "resource.page.cursor: must be one of keyset, offset, page, link, token, none (is missing)",
+        ),
+        (
+            'by = "id_range"',
+            'by = "ids"',
+            "resource.partition.by: must be one of none, id_range, country, window (is 'ids')",
+        ),
+        ("size = 20_000", 'size = "x"', "resource.partition.size: must be a whole number (is 'x')"),
+        (
+            'type = "text"',
+            'type = "txt"',
+            "resource.columns.title.type: must be one of text, integer, real, boolean, timestamp, json (is 'txt'); "
+            "did you mean 'text'?",
+        ),
+        (
+            'policy = "quarantine"',
+            'policy = "ignore"',
+            "resource.on_bad_row.policy: must be one of quarantine, skip, fail (is 'ignore')",
+        ),
+        ("max_ratio = 0.01", "max_ratio = 1.5", "resource.on_bad_row.max_ratio: must be at most 1 (is 1.5)"),
+        ("pages_max = 200", "page_max = 200", "resource.guards: unknown key 'page_max'; did you mean 'pages_max'?"),
+        (
+            'granularity = "1m"',
+            'granularity = "1 minute"',
+            "resource.stamp.granularity: must be a duration such as '90s', '15m', '1h30m' or '7d' (is '1 minute')",
+        ),
+        ('lag = "5m"', 'lag = "999999999d"', "resource.stamp.lag: must be at most ten years (is '999999999d')"),
+        (
+            'overlap = "15m"',
+            'overlap = "5m"',
+            "resource.incremental.overlap: must be at least lag + granularity, 360 s, or changes are lost (is '5m')",
+        ),
+        (
+            "range = [-90, 90]",
+            "range = [90, -90]",
+            'resource.quality."AddressInfo.Latitude".range: must begin with its smaller end (is [90.0, -90.0])',
+        ),
+        (
+            "range = [-90, 90]",
+            "range = [-90]",
+            'resource.quality."AddressInfo.Latitude".range: must have exactly 2 entries (is [-90])',
+        ),
+        (
+            'key = "ID"',
+            'key = "ID[?x]"',
+            "resource.key: 'ID[?x]' is no path: at character 3 ('[?x]'), filters and expressions are not supported",
+        ),
+        ('key = "ID"', 'key = "$"', "resource.key: must name a field; $ is the whole record"),
+        ('key = "ID"', 'key = "ids[*]"', "resource.key: must lead to one value; 'ids[*]' may lead to many"),
+        (
+            "/referencedata#",
+            "referencedata",
+            "resource.filters.country.values_from: must be a path of the source and where to look in its reply, "
+            "such as '/status#$.maxId' (is 'referencedata$.Countries[*].ID')",
+        ),
+        (
+            "compact = true",
+            "compact = []",
+            "resource.params.compact: must be true or false or a whole number or a number or text (is [])",
+        ),
+        ('limits = ["1/second"]', "limits = [1]", "source.limits[0]: must be text (is 1)"),
+        (
+            'limits = ["1/second"]',
+            'limits = ["fast"]',
+            "source.limits[0]: cannot read the rate 'fast'; write it like '100/minute', '20 per 2 s' or '200k/day'",
+        ),
+        (
+            'limits = ["1/second"]',
+            'limits = ["1/second", "60 per 1 s"]',
+            "source.limits[1]: '60 per 1 s' has the same window as '1/second'; keep the smaller one",
+        ),
+        ("concurrency = 2", "concurrency = 0", "source.concurrency: must be at least 1 (is 0)"),
+        (
+            'table = "poi"',
+            'table = "po i"',
+            "sink.table: must hold small letters, digits, _: table or schema.table (is 'po i')",
+        ),
+        (
+            'table = "poi"',
+            'table = "pg_poi"',
+            "sink.table: names that begin with leaseway_, sqlite_, pg_ are taken; choose another one",
+        ),
+        (
+            'name = "ocm"',
+            'name = "OCM!"',
+            "source.name: must begin with a small letter and hold small letters, digits, _ and - only (is 'OCM!')",
+        ),
+        (
+            '\ntitle = { path = "Add',
+            '\n"Tit le" = { path = "Add',
+            'resource.columns."Tit le": the name must hold small letters, digits and _ only, '
+            "and not begin with a digit (is 'Tit le')",
+        ),
+        (
+            '\ntitle = { path = "Add',
+            '\ndocument = { path = "Add',
+            "resource.columns.document: is a column that every table has; call it, say, document_",
+        ),
+        (
+            'env = "OCM_API_KEY"',
+            'env = "1234-5678"',
+            "source.auth.env: must be the name of an environment variable, such as API_KEY (is '1234-5678')",
+        ),
+        (
+            'header = "X-API-Key", env',
+            'header = "X-API-Key", param = "key", env',
+            "source.auth: needs either header or param, and not both",
+        ),
+        (
+            'url = "sqlite:///ocm.db"',
+            'url = "ocm.db"',
+            "sink.url: must begin with one of sqlite://, postgres://, postgresql://, mongodb://, mongodb+srv://, "
+            "parquet://, memory:// (is 'ocm.db')",
+        ),
+        ('{ sortby = "id_asc" }', "{ maxresults = 5 }", "resource.page: uses the parameter 'maxresults' twice"),
+        ("[source]\n", "source = 5\n[sourc]\n", "source: must be a table (is 5)"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_place(old: str, new: str, message: str) -> None:
+    """A spec has a hundred fields. Whoever gets one wrong must not have to guess which."""
+    assert old in OCM
+    assert f"import.toml: {message}" in problems_of(OCM.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('file = "x.csv"', "source: needs either base_url or file, and not both"),
+        ('format = "csv"', "source.format: is for files only; records of a base_url are JSON"),
+        (
+            'headers = { Authorization = "Bearer x" }',
+            "source.headers.Authorization: holds a secret; write "
+            'source.auth = { header = "Authorization", env = "MY_KEY" } instead',
+        ),
+        (
+            'headers = { X-Day = "{{ today }}" }',
+            "source.headers.X-Day: looks like a template, and there are none; write the text itself",
+        ),
+        (
+            'headers = { "X Y" = "a" }',
+            'source.headers."X Y": must be a header\'s name with printable ASCII text',
+        ),
+        (
+            'auth = { param = "key", env = "K", scheme = "Bearer" }',
+            "source.auth.scheme: stands before the secret in a header; a param has none",
+        ),
+        ('auth = { env = "K" }', "source.auth: needs either header or param, and not both"),
+    ],
+)
+def test_a_source_that_does_not_fit_together(lines: str, message: str) -> None:
+    assert f"import.toml: {message}" in problems_of(with_source(lines))
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("ftp://shop.example", "must begin with https:// or http:// and a host (is 'ftp://shop.example')"),
+        ("https://", "must begin with https:// or http:// and a host (is 'https://')"),
+        ("https://me:secret@shop.example", "must not hold a password; name its environment variable in source.auth"),
+        ("https://shop.example?a=b", "must not have a query; parameters belong into resource.params"),
+        ("https://shop.example:port", "is no address: Port could not be cast to integer value as 'port'"),
+    ],
+)
+def test_a_wrong_address(url: str, message: str) -> None:
+    text = PLAIN.replace("https://shop.example/api", url)
+    assert problems_of(text) == [f"import.toml: source.base_url: {message}"]
+    assert "secret@" not in str(problems_of(text))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            'partition = { by = "id_range", size = 10 }',
+            "resource.partition.by: id_range needs page.cursor = 'keyset', "
+            "or [resource.filters.id] with lower and upper",
+        ),
+        (
+            'page = { cursor = "keyset", param = "after" }\n'
+            'partition = { by = "id_range", size = 10, lower = 9, upper = 5 }',
+            "resource.partition.upper: must be at least lower, 9 (is 5)",
+        ),
+        (
+            'partition = { by = "country" }',
+            "resource.partition.by: country needs [resource.filters.country] with param",
+        ),
+        (
+            'partition = { by = "country" }\nfilters.country = { param = "c" }',
+            "resource.filters.country: needs values or values_from: an unknown country may mean the whole world",
+        ),
+        (
+            'partition = { by = "window", start = "2026-01-01", step = "30d" }',
+            "resource.partition.by: window needs [resource.filters.window] with lower and upper",
+        ),
+        (
+            'partition = { by = "window", start = "2026-01-01", step = "30d" }\n'
+            'filters.window = { lower = "since", path = "changed" }',
+            "resource.partition.by: window needs resource.filters.window.upper: without it, every window would read "
+            "all that came after it; use id_range or country",
+        ),
+        (
+            'partition = { by = "window", start = "soon", step = "30d" }\n'
+            'filters.window = { lower = "since", upper = "until" }',
+            "resource.partition.start: must be an instant such as '2026-04-01T00:00Z' (is 'soon')",
+        ),
+        (
+            'partition = { by = "window", start = "2026-01-01", end = "2025-01-01", step = "30d" }\n'
+            'filters.window = { lower = "since", upper = "until" }',
+            "resource.partition.end: must lie after the start, 2026-01-01 (is '2025-01-01')",
+        ),
+        (
+            'partition = { by = "window", start = "2026-01-01", step = "0s" }\n'
+            'filters.window = { lower = "since", upper = "until" }',
+            "resource.partition.step: must be longer than nothing",
+        ),
+        ("filters.x = {}", "resource.filters.x: needs param (for values), or lower or upper (for a range)"),
+        (
+            'filters.x = { param = "a", lower = "b" }',
+            "resource.filters.x: needs either param (for values) or lower and upper (for a range), and not both",
+        ),
+        (
+            'filters.x = { lower = "b" }',
+            "resource.filters.x.path: is needed: the source does not apply the upper end, "
+            "so we must see it in the record",
+        ),
+        ('incremental = { overlap = "1h" }', "resource.incremental.filter: needs [resource.filters.window] with lower"),
+        ('incremental = { overlap = "1h" }', "resource.stamp: is needed by resource.incremental"),
+        ("quality = { id = {} }", "resource.quality.id: checks nothing; give range, one_of or not_null"),
+        (
+            'params = { api_key = "x" }',
+            'resource.params.api_key: is a secret; write source.auth = { param = "api_key", env = "MY_KEY" }',
+        ),
+        (
+            'page = { cursor = "offset", limit = 10, limit_min = 20 }',
+            "resource.page.limit_min: must be at most the limit, 10 (is 20)",
+        ),
+        (
+            'page = { cursor = "link", short_page_is_end = true }',
+            "resource.page.short_page_is_end: is not needed: with cursor = 'link' the source says the end",
+        ),
+        (
+            'page = { cursor = "keyset", param = "from", is_inclusive = true }',
+            "resource.page.is_inclusive: needs a whole number as resource.page.start, such as 0",
+        ),
+        (
+            'page = { cursor = "offset", next = "$.next" }',
+            "resource.page: unknown key 'next'; there are limit, limit_param, limit_min, fixed, short_page_is_end, "
+            "param, total",
+        ),
+    ],
+)
+def test_a_resource_that_does_not_fit_together(lines: str, message: str) -> None:
+    """Each of these would read nothing, too much or the wrong part, hours later."""
+    assert f"import.toml: {message}" in problems_of(with_resource(lines))
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("things.jsonl.gz", "source.file: is packed; unpack it first, so that a run can go on in its middle"),
+        ("things.txt", "source.format: is needed, jsonl or csv: the name of 'things.txt' does not say it"),
+        ("things.csv", "resource.path: is for a base_url; a file needs none"),
+    ],
+)
+def test_a_wrong_file(file: str, message: str) -> None:
+    text = PLAIN.replace('base_url = "https://shop.example/api"', f'file = "{file}"')
+    assert f"import.toml: {message}" in problems_of(text)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Otherwise a user fixes one, starts again, and meets the next."""
+    text = OCM.replace("limit = 1000", "limit = 0").replace("limits =", "limts =").replace("size = 20_000", "size = 0")
+    places = [line.split(": ")[1] for line in problems_of(text)]
+    assert places == ["source", "resource.page.limit", "resource.partition.size"]
+
+
+def test_broken_toml_is_told_with_its_line() -> None:
+    assert problems_of("version = 1\nsource = [") == ["import.toml: TOML: Invalid value (at end of document)"]
+    assert "at line 2" in problems_of("version = 1\nsource = ]")[0]
+
+
+def test_a_spec_of_absurd_size_is_not_read() -> None:
+    assert "must be at most 1,000,000 characters" in problems_of("#" * 1_000_001)[0]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=JSON, data=st.data())
+def test_nonsense_anywhere_is_a_message_and_never_a_crash(value: Any, data: st.DataObject) -> None:
+    """A reader that breaks on one odd value tells the user nothing."""
+    from leaseway.domain.imports.spec_checks import check
+    from leaseway.domain.imports.spec_reading import read
+
+    document: Any = tomllib.loads(OCM)
+    target = document
+    for _ in range(data.draw(st.integers(0, 3))):
+        below = [name for name, each in target.items() if isinstance(each, dict) and each]
+        if not below:
+            break
+        target = target[data.draw(st.sampled_from(below))]
+    target[data.draw(st.sampled_from(sorted(target)))] = value
+    problems: list[tuple[str, str]] = []
+    spec = read(Spec, document, "", problems)
+    if not problems:
+        problems.extend(check(spec))
+    assert all(place and problem for place, problem in problems)
+
+
+def test_what_changes_the_rows_changes_the_hash() -> None:
+    """A run that goes on with another key or another filter would mix two imports in one table."""
+    before = spec_hash(read_spec(OCM, "a"))
+    for old, new in (
+        ('key = "ID"', 'key = "UUID"'),
+        ("compact = true", "compact = false"),
+        ('"IsRecentlyVerified", ', ""),
+        ('table = "poi"', 'table = "pois"'),
+        ("size = 20_000", "size = 10_000"),
+        ('type = "real"', 'type = "text"'),
+    ):
+        assert spec_hash(read_spec(OCM.replace(old, new, 1), "a")) != before, old
+
+
+def test_what_does_not_change_the_rows_leaves_the_hash() -> None:
+    """A run that was stopped because it went too fast must be able to go on more slowly."""
+    before = spec_hash(read_spec(OCM, "a"))
+    for old, new in (
+        ('limits = ["1/second"]', 'limits = ["1 per 5 s"]'),
+        ("concurrency = 2", "concurrency = 1"),
+        ("limit = 1000", "limit = 500"),
+        ("pages_max = 200", "pages_max = 500"),
+        ("OCM_API_KEY", "OTHER_KEY"),
+        ("sqlite:///ocm.db", "postgresql://me:password@host/db"),
+        ("# These are computed", "# Those are computed"),
+    ):
+        assert spec_hash(read_spec(OCM.replace(old, new, 1), "b")) == before, old
+
+
+def test_the_order_of_keys_does_not_matter_to_the_hash() -> None:
+    swapped = OCM.replace("{ compact = true, verbose = false,", "{ verbose = false, compact = true,")
+    assert swapped != OCM
+    assert spec_hash(read_spec(swapped, "a")) == spec_hash(read_spec(OCM, "a"))
+
+
+def test_a_page_number_depends_on_the_size_of_its_page() -> None:
+    text = with_resource('page = { cursor = "page", limit_param = "size", limit = 10 }')
+    assert spec_hash(read_spec(text, "a")) != spec_hash(read_spec(text.replace("= 10 }", "= 20 }"), "a"))
+
+
+def test_the_published_schema_is_the_one_in_use() -> None:
+    """Editors would underline what is right."""
+    assert SCHEMA.read_text() == schema_text(), (
+        "write it anew: ./dev run python -m leaseway.domain.imports.schema > docs/reference/import-spec.schema.json"
+    )
+
+
+def test_the_schema_explains_the_fields() -> None:
+    """An editor shows what stands beside a field, where its user is."""
+    defs = json.loads(schema_text())["$defs"]
+    assert defs["Stamp"]["properties"]["lag"]["description"] == "How long until a change can be seen."
+    assert defs["Resource"]["properties"]["path"]["description"] == "Below the base_url."
+
+
+def test_a_bad_spec_is_the_users_to_fix() -> None:
+    assert issubclass(BadSpec, UsageError)
