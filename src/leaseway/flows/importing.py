@@ -40,6 +40,7 @@ CONFIRMATIONS = 2
 CONFIRM_SECONDS_MAX = 2.0
 WRITE_TRIES_MAX = 5
 
+RUNS_SEEN_MAX = 100
 DOUBTS_MAX = 4
 DOUBT_SECONDS = 0.2
 
@@ -76,6 +77,7 @@ class ShardDone(Struct, frozen=True):
 
 
 async def import_shard(ctx: Context, clock: Clock, task: Importing, run: str, shard: str) -> ShardDone:
+    await refuse_failed(task, run)
     row = await task.sink.begin(run, shard, ctx.fence)
     if row is None:
         raise LeaseLost(f"shard {shard}: somebody else has it by now, or its run is over")
@@ -89,6 +91,13 @@ async def import_shard(ctx: Context, clock: Clock, task: Importing, run: str, sh
     if row.state is ShardState.SPLIT:  # perhaps by an earlier attempt, which did not get to say so
         children = tuple(each.shard.key for each in await task.sink.shards(run) if each.parent == shard)
     return ShardDone(row.state.value, row.pages, row.rows, children)
+
+
+async def refuse_failed(task: Importing, run: str) -> None:
+    """What stopped one shard for good stops those that have not begun."""
+    for row in await task.sink.runs(task.source.name, RUNS_SEEN_MAX):
+        if row.id == run and row.state is RunState.FAILED:
+            raise Fail(f"run {run} has failed: {row.why}", code="run_failed")
 
 
 async def next_page(ctx: Context, clock: Clock, task: Importing, row: ShardRow, limit: int) -> tuple[PageWrite, int]:

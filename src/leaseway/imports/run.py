@@ -55,6 +55,7 @@ async def start(parts: Parts, handle: "JobHandle[..., Any]", run: str, shards: S
 
 async def submit_open(parts: Parts, handle: "JobHandle[..., Any]", run: str) -> int:
     """A job for each shard that has not ended. One that was given up before gets a second life: its fence goes on."""
+    await parts.sink.finish_run(run, RunState.RUNNING)
     open_ones = [row for row in await parts.sink.shards(run) if row.state in (ShardState.WAITING, ShardState.RUNNING)]
     answers = await handle.app.submit_many(
         handle.bind(run=run, key_of_shard=row.shard.key, key=f"{run}:{row.shard.key}") for row in open_ones

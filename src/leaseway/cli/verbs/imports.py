@@ -15,13 +15,14 @@ from leaseway.cli.screen.table import Cell, Column, show_table
 from leaseway.cli.screen.text import note, say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import store_url
-from leaseway.domain.errors import NoSuchJob, TransientError
+from leaseway.domain.errors import NoSuchJob, TransientError, UsageError
 from leaseway.domain.imports.progress import EXIT_CODES, RunRow, ShardRow, ShardState
 from leaseway.flows.http import Http, HttpWorld, Wire
 from leaseway.imports.open_door import OpenDoor
 from leaseway.imports.parts import Parts, parts_of
 from leaseway.imports.plan import Plan, planned
 from leaseway.imports.run import QUEUE, finish, import_app, start, submit_open
+from leaseway.ports.source import Refused
 from leaseway.system import SystemChance, SystemClock, wall_clock_us
 
 T = TypeVar("T")
@@ -56,6 +57,8 @@ async def plan_of(parts: Parts) -> Plan:
     try:
         http = Http(HttpWorld(wire, SystemClock(), SystemChance()), OpenDoor(), lambda step: step)
         probe = await parts.source.probe(http)
+    except Refused as error:
+        raise UsageError(str(error)) from error
     except OSError as error:  # as the HTTP client's own errors are not
         raise unreachable(parts, error) from error
     except Exception as error:
