@@ -463,4 +463,4 @@ LIVES = settings(
 TestSqlite = Sqlite.TestCase
 TestSqlite.settings = LIVES
 TestPostgres = Postgres.TestCase
-TestPostgres.settings = settings(LIVES, max_examples=60)  # each step is a few round trips
+TestPostgres.settings = settings(LIVES, max_examples=40)  # each step is a few round trips
