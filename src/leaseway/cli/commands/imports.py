@@ -18,8 +18,9 @@ WORKERS = click.option("--workers", type=click.IntRange(1, 64), default=2, show_
 
 
 @click.group("import", cls=InOrder)
+@with_store
 def command() -> None:
-    """Import from a paginated API or a file: plan, run, resume, look."""
+    """Import from an API or a file: plan, run, resume, look."""
 
 
 @command.command("plan")
