@@ -10,6 +10,7 @@ from leaseway.cli.settings import Settings
 
 SPEC = click.argument("spec", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 RUN = click.option("--run", "run", metavar="ID", help="The run; without it, the last one of this source.")
+NEW_RUN = click.option("--run", "run", metavar="ID", help="A name for the new run.")
 LEASE = click.option(
     "--lease", "lease_seconds", type=click.FloatRange(1), default=15, show_default=True, metavar="SECONDS",
     help="How long a worker that died keeps its shards from others.",
@@ -36,7 +37,7 @@ def plan(settings: Settings, spec: Path) -> None:
 
 @command.command("run")
 @SPEC
-@RUN
+@NEW_RUN
 @WORKERS
 @LEASE
 @with_store
