@@ -18,7 +18,7 @@ import pytest
 
 from leaseway.domain.imports.progress import RunState, ShardRow
 from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.run import QUEUE, finish, import_app, start, submit_open
+from leaseway.imports.run import finish, import_app, queue_of, start, submit_open
 from leaseway.system import wall_clock_us
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.standin import API_KEY, Faults, Listing, StandIn, standin
@@ -89,7 +89,7 @@ class Place:
         app, handle = import_app(self.parts, self.store, lease_seconds)
         async with app:
             await start(self.parts, handle, run, (await self.plan()).shards, wall_clock_us())
-            await app.run_worker(queues=[QUEUE], until_empty=True, concurrency=4)
+            await app.run_worker(queues=[queue_of(self.parts)], until_empty=True, concurrency=4)
             return await finish(self.parts, run)
 
     def rows(self, table: str = "poi") -> dict[str, str]:
@@ -141,7 +141,7 @@ async def test_a_source_that_sorts_by_something_else_is_never_silently_short(ocm
     app, handle = import_app(ocm.parts, ocm.store)
     async with app:
         await start(ocm.parts, handle, "run", (await ocm.plan()).shards, wall_clock_us())
-        worker = app.worker(queues=[QUEUE])
+        worker = app.worker(queues=[queue_of(ocm.parts)])
         async with asyncio.TaskGroup() as group:
             task = group.create_task(app.run_worker(worker))
             await ocm.it.has_seen(20)
@@ -161,7 +161,7 @@ async def test_a_wrong_key_stops_the_whole_run_at_once(ocm: Place) -> None:
     app, handle = import_app(ocm.parts, ocm.store)
     async with app:
         await start(ocm.parts, handle, "run", shards, wall_clock_us())
-        await app.run_worker(queues=[QUEUE], until_empty=True, concurrency=1)
+        await app.run_worker(queues=[queue_of(ocm.parts)], until_empty=True, concurrency=1)
         assert await finish(ocm.parts, "run") is RunState.FAILED
     assert len(shards) > 1
     assert len(ocm.it.arrivals) - before == 1
@@ -178,7 +178,7 @@ async def test_a_run_that_failed_for_its_key_goes_on_with_the_right_one(ocm: Pla
         app, handle = import_app(parts, ocm.store)
         async with app:
             await start(parts, handle, "run", shards, wall_clock_us())
-            await app.run_worker(queues=[QUEUE], until_empty=True, concurrency=1)
+            await app.run_worker(queues=[queue_of(ocm.parts)], until_empty=True, concurrency=1)
             assert await finish(parts, "run") is state
     assert set(ocm.rows()) == ocm.truth()
     await wrong.sink.close()
@@ -212,7 +212,7 @@ async def test_a_run_that_was_given_up_goes_on_where_it_was(ocm: Place) -> None:
     app, handle = import_app(ocm.parts, ocm.store)
     async with app:
         await start(ocm.parts, handle, "run", (await ocm.plan()).shards, wall_clock_us())
-        worker = app.worker(queues=[QUEUE], concurrency=1)
+        worker = app.worker(queues=[queue_of(ocm.parts)], concurrency=1)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(app.run_worker(worker))
             await ocm.it.has_seen(25)
@@ -221,7 +221,7 @@ async def test_a_run_that_was_given_up_goes_on_where_it_was(ocm: Place) -> None:
         pages = sum(row.pages for row in await ocm.shards())
         assert await submit_open(ocm.parts, handle, "run") > 0
         before = len(ocm.it.arrivals)
-        await app.run_worker(queues=[QUEUE], until_empty=True)
+        await app.run_worker(queues=[queue_of(ocm.parts)], until_empty=True)
         assert await finish(ocm.parts, "run") is RunState.COMPLETE
     assert set(ocm.rows()) == ocm.truth()
     rest = sum(row.pages for row in await ocm.shards()) - pages

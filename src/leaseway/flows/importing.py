@@ -5,14 +5,15 @@ page is written together with the cursor of the next one, if nobody with a large
 die, sleep or repeat itself at any moment: each page counts once.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
+from leaseway.domain.errors import LeaseLost, TerminalError, TransientError, UnknownOutcome, UsageError
 from leaseway.domain.imports.guards import (
+    LIMIT_MIN,
     RECENT_MAX,
     Again,
     Ceilings,
@@ -41,6 +42,9 @@ CONFIRM_SECONDS_MAX = 2.0
 WRITE_TRIES_MAX = 5
 
 RUNS_SEEN_MAX = 100
+NAMES_SHOWN_MAX = 8
+BAD_ROWS_BORNE = 10
+"""Of one shard, whatever its ratio."""
 DOUBTS_MAX = 4
 DOUBT_SECONDS = 0.2
 
@@ -63,7 +67,12 @@ class Importing(Struct, frozen=True, kw_only=True):
     key: Callable[[Record], Any]
     is_ours: Callable[[Shard], Callable[[Record], bool]]
     page_limit: int
+    key_name: str = "its key"
+    limit_min: int = LIMIT_MIN
+    spec_hash: str = ""
+    """A run that was begun with another one is not ours to go on with. Empty: nobody asks."""
     bad_ratio_max: float = 0.01
+    on_bad_row: Literal["quarantine", "skip", "fail"] = "quarantine"
     ceilings: Ceilings = Ceilings()
 
 
@@ -74,10 +83,11 @@ class ShardDone(Struct, frozen=True):
     pages: int
     rows: int
     children: tuple[str, ...] = ()
+    why: str | None = None
 
 
 async def import_shard(ctx: Context, clock: Clock, task: Importing, run: str, shard: str) -> ShardDone:
-    await refuse_failed(task, run)
+    await refuse_run(task, run)
     row = await task.sink.begin(run, shard, ctx.fence)
     if row is None:
         raise LeaseLost(f"shard {shard}: somebody else has it by now, or its run is over")
@@ -90,14 +100,16 @@ async def import_shard(ctx: Context, clock: Clock, task: Importing, run: str, sh
     children: tuple[str, ...] = ()
     if row.state is ShardState.SPLIT:  # perhaps by an earlier attempt, which did not get to say so
         children = tuple(each.shard.key for each in await task.sink.shards(run) if each.parent == shard)
-    return ShardDone(row.state.value, row.pages, row.rows, children)
+    return ShardDone(row.state.value, row.pages, row.rows, children, row.why)
 
 
-async def refuse_failed(task: Importing, run: str) -> None:
-    """What stopped one shard for good stops those that have not begun."""
+async def refuse_run(task: Importing, run: str) -> None:
+    """What stopped one shard for good stops those that have not begun, and rows of two specs are not mixed."""
     for row in await task.sink.runs(task.source.name, RUNS_SEEN_MAX):
         if row.id == run and row.state is RunState.FAILED:
             raise Fail(f"run {run} has failed: {row.why}", code="run_failed")
+        if row.id == run and task.spec_hash not in ("", row.spec_hash):
+            raise Fail(f"run {run} was started with another spec; resume it with that one", code="other_spec")
 
 
 async def next_page(ctx: Context, clock: Clock, task: Importing, row: ShardRow, limit: int) -> tuple[PageWrite, int]:
@@ -106,6 +118,13 @@ async def next_page(ctx: Context, clock: Clock, task: Importing, row: ShardRow, 
         try:
             page, limit = await fetched(ctx, task, row, limit)
             return await decided(ctx, clock, task, row, page, limit), limit
+        except (TerminalError, UsageError) as error:
+            # Another attempt would meet the same. Parked, it says why, and can be resumed by who has mended it.
+            plain = PageWrite(
+                run=row.run, shard=row.shard.key, fence=row.fence, before=row.cursor, after=row.cursor,
+                page_limit=row.page_limit, state=ShardState.PARKED, why=str(error), guards={"source_failed": 1},
+            )  # fmt: skip
+            return plain, limit
         except (Doubt, BadReply):
             if number == DOUBTS_MAX - 1:
                 raise
@@ -119,7 +138,7 @@ async def fetched(ctx: Context, task: Importing, row: ShardRow, limit: int) -> t
         try:
             return await task.source.fetch(row.shard, row.cursor, limit, ctx.http), limit
         except HeavyPage as heavy:
-            smaller = halved(limit)
+            smaller = halved(limit, task.limit_min)
             if smaller == limit:
                 raise
             ctx.progress(row.rows, row.shard.estimated_rows, f"pages of {smaller:,}: {heavy}")
@@ -178,15 +197,16 @@ def write_of(
             after = page.next if page.next is not None else row.cursor
             state = ShardState.DONE if isinstance(verdict, TheEnd) else ShardState.RUNNING
             full = replace(plain, rows=rows, bad=bad, after=after, state=state, page_hash=page_hash)
-            return parked_if_bad(full, row, len(page.records), task.bad_ratio_max)
+            return sifted(full, row, page, task)
         case Split(guard, why, keeps_page, page_hash):
             rows, bad = task.shape(page.records) if keeps_page else ([], [])
             children = task.split(row.shard, page.next if keeps_page else row.cursor, why)
             state = ShardState.SPLIT if children else ShardState.PARKED
-            return replace(
+            full = replace(
                 plain, rows=rows, bad=bad, state=state, why=why, children=children, guards={guard: 1},
                 page_hash=page_hash, after=page.next or row.cursor,
             )  # fmt: skip
+            return sifted(full, row, page, task)
         case Park(guard, why):
             return replace(plain, state=ShardState.PARKED, why=why, guards={guard: 1})
         case Again(guard, why):
@@ -195,13 +215,37 @@ def write_of(
             raise AssertionError("an end that was not confirmed")
 
 
-def parked_if_bad(write: PageWrite, row: ShardRow, count: int, ratio_max: float) -> PageWrite:
-    """Some bad rows are kept aside. Many mean that something else is wrong."""
-    bad, seen = row.quarantined + len(write.bad), row.rows + row.quarantined + count
-    if bad <= max(ratio_max * seen, 10):
-        return write
-    why = f"{bad:,} of {seen:,} records are bad, more than {ratio_max:.0%}"
-    return replace(write, rows=[], bad=[], after=write.before, state=ShardState.PARKED, why=why, guards={"bad_rows": 1})
+def sifted(write: PageWrite, row: ShardRow, page: Page, task: Importing) -> PageWrite:
+    """Some bad rows are kept aside, or left out. Many mean that something else is wrong: then the shard is parked."""
+    why = too_bad(write.bad, row, page, task)
+    if why is None:
+        return replace(write, bad=[]) if task.on_bad_row == "skip" else write
+    return replace(
+        write, rows=[], bad=[], children=[], after=write.before, state=ShardState.PARKED, why=why, page_hash="",
+        guards={"bad_rows": 1},
+    )  # fmt: skip
+
+
+def too_bad(found: Sequence[BadRow], row: ShardRow, page: Page, task: Importing) -> str | None:
+    """None: it can be borne."""
+    if not found:
+        return None
+    count, ratio_max = len(page.records), task.bad_ratio_max
+    bad, seen = row.quarantined + len(found), row.rows + row.quarantined + count
+    # Not one key in a whole page: then it is the spec that is wrong, and few records are no excuse.
+    has_no_keys = 0 < count == sum(each.code == "missing_key" for each in found)
+    if has_no_keys:
+        return f"resource.key: no record of a page has {task.key_name}; the first has: {names_in(page.records[0])}"
+    if task.on_bad_row == "fail":
+        return f"a bad record, and none is allowed: {found[0].problem}"
+    if bad > max(ratio_max * seen, BAD_ROWS_BORNE):
+        return f"{bad:,} of {seen:,} records are bad, more than {ratio_max:.0%}; the first: {found[0].problem}"
+    return None
+
+
+def names_in(record: Any) -> str:
+    names = [repr(name) for name in record] if isinstance(record, Mapping) else []
+    return ", ".join(names[:NAMES_SHOWN_MAX]) or "nothing"
 
 
 async def written(task: Importing, row: ShardRow, write: PageWrite) -> ShardRow:
@@ -231,6 +275,7 @@ def moved(row: ShardRow, write: PageWrite, counts: Written) -> ShardRow:
         quarantined=row.quarantined + counts.quarantined,
         size_bytes=row.size_bytes + write.size_bytes,
         page_limit=write.page_limit,
+        why=write.why,
         recent=(*row.recent, write.page_hash)[-RECENT_MAX:] if write.page_hash else row.recent,
     )
 

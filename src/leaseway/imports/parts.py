@@ -10,7 +10,7 @@ from leaseway.domain.errors import StoreRefused
 from leaseway.domain.imports.guards import Ceilings
 from leaseway.domain.imports.rows import Moulds
 from leaseway.domain.imports.shard import Cursor, Shard
-from leaseway.domain.imports.spec import Spec, read_spec
+from leaseway.domain.imports.spec import Spec, read_spec, spec_hash
 from leaseway.domain.imports.splitting import split
 from leaseway.flows.importing import Importing
 from leaseway.ports.sink import Sink
@@ -68,6 +68,10 @@ def task_of(spec: Spec, source: JsonSource | FileSource, sink: Sink) -> Importin
         key=source.key_of,
         is_ours=source.is_ours,
         page_limit=source.page_limit,
+        key_name=repr(spec.resource.key),
+        limit_min=spec.resource.page.limit_least,
+        spec_hash=spec_hash(spec),
         bad_ratio_max=spec.resource.on_bad_row.max_ratio,
+        on_bad_row=spec.resource.on_bad_row.policy,
         ceilings=Ceilings(pages=guards.pages_max, rows=guards.rows_max, size_bytes=guards.bytes_max),
     )

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from leaseway.app import App, JobHandle
+from leaseway.domain.errors import KeyConflict
 from leaseway.domain.ids import Instant
 from leaseway.domain.imports.progress import RunRow, RunState, ShardRow, ShardState
 from leaseway.domain.imports.shard import Shard
-from leaseway.domain.imports.spec import spec_hash
+from leaseway.domain.outcome import Fail
 from leaseway.domain.query import JobFilter
 from leaseway.domain.retry import Backoff
 from leaseway.flows.context import Context
@@ -22,8 +23,10 @@ from leaseway.imports.parts import Parts
 from leaseway.system import SystemClock
 
 QUEUE = "imports"
+"""Each source has its own, below this name: its workers know no other source's shards."""
 LEASE_SECONDS = 15.0
 BACKOFF = Backoff(first_seconds=1, seconds_max=60)
+OPEN = (ShardState.WAITING, ShardState.RUNNING, ShardState.PARKED)
 ATTEMPTS = 50
 """Each death of a worker is one. A shard goes on where it was, so that trying again costs a page at most."""
 
@@ -33,9 +36,11 @@ def import_app(parts: Parts, url: str, lease_seconds: float = LEASE_SECONDS) -> 
     app = App(url)
     name, limits = f"import:{parts.spec.source.name}", [parts.source.limit] if parts.source.limit else []
 
-    @app.job(name=name, queue=QUEUE, attempts=ATTEMPTS, backoff=BACKOFF, lease=lease_seconds, limits=limits)
+    @app.job(name=name, queue=queue_of(parts), attempts=ATTEMPTS, backoff=BACKOFF, lease=lease_seconds, limits=limits)
     async def shard(ctx: Context, run: str, key_of_shard: str) -> dict[str, Any]:
         done = await import_shard(ctx, SystemClock(), parts.task, run, key_of_shard)
+        if done.state == ShardState.PARKED:
+            raise Fail(done.why or "parked", code="parked")  # a dead letter can be tried again, a done job cannot
         for child in done.children:
             ctx.submit(handle.bind(run=run, key_of_shard=child, key=f"{run}:{child}"))
         answer: dict[str, Any] = msgspec.to_builtins(done)
@@ -45,18 +50,32 @@ def import_app(parts: Parts, url: str, lease_seconds: float = LEASE_SECONDS) -> 
     return app, handle
 
 
+def queue_of(parts: Parts) -> str:
+    return f"{QUEUE}:{parts.spec.source.name}"
+
+
 async def start(parts: Parts, handle: "JobHandle[..., Any]", run: str, shards: Sequence[Shard], now: Instant) -> RunRow:
     """Store the run, and submit a job for each shard that has not ended. To do so again changes nothing."""
-    new = RunRow(id=run, source=parts.spec.source.name, spec_hash=spec_hash(parts.spec), started_at=now)
+    new = RunRow(id=run, source=parts.spec.source.name, spec_hash=parts.task.spec_hash, started_at=now)
     row = await parts.sink.start_run(new, shards)
     await submit_open(parts, handle, run)
     return row
 
 
+def refuse_other_spec(parts: Parts, row: RunRow) -> None:
+    """Before anything of the run is touched."""
+    if row.spec_hash != parts.task.spec_hash:
+        raise KeyConflict(
+            f"run {row.id}: was started with another spec (hash {row.spec_hash}, now {parts.task.spec_hash}); resume "
+            f"it with the spec of that time, or begin a new run with `leaseway import run {parts.path}`"
+        )
+
+
 async def submit_open(parts: Parts, handle: "JobHandle[..., Any]", run: str) -> int:
-    """A job for each shard that has not ended. One that was given up before gets a second life: its fence goes on."""
+    """A job for each shard that has not ended or was parked. One that was given up before gets a second life: its fence
+    goes on."""
     await parts.sink.finish_run(run, RunState.RUNNING)
-    open_ones = [row for row in await parts.sink.shards(run) if row.state in (ShardState.WAITING, ShardState.RUNNING)]
+    open_ones = [row for row in await parts.sink.shards(run) if row.state in OPEN]
     answers = await handle.app.submit_many(
         handle.bind(run=run, key_of_shard=row.shard.key, key=f"{run}:{row.shard.key}") for row in open_ones
     )

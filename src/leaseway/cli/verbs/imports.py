@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, TypeVar
 
 from leaseway.cli.screen.as_json import document
@@ -21,13 +23,15 @@ from leaseway.flows.http import Http, HttpWorld, Wire
 from leaseway.imports.open_door import OpenDoor
 from leaseway.imports.parts import Parts, parts_of
 from leaseway.imports.plan import Plan, planned
-from leaseway.imports.run import QUEUE, finish, import_app, start, submit_open
+from leaseway.imports.run import finish, import_app, queue_of, refuse_other_spec, start, submit_open
 from leaseway.ports.source import Refused
 from leaseway.system import SystemChance, SystemClock, wall_clock_us
 
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
+GRACE_SECONDS = 2
+"""A shard may take hours, and goes on at its last page elsewhere: nobody waits for its end."""
 SHARDS_SHOWN_MAX = 40
 STYLES = {"done": "green", "running": "cyan", "parked": "red", "split": "dim"}
 
@@ -85,9 +89,10 @@ def run_import(settings: Settings, path: Path, run: str | None, crew: Crew, *, i
     run = asyncio.run(begun(parts, url, run, crew.lease_seconds, is_new))
     note(f"run {run}")
     began = time.monotonic()
-    processes = [worker_process(settings, path) for _ in range(crew.workers)]
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt), terminated_as_interrupted():
+            processes += (worker_process(settings, path) for _ in range(crew.workers))
             asyncio.run(watch(parts, run, processes))
     finally:
         for process in processes:
@@ -95,6 +100,20 @@ def run_import(settings: Settings, path: Path, run: str | None, crew: Crew, *, i
         for process in processes:
             process.wait()
     return close(settings, parts, run, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM must not leave the workers behind either."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 async def begun(parts: Parts, url: str, run: str | None, lease_seconds: float, is_new: bool) -> str:
@@ -107,7 +126,9 @@ async def begun(parts: Parts, url: str, run: str | None, lease_seconds: float, i
             plan = await plan_of(parts)
             await start(parts, handle, run, plan.shards, now)
         else:
-            run = (await run_of(parts, run)).id
+            found = await run_of(parts, run)
+            refuse_other_spec(parts, found)
+            run = found.id
             await submit_open(parts, handle, run)
         return run
     finally:
@@ -127,7 +148,10 @@ async def watch(parts: Parts, run: str, processes: "list[subprocess.Popen[bytes]
         began, first = time.monotonic(), None
         while any(process.poll() is None for process in processes):
             await asyncio.sleep(LOOK_SECONDS)
-            shards = await parts.sink.shards(run)
+            try:
+                shards = await parts.sink.shards(run)
+            except TransientError:
+                continue  # it is only a look; the workers go on
             rows = sum(row.rows for row in shards)
             first = rows if first is None else first
             pace = (rows - first) / max(time.monotonic() - began, 0.1)
@@ -211,7 +235,8 @@ def work_on(settings: Settings, path: Path, until_empty: bool) -> None:
     parts = parts_of(path)
     app, _ = import_app(parts, store_url(settings))
     asyncio.run(parts.sink.open())
-    app.work(queues=[QUEUE], until_empty=until_empty, concurrency=parts.spec.source.concurrency or 4)
+    concurrency = parts.spec.source.concurrency or 4
+    app.work(queues=[queue_of(parts)], until_empty=until_empty, concurrency=concurrency, grace=GRACE_SECONDS)
 
 
 async def run_of(parts: Parts, run: str | None) -> RunRow:

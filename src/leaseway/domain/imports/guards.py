@@ -7,6 +7,8 @@
     empty_page       fewer records than asked for is no proof of the end        confirm
     truncated        a full page, and no way to ask for the next one            split, or park
     filter_ignored   a record that is not of this shard                         park, before anything is written
+    source_failed    the source says that it cannot be read, now or later       park
+    bad_rows         too many bad records, or a page without a single key       park
     heavy_page       the source cannot bear a page of this size                 halve it
     wrong_body       no JSON, or not of the declared shape                      retry, then fail
 
@@ -114,10 +116,17 @@ def disorder(ids: Sequence[Any], cursor: Cursor | None) -> str | None:
     for each in ids:
         if each is None:
             continue  # a bad row; it is counted elsewhere
-        if before is not None and not each > before:
+        if before is not None and not is_after(each, before):
             return f"record {each!r} came after {before!r}"
         before = each
     return None
+
+
+def is_after(one: Any, other: Any) -> bool:
+    try:
+        return bool(one > other)
+    except TypeError:  # a number and a text have no order
+        return False
 
 
 def at_the_end(page: Page, expected: Expectation, page_hash: str) -> Verdict:
@@ -141,12 +150,13 @@ def under_ceilings(page: Page, row: ShardRow, ceilings: Ceilings, page_hash: str
 
 
 def hash_of(ids: Sequence[Any]) -> str:
-    return hashlib.sha256(canonical(list(ids)).encode()).hexdigest()[:16]
+    # Not as JSON: an id may be text that no encoding takes, and its row is a bad one, not the end of the page.
+    return hashlib.sha256(repr(list(ids)).encode()).hexdigest()[:16]
 
 
-def halved(limit: int) -> int:
+def halved(limit: int, least: int = LIMIT_MIN) -> int:
     """After a page that the source could not bear. The smallest stays."""
-    return max(limit // 2, min(LIMIT_MIN, limit))
+    return max(limit // 2, min(least, limit))
 
 
 def grown(limit: int, wanted: int, good_pages: int) -> int:

@@ -1,0 +1,514 @@
+"""Imports under attack: lost replies, late workers, wrong keys, other specs, signals. Nothing is lost, and nobody is
+left in the dark about it."""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+from msgspec.structs import replace
+
+from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
+from leaseway.domain.imports.guards import Ceilings, disorder, halved, hash_of
+from leaseway.domain.imports.page import Page
+from leaseway.domain.imports.progress import RunRow, RunState, ShardRow, ShardState
+from leaseway.domain.imports.shard import Shard, shard_of
+from leaseway.domain.outcome import Fail
+from leaseway.flows.context import Context
+from leaseway.flows.importing import Importing, ShardDone, import_shard
+from leaseway.imports.parts import Parts, parts_of
+from leaseway.imports.run import finish, import_app, queue_of, start, submit_open
+from leaseway.system import SystemClock, wall_clock_us
+from leaseway.testing.standin import Listing, standin
+
+FILE = """
+version = 1
+[source]
+name = "{name}"
+file = "{file}"
+[resource]
+key = "{key}"
+[resource.on_bad_row]
+max_ratio = 0.01
+[sink]
+url = "sqlite:///{folder}/data.db"
+table = "things"
+"""
+
+TIMEOUT_SECONDS = 20
+
+
+class Seat(NamedTuple):
+    """What a shard's job sees of its worker."""
+
+    fence: int
+    http: Any = None
+
+    def progress(self, *words: Any) -> None:
+        """Nobody looks."""
+
+
+class Import:
+    """One file, one sink, one job store, in a folder of their own."""
+
+    def __init__(self, folder: Path, lines: Iterable[str], key: str = "id", name: str = "things") -> None:
+        self.folder = folder
+        self.path = folder / f"{name}.toml"
+        self.file = folder / f"{name}.jsonl"
+        self.file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        self.path.write_text(FILE.format(name=name, file=self.file.name, folder=folder, key=key), "utf-8")
+        self.store = f"sqlite:///{folder}/jobs.db"
+        self.parts: Parts = parts_of(self.path)
+        self.shard = shard_of(name, "all", {})
+
+    def changed(self, **changes: Any) -> None:
+        self.parts = self.parts._replace(task=replace(self.parts.task, **changes))
+
+    async def begun(self, run: str = "run") -> "Import":
+        await self.parts.sink.open()
+        row = RunRow(
+            id=run, source=self.parts.spec.source.name, spec_hash=self.parts.task.spec_hash, started_at=wall_clock_us()
+        )
+        await self.parts.sink.start_run(row, [self.shard])
+        return self
+
+    async def attempt(self, fence: int, task: Importing | None = None) -> ShardDone:
+        context = cast(Context, Seat(fence))
+        return await import_shard(context, SystemClock(), task or self.parts.task, "run", self.shard.key)
+
+    async def attempts(self, task: Importing) -> ShardDone:
+        """As a worker repeats a job: with a larger fence each time."""
+        for fence in range(1, 20):
+            try:
+                return await self.attempt(fence, task)
+            except TransientError:
+                continue
+        raise AssertionError("it never ended")
+
+    async def worked(self, run: str = "run", *, again: bool = False) -> RunState:
+        """With a worker in this process."""
+        await self.parts.sink.open()
+        app, handle = import_app(self.parts, self.store)
+        async with app, asyncio.timeout(TIMEOUT_SECONDS):
+            if again:
+                await submit_open(self.parts, handle, run)
+            else:
+                await start(self.parts, handle, run, [self.shard], wall_clock_us())
+            await app.run_worker(queues=[queue_of(self.parts)], until_empty=True)
+            return await finish(self.parts, run)
+
+    async def only(self) -> ShardRow:
+        (row,) = await self.parts.sink.shards("run")
+        return row
+
+    def ids(self) -> list[str]:
+        with sqlite3.connect(self.folder / "data.db") as file:
+            return [id_ for (id_,) in file.execute("SELECT external_id FROM things ORDER BY rowid")]
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "leaseway.cli", "import", *words, "--store", self.store]
+
+    async def leaseway(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return await asyncio.to_thread(ran, self.command(*words))
+
+
+def ran(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    """To its end, or until it takes too long: then its workers must not stay either."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+Make = Callable[..., Import]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    made: list[Import] = []
+
+    def one(lines: Iterable[str], **options: Any) -> Import:
+        made.append(Import(tmp_path, lines, **options))
+        return made[-1]
+
+    yield one
+    for each in made:
+        await each.parts.sink.close()
+
+
+def things(count: int) -> list[str]:
+    return [json.dumps({"id": number}) for number in range(count)]
+
+
+class LosingSink:
+    """Loses the reply of its n-th call: before the call has happened, or after it."""
+
+    def __init__(self, sink: Any, number: int, is_after: bool) -> None:
+        self._sink = sink
+        self._number = number
+        self._is_after = is_after
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._sink, name)
+
+        async def call(*words: Any) -> Any:
+            self.calls += 1
+            is_lost = self.calls == self._number
+            answer = None if is_lost and not self._is_after else await verb(*words)
+            if is_lost:
+                raise UnknownOutcome(f"the reply of {name} was lost")
+            return answer
+
+        return call
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize("number", range(1, 8))
+async def test_a_lost_reply_of_the_sink_costs_no_row_and_doubles_none(make: Make, number: int, is_after: bool) -> None:
+    """Whichever call it is: the sink may have done it or not, and the shard finds out by looking."""
+    it = await make(things(5)).begun()
+    sink = LosingSink(it.parts.sink, number, is_after)
+    done = await it.attempts(replace(it.parts.task, sink=cast(Any, sink), page_limit=1))
+    assert sink.calls >= number, "nothing was lost at all"
+    row = await it.only()
+    assert (done.state, row.state) == ("done", ShardState.DONE)
+    assert it.ids() == [str(number) for number in range(5)]
+    assert (row.pages, row.rows, row.inserted, row.unchanged) == (5, 5, 5, 0)
+    if number > 2:  # the first two calls look at the run and begin the shard
+        assert row.attempts == 1, "the lost reply of a page is resolved by looking, not by another attempt"
+
+
+class Meanwhile:
+    """A source during whose n-th page something else happens."""
+
+    def __init__(self, source: Any, number: int, deed: Callable[[], Any]) -> None:
+        self._source = source
+        self._number = number
+        self._deed = deed
+        self.pages = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    async def fetch(self, *words: Any) -> Page:
+        page: Page = await self._source.fetch(*words)
+        self.pages += 1
+        if self.pages == self._number:
+            await self._deed()
+        return page
+
+
+async def test_a_worker_that_lost_its_lease_between_fetch_and_write_leaves_no_trace(make: Make) -> None:
+    """It slept through its lease with a page in hand; another has finished the shard since."""
+    it = await make(things(4)).begun()
+    it.changed(page_limit=1)
+    late = replace(it.parts.task, source=cast(Any, Meanwhile(it.parts.source, 2, lambda: it.attempt(2))))
+    with pytest.raises(LeaseLost):
+        await it.attempt(1, late)
+    row = await it.only()
+    assert (row.state, row.fence, row.pages, row.inserted, row.unchanged) == (ShardState.DONE, 2, 4, 4, 0)
+
+
+async def test_a_worker_that_dies_after_a_split_has_its_children_submitted_by_the_next(make: Make) -> None:
+    """The sink has the children, the job store does not know them yet: else nobody would ever import them."""
+    it = await make(things(4)).begun()
+    children = [shard_of("things", label, {"part": [label]}) for label in ("left", "right")]
+
+    def split(shard: Shard, *_: Any) -> list[Shard]:
+        return children if shard.label == "all" else []
+
+    it.changed(page_limit=1, split=split, ceilings=Ceilings(pages=2))
+    first = await it.attempt(1)
+    again = await it.attempt(2)
+    assert first.children == again.children == tuple(sorted(child.key for child in children))
+    rows = await it.parts.sink.shards("run")
+    assert [row.shard.label for row in rows] == ["all", "left", "right"]
+    assert [row.pages for row in rows] == [2, 0, 0]
+
+
+async def test_children_of_a_split_are_imported_once_by_the_same_run(make: Make) -> None:
+    it = make(things(3))
+    children = [shard_of("things", label, {"part": [label]}) for label in ("left", "right")]
+    it.changed(
+        page_limit=1, ceilings=Ceilings(pages=2), split=lambda shard, *_: children if shard.label == "all" else []
+    )
+    assert await it.worked() is RunState.PARTIAL  # the children are as large as their parent, and cannot be split
+    rows = await it.parts.sink.shards("run")
+    assert {row.shard.label: (row.state.value, row.attempts) for row in rows} == {
+        "all": ("split", 1),
+        "left": ("parked", 1),
+        "right": ("parked", 1),
+    }
+
+
+async def test_a_parked_shard_is_tried_again_by_resume(make: Make) -> None:
+    """A person has looked and mended it. Else the only way on would be a new run from the first page."""
+    it = make(things(3))
+    mended = it.parts
+    it.changed(page_limit=1, ceilings=Ceilings(pages=2), split=lambda *_: [])
+    assert await it.worked() is RunState.PARTIAL
+    assert (await it.only()).state is ShardState.PARKED
+    it.parts = mended
+    assert await it.worked(again=True) is RunState.COMPLETE
+    assert len(it.ids()) == 3
+    assert await it.worked(again=True) is RunState.COMPLETE, "to resume what is complete changes nothing"
+    assert (await it.only()).attempts == 2
+
+
+async def test_a_parked_shard_that_is_not_mended_is_parked_again(make: Make) -> None:
+    it = make(["{}"] * 20)
+    for again in (False, True, True):
+        assert await it.worked(again=again) is RunState.PARTIAL
+    row = await it.only()
+    assert (row.state, row.attempts, row.rows, row.quarantined) == (ShardState.PARKED, 3, 0, 0)
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+async def test_a_key_that_is_not_in_the_records_is_never_a_complete_run(make: Make, count: int) -> None:
+    """All rows in quarantine and exit code 0 would look like success, for small sources above all."""
+    it = make(things(count), key="nowhere")
+    assert await it.worked() is RunState.PARTIAL
+    row = await it.only()
+    assert row.state is ShardState.PARKED
+    assert "nowhere" in (row.why or "")
+    assert it.ids() == []
+
+
+async def test_a_few_bad_rows_are_kept_aside_and_can_be_listed(make: Make) -> None:
+    it = make([*things(30), "no JSON at all", '{"name": "no key"}'])
+    assert await it.worked() is RunState.COMPLETE
+    assert len(it.ids()) == 30
+    listed = await it.leaseway("quarantine", str(it.path), "--json")
+    assert [row["number"] for row in json.loads(listed.stdout)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("policy", "state", "rows", "kept"),
+    [
+        ("quarantine", RunState.COMPLETE, 30, 1),
+        ("skip", RunState.COMPLETE, 30, 0),
+        ("fail", RunState.PARTIAL, 0, 0),
+    ],
+)
+async def test_what_the_spec_says_of_bad_rows_is_done(
+    make: Make, policy: str, state: RunState, rows: int, kept: int
+) -> None:
+    """A spec that says fail, and an import that goes on, is worse than no such word."""
+    it = make([*things(30), "no JSON at all"])
+    it.path.write_text(it.path.read_text("utf-8").replace("max_ratio = 0.01", f'policy = "{policy}"'), "utf-8")
+    it.parts = parts_of(it.path)
+    assert await it.worked() is state
+    assert (len(it.ids()), len(await it.parts.sink.bad_rows("run"))) == (rows, kept)
+
+
+async def test_many_bad_rows_on_the_page_of_a_split_park_it_instead(make: Make) -> None:
+    it = make([*things(20), *["no JSON at all"] * 20, *things(5)])
+    children = [shard_of("things", label, {"part": [label]}) for label in ("left", "right")]
+    it.changed(page_limit=40, ceilings=Ceilings(rows=1), split=lambda *_: children)
+    assert await it.worked() is RunState.PARTIAL
+    row = await it.only()
+    assert (row.state, row.guards, row.cursor, it.ids()) == (ShardState.PARKED, {"bad_rows": 1}, None, [])
+
+
+@pytest.mark.parametrize("count", [0, 1])
+async def test_a_source_of_nothing_or_of_one_record_is_complete(make: Make, count: int) -> None:
+    it = make(things(count))
+    it.changed(page_limit=1)
+    assert await it.worked() is RunState.COMPLETE
+    assert len(it.ids()) == count
+
+
+async def test_an_empty_listing_over_http_is_confirmed_and_complete(tmp_path: Path) -> None:
+    async with standin(0, listings={"none": Listing([], key="id")}) as it:
+        text = FILE.format(name="none", file="", folder=tmp_path, key="id")
+        text = text.replace('file = ""', f'base_url = "{it.url}"').replace(
+            "[resource]",
+            '[resource]\npath = "/offset/none"\nrecords = "$.items"\npage = { cursor = "offset", limit = 1 }',
+        )
+        (tmp_path / "none.toml").write_text(text, "utf-8")
+        empty = Import(tmp_path, [], name="unused")
+        empty.parts, empty.shard = parts_of(tmp_path / "none.toml"), shard_of("none", "all", {})
+        assert await empty.worked() is RunState.COMPLETE
+        await empty.parts.sink.close()
+
+
+async def test_two_runs_at_once_finish_both_and_write_each_row_once(make: Make) -> None:
+    it = make(things(40))
+    it.changed(page_limit=5)
+    assert set(await asyncio.gather(it.worked("one"), it.worked("two"))) == {RunState.COMPLETE}
+    assert len(it.ids()) == 40
+    shards = [*await it.parts.sink.shards("one"), *await it.parts.sink.shards("two")]
+    assert sum(row.inserted for row in shards) == 40
+    assert sum(row.unchanged for row in shards) == 40
+
+
+async def test_two_sources_in_one_job_store_leave_each_others_shards_alone(make: Make) -> None:
+    """A worker knows the jobs of its own spec only: another's shard would fail in its hands, fifty times."""
+    one, other = make(things(3)), make(things(3), name="others")
+    await one.parts.sink.open()
+    app, handle = import_app(one.parts, one.store)
+    async with app:
+        await start(one.parts, handle, "waits", [one.shard], wall_clock_us())
+    assert await other.worked("run") is RunState.COMPLETE
+    (left,) = await one.parts.sink.shards("waits")
+    assert (left.state, left.attempts) == (ShardState.WAITING, 0)
+    assert await one.worked("waits", again=True) is RunState.COMPLETE
+
+
+async def test_a_worker_with_another_spec_writes_nothing_into_a_run(make: Make) -> None:
+    """Rows of two specs in one run would be counted as one, and nobody could say what the columns mean."""
+    it = await make(things(3)).begun()
+    with pytest.raises(Fail, match="another spec"):
+        await it.attempt(1, replace(it.parts.task, spec_hash="another"))
+    row = await it.only()
+    assert (row.state, row.attempts) == (ShardState.WAITING, 0)
+
+
+async def test_resume_with_a_changed_spec_is_refused_with_the_way_out(make: Make) -> None:
+    it = await make(things(3)).begun()
+    it.path.write_text(it.path.read_text("utf-8").replace('key = "id"', 'key = "name"'), "utf-8")
+    told = await it.leaseway("resume", str(it.path))
+    assert told.returncode == 2
+    assert "another spec" in told.stderr
+    assert "leaseway import run" in told.stderr
+    assert (await it.only()).attempts == 0
+    assert it.ids() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_run_leaves_no_worker_behind(make: Make, number: signal.Signals) -> None:
+    """Workers without their parent would go on asking a provider that somebody wanted left alone."""
+    it = make([])
+    async with standin(0, listings={"slow": Listing([{"id": n} for n in range(5_000)], key="id")}) as server:
+        spec = FILE.format(name="slow", file="", folder=it.folder, key="id")
+        spec = spec.replace('file = ""', f'base_url = "{server.url}"\nlimits = ["5/second"]').replace(
+            "[resource]",
+            '[resource]\npath = "/offset/slow"\nrecords = "$.items"\n'
+            'page = { cursor = "offset", limit_param = "limit", limit = 1 }',
+        )
+        it.path.write_text(spec, "utf-8")
+        process, workers = started(it), list[int]()
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await server.has_seen(4)
+            workers += children_of(process.pid)
+            process.send_signal(number)
+            out, err = await asyncio.to_thread(process.communicate, timeout=TIMEOUT_SECONDS)
+            survivors = [pid for pid in workers if is_alive(pid)]
+        finally:
+            ended(process, workers)
+    assert workers
+    assert survivors == []
+    assert process.returncode == 1, err
+    assert "partial" in out
+
+
+def started(it: Import) -> "subprocess.Popen[str]":
+    return subprocess.Popen(it.command("run", str(it.path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: "subprocess.Popen[str]", workers: list[int]) -> None:
+    """Whatever the test found out: nobody stays."""
+    process.kill()
+    for pid in filter(is_alive, workers):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+
+
+def children_of(pid: int) -> list[int]:
+    told = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(word) for word in told.stdout.split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_a_run_says_one_json_document_and_shows_why_it_is_partial(make: Make) -> None:
+    it = make(things(20), key="nowhere")
+    told = await it.leaseway("run", str(it.path), "--json", "--workers", "1")
+    assert told.returncode == 1
+    assert json.loads(told.stdout)["shards"] == {"parked": 1}
+    again = await it.leaseway("status", str(it.path))
+    assert "nowhere" in again.stdout
+
+
+async def test_a_worker_that_cannot_go_on_is_heard_of(make: Make) -> None:
+    """The file is another one than the run began with: its shard fails for good, and the user must read why."""
+    it = await make(things(3)).begun()
+    it.changed(page_limit=1)
+    with pytest.raises(RuntimeError, match="died"):
+        await it.attempt(1, replace(it.parts.task, source=cast(Any, Meanwhile(it.parts.source, 2, died))))
+    it.file.write_text('{"id": 77}\n', "utf-8")
+    told = await it.leaseway("resume", str(it.path), "--workers", "1")
+    assert told.returncode == 1
+    assert "has changed" in told.stdout
+
+
+async def died() -> None:
+    raise RuntimeError("died")
+
+
+async def test_an_unreachable_source_is_an_error_of_one_line(make: Make) -> None:
+    it = make([])
+    text = it.path.read_text("utf-8").replace('file = "things.jsonl"', 'base_url = "http://127.0.0.1:9"')
+    it.path.write_text(text, "utf-8")
+    told = await it.leaseway("run", str(it.path))
+    assert told.returncode == 3
+    assert "cannot be asked" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+async def test_a_sink_of_another_shape_is_refused_before_anything_is_written(make: Make) -> None:
+    it = make(things(3))
+    with sqlite3.connect(it.folder / "data.db") as file:
+        file.execute("CREATE TABLE things (name TEXT)")
+    told = await it.leaseway("run", str(it.path))
+    assert told.returncode == 2
+    assert "things" in told.stderr
+    assert "Traceback" not in told.stderr
+    with sqlite3.connect(it.folder / "data.db") as file:
+        assert file.execute("SELECT count(*) FROM things").fetchall() == [(0,)]
+
+
+async def test_a_sink_in_no_folder_is_refused_in_one_line(make: Make) -> None:
+    it = make(things(3))
+    text = it.path.read_text("utf-8").replace("/data.db", "/nowhere/data.db")
+    it.path.write_text(text, "utf-8")
+    told = await it.leaseway("run", str(it.path))
+    assert told.returncode == 2
+    assert "nowhere" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_ids_of_two_kinds_are_a_disorder_and_no_crash() -> None:
+    assert disorder([1, "a"], None) is not None
+    assert disorder(["b"], {"after": 7}) is not None
+    assert disorder([1, None, 2], {"after": 0}) is None
+
+
+def test_ids_that_no_encoding_takes_still_tell_pages_apart() -> None:
+    """A byte of Latin-1 in a CSV file is one bad row, not the end of the import."""
+    assert hash_of(["caf\udce9"]) != hash_of(["cafe"])
+    assert hash_of([2**80]) != hash_of([2**81])
+
+
+def test_pages_are_halved_down_to_what_the_spec_bears() -> None:
+    assert [halved(100), halved(60), halved(8)] == [50, 50, 8]
+    assert [halved(8, 2), halved(2, 2), halved(1, 1)] == [4, 2, 1]
