@@ -416,7 +416,15 @@ async def test_a_signal_to_the_run_leaves_no_worker_behind(make: Make, number: s
 
 
 def started(it: Import) -> "subprocess.Popen[str]":
-    return subprocess.Popen(it.command("run", str(it.path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = it.command("run", str(it.path))
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+    )
+
+
+def hear_interrupts() -> None:
+    """A suite that was started in the background ignores them, and so would everybody whom it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ended(process: "subprocess.Popen[str]", workers: list[int]) -> None:
