@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.interrupts import hear_interrupts
 
 DEMO = [sys.executable, "-c", "from leaseway.demo.main import command; command()"]
 
@@ -28,11 +29,6 @@ def test_a_killed_worker_costs_no_job_and_charges_nobody_twice(tmp_path: Path) -
     assert report["requests"] == 600 + report["requests_repeated"]
     assert f"(pid {report['killed']['pid']}) with {report['killed']['in_hands']} jobs in its hands" in ran.stderr
     assert len((tmp_path / "kept" / "journal.txt").read_text().splitlines()) == report["requests"]
-
-
-def hear_interrupts() -> None:
-    """A suite that a shell started in the background has been told to ignore them, and its children with it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.slow

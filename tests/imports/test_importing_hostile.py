@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 from msgspec.structs import replace
+from tests.interrupts import hear_interrupts
 
 from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
 from leaseway.domain.imports.guards import Ceilings, disorder, halved, hash_of
@@ -420,11 +421,6 @@ def started(it: Import) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
     )
-
-
-def hear_interrupts() -> None:
-    """A suite that was started in the background ignores them, and so would everybody whom it starts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ended(process: "subprocess.Popen[str]", workers: list[int]) -> None:

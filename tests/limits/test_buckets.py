@@ -246,3 +246,17 @@ def test_after_a_fence_nobody_sits_down_at_once() -> None:
     assert verdict.wait_us == 10 * SECOND_US
     verdict, _ = take([phone], NOW + 10 * SECOND_US, NOW, seating=seating)
     assert isinstance(verdict, Granted)
+
+
+@pytest.mark.parametrize(("rate", "percent"), [("3000/minute", 92.7), ("100/minute", 93.7), ("10/minute", 87.8)])
+def test_the_shares_that_the_documents_name_are_those_that_are_granted(rate: str, percent: float) -> None:
+    """docs/concepts/limits.md says how much of a limit can be used; nobody would notice when it no longer can."""
+    definition = Limit("maps", rate).definition
+    (window,) = size(definition).windows
+    assert round(100 * window.window_us * 1_000 / window.token_ns / definition.rates[0].count, 1) == percent
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [("100/minute", 0.6), ("2000/day", 45), ("1/day", 86_402)])
+def test_the_first_token_of_a_new_limiter_comes_when_the_documents_say(rate: str, seconds: float) -> None:
+    (window,) = size(Limit("maps", rate).definition).windows
+    assert round(window.token_ns / 1e9, 1 if seconds < 1 else None) == seconds
