@@ -183,7 +183,10 @@ def pickup(size: Size, server: PostgresServer) -> list[Figure]:
             Figure(f"pickup, {name}, p50", percentile(waits, 50), "ms", Target(AT_MOST, 3), note),
             Figure(f"pickup, {name}, p99", percentile(waits, 99), "ms", Target(AT_MOST, 10)),
         ]
-    return figures
+    bare = in_turns({"bare statements": contestants.raw_pickup(server.url, size.pickups)}, min(size.repeats, 3))
+    note = "one INSERT and one claim, two commits, nobody told and nothing run: no queue on this machine is faster"
+    floor = median(bare["bare statements"])
+    return [*figures, Figure("pickup by two bare statements, p50", floor, "ms", None, note)]
 
 
 def recovery(size: Size, server: PostgresServer) -> list[Figure]:

@@ -89,6 +89,19 @@ def picked_up(server_url: str, probe: str, count: int, keep: Keep) -> Measure:
     return measure
 
 
+def raw_pickup(server_url: str, count: int) -> Measure:
+    """The median, in milliseconds."""
+
+    def measure(_: Path) -> float:
+        with new_database(server_url) as url:
+            checkpoint(url)
+            command = [sys.executable, "-m", "benchmarks.postgres.raw", "pickup", url, str(count)]
+            found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return median(json.loads(found)["waits_ms"])
+
+    return measure
+
+
 # -- peers ----------------------------------------------------------------------------------------------------------
 
 

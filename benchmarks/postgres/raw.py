@@ -3,6 +3,7 @@
 python -m benchmarks.postgres.raw insert URL COUNT    one INSERT, one transaction, each
 python -m benchmarks.postgres.raw fill URL COUNT
 python -m benchmarks.postgres.raw drain URL '{"batch": 100}'
+python -m benchmarks.postgres.raw pickup URL COUNT
 
 Draining claims so many, completes them, and so on until nothing is left. A claim brings the payloads along, as every
 queue must. The completion is fenced by the token of the claim.
@@ -10,6 +11,7 @@ queue must. The completion is fenced by the token of the claim.
 
 import asyncio
 import json
+import random
 import sys
 import time
 import uuid
@@ -19,6 +21,7 @@ import asyncpg
 from benchmarks.postgres.setups import RawSetup
 from benchmarks.together import done, ready
 from leaseway.bench.noop import TEXT
+from leaseway.bench.picking import IDLE_SECONDS
 from leaseway.bench.submitting import SINGLE_SECONDS_MAX
 
 PAYLOAD = json.dumps({"text": TEXT}, separators=(",", ":"))
@@ -90,11 +93,29 @@ async def drain(url: str, setup: RawSetup) -> None:
     await connection.close()
 
 
+async def pickup(url: str, count: int) -> None:
+    """One row in, and claimed by another connection as soon as it is there: nobody has to be told, and nobody asks in
+    vain. Each from rest, as when leaseway is measured."""
+    submitter, worker = await asyncpg.connect(url), await asyncpg.connect(url)
+    await submitter.execute(TABLE)
+    insert, claim = await submitter.prepare(INSERT), await worker.prepare(CLAIM)
+    chance, waits_ms = random.Random(count), []
+    for _ in range(count):
+        await asyncio.sleep(chance.uniform(*IDLE_SECONDS))
+        sent_ns = time.monotonic_ns()
+        await insert.fetch(PAYLOAD)
+        await claim.fetch(uuid.uuid4(), 1)
+        waits_ms.append((time.monotonic_ns() - sent_ns) / 1e6)
+    await submitter.close()
+    await worker.close()
+    print(json.dumps({"waits_ms": waits_ms}))
+
+
 def main(name: str, url: str, argument: str) -> None:
     if name == "drain":
         asyncio.run(drain(url, RawSetup(**json.loads(argument))))
     else:
-        asyncio.run({"insert": insert, "fill": fill}[name](url, int(argument)))
+        asyncio.run({"insert": insert, "fill": fill, "pickup": pickup}[name](url, int(argument)))
 
 
 if __name__ == "__main__":
