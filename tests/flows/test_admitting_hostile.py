@@ -12,11 +12,11 @@ from leaseway import App, BadValue, Budget, Context, Limit, State, TransientErro
 from leaseway.domain import buckets
 from leaseway.domain.demands import Demands
 from leaseway.domain.errors import StoreRefused, UnknownOutcome
-from leaseway.domain.exchange import Wants
+from leaseway.domain.exchange import Gate, Gated, Wants
 from leaseway.domain.ids import SECOND_US, Token, WorkerId
 from leaseway.domain.job import Lease
 from leaseway.domain.limits import Ask
-from leaseway.domain.needs import text_of
+from leaseway.domain.needs import Needs, text_of
 from leaseway.domain.outcome import Deferred, Snooze
 from leaseway.flows import admit, tokens
 from leaseway.flows.calls import Calls
@@ -823,3 +823,19 @@ async def test_a_job_that_comes_back_does_not_walk_through_all_its_earlier_calls
     await worked(app, await buy.submit())
     assert deliveries == 2
     assert ledger["hold"] <= 35
+
+
+# -- what is believed ------------------------------------------------------------------------------------------------
+
+
+async def test_a_gate_of_which_nothing_is_known_is_looked_at_again(app: App) -> None:
+    """A late reply may say that nobody waits behind a gate while somebody does: whoever believed it for ever, alone,
+    would never claim again."""
+    await app.store()
+    gate = Gate(text_of(Needs((Ask("maps", "maps"),))), "default")
+    admission = admit.Admission(app._world, Tokens(app._world, WorkerId("w"), ()))
+    admission.learn([Gated(gate, 3)], ())
+    assert admission.known() == (gate,)
+    admission._doors[gate].hand.append(cast(Any, object()))  # a token in hand keeps the door
+    admission.learn([], ())
+    assert admission.known() == ()

@@ -115,8 +115,10 @@ class Admission:
         return tuple(Admit(door.gate, len(door.offered)) for door in self._doors.values() if door.offered)
 
     def known(self) -> tuple[Gate, ...]:
-        """Gates that need no look at the store: we ask the limiter for them ourselves."""
-        return tuple(sorted(islice(self._doors, GATES_MAX)))
+        """Gates that need no look at the store: jobs are ready behind them, and we ask the limiter ourselves. Where we
+        believe that there are none, somebody has to look: a late reply may have told what was true before."""
+        busy = (gate for gate, door in self._doors.items() if door.ready > 0)
+        return tuple(sorted(islice(busy, GATES_MAX)))
 
     def seated(self, claimed: Iterable[Running]) -> list[Running]:
         """Each job with the token that admitted it. Somebody else was faster: what is left in our hands goes back."""
