@@ -13,6 +13,7 @@ LeasewayError
 │   ├── StoreBusy         another process holds the store for too long
 │   ├── StoreFull         no room left; nothing was written
 │   ├── Throttled         the provider asks us to wait; the job waits in its lane (in replies.py)
+│   ├── TooLarge          a reply with more bytes than a process should hold (in replies.py)
 │   └── UnknownOutcome    the reply was lost: repeat the call, every mutation allows it
 ├── TerminalError         it will not                         exit 1, stops
 └── LeaseLost             raised inside a handler: the job is no longer ours

@@ -69,6 +69,10 @@ class Throttled(TransientError):
         self.retry_after_us = retry_after_us
 
 
+class TooLarge(TransientError):
+    """A reply with more bytes than a process should hold."""
+
+
 class Said(Struct, frozen=True):
     """What one reply says. None: it does not say."""
 

@@ -1,5 +1,6 @@
 """Where pages come from."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -25,6 +26,8 @@ class Caps(Struct, frozen=True, kw_only=True):
     granularity_us: int = 0
     lag_us: int = 0
     """How long until a change can be seen."""
+    deletes: frozenset[Literal["flag", "confirm"]] = frozenset()
+    """How it says that a record is no more: by a feed of such records (`flag`), or when asked for ids (`confirm`)."""
 
 
 class Probe(Struct, frozen=True, kw_only=True):
@@ -35,6 +38,8 @@ class Probe(Struct, frozen=True, kw_only=True):
     server_time: Instant | None = None
     values: dict[str, list[str]] = {}
     """Values of a filter: the countries that there are."""
+    counts: dict[str, dict[str, int]] = {}
+    """How many rows each of those values has."""
 
 
 class HeavyPage(TransientError):
@@ -56,8 +61,11 @@ class Asker(Protocol):
 
 
 class Source(Protocol):
+    """The shard's predicate says what is asked for. {"deleted": True} in it means: the feed of deleted records."""
+
     name: str
     caps: Caps
+    confirm_max: int
 
     async def probe(self, http: Asker) -> Probe:
         """Asks at most a few times."""
@@ -66,4 +74,9 @@ class Source(Protocol):
     async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: Asker) -> Page:
         """The page after the cursor, the first one for None. Asks once. Raises what `ctx.http` raises, and `BadReply`
         for a body that makes no sense."""
+        ...
+
+    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+        """Which of these the source still has. Only sources with `confirm` among their `deletes` are asked; as many ids
+        as `confirm_max` at once, and one request."""
         ...

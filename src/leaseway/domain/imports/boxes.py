@@ -90,5 +90,14 @@ def grown(box: Box) -> Box:
     return max(-90.0, low - MARGIN), max(-180.0, west - MARGIN), min(90.0, high + MARGIN), min(180.0, east + MARGIN)
 
 
+def reach(box: Box) -> Box:
+    """The parallels and meridians that such a server stays within: its edges bend out of the box, towards the poles."""
+    south, west, north, east = box
+    steeper = 1 / math.cos(math.radians((east - west) / 2))
+    low = drawn(south, steeper) if south < 0 else south
+    high = drawn(north, steeper) if north > 0 else north
+    return max(-90.0, low - MARGIN), west - MARGIN, min(90.0, high + MARGIN), east + MARGIN
+
+
 def drawn(latitude: float, flatter: float) -> float:
     return math.degrees(math.atan(math.tan(math.radians(latitude)) * flatter))

@@ -1,7 +1,8 @@
 """Guards: what must not be believed about a page, and what to do instead. Each has a name, and is counted.
 
     ceiling          more pages, rows or bytes than a shard may have            split, or park
-    repeated_page    the same ids as one of the last pages                      park
+    repeated_page    the same ids as one of the last pages, or none and the     park
+                     same next cursor
     stuck_cursor     the next cursor is not after this one                      park
     order_violated   ids do not ascend as the source has declared               retry, then fail
     empty_page       fewer records than asked for is no proof of the end        confirm
@@ -11,6 +12,10 @@
     bad_rows         too many bad records, or a page without a single key       park
     heavy_page       the source cannot bear a page of this size                 halve it
     wrong_body       no JSON, or not of the declared shape                      retry, then fail
+    duplicate        a record that this shard has had before                    warn, if there are many
+    yield_collapse   far fewer rows than the last complete run had              the run is suspect
+    throttled        the source asks to wait for longer than a handler should   the job waits, no attempt is used
+    shared           not a guard, but counted like one: a rest cut up for those who had nothing to do
 
 A shard is done on positive proof of its end. Doubt means: again, smaller, or a person must look; never done.
 """
@@ -97,9 +102,11 @@ def judge(page: Page, row: ShardRow, expected: Expectation) -> Verdict:
     ids = [expected.key(record) for record in page.records]
     if expected.is_ordered and (problem := disorder(ids, expected.cursor)) is not None:
         return Again("order_violated", problem)
-    page_hash = hash_of(ids)
+    page_hash = hash_of(ids or [canonical(page.next)])
     if ids and page_hash in row.recent:
         return Park("repeated_page", f"the same {len(ids):,} records came again")
+    if page.next is not None and page_hash in row.recent:
+        return Park("repeated_page", f"an empty page leads where one before it led: {canonical(page.next)}")
     if page.next is not None and canonical(page.next) == canonical(expected.cursor or {}):
         return Park("stuck_cursor", f"the next cursor is the one that we have: {canonical(page.next)}")
     if page.next is None:

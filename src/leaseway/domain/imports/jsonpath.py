@@ -154,16 +154,16 @@ def getter_of(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
         only = names[0]
         return lambda document: document.get(only, MISSING) if isinstance(document, dict) else MISSING
 
-    if all(isinstance(name, str) for name in names):
+    if len(names) == 2 and isinstance(names[0], str) and isinstance(names[1], str):
+        outer, inner = names
 
-        def follow_names(document: Any) -> Any:
-            for name in names:
-                if not isinstance(document, dict):
-                    return MISSING
-                document = document.get(name, MISSING)
-            return document
+        def follow_two(document: Any) -> Any:
+            if not isinstance(document, dict):
+                return MISSING
+            found = document.get(outer)
+            return found.get(inner, MISSING) if isinstance(found, dict) else MISSING
 
-        return follow_names
+        return follow_two
 
     def follow(document: Any) -> Any:
         for step in names:

@@ -5,8 +5,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
+from leaseway.domain.imports.jsonpath import MISSING, path_of
 from leaseway.domain.imports.shard import Cursor
+
+NAMES_SHOWN_MAX = 8
 
 Record = Mapping[str, Any]
 """A document of the source, as it came."""
@@ -24,6 +28,44 @@ class Page(Struct, frozen=True, kw_only=True):
     server_time: Instant | None = None
     size_bytes: int = 0
 
+    @classmethod
+    def keyset(cls, records: Sequence[Record], *, key: str, limit: int | None = None) -> "Page":
+        """Records in the order of their keys: the next page begins after the last one, {"after": its key}.
+
+        `limit` is for sources that promise that a page with fewer records is the last one. Without it, that is
+        confirmed by asking again.
+        """
+        if not records:
+            return cls(records=(), raw_count=0, next=None)
+        after = path_of("key", key).first(records[-1])
+        if after is MISSING or after is None:
+            raise BadValue("Page.keyset: key", f"the last record has no {key!r}; it has {names_in(records[-1])}")
+        is_end = True if limit is not None and len(records) < limit else None
+        return cls(records=records, raw_count=len(records), next=None if is_end else {"after": after}, is_end=is_end)
+
+    @classmethod
+    def offset(cls, records: Sequence[Record], cursor: Cursor | None, *, total: int | None = None) -> "Page":
+        """Records by their number: the next page begins after so many, {"offset": 200}. `total`: how many there are, if
+        the source says so; without it, a short page is confirmed by asking again."""
+        done = (0 if cursor is None else int(cursor["offset"])) + len(records)
+        is_end = None if total is None else done >= total
+        return cls(
+            records=records,
+            raw_count=len(records),
+            next={"offset": done} if records and not is_end else None,
+            is_end=None if is_end is False and not records else is_end,
+        )
+
+    @classmethod
+    def last(cls, records: Sequence[Record] = ()) -> "Page":
+        """Nothing comes after these: the source has said so."""
+        return cls(records=records, raw_count=len(records), next=None, is_end=True)
+
+
+def names_in(record: Any) -> str:
+    names = [repr(name) for name in record] if isinstance(record, Mapping) else []
+    return ", ".join(names[:NAMES_SHOWN_MAX]) or "no names at all"
+
 
 class Row(Struct, frozen=True, kw_only=True):
     """A record on its way into a sink. The whole document is kept beside what was projected from it."""
@@ -36,6 +78,8 @@ class Row(Struct, frozen=True, kw_only=True):
     document: str
     values: Mapping[str, Any]
     """The projection, by column."""
+    is_deleted: bool = False
+    """The source says that it is no more. Kept, and marked."""
 
 
 class BadRow(Struct, frozen=True, kw_only=True):

@@ -41,9 +41,10 @@ class Abilities(Protocol):
 def id_ranges(source: str, lower: int, upper: int, size: int) -> list[Shard]:
     """[lower, …) in ranges of `size`. The last one is open: what is created while we read has higher ids than all."""
     if size < 1:
-        raise BadValue("partition.size", f"must be at least 1 (is {size})")
+        raise BadValue("resource.partition.size", f"must be at least 1 (is {size})")
+    # Not by the length of the range, which has no number for as many as a source may claim to have.
+    check_count("resource.partition.size", max(upper - lower, 0) // size + 1)
     starts = range(lower, max(upper, lower) + 1, size)
-    check_count("partition.size", len(starts))
     ends: list[int | None] = [*starts[1:], None]
     return [shard_of(source, id_label(low, high), {"id": [low, high]}) for low, high in zip(starts, ends, strict=True)]
 
@@ -64,7 +65,7 @@ def countries(
     small = [value for value in ordered if estimates.get(value, group_below) < group_below]
     alone = [[value] for value in ordered if value not in set(small)]
     groups = sorted([*alone, *grouped(small, estimates, group_below)])
-    check_count("partition.values", len(groups))
+    check_count("resource.partition.values", len(groups))
     return [country_shard(source, group, estimates) for group in groups]
 
 
@@ -93,21 +94,31 @@ def country_label(group: Sequence[str]) -> str:
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
-def windows(source: str, start: Instant, end: Instant | None, step_us: int, granularity_us: int = 1) -> list[Shard]:
+def windows(
+    source: str,
+    start: Instant,
+    end: Instant | None,
+    step_us: int,
+    granularity_us: int = 1,
+    until: Instant | None = None,
+) -> list[Shard]:
     """[from, to) after [from, to), on the source's own grain. Start and end are floored to it: a window that ends
-    within a grain could not say which of its records it has. `end` None: one window without an end."""
+    within a grain could not say which of its records it has.
+
+    `end` None: windows up to about `until`, which is now, and the last one has no end: what comes later is in it."""
     grain_us = max(granularity_us, 1)
     if step_us < grain_us or step_us % grain_us:
-        raise BadValue("partition.step", f"must be a multiple of the source's granularity, {grain_us / 1e6:g} s")
+        problem = f"must be a multiple of the source's granularity, {grain_us / 1e6:g} s"
+        raise BadValue("resource.partition.step", problem)
     first = start - start % grain_us
-    if end is None:
-        return [window_shard(source, first, None)]
-    last = end - end % grain_us
-    if last <= first:
-        raise BadValue("partition.end", f"must lie after the start, {text_of(first)} (is {text_of(end)})")
+    last = max(until or first, first + 1) if end is None else end - end % grain_us
+    if end is not None and last <= first:
+        problem = f"must lie after the start, {text_of(first)} (is {text_of(end)})"
+        raise BadValue("resource.partition.end", problem)
     starts = range(first, last, step_us)
-    check_count("partition.step", len(starts))
-    return [window_shard(source, low, min(low + step_us, last)) for low in starts]
+    check_count("resource.partition.step", len(starts))
+    ends = [*starts[1:], None if end is None else last]
+    return [window_shard(source, low, high) for low, high in zip(starts, ends, strict=True)]
 
 
 def window_shard(source: str, low: Instant, high: Instant | None) -> Shard:
@@ -136,25 +147,29 @@ def instant_in(text: str) -> Instant:
 def boxes(source: str, area: Sequence[float], count: Callable[[Box], int], rows_max: int) -> list[Shard]:
     """A quadtree: every box in which `count` finds more than `rows_max` is cut in four."""
     found: list[tuple[Box, int]] = []
-    waiting = [(part, 0) for part in reversed(parts(box_of("partition.area", area)))]
+    waiting = [(part, 0) for part in reversed(parts(box_of("resource.partition.area", area)))]
     while waiting:  # ends: DEPTH_MAX and SHARDS_MAX
         box, depth = waiting.pop()
         rows = count(box)
         children = quadrants(box) if rows > rows_max and depth < DEPTH_MAX else []
         waiting.extend((child, depth + 1) for child in reversed(children))
         found.extend([] if children else [(box, rows)])
-        check_count("partition.rows", len(found) + len(waiting))
+        check_count("resource.partition.rows", len(found) + len(waiting))
     return [box_shard(source, box, rows) for box, rows in found]
 
 
 def grid(source: str, area: Sequence[float], degrees: float) -> list[Shard]:
-    if not 0.01 <= degrees <= 90:
-        raise BadValue("partition.degrees", f"must lie in 0.01 … 90 (is {degrees})")
-    south, west, north, east = box_of("partition.area", area)
-    width = east - west if west < east else east - west + 360
-    check_count("partition.degrees", int(width / degrees) * int((north - south) / degrees))
-    found = [cell for part in parts((south, west, north, east)) for cell in cells(part, degrees)]
+    check_grid(area, degrees)
+    found = [cell for part in parts(box_of("resource.partition.area", area)) for cell in cells(part, degrees)]
     return [box_shard(source, cell) for cell in found]
+
+
+def check_grid(area: Sequence[float], degrees: float) -> None:
+    if not 0.01 <= degrees <= 90:
+        raise BadValue("resource.partition.degrees", f"must lie in 0.01 … 90 (is {degrees})")
+    south, west, north, east = box_of("resource.partition.area", area)
+    width = east - west if west < east else east - west + 360
+    check_count("resource.partition.degrees", int(width / degrees) * int((north - south) / degrees))
 
 
 def box_shard(source: str, box: Box, rows: int | None = None) -> Shard:
@@ -170,13 +185,15 @@ def box_label(box: Sequence[float]) -> str:
 
 def crossed(source: str, outer: Sequence[Shard], inner: Sequence[Shard]) -> list[Shard]:
     """Geography first, then windows: every shard of the one with every shard of the other."""
-    check_count("partition", len(outer) * len(inner))
+    check_count("resource.partition", len(outer) * len(inner))
     return [both(source, first, second, len(inner)) for first in outer for second in inner]
 
 
 def both(source: str, first: Shard, second: Shard, shares: int) -> Shard:
     if shared := set(first.predicate) & set(second.predicate):
-        raise BadValue("partition", f"both parts divide by {', '.join(sorted(shared))}; take two different ones")
+        raise BadValue(
+            "resource.partition", f"both parts divide by {', '.join(sorted(shared))}; take two different ones"
+        )
     rows = None if first.estimated_rows is None else first.estimated_rows // shares
     return shard_of(source, f"{first.label};{second.label}", {**first.predicate, **second.predicate}, rows)
 
@@ -184,7 +201,7 @@ def both(source: str, first: Shard, second: Shard, shares: int) -> Shard:
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def check_plan(shards: Sequence[Shard], can: Abilities, field: str = "partition.by") -> None:
+def check_plan(shards: Sequence[Shard], can: Abilities, field: str = "resource.partition.by") -> None:
     """Refuse what the source cannot express, or only at many times the price."""
     for name in sorted({name for shard in shards for name in shard.predicate}):
         predicates = [shard.predicate for shard in shards if name in shard.predicate]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
@@ -47,7 +48,21 @@ class ShardRow(Struct, frozen=True, kw_only=True):
     """How often each guard has reacted."""
     why: str | None = None
     parent: str | None = None
+    started_at: Instant | None = None
+    """When a worker first began it."""
     finished_at: Instant | None = None
+    profile: "Profile" = {}
+
+
+Profile = Mapping[str, Mapping[str, int]]
+"""Which paths a sample of the documents has, and of which types, with their counts: drift is seen in these."""
+
+
+class RunMode(StrEnum):
+    FULL = "full"
+    """All there is."""
+    INCREMENTAL = "incremental"
+    """What has changed since the last run that became complete."""
 
 
 class RunState(StrEnum):
@@ -68,6 +83,20 @@ class RunRow(Struct, frozen=True, kw_only=True):
     started_at: Instant
     finished_at: Instant | None = None
     state: RunState = RunState.RUNNING
+    mode: RunMode = RunMode.FULL
+    since: Instant | None = None
+    """Changes from here on; None: all there is."""
     watermark: Instant | None = None
-    """The server's time when it began."""
+    """The source's time when the run began, on the source's own grain. The next run begins here, less the overlap, and
+    only if this one has become complete."""
+    seats: int = 0
+    """How many shards can be worked on at once. While fewer are open, the large ones are split. 0: nobody knows."""
+    id_max: int | None = None
+    """The largest id when the run was planned."""
+    requests_max: int | None = None
+    """The run's budget. None: no bound."""
+    requests: int = 0
+    """What was spent of the budget. Counted only if there is one."""
+    notes: Mapping[str, Any] = {}
+    """What closing the run has found: deletes, drift, what makes it suspect."""
     why: str | None = None

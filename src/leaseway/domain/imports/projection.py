@@ -10,7 +10,7 @@ from typing import Any
 
 from leaseway.domain.imports.columns import ColumnType
 from leaseway.domain.imports.shard import canonical
-from leaseway.domain.imports.stamps import stamp_of
+from leaseway.domain.imports.stamps import of_any
 
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
@@ -40,6 +40,8 @@ def text(value: Any) -> str:
 
 
 def integer(value: Any) -> int | None:
+    if type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX:  # as most are
+        return value
     if isinstance(value, str):
         if not value:
             return None
@@ -81,7 +83,7 @@ def boolean(value: Any) -> bool | None:
 def timestamp(value: Any) -> int | None:
     if value == "":
         return None
-    instant = stamp_of(value)
+    instant = of_any(value)
     if instant is None:
         raise unfit("an instant", value)
     return instant

@@ -4,19 +4,20 @@ encode ─► key ─► stamp ─► quality ─► columns ─► content hash
    └─ a record that fails at one of these steps is a bad row: kept, named by a code, and never in the way of others
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.imports.jsonpath import EVERY, MISSING, Path, path_of
+from leaseway.domain.imports.jsonpath import MISSING, path_of
 from leaseway.domain.imports.page import BadRow, Record, Row
 from leaseway.domain.imports.projection import Unfit, converter_of
 from leaseway.domain.imports.spec_parts import Check, Column, Resource
 from leaseway.domain.imports.stamps import PARSERS
+from leaseway.domain.imports.volatile import stable_of
 
 KEY_LENGTH_MAX = 500
 AHEAD_US_MAX = 86_400 * SECOND_US
@@ -44,7 +45,7 @@ class Moulds:
         self._stamp_is_optional = resource.stamp is None or resource.stamp.optional
         self._columns = [field_of(name, column) for name, column in resource.columns.items()]
         self._checks = [(name, path_of("quality", name).first, check) for name, check in resource.quality.items()]
-        self._volatile = tree_of(path_of("volatile", text) for text in resource.volatile)
+        self._stable = stable_of([path_of("volatile", text) for text in resource.volatile])
         self._bytes_max = resource.guards.row_bytes_max
 
     def external_id(self, record: Record) -> str | None:
@@ -102,8 +103,7 @@ class Moulds:
         return stamp
 
     def _hash_of(self, record: Record) -> str:
-        stable = without(record, self._volatile) if self._volatile else record
-        return hashlib.sha256(encode_canonical(stable)).hexdigest()[:32]
+        return sha256(encode_canonical(self._stable(record))).hexdigest()[:32]
 
     def _values_of(self, record: Record) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -149,6 +149,8 @@ def text_of(record: Any) -> str:
 
 
 def key_text(key: Any) -> str:
+    if type(key) is int:  # as most are
+        return str(key)
     if key is None or key is MISSING or key == "":
         raise Unfit("missing_key", "has no key" if key is MISSING else f"its key is {shown(key)}")
     if isinstance(key, int) and not isinstance(key, bool):
@@ -184,51 +186,6 @@ def number_in(value: Any) -> float | None:
         return float(value) if isinstance(value, str) else None
     except ValueError:
         return None
-
-
-# -- volatile fields --------------------------------------------------------------------------------------------------
-
-Tree = dict[Any, Any]
-"""Steps, and what to leave out below them; empty: all of it."""
-
-
-def tree_of(paths: Iterable[Path]) -> Tree:
-    tree: Tree = {}
-    for path in paths:
-        level, is_covered = tree, False
-        for step in path.steps[:-1]:
-            if level.get(step) == {}:
-                is_covered = True
-                break
-            level = level.setdefault(step, {})
-        if path.steps and not is_covered:
-            level[path.steps[-1]] = {}
-    return tree
-
-
-def without(value: Any, tree: Tree) -> Any:
-    """A copy without those fields; what they do not touch is shared."""
-    if isinstance(value, Mapping):
-        steps: Iterable[Any] = list(value) if EVERY in tree else [step for step in tree if step in value]
-        copy: Any = dict(value)
-    elif isinstance(value, list):
-        steps = range(len(value)) if EVERY in tree else [step for step in tree if is_place(step, value)]
-        copy = list(value)
-    else:
-        return value
-    for step in steps:
-        below = tree.get(step, tree.get(EVERY))
-        if below:
-            copy[step] = without(copy[step], below)
-        elif isinstance(copy, dict):
-            del copy[step]
-        else:
-            copy[step] = None
-    return copy
-
-
-def is_place(step: Any, value: list[Any]) -> bool:
-    return isinstance(step, int) and step < len(value)
 
 
 def shown(value: object) -> str:

@@ -16,13 +16,28 @@ from leaseway.domain.imports import spec_parts
 TITLE = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "leaseway import spec"}
 
 
+HAS_CLIENT = {"properties": {"source": {"properties": {"kind": {"const": "ocm"}}, "required": ["kind"]}}}
+OTHERWISE = {"required": ["resource"], "properties": {"resource": {"required": ["key"]}}}
+
+
 def schema() -> dict[str, Any]:
     made = {**TITLE, **msgspec.json.schema(spec_parts.Spec)}
+    leave_to_clients(made["$defs"])
     for part, field, words in explained():
         properties = made["$defs"].get(part, {}).get("properties", {})
         if field in properties:
             properties[field] = {**properties[field], "description": words}
     return made
+
+
+def leave_to_clients(parts: dict[str, Any]) -> None:
+    """What the client of a source knows is not required, as `kinds.py` has it: the key, and the way of paging."""
+    parts["Resource"]["required"].remove("key")
+    parts["Spec"]["required"].remove("resource")
+    parts["Spec"] |= {"if": HAS_CLIENT, "else": OTHERWISE}
+    sizes = {name: parts["Keyset"]["properties"][name] for name in ("limit", "limit_min")}
+    parts["PageOfClient"] = {"type": "object", "properties": sizes, "additionalProperties": False}
+    parts["Resource"]["properties"]["page"]["anyOf"].append({"$ref": "#/$defs/PageOfClient"})
 
 
 def explained() -> Iterator[tuple[str, str, str]]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from leaseway.domain.errors import UsageError
+from leaseway.domain.imports.kinds import completed
 from leaseway.domain.imports.shard import canonical
 from leaseway.domain.imports.spec_checks import check
 from leaseway.domain.imports.spec_parts import PageNumber, Resource, SinkSpec, SourceSpec, Spec
@@ -40,7 +41,7 @@ def read_spec(text: str, path: str) -> Spec:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadSpec(path, [("TOML", str(error))]) from error
     problems: list[tuple[str, str]] = []
-    spec = read(Spec, data, "", problems)
+    spec = read(Spec, completed(data, problems), "", problems)
     if not problems:
         problems.extend(check(spec))
     if problems:
@@ -53,7 +54,7 @@ def read_spec(text: str, path: str) -> Spec:
 # goes, who we say that we are, and when it gives up. The sink's address may hold a password, and a run lives in it.
 UNHASHED = {
     "source": ("limits", "concurrency", "auth", "headers"),
-    "resource": ("guards", "on_bad_row", "incremental"),
+    "resource": ("guards", "on_bad_row", "incremental", "deletes"),
     "sink": ("url",),
 }
 
@@ -61,6 +62,7 @@ UNHASHED = {
 def spec_hash(spec: Spec) -> str:
     """Equal for specs that bring the same rows. Nothing in it is secret."""
     data: dict[str, Any] = msgspec.to_builtins(spec)
+    del data["budget"]
     for section, fields in UNHASHED.items():
         for field in fields:
             data[section].pop(field, None)

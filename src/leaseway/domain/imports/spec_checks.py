@@ -8,15 +8,16 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.imports import durations
 from leaseway.domain.imports.columns import RESERVED
 from leaseway.domain.imports.jsonpath import path_of
+from leaseway.domain.imports.spec_changes import check_deletes, check_incremental
+from leaseway.domain.imports.spec_partitions import check_filter, check_partition
 from leaseway.domain.imports.spec_parts import (
     Auth,
-    Country,
-    Filter,
     IdRange,
     Keyset,
     Link,
     Paged,
     Resource,
+    RunBudget,
     Single,
     SinkSpec,
     SourceSpec,
@@ -25,7 +26,6 @@ from leaseway.domain.imports.spec_parts import (
     Windows,
 )
 from leaseway.domain.imports.spec_reading import below
-from leaseway.domain.imports.stamps import stamp_of
 from leaseway.domain.limits import WINDOWS_MAX, rate_of
 
 Problem = tuple[str, str]
@@ -35,13 +35,16 @@ SECRET_PARAMS = frozenset({"api_key", "apikey", "api-key", "access_token", "auth
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 TEMPLATE = re.compile(r"\{\{|\{%|\$\{")
 TAKEN = ("leaseway_", "sqlite_", "pg_")
-SINKS = ("sqlite", "postgres", "postgresql", "mongodb", "mongodb+srv", "parquet", "memory")
+SINKS = ("sqlite", "postgres", "postgresql", "mongodb", "mongodb+srv", "parquet")
 
 
 def check(spec: Spec) -> Iterator[Problem]:
     yield from check_source(spec.source)
     yield from check_resource(spec.resource, is_file=spec.source.file is not None)
+    yield from check_deletes(spec)
     yield from check_sink(spec.sink)
+    if spec.budget is not None:
+        yield from check_budget(spec.budget)
 
 
 # -- source -----------------------------------------------------------------------------------------------------------
@@ -163,8 +166,9 @@ def check_paths(resource: Resource) -> Iterator[Problem]:
         if (text := getattr(resource.page, name, None)) is not None:
             singles[f"resource.page.{name}"] = text
     for name, filter_ in resource.filters.items():
-        if filter_.path is not None:
-            singles[f"resource.filters.{name}.path"] = filter_.path
+        for field in ("path", "latitude", "longitude"):
+            if (text := getattr(filter_, field)) is not None:
+                singles[f"resource.filters.{name}.{field}"] = text
     for place, text in singles.items():
         yield from check_path(place, text, is_single=not place.startswith(("resource.columns", "resource.volatile")))
     yield from check_path("resource.records", resource.records)
@@ -176,6 +180,8 @@ def references(resource: Resource) -> Iterator[tuple[str, str]]:
     for name, filter_ in resource.filters.items():
         if filter_.values_from is not None:
             yield f"resource.filters.{name}.values_from", filter_.values_from
+        if filter_.rows_from is not None:
+            yield f"resource.filters.{name}.rows_from", filter_.rows_from
     if isinstance(resource.partition, IdRange) and isinstance(resource.partition.upper, str):
         yield "resource.partition.upper", resource.partition.upper
 
@@ -198,8 +204,11 @@ def check_durations(resource: Resource) -> Iterator[Problem]:
         texts = {"resource.stamp.granularity": stamp.granularity, "resource.stamp.lag": stamp.lag}
     if isinstance(resource.partition, Windows):
         texts["resource.partition.step"] = resource.partition.step
+    if (then := getattr(resource.partition, "then", None)) is not None:
+        texts["resource.partition.then.step"] = then.step
     if resource.incremental is not None:
         texts["resource.incremental.overlap"] = resource.incremental.overlap
+        texts["resource.incremental.reconcile"] = resource.incremental.reconcile
     for place, text in texts.items():
         try:
             durations.duration_us(place, text)
@@ -232,78 +241,6 @@ def check_page(page: Paged) -> Iterator[Problem]:
         yield "resource.page.short_page_is_end", f"is not needed: with cursor = {page.kind!r} the source says the end"
 
 
-def check_filter(place: str, filter_: Filter) -> Iterator[Problem]:
-    is_range = filter_.lower is not None or filter_.upper is not None
-    if filter_.param is not None and is_range:
-        yield place, "needs either param (for values) or lower and upper (for a range), and not both"
-    if filter_.param is None and not is_range:
-        yield place, "needs param (for values), or lower or upper (for a range)"
-    if is_range and (filter_.lower is None or filter_.upper is None) and filter_.path is None:
-        missing = "lower" if filter_.lower is None else "upper"
-        yield (
-            f"{place}.path",
-            f"is needed: the source does not apply the {missing} end, so we must see it in the record",
-        )
-    if filter_.values is not None and filter_.values_from is not None:
-        yield place, "needs either values or values_from, and not both"
-    if is_range and (filter_.values is not None or filter_.values_from is not None):
-        yield place, "is a range, and ranges have no values"
-
-
-def check_partition(resource: Resource) -> Iterator[Problem]:
-    place, partition = "resource.partition", resource.partition
-    if isinstance(partition, IdRange):
-        if not isinstance(resource.page, Keyset) and "id" not in resource.filters:
-            yield f"{place}.by", "id_range needs page.cursor = 'keyset', or [resource.filters.id] with lower and upper"
-        if "id" in resource.filters and resource.filters["id"].lower is None:
-            yield "resource.filters.id.lower", "is needed by partition.by = 'id_range'"
-        if isinstance(partition.upper, int) and partition.upper < partition.lower:
-            yield f"{place}.upper", f"must be at least lower, {partition.lower:,} (is {partition.upper:,})"
-    if isinstance(partition, Country):
-        country = resource.filters.get("country")
-        if country is None or country.param is None:
-            yield f"{place}.by", "country needs [resource.filters.country] with param"
-        elif country.values is None and country.values_from is None:
-            yield "resource.filters.country", "needs values or values_from: an unknown country may mean the whole world"
-    if isinstance(partition, Windows):
-        yield from check_windows(resource, partition)
-
-
-def check_windows(resource: Resource, partition: Windows) -> Iterator[Problem]:
-    place = "resource.partition"
-    window = resource.filters.get("window")
-    if window is None or window.lower is None:
-        yield f"{place}.by", "window needs [resource.filters.window] with lower and upper"
-    elif window.upper is None:
-        why = "every window would read all that came after it"
-        yield f"{place}.by", f"window needs resource.filters.window.upper: without it, {why}; use id_range or country"
-    ends = {}
-    for name, text in (("start", partition.start), ("end", partition.end)):
-        if text is not None:
-            ends[name] = stamp_of(text)
-            if ends[name] is None:
-                yield f"{place}.{name}", f"must be an instant such as '2026-04-01T00:00Z' (is {text!r})"
-    start, end = ends.get("start"), ends.get("end")
-    if start is not None and end is not None and end <= start:
-        yield f"{place}.end", f"must lie after the start, {partition.start} (is {partition.end!r})"
-    if not partition.step_us:
-        yield f"{place}.step", "must be longer than nothing"
-
-
-def check_incremental(resource: Resource) -> Iterator[Problem]:
-    if (incremental := resource.incremental) is None:
-        return
-    place = "resource.incremental"
-    filter_ = resource.filters.get(incremental.filter)
-    if filter_ is None or filter_.lower is None:
-        yield f"{place}.filter", f"needs [resource.filters.{incremental.filter}] with lower"
-    if resource.stamp is None:
-        yield "resource.stamp", "is needed by resource.incremental"
-    elif incremental.overlap_us < (least_us := resource.stamp.granularity_us + resource.stamp.lag_us):
-        least = f"lag + granularity, {least_us / 1_000_000:g} s"
-        yield f"{place}.overlap", f"must be at least {least}, or changes are lost (is {incremental.overlap!r})"
-
-
 def check_columns(resource: Resource) -> Iterator[Problem]:
     for name in resource.columns:
         if name in RESERVED:
@@ -324,3 +261,17 @@ def check_sink(sink: SinkSpec) -> Iterator[Problem]:
         yield "sink.url", f"must begin with one of {', '.join(f'{name}://' for name in SINKS)} (is {sink.url[:40]!r})"
     if sink.table.rpartition(".")[2].startswith(TAKEN):
         yield "sink.table", f"names that begin with {', '.join(TAKEN)} are taken; choose another one"
+    if scheme == "sqlite" and "." in sink.table:
+        yield "sink.table", f"SQLite has no schemas; write {sink.table.rpartition('.')[2]!r} (is {sink.table!r})"
+
+
+# -- budget -----------------------------------------------------------------------------------------------------------
+
+
+def check_budget(budget: RunBudget) -> Iterator[Problem]:
+    if budget.money is not None and budget.price is None:
+        yield "budget.price", "is needed: what one request costs, or nobody knows when the money is spent"
+    if budget.requests is None and budget.money is None and budget.price is None:
+        yield "budget", "bounds nothing; give requests, or price and money"
+    if budget.requests_max == 0:
+        yield "budget.money", f"must be enough for one request, {budget.price:g} (is {budget.money:g})"

@@ -39,6 +39,8 @@ class Auth(Part, frozen=True, kw_only=True):
 
 class SourceSpec(Part, frozen=True, kw_only=True):
     name: Name
+    kind: Literal["json", "ocm"] = "json"
+    """"ocm" is Open Charge Map's own client; "json" is any other source."""
     base_url: Text | None = None
     file: Text | None = None
     """Instead of a base_url: a file of JSON lines or CSV."""
@@ -142,7 +144,8 @@ Page = Keyset | Offset | PageNumber | Link | Token | Single
 
 
 class Filter(Part, frozen=True, kw_only=True):
-    """How the source is asked for a part: by values (`param`) or by a range (`lower`, `upper`)."""
+    """How the source is asked for a part: by values (`param`), by a range (`lower`, `upper`), or by a box (`param` and
+    `box`)."""
 
     param: Text | None = None
     lower: Text | None = None
@@ -156,6 +159,17 @@ class Filter(Part, frozen=True, kw_only=True):
     values: list[str | int] | None = None
     values_from: Reference | None = None
     separator: Annotated[str, Meta(min_length=1, max_length=5)] = ","
+    rows: dict[str, Annotated[int, Meta(ge=0, le=10**12)]] = {}
+    """About how many rows a value has. By these, small values share a shard."""
+    rows_from: Reference | None = None
+    """Where the source says how many: as many numbers as `values_from` has values, in the same order."""
+    box: Literal["(south,west),(north,east)", "west,south,east,north", "south,west,north,east"] | None = None
+    """How the four sides of a box are written."""
+    latitude: JsonPath | None = None
+    """Where a record says where it is. A point on an edge belongs to one box alone."""
+    longitude: JsonPath | None = None
+    is_geodesic: bool = False
+    """Whether the source draws the edges of a box as great circles: then it is asked for a slightly larger one."""
 
 
 class Partition(Part, frozen=True, kw_only=True, tag_field="by"):
@@ -177,11 +191,6 @@ class IdRange(Partition, frozen=True, kw_only=True, tag="id_range"):
     """The largest id, or where the source says it. The last shard has no upper end."""
 
 
-class Country(Partition, frozen=True, kw_only=True, tag="country"):
-    group_below: Annotated[int, Meta(ge=0)] = 0
-    """Countries with fewer rows than this share a shard."""
-
-
 class Windows(Partition, frozen=True, kw_only=True, tag="window"):
     start: Text
     step: Duration
@@ -190,6 +199,22 @@ class Windows(Partition, frozen=True, kw_only=True, tag="window"):
     @property
     def step_us(self) -> int:
         return durations.duration_us("step", self.step)
+
+
+class Country(Partition, frozen=True, kw_only=True, tag="country"):
+    group_below: Annotated[int, Meta(ge=0)] = 0
+    """Countries with fewer rows than this share a shard."""
+    then: Windows | None = None
+    """Each of them is cut again, by time."""
+
+
+class Boxes(Partition, frozen=True, kw_only=True, tag="box"):
+    """A grid of bounding boxes. A box with more than the source gives is cut in four."""
+
+    area: tuple[float, float, float, float] = (-90.0, -180.0, 90.0, 180.0)
+    """South, west, north, east. West may be larger than east: then it reaches over the antimeridian."""
+    degrees: Annotated[float, Meta(ge=0.01, le=90)] = 10.0
+    then: Windows | None = None
 
 
 class Column(Part, frozen=True, kw_only=True):
@@ -224,12 +249,66 @@ class Guards(Part, frozen=True, kw_only=True):
 
 
 class Incremental(Part, frozen=True, kw_only=True):
+    """Only what has changed since the last complete run."""
+
     overlap: Duration
+    """How far a run looks back beyond the last one: at least the source's lag and granularity together."""
     filter: Name = "window"
+    reconcile: Duration = "7d"
+    """A full run after this time: it also finds changes without a new stamp."""
+
+    @property
+    def reconcile_us(self) -> int:
+        return durations.duration_us("reconcile", self.reconcile)
 
     @property
     def overlap_us(self) -> int:
         return durations.duration_us("overlap", self.overlap)
+
+
+class FlagFeed(Part, frozen=True, kw_only=True):
+    """With these parameters the source sends records that are no more."""
+
+    params: dict[str, Param]
+
+
+class Confirm(Part, frozen=True, kw_only=True):
+    """How the source is asked for records by their ids."""
+
+    param: Text
+    batch: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    separator: Annotated[str, Meta(min_length=1, max_length=5)] = ","
+
+
+class Sweeping(Part, frozen=True, kw_only=True):
+    """After a full run: what it did not see may be gone."""
+
+    confirm: Confirm | None = None
+    after: Annotated[int, Meta(ge=1, le=10)] = 2
+    """So many full runs in a row must miss a record before it is marked as deleted."""
+    max_ratio: Share = 0.02
+    """More absent rows than this make the run suspect, and nothing is deleted."""
+
+
+class Deletes(Part, frozen=True, kw_only=True):
+    flag: FlagFeed | None = None
+    sweep: Sweeping | None = None
+
+
+class RunBudget(Part, frozen=True, kw_only=True):
+    """Of one run. What is used up stops it cleanly; `resume` with a larger one goes on."""
+
+    requests: Count | None = None
+    price: Annotated[float, Meta(gt=0)] | None = None
+    """What one request costs."""
+    money: Annotated[float, Meta(gt=0)] | None = None
+    currency: Annotated[str, Meta(min_length=1, max_length=10)] = "USD"
+
+    @property
+    def requests_max(self) -> int | None:
+        """In requests, whichever bound is the tighter one."""
+        by_money = None if self.money is None or self.price is None else int(self.money / self.price + 1e-9)
+        return min((bound for bound in (self.requests, by_money) if bound is not None), default=None)
 
 
 class Resource(Part, frozen=True, kw_only=True):
@@ -243,12 +322,13 @@ class Resource(Part, frozen=True, kw_only=True):
     """Fields that change without a change: not part of the content hash."""
     page: Page = Single()
     filters: dict[Name, Filter] = {}
-    partition: Whole | IdRange | Country | Windows = Whole()
+    partition: Whole | IdRange | Country | Windows | Boxes = Whole()
     columns: dict[ColumnName, Column] = {}
     quality: dict[JsonPath, Check] = {}
     on_bad_row: OnBadRow = OnBadRow()
     guards: Guards = Guards()
     incremental: Incremental | None = None
+    deletes: Deletes | None = None
 
 
 class SinkSpec(Part, frozen=True, kw_only=True):
@@ -262,3 +342,4 @@ class Spec(Part, frozen=True, kw_only=True):
     source: SourceSpec
     resource: Resource
     sink: SinkSpec
+    budget: RunBudget | None = None

@@ -54,6 +54,17 @@ def rest_of(predicate: Predicate, cursor: Cursor | None, can: Abilities) -> Pred
     return {**predicate, "id": [after + 1 if low is None else max(low, after + 1), high]}
 
 
+def rows_left(shard: Shard, cursor: Cursor | None, rows: int, id_max: int | None) -> int | None:
+    """About how many are left after the cursor, if ids lie as densely there as before it. None: it cannot be said."""
+    after = None if cursor is None else cursor.get("after")
+    low, high = shard.predicate.get("id", [None, None])
+    beyond = high if high is not None else None if id_max is None else id_max + 1
+    if not isinstance(after, int) or beyond is None:
+        return None
+    passed = max(after + 1 - (ID_LOWEST if low is None else low), 1)
+    return max(beyond - after - 1, 0) * rows // passed
+
+
 def divisions(predicate: Predicate, can: Abilities, id_max: int | None) -> Iterator[list[Predicate]]:
     """Along each filter, the cheapest first."""
     if "id" in can.filters and can.bounds.get("id", (True, True))[0]:
