@@ -24,7 +24,10 @@ async def work(address: str, fence: int) -> None:
     while True:  # until it is killed
         ids = range(number * ROWS, (number + 1) * ROWS)
         some = [row(one, title="x" * 500) for one in ids]
-        sent = page(some, number or None, number + 1, fence, bad=[bad(number)], size_bytes=ROWS, page_hash=str(number))
+        sent = page(
+            some, number or None, number + 1, fence, bad=[bad(number)], size_bytes=ROWS, page_hash=str(number),
+            remembers=True,
+        )  # fmt: skip
         assert await sink.write(sent) is not None
         number += 1
         print(number, flush=True)

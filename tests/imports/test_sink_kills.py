@@ -40,7 +40,7 @@ def killed(address: str, fence: int, pages: int, microseconds: int) -> int:
 
 
 async def test_rows_and_counters_agree_after_every_kill(place: SqlitePlace | PostgresPlace) -> None:
-    """Rows, bad rows, counters and cursor are one page's, or another's, and never something in between."""
+    """Rows, bad rows, seen ids, counters and cursor are one page's, or another's, and never something in between."""
     address = place.url if isinstance(place, PostgresPlace) else place.path
     sink = place.sink()
     await sink.open()
@@ -55,6 +55,7 @@ async def test_rows_and_counters_agree_after_every_kill(place: SqlitePlace | Pos
         assert found.rows == found.inserted == found.size_bytes == found.pages * ROWS
         assert sorted(map(int, await place.rows())) == list(range(found.pages * ROWS))
         assert [one.position for _, _, one in await sink.bad_rows(limit=10_000)] == list(range(found.pages))
+        assert [count for (count,) in await place.execute("SELECT count(*) FROM leaseway_seen")] == [found.rows]
         assert found.attempts == kill + 1
     await sink.close()
 

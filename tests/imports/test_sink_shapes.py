@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, empty_place, empty_postgres
 
 from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused
 from leaseway.domain.imports.columns import ColumnType
 from leaseway.domain.imports.page import Written
-from leaseway.ports.sink import Sink
+from leaseway.ports.sink import Sink, Sweep
+from leaseway.sinks.books import TABLES
 from leaseway.sinks.postgres import PostgresSink
 from leaseway.testing.postgres import PostgresServer
-from leaseway.testing.sink_contract.actors import LOW, RUN, bad, page, row, rows, started, written
+from leaseway.testing.sink_contract.actors import LOW, RUN, bad, imported, page, row, rows, started, written
 
 TITLE: Columns = {"title": ColumnType.TEXT}
 
@@ -165,6 +167,16 @@ async def test_two_tables_of_one_database_do_not_mix(place: Place) -> None:
             await operators.start_run(RUN, [LOW])
 
 
+async def test_a_sweep_keeps_no_ids_of_what_was_seen(place: Place) -> None:
+    """A quarter of a million of them with every run would soon be more than the rows themselves."""
+    async with opened(place) as sink:
+        await started(sink)
+        await written(sink, page(rows(1, 2, 3), after=1, remembers=True))
+        assert [count for (count,) in await place.execute("SELECT count(*) FROM leaseway_seen")] == [3]
+        await sink.sweep(RUN.id)
+        assert [count for (count,) in await place.execute("SELECT count(*) FROM leaseway_seen")] == [0]
+
+
 async def test_a_table_in_another_schema(server: PostgresServer) -> None:
     """Named with the table, or in the address; its books are beside it."""
     place = await empty_postgres(server.url)
@@ -180,7 +192,25 @@ async def test_a_table_in_another_schema(server: PostgresServer) -> None:
         assert [run.id for run in await sink.runs()] == [RUN.id]
         assert await sink.count() == 1
     tables = await place.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'geo' ORDER BY 1")
-    assert [name for (name,) in tables] == ["leaseway_quarantine", "leaseway_runs", "leaseway_shards", "poi"]
+    assert [name for (name,) in tables] == [*sorted(TABLES), "poi"]
+
+
+async def test_a_table_whose_ids_have_a_language_of_their_own(server: PostgresServer) -> None:
+    """Ids are compared byte by byte. Two columns of different languages could not be compared at all."""
+    place = await empty_postgres(server.url)
+    await place.execute(table(place, {"external_id": 'text COLLATE "POSIX" NOT NULL'}))
+    async with opened(place) as sink:
+        await imported(sink, "run-1", *rows(1, 2))
+        await started(sink, LOW, run=replace(RUN, id="run-2", started_at=2**60))
+        await written(sink, replace(page(rows(1), after=1, remembers=True), run="run-2"))
+        assert await sink.sweep("run-2") == Sweep(2, 1)
+        assert await sink.absentees("maps", 1, 10) == ["2"]
+    # The packaged server knows no language, so that the order alone would not tell.
+    found = await place.execute(
+        "SELECT collation_name FROM information_schema.columns"
+        " WHERE table_schema = 'public' AND table_name = 'leaseway_absent' AND column_name = 'external_id'"
+    )
+    assert [name for (name,) in found] == ["C"]
 
 
 async def test_a_pooler_that_lends_connections_for_a_transaction(server: PostgresServer) -> None:
@@ -194,6 +224,26 @@ async def test_a_pooler_that_lends_connections_for_a_transaction(server: Postgre
         async with sink.connections.lent() as connection:
             assert await connection.fetchval("SELECT to_regclass('pg_temp.leaseway_page')") is None
             assert await connection.fetchval("SHOW enable_seqscan") == "on"
+
+
+@pytest.mark.parametrize("reason", ["TEXT", "varchar", None])
+async def test_a_table_without_a_place_for_reasons_gets_one(place: Place, reason: str | None) -> None:
+    """Somebody's own table, or one that an earlier version made. Twice opened, it is added once."""
+    await place.execute(table(place, {"deleted_reason": reason}))
+    for number in (1, 2):
+        async with opened(place) as sink:
+            await imported(sink, f"run-{number}", row(1))
+            assert await sink.bury(f"run-{number}", ["1"], "absent") == 1
+    ((found,),) = await place.execute("SELECT deleted_reason FROM poi")
+    assert found == "absent"
+
+
+async def test_a_place_for_reasons_of_another_type_is_refused(place: Place) -> None:
+    """It is somebody's column, and holds something else."""
+    await place.execute(table(place, {"deleted_reason": "integer"}))
+    with pytest.raises(StoreRefused, match=r"column 'deleted_reason' is (INTEGER|integer), and (TEXT|text) is needed"):
+        async with opened(place):
+            pass
 
 
 async def test_who_may_only_write_can_import(server: PostgresServer) -> None:

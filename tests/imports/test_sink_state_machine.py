@@ -1,11 +1,13 @@
-"""Any order of beginnings, pages, repetitions and late pages: the table is what the accepted pages made of it.
+"""Any order of beginnings, pages, notes, repetitions and late pages: the table is what the accepted pages made of it.
 
-Hypothesis makes up the life of two shards that meet the same rows. The oracle knows only which pages were accepted.
+Hypothesis makes up the life of two shards that meet the same rows, some of which are no more, and of the run's budget.
+The oracle knows only what was accepted.
 """
 
 import asyncio
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,24 @@ from msgspec.structs import replace
 from tests.imports.sink_places import TABLE, SqlitePlace, empty_postgres
 
 from leaseway.domain.imports.page import Row, Written
-from leaseway.domain.imports.progress import ShardState
+from leaseway.domain.imports.progress import ShardRow, ShardState
 from leaseway.ports.sink import PageWrite, Sink
 from leaseway.sinks.sqlite import SqliteSink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
-from leaseway.testing.sink_contract.actors import COLUMNS, HIGH, LOW, RUN, bad, page, row
+from leaseway.testing.sink_contract.actors import COLUMNS, HIGH, LOW, RUN, bad, page, row, tombstone
 
 pytestmark = pytest.mark.timeout(300)
 
 shards = st.sampled_from([LOW.key, HIGH.key])
+makes = st.sampled_from([row, row, tombstone])
 some_rows = st.lists(
-    st.builds(row, st.integers(1, 5), st.integers(0, 3)), max_size=4, unique_by=lambda one: one.external_id
+    st.builds(lambda make, number, version: make(number, version), makes, st.integers(1, 5), st.integers(0, 3)),
+    max_size=4,
+    unique_by=lambda one: one.external_id,
 )
+BUDGET = 12
+OPEN = (ShardState.WAITING, ShardState.RUNNING)
 ends = st.sampled_from([ShardState.RUNNING] * 8 + [ShardState.PARKED, ShardState.DONE])
 
 
@@ -44,6 +51,8 @@ class Life(RuleBasedStateMachine):
         self.accepted: list[tuple[PageWrite, Written]] = []
         self.sent: list[PageWrite] = []
         self.stored: dict[str, Row] = {}
+        self.reactions: Counter[str] = Counter()
+        self.spent = 0
 
     async def opened(self) -> None:
         raise NotImplementedError
@@ -51,7 +60,7 @@ class Life(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.runner.run(self.opened())
-        self.runner.run(self.sink.start_run(RUN, [LOW, HIGH]))
+        self.runner.run(self.sink.start_run(replace(RUN, requests_max=BUDGET), [LOW, HIGH]))
 
     def teardown(self) -> None:
         self.runner.run(self.sink.close())
@@ -73,11 +82,24 @@ class Life(RuleBasedStateMachine):
     )
     def turn(self, shard: str, fence: int, rows: list[Row], bad_count: int, state: ShardState, step: int) -> None:
         """From where the shard stands, or one page ahead or behind."""
-        (now,) = [one for one in self.runner.run(self.sink.shards(RUN.id)) if one.shard.key == shard]
+        now = self.now_of(shard)
         before = (now.pages or None) if step < 2 else now.pages + 1
         write = page(rows, before, now.pages + 1, fence, state=state, bad=[bad(number) for number in range(bad_count)])
-        may = now.fence <= fence and now.state in (ShardState.WAITING, ShardState.RUNNING) and step < 2
+        may = now.fence <= fence and now.state in OPEN and step < 2
         self.send(replace(write, shard=shard), may)
+
+    @rule(shard=shards, fence=st.integers(1, 4), count=st.integers(1, 3))
+    def note(self, shard: str, fence: int, count: int) -> None:
+        now = self.now_of(shard)
+        may = now.fence <= fence and now.state in OPEN
+        assert self.runner.run(self.sink.note(RUN.id, shard, fence, {"empty_page": count}, "why")) == may
+        self.reactions[shard] += count if may else 0
+
+    @rule(requests=st.integers(0, 5))
+    def spend(self, requests: int) -> None:
+        may = self.spent + requests <= BUDGET
+        assert self.runner.run(self.sink.spend(RUN.id, requests)) == may
+        self.spent += requests if may else 0
 
     @rule(which=st.integers(0, 5))
     def send_again(self, which: int) -> None:
@@ -86,6 +108,10 @@ class Life(RuleBasedStateMachine):
             write = self.sent[-1 - which % len(self.sent)]
             if any(write is one for one, _ in self.accepted):
                 self.send(write, may=False)
+
+    def now_of(self, shard: str) -> ShardRow:
+        (now,) = [one for one in self.runner.run(self.sink.shards(RUN.id)) if one.shard.key == shard]
+        return now
 
     def send(self, write: PageWrite, may: bool) -> None:
         answer = self.runner.run(self.sink.write(write))
@@ -106,7 +132,8 @@ class Life(RuleBasedStateMachine):
                 counts["stale"] += 1
                 continue
             else:
-                counts["unchanged" if one.content_hash == known.content_hash else "updated"] += 1
+                is_same = (one.content_hash, one.is_deleted) == (known.content_hash, known.is_deleted)
+                counts["unchanged" if is_same else "updated"] += 1
             self.stored[one.external_id] = one
         return Written(**counts, quarantined=len(write.bad))
 
@@ -117,13 +144,18 @@ class Life(RuleBasedStateMachine):
             assert now.pages == len(mine)
             for name in ("rows", "inserted", "updated", "unchanged", "stale", "quarantined"):
                 assert getattr(now, name) == sum(getattr(counts, name) for _, counts in mine), name
+            assert now.guards.get("empty_page", 0) == self.reactions[now.shard.key]
+        (run,) = self.runner.run(self.sink.runs())
+        assert run.requests == self.spent
 
     @invariant()
     def the_table_is_what_the_accepted_pages_made(self) -> None:
         table = self.runner.run(self.place.rows())
-        assert {key: (one["stamp"], one["content_hash"]) for key, one in table.items()} == {
-            key: (one.stamp, one.content_hash) for key, one in self.stored.items()
+        marks = {False: None, True: "flagged"}
+        assert {key: (one["stamp"], one["content_hash"], one["deleted_reason"]) for key, one in table.items()} == {
+            key: (one.stamp, one.content_hash, marks[one.is_deleted]) for key, one in self.stored.items()
         }
+        assert self.runner.run(self.sink.count()) == sum(not one.is_deleted for one in self.stored.values())
         kept = sum(len(write.bad) for write, _ in self.accepted)
         assert len(self.runner.run(self.sink.bad_rows(limit=10_000))) == kept
 

@@ -41,6 +41,14 @@ async def other(witness: Place, sink: Sink, clock: FakeClock) -> AsyncIterator[S
     await other.close()
 
 
+@pytest.fixture
+async def elsewhere(witness: Place, sink: Sink, clock: FakeClock) -> AsyncIterator[Sink]:
+    elsewhere = witness.sink(clock.now_us, table="other places")
+    await elsewhere.open()
+    yield elsewhere
+    await elsewhere.close()
+
+
 def test_no_promise_of_a_sink_hides_another() -> None:
     """Of two tests with one name only the last would run, and a chapter that is not imported would not run at all."""
     chapters = [

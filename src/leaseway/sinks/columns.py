@@ -18,12 +18,15 @@ OWN: Mapping[str, ColumnType] = {
     "content_hash": ColumnType.TEXT,
     "document": ColumnType.JSON,
     "deleted_at": ColumnType.INTEGER,
+    "deleted_reason": ColumnType.TEXT,
     "run": ColumnType.TEXT,
     "first_seen": ColumnType.INTEGER,
     "updated_at": ColumnType.INTEGER,
 }
 """Instants are microseconds since 1970, as everywhere in leaseway."""
-OPTIONAL = frozenset({"deleted_at"})
+OPTIONAL = frozenset({"deleted_at", "deleted_reason"})
+LATER = ("deleted_reason",)
+"""Added to a table that has all the others: one that an earlier version made has none."""
 
 NAME_BYTES_MAX = 63
 """PostgreSQL cuts longer names, without an error."""

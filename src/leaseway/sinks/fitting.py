@@ -27,7 +27,8 @@ ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]
 IMPOSSIBLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})")
 
 Line = tuple[Any, ...]
-"""external_id, stamp, content_hash, document, and the projected columns in their order."""
+"""external_id, stamp, content_hash, document, is_deleted, and the projected columns in their order."""
+IS_DELETED = 4
 Fit = Callable[[Any], Any]
 
 
@@ -58,13 +59,18 @@ class Fitting:
                 bad.append(bad_row(position, row, unfit))
         return list(lines.values()), bad
 
+    def single(self, row: Row) -> Line:
+        """A row without a page: its sender can be told what is wrong with it."""
+        try:
+            return self.line(row)
+        except Unfit as unfit:
+            raise BadValue("row", f"{unfit} ({unfit.code})") from None
+
     def line(self, row: Row) -> Line:
         key = row.external_id
-        if "\0" in key or not (key.isascii() or is_storable(key)):
-            raise Unfit("out_of_range", "the id holds NUL or a lone surrogate, which no database keeps")
-        if len(key) > ID_BYTES_MAX or len(key.encode()) > ID_BYTES_MAX:
-            raise Unfit("too_large", f"the id is longer than {ID_BYTES_MAX:,} bytes")
-        own = (key, integer(row.stamp), row.content_hash, self._document(readable(row.document)))
+        if not can_be_an_id(key):
+            raise unfit_id(key)
+        own = (key, integer(row.stamp), row.content_hash, self._document(readable(row.document)), row.is_deleted)
         return (*own, *self._projected(row.values)) if self._columns else own
 
     def _projected(self, values: Mapping[str, Any]) -> list[Any]:
@@ -90,6 +96,18 @@ def bad_row(position: int, row: Row, unfit: Unfit) -> BadRow:
     return BadRow(
         position=position, external_id=row.external_id, code=unfit.code, problem=str(unfit), document=row.document
     )
+
+
+def can_be_an_id(key: str) -> bool:
+    if key.isascii():
+        return len(key) <= ID_BYTES_MAX and "\0" not in key
+    return len(key) <= ID_BYTES_MAX and "\0" not in key and is_storable(key) and len(key.encode()) <= ID_BYTES_MAX
+
+
+def unfit_id(key: str) -> Unfit:
+    if "\0" in key or not is_storable(key):
+        return Unfit("out_of_range", "the id holds NUL or a lone surrogate, which no database keeps")
+    return Unfit("too_large", f"the id is longer than {ID_BYTES_MAX:,} bytes")
 
 
 def readable(value: str) -> str:
@@ -150,8 +168,3 @@ def timestamp(value: Any) -> str:
 
 def shown(value: Any) -> str:
     return f"{value!r:.40}"
-
-
-def refused(unfit: Unfit) -> BadValue:
-    """For a single row, whose sender can be told."""
-    return BadValue("row", f"{unfit} ({unfit.code})")

@@ -6,11 +6,10 @@ with it, and their names are those that SQLite has.
 A page is one transaction: lock the shard, COPY the rows into a staging table of the session, merge, keep the shard.
 """
 
-import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
@@ -19,61 +18,25 @@ from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.domain.imports.columns import ColumnType
 from leaseway.domain.imports.page import BadRow, Row, Written
-from leaseway.domain.imports.progress import RunRow, RunState, ShardRow
+from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardRow
 from leaseway.domain.imports.shard import Shard
-from leaseway.ports.sink import PageWrite
+from leaseway.ports.sink import Changes, PageWrite, Sweep
 from leaseway.sinks import books, turns
-from leaseway.sinks.columns import (
-    KEY,
-    OPTIONAL,
-    OWN,
-    Found,
-    Wanted,
-    check_columns,
-    check_table,
-    quoted,
-    refuse_other_shape,
-    refuse_without_key,
-)
-from leaseway.sinks.fitting import Fitting, Line, Unfit, binary_json, refused, without_nul
-from leaseway.sinks.turns import turned, waiting
+from leaseway.sinks.columns import check_columns, check_table, quoted
+from leaseway.sinks.fitting import Line, binary_json, without_nul
+from leaseway.sinks.postgres_tables import STAGED, STAGING, Statement, own_statements, prepare
+from leaseway.sinks.turns import FLAGGED, turned, waiting
+from leaseway.sinks.whole_pages import PageFitting
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import DEADLOCKS_MAX, Connections, Record
 from leaseway.stores.postgres.failures import Deadlocked
 from leaseway.stores.postgres.migrate import refuse_old_server, refuse_read_only
 
+T = TypeVar("T")
+
 WRITE_SECONDS_MAX = 60.0
-STAGING = "leaseway_page"
-STAGED: Mapping[str, ColumnType] = {name: OWN[name] for name in ("external_id", "stamp", "content_hash", "document")}
-BOOKS = ("leaseway_runs", "leaseway_shards", "leaseway_quarantine")
-
-DECLARED: Mapping[ColumnType, str] = {
-    ColumnType.TEXT: "text",
-    ColumnType.INTEGER: "bigint",
-    ColumnType.REAL: "double precision",
-    ColumnType.BOOLEAN: "boolean",
-    ColumnType.TIMESTAMP: "timestamp with time zone",
-    ColumnType.JSON: "jsonb",
-}
-HELD_BY: Mapping[ColumnType, frozenset[str]] = {
-    ColumnType.TEXT: frozenset({"text", "character varying"}),
-    ColumnType.INTEGER: frozenset({"bigint", "numeric"}),
-    ColumnType.REAL: frozenset({"double precision"}),
-    ColumnType.BOOLEAN: frozenset({"boolean"}),
-    ColumnType.TIMESTAMP: frozenset({"timestamp with time zone"}),
-    ColumnType.JSON: frozenset({"jsonb"}),
-}
-"""Types that take every value of ours, and give it back."""
-
-
-class Statement(NamedTuple):
-    """SQL with numbered parameters, and their names in this order."""
-
-    text: str
-    names: tuple[str, ...]
-
-    def of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple(values[name] for name in self.names)
+TABLE_SECONDS_MAX = 600.0
+"""For what reads the whole table: once in a run, and tables of many millions of rows are real."""
 
 
 class PostgresSink:
@@ -95,7 +58,7 @@ class PostgresSink:
         self._schema = schema[0] if schema else dict(parse_qsl(urlsplit(url).query)).get("schema")
         self._columns = check_columns(columns or {})
         self._now_us = now_us
-        self._fitting = Fitting(self._columns, document=binary_json)
+        self._fitting = PageFitting(self._columns, document=binary_json)
         self._sql: dict[str, Statement] = {}
         self._staged = [*STAGED, *self._columns]
 
@@ -111,7 +74,7 @@ class PostgresSink:
                 )
             ending = "DELETE ROWS" if self.address.has_sessions else "DROP"
             self._sql = own_statements(schema, self.target, self._columns, ending)
-            await self._prepare(connection, schema)
+            await prepare(connection, self._sql, self.address.shown, schema, self.target, self._columns)
 
     async def close(self) -> None:
         await self.connections.close()
@@ -126,40 +89,70 @@ class PostgresSink:
             (found,) = await self._ask(connection, "run_find", {"id": run.id})
             return books.refuse_other_run(run, found, self.target)
 
-    async def finish_run(self, run: str, state: RunState, why: str | None = None) -> None:
-        why = None if why is None else without_nul(why)
+    async def finish_run(
+        self, run: str, state: RunState, why: str | None = None, notes: Mapping[str, Any] | None = None
+    ) -> None:
         async with self._transaction() as connection:
-            now = await self._now(connection)
-            values = {"id": run, "target": self.target, "state": state.value, "why": why, "now": now}
-            if not await self._ask(connection, "run_finish", values):
-                raise books.no_such_run(run)
+            found, now = await self._lock_run(connection, run)
+            await self._ask(connection, "run_finish", books.of_finish(found, state, why, notes, now))
 
-    async def runs(self, source: str | None = None, limit: int = 20) -> list[RunRow]:
-        values = {"target": self.target, "source": source, "limit": limit}
+    async def run(self, id: str) -> RunRow | None:
+        return books.found_run(await self._look("run_find", {"id": id}), self.target)
+
+    async def runs(
+        self,
+        source: str | None = None,
+        limit: int = 20,
+        *,
+        state: RunState | None = None,
+        mode: RunMode | None = None,
+    ) -> list[RunRow]:
+        values = books.of_list(source, limit, state, mode)
         return [books.run_of(line) for line in await self._look("run_list", values)]
+
+    async def spend(self, run: str, requests: int) -> bool:
+        books.check_requests("requests", requests)
+        found = await self._look("budget_find", {"id": run})
+        if not found:
+            raise books.no_such_run(run)
+        if found[0][0] is None:
+            return True
+        return bool(await self._call("budget_spend", {"id": run, "requests": requests}))
+
+    async def set_budget(self, run: str, requests_max: int | None) -> None:
+        books.check_requests("requests_max", requests_max)
+        if not await self._call("budget_set", {"id": run, "requests_max": requests_max}):
+            raise books.no_such_run(run)
+
+    async def _lock_run(self, connection: asyncpg.Connection, run: str) -> tuple[RunRow, Instant]:
+        """Ours until the transaction ends, with the time."""
+        for line in await self._ask(connection, "run_lock", {"id": run}):
+            return books.run_of(line), self._at(line[-1])
+        raise books.no_such_run(run)
 
     # -- shards -----------------------------------------------------------------------------------------------------
 
     async def begin(self, run: str, shard: str, fence: int) -> ShardRow | None:
+        return await self._turn(run, shard, lambda row, now: turns.begun(row, fence, now))
+
+    async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
+        return await self._turn(run, shard, lambda row, now: turns.noted(row, fence, guards, why)) is not None
+
+    async def _turn(
+        self, run: str, shard: str, turn: Callable[[ShardRow, Instant], ShardRow | None]
+    ) -> ShardRow | None:
         async with self._transaction() as connection:
             for line in await self._lock(connection, run, shard):
-                begun = turns.begun(books.shard_row_of(line), fence)
-                if begun is not None:
-                    await self._ask(connection, "shard_keep", books.of_shard(begun))
-                return begun
+                after = turn(books.shard_row_of(line), self._at(line[-1]))
+                if after is not None:
+                    await self._ask(connection, "shard_keep", books.of_shard(after))
+                return after
         return None
 
     async def write(self, page: PageWrite) -> Written | None:
         turns.check(page)
         lines, unfit = self._fitting.lines(page.rows)
-        deadlocks = 0
-        while True:  # ends with an answer or an error, or with one deadlock too many
-            try:
-                return await self._write(page, lines, [*page.bad, *unfit])
-            except Deadlocked:  # who had to give way did nothing, and goes again
-                deadlocks += 1
-                if deadlocks > DEADLOCKS_MAX:
-                    raise
+        return await patiently(partial(self._write, page, lines, [*page.bad, *unfit]))
 
     async def _write(self, page: PageWrite, lines: Sequence[Line], bad: Sequence[BadRow]) -> Written | None:
         async with self._transaction() as connection:
@@ -170,6 +163,8 @@ class PostgresSink:
                 written = await self._merge(connection, page.run, source, lines, now, len(bad))
                 quarantine = [books.of_bad(page.run, page.shard, shard.pages, row, now) for row in bad]
                 await self._each(connection, "bad_add", quarantine)
+                if page.remembers:
+                    await self._ask(connection, "seen_add", {"run": page.run, "ids": turns.seen(lines, bad)})
                 await self._add_shards(connection, [waiting(page.run, child, page.shard) for child in page.children])
                 await self._ask(connection, "shard_keep", books.of_shard(turned(shard, page, written, now)))
                 return written
@@ -179,6 +174,17 @@ class PostgresSink:
         found = [books.shard_row_of(line) for line in await self._look("shard_list", {"run": run})]
         return sorted(found, key=lambda row: row.shard.key)  # the server's order depends on its language
 
+    async def open_shards(self, run: str) -> int:
+        ((count,),) = await self._look("shard_open", {"run": run})
+        return int(count)
+
+    async def _lock(self, connection: asyncpg.Connection, run: str, shard: str) -> list[Record]:
+        """The shard, ours until the transaction ends, with its source and the time."""
+        return await self._ask(connection, "shard_find", {"run": run, "key": shard})
+
+    async def _add_shards(self, connection: asyncpg.Connection, shards: Sequence[ShardRow]) -> None:
+        await self._each(connection, "shard_add", [books.of_shard(shard) for shard in shards])
+
     # -- rows -------------------------------------------------------------------------------------------------------
 
     async def count(self) -> int:
@@ -186,22 +192,16 @@ class PostgresSink:
         return int(count)
 
     async def bad_rows(self, run: str | None = None, limit: int = 100) -> list[tuple[int, str, BadRow]]:
-        values = {"target": self.target, "run": run, "limit": limit}
-        return [books.bad_of(line) for line in await self._look("bad_list", values)]
+        return [books.bad_of(line) for line in await self._look("bad_list", {"run": run, "limit": limit})]
 
     async def release(self, number: int, row: Row | None) -> bool:
-        lines = [] if row is None else [self._line(row)]
+        lines = [] if row is None else [self._fitting.single(row)]
         async with self._transaction() as connection:
-            for run, source in await self._ask(connection, "bad_remove", {"number": number, "target": self.target}):
-                await self._merge(connection, run, source, lines, await self._now(connection), 0)
+            for run, source in await self._ask(connection, "bad_remove", {"number": number}):
+                now = self._at(await connection.fetchval(self._sql["now"].text))
+                await self._merge(connection, run, source, lines, now, 0)
                 return True
         return False
-
-    def _line(self, row: Row) -> Line:
-        try:
-            return self._fitting.line(row)
-        except Unfit as unfit:
-            raise refused(unfit) from None
 
     async def _merge(
         self, connection: asyncpg.Connection, run: str, source: str, lines: Sequence[Line], now: Instant, bad: int
@@ -212,28 +212,69 @@ class PostgresSink:
         await connection.copy_records_to_table(
             STAGING, schema_name="pg_temp", columns=self._staged, records=lines, timeout=None
         )
-        ((inserted, updated),) = await connection.fetch(self._sql["merge"].text, source, run, now)
+        ((inserted, updated),) = await connection.fetch(self._sql["merge"].text, source, run, now, FLAGGED)
         stale = 0
         if inserted + updated < len(lines):
             stale = await connection.fetchval(self._sql["stale"].text, source)
         return Written(inserted, updated, len(lines) - inserted - updated - stale, stale, bad)
 
+    async def changes(self, source: str, after: Instant, until: Instant, samples: int = 10) -> Changes:
+        values = {"source": source, "after": after, "until": until, "limit": samples}
+        async with self._transaction(TABLE_SECONDS_MAX) as connection:
+            ((added, changed, removed),) = await self._ask(connection, "changes", values)
+            kinds = ("added", "changed", "removed")
+            found = {kind: tuple(key for (key,) in await self._ask(connection, kind, values)) for kind in kinds}
+            return Changes(added, changed, removed, found)
+
+    # -- sweeps -----------------------------------------------------------------------------------------------------
+
+    async def sweep(self, run: str) -> Sweep:
+        return await patiently(partial(self._sweep, run))
+
+    async def _sweep(self, run: str) -> Sweep:
+        async with self._transaction(TABLE_SECONDS_MAX) as connection:
+            row, _ = await self._lock_run(connection, run)
+            known = books.sweep_of(row)
+            if known is not None:
+                return known
+            values = {"run": run, "source": row.source, "started_at": row.started_at}
+            await self._ask(connection, "absent_add", values)
+            await self._ask(connection, "absent_keep", values)
+            ((stored,),) = await self._ask(connection, "stored", values)
+            ((absent,),) = await self._ask(connection, "absent_count", values)
+            await self._ask(connection, "seen_clear", values)
+            sweep = Sweep(stored, absent)
+            await self._ask(connection, "run_note", {"id": run, "notes": books.with_sweep(row, sweep)})
+            return sweep
+
+    async def absentees(self, source: str, sweeps: int, limit: int, after: str = "") -> list[str]:
+        values = {"source": source, "sweeps": sweeps, "limit": limit, "after": after}
+        return [key for (key,) in await self._look("absent_list", values)]
+
+    async def forgive(self, source: str, ids: Sequence[str]) -> None:
+        await self._call("absent_remove", {"source": source, "ids": books.of_ids(ids)})
+
+    async def bury(self, run: str, ids: Sequence[str], reason: str) -> int:
+        return await patiently(partial(self._bury, run, books.of_ids(ids), without_nul(reason)))
+
+    async def _bury(self, run: str, ids: Sequence[str], reason: str) -> int:
+        async with self._transaction() as connection:
+            row, now = await self._lock_run(connection, run)
+            values = {"run": run, "source": row.source, "ids": ids, "reason": reason, "now": now}
+            await self._ask(connection, "absent_remove", values)
+            return len(await self._ask(connection, "bury", values))
+
     # -- statements -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[asyncpg.Connection]:
-        if not self._sql:
-            raise StoreRefused(f"{self.address.shown}: the sink is not open")
-        async with self.connections.transaction(WRITE_SECONDS_MAX) as connection:
+    async def _transaction(self, seconds: float = WRITE_SECONDS_MAX) -> AsyncIterator[asyncpg.Connection]:
+        self._refuse_closed()
+        async with self.connections.transaction(seconds) as connection:
             yield connection
-
-    async def _lock(self, connection: asyncpg.Connection, run: str, shard: str) -> list[Record]:
-        """The shard, ours until the transaction ends, with its source and the time."""
-        return await self._ask(connection, "shard_find", {"run": run, "key": shard, "target": self.target})
 
     async def _ask(self, connection: asyncpg.Connection, verb: str, values: Mapping[str, Any]) -> list[Record]:
         statement = self._sql[verb]
-        answer: list[Record] = await connection.fetch(statement.text, *statement.of(values))
+        answer: list[Record] = await connection.fetch(statement.text, *statement.of(self._whole(values)))
         return answer
 
     async def _each(self, connection: asyncpg.Connection, verb: str, lines: Sequence[books.Values]) -> None:
@@ -241,106 +282,33 @@ class PostgresSink:
             statement = self._sql[verb]
             await connection.executemany(statement.text, [statement.of(values) for values in lines])
 
-    async def _add_shards(self, connection: asyncpg.Connection, shards: Sequence[ShardRow]) -> None:
-        await self._each(connection, "shard_add", [books.of_shard(shard) for shard in shards])
-
     async def _look(self, verb: str, values: Mapping[str, Any]) -> list[Record]:
+        self._refuse_closed()
+        statement = self._sql[verb]
+        return await self.connections.look(statement.text, *statement.of(self._whole(values)))
+
+    async def _call(self, verb: str, values: Mapping[str, Any]) -> list[Record]:
+        """One statement that changes something, and is a transaction of its own."""
+        self._refuse_closed()
+        statement = self._sql[verb]
+        return await self.connections.call(statement.text, *statement.of(self._whole(values)))
+
+    def _whole(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"target": self.target, **values}
+
+    def _refuse_closed(self) -> None:
         if not self._sql:
             raise StoreRefused(f"{self.address.shown}: the sink is not open")
-        statement = self._sql[verb]
-        return await self.connections.look(statement.text, *statement.of(values))
-
-    async def _now(self, connection: asyncpg.Connection) -> Instant:
-        return self._at(await connection.fetchval(self._sql["now"].text))
 
     def _at(self, server_time: Instant) -> Instant:
         return server_time if self._now_us is None else self._now_us()
 
-    # -- tables -----------------------------------------------------------------------------------------------------
 
-    async def _prepare(self, connection: asyncpg.Connection, schema: str) -> None:
-        """Make what is missing, and refuse a table of another shape. Who may only write finds all of it made."""
-        # One at a time: two that create a table at once are in each other's way even with IF NOT EXISTS.
-        await connection.execute("SELECT pg_advisory_xact_lock(hashtext('leaseway.sinks'), hashtext($1))", schema)
-        if await self._is_missing(connection, schema, BOOKS):
-            await connection.execute(self._sql["schema"].text)
-        if await self._is_missing(connection, schema, [self.target]):
-            await connection.execute(self._sql["create"].text)
-            return
-        where, shown = self.address.shown, f"{quoted(schema)}.{quoted(self.target)}"
-        number, kind = await connection.fetchrow(
-            "SELECT oid::bigint, relkind::text FROM pg_class WHERE oid = CAST($1::text AS regclass)", shown
-        )
-        if kind not in ("r", "p"):
-            raise StoreRefused(f"{where}: {shown} is no table; name another one")
-        found = [Found(*line) for line in await connection.fetch(self._sql["columns"].text, number)]
-        refuse_other_shape(where, shown, found, wanted_columns(self._columns))
-        keys = await connection.fetch(self._sql["unique_keys"].text, number)
-        refuse_without_key(where, shown, [key for (key,) in keys])
-
-    async def _is_missing(self, connection: asyncpg.Connection, schema: str, tables: Sequence[str]) -> bool:
-        names = [f"{quoted(schema)}.{quoted(table)}" for table in tables]
-        sql = "SELECT bool_or(to_regclass(name) IS NULL) FROM unnest($1::text[]) AS name"
-        return bool(await connection.fetchval(sql, names))
-
-
-def own_statements(schema: str, table: str, columns: Mapping[str, ColumnType], ending: str) -> dict[str, Statement]:
-    """All verbs, with the names that the user gave."""
-    staged = [quoted(name) for name in (*STAGED, *columns)]
-    changes = [f"{name} = excluded.{name}" for name in staged if name != quoted("external_id")]
-    names = {
-        ":table": f"{quoted(schema)}.{quoted(table)}",
-        ":columns": ", ".join(staged),
-        ":page_columns": ", ".join(unstaged(name, kind) for name, kind in {**STAGED, **columns}.items()),
-        ":changes": ", ".join(changes),
-        ":staged": ", ".join(f"{quoted(name)} {staged_as(kind)}" for name, kind in {**STAGED, **columns}.items()),
-        ":ending": ending,
-    }
-    found = {verb: numbered(text, names, schema) for verb, text in books.statements("postgres").items()}
-    lines = [f"{quoted(name)} {declared(name, kind)}" for name, kind in {**OWN, **columns}.items()]
-    create = f"CREATE TABLE {names[':table']} ({', '.join(lines)}, PRIMARY KEY ({', '.join(KEY)}))"
-    count = f"SELECT count(*) FROM {names[':table']} WHERE deleted_at IS NULL"
-    return {**found, "create": Statement(create, ()), "count": Statement(count, ())}
-
-
-def staged_as(kind: ColumnType) -> str:
-    """The driver would make infinities of the first and the last instant, so timestamps travel as texts."""
-    return "text" if kind is ColumnType.TIMESTAMP else DECLARED[kind]
-
-
-def unstaged(name: str, kind: ColumnType) -> str:
-    return f"CAST(page.{quoted(name)} AS {DECLARED[kind]})"
-
-
-def numbered(text: str, names: Mapping[str, str], schema: str) -> Statement:
-    """:name becomes $1, $2 …; the books get their schema. In one pass: names that users gave are not read again."""
-    parameters: list[str] = []
-
-    def written(found: re.Match[str]) -> str:
-        word = found[0]
-        if word.startswith("leaseway_"):
-            return f"{quoted(schema)}.{word}"
-        if word in names:
-            return names[word]
-        if word[1:] not in parameters:
-            parameters.append(word[1:])
-        return f"${parameters.index(word[1:]) + 1}"
-
-    books_and_names = rf"\b(?:{'|'.join(BOOKS)})\b|(?<![:\w\[]):[a-z_]+"
-    return Statement(re.sub(books_and_names, written, without_comments(text)), tuple(parameters))
-
-
-def without_comments(text: str) -> str:
-    return re.sub(r"--[^\n]*", "", text)
-
-
-def declared(column: str, kind: ColumnType) -> str:
-    return DECLARED[kind] + (" NOT NULL" if column in OWN and column not in OPTIONAL else "")
-
-
-def wanted_columns(columns: Mapping[str, ColumnType]) -> list[Wanted]:
-    return [Wanted(name, DECLARED[kind], partial(holds, kind)) for name, kind in {**OWN, **columns}.items()]
-
-
-def holds(kind: ColumnType, found: str) -> bool:
-    return found in HELD_BY[kind]
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Who had to give way in a deadlock did nothing, and goes again."""
+    for _ in range(DEADLOCKS_MAX):
+        try:
+            return await work()
+        except Deadlocked:
+            continue
+    return await work()

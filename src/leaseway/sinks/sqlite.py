@@ -2,65 +2,38 @@
 
 A page is one transaction: look what is known, write what is news, keep the shard. Pages do not wait for the disk: a
 power cut takes the last of them, rows and cursor together. What ends a shard or a run does wait, and takes along all
-that was written before: nobody is told that something is finished that may be forgotten.
+that was written before: nobody is told that something is finished that may be forgotten. What is spent waits as well:
+the request leaves the house.
 """
 
 import random  # noqa: TID251 - for waiting in threads, where no port reaches
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.domain.imports.columns import ColumnType
 from leaseway.domain.imports.page import BadRow, Row, Written
-from leaseway.domain.imports.progress import RunRow, RunState, ShardRow, ShardState
+from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.domain.imports.shard import Shard
-from leaseway.ports.sink import PageWrite
+from leaseway.ports.sink import Changes, PageWrite, Sweep
 from leaseway.sinks import books, turns
-from leaseway.sinks.columns import (
-    KEY,
-    OPTIONAL,
-    OWN,
-    Found,
-    Wanted,
-    check_columns,
-    check_table,
-    quoted,
-    refuse_other_shape,
-    refuse_without_key,
-)
-from leaseway.sinks.fitting import Fitting, Line, Unfit, refused, without_nul
+from leaseway.sinks.columns import check_columns, check_table
+from leaseway.sinks.fitting import Line, without_nul
+from leaseway.sinks.sqlite_tables import own_statements, prepare
 from leaseway.sinks.turns import Known, sorted_out, turned, waiting
+from leaseway.sinks.whole_pages import PageFitting
 from leaseway.stores.sqlite.connection import Connection, Work
-from leaseway.stores.sqlite.migrate import split
 from leaseway.stores.sqlite.timepiece import wall_us
 
-T = TypeVar("T")
+Lines = list[tuple[Any, ...]]
 
-DECLARED: Mapping[ColumnType, str] = {
-    ColumnType.TEXT: "TEXT",
-    ColumnType.INTEGER: "INTEGER",
-    ColumnType.REAL: "REAL",
-    ColumnType.BOOLEAN: "BOOLEAN",
-    ColumnType.TIMESTAMP: "TEXT",
-    ColumnType.JSON: "TEXT",
-}
-"""Timestamps are texts that SQLite's own functions of time understand."""
-HELD_BY: Mapping[ColumnType, frozenset[str]] = {
-    ColumnType.TEXT: frozenset({"TEXT", "BLOB"}),
-    ColumnType.INTEGER: frozenset({"INTEGER", "NUMERIC", "BLOB"}),
-    ColumnType.REAL: frozenset({"REAL", "NUMERIC", "BLOB"}),
-    ColumnType.BOOLEAN: frozenset({"INTEGER", "NUMERIC", "BLOB"}),
-    ColumnType.TIMESTAMP: frozenset({"TEXT", "BLOB"}),
-    ColumnType.JSON: frozenset({"TEXT", "BLOB"}),
-}
-"""Affinities that leave a value as it is."""
-AFFINITIES = (("INT", "INTEGER"), ("CHAR", "TEXT"), ("CLOB", "TEXT"), ("TEXT", "TEXT"), ("BLOB", "BLOB"))
-REALS = ("REAL", "FLOA", "DOUB")
+
+LOG_PAGES = 4_000
+"""Of SQLite's write-ahead log, until it is copied into the file: some twenty pages of an import, and not five."""
 
 
 class PageFile(Connection):
@@ -69,6 +42,7 @@ class PageFile(Connection):
     def connect(self) -> sqlite3.Connection:
         connection = super().connect()
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
         return connection
 
 
@@ -89,14 +63,16 @@ class SqliteSink:
         (self.target,) = check_table(table, parts_max=1)
         self._columns = check_columns(columns or {})
         self._now_us = now_us
-        self._fitting = Fitting(self._columns, document=str)
-        self._sql = {**books.statements("sqlite"), **own_statements(self.target, self._columns)}
+        self._fitting = PageFitting(self._columns, document=str)
+        self._sql = own_statements(self.target, self._columns)
         self._pages = PageFile(path, random, inline=inline)
         self._lasting = Connection(path, random, inline=inline)
 
     async def open(self) -> None:
         await self._lasting.open()
-        await self._lasting.write(self._prepare)
+        await self._lasting.write(
+            partial(prepare, sql=self._sql, path=self.path, table=self.target, columns=self._columns)
+        )
         await self._pages.open()
 
     async def close(self) -> None:
@@ -109,36 +85,66 @@ class SqliteSink:
         turns.check_shards(shards)
 
         def work(connection: sqlite3.Connection) -> RunRow:
-            if connection.execute(self._sql["run_add"], books.of_run(run, self.target)).fetchall():
+            if self._ask(connection, "run_add", books.of_run(run, self.target)):
                 self._add_shards(connection, [waiting(run.id, shard) for shard in shards])
-            (found,) = connection.execute(self._sql["run_find"], {"id": run.id}).fetchall()
+            (found,) = self._ask(connection, "run_find", {"id": run.id})
             return books.refuse_other_run(run, found, self.target)
 
         return await self._lasting.write(work)
 
-    async def finish_run(self, run: str, state: RunState, why: str | None = None) -> None:
-        why = None if why is None else without_nul(why)
-        values = {"id": run, "target": self.target, "state": state.value, "why": why, "now": self._now_us()}
-        if not await self._lasting.write(
-            lambda connection: connection.execute(self._sql["run_finish"], values).fetchall()
-        ):
+    async def finish_run(
+        self, run: str, state: RunState, why: str | None = None, notes: Mapping[str, Any] | None = None
+    ) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            found = self._run(connection, run)
+            self._ask(connection, "run_finish", books.of_finish(found, state, why, notes, self._now_us()))
+
+        await self._lasting.write(work)
+
+    async def run(self, id: str) -> RunRow | None:
+        return books.found_run(await self._look("run_find", {"id": id}), self.target)
+
+    async def runs(
+        self,
+        source: str | None = None,
+        limit: int = 20,
+        *,
+        state: RunState | None = None,
+        mode: RunMode | None = None,
+    ) -> list[RunRow]:
+        values = books.of_list(source, limit, state, mode)
+        return [books.run_of(line) for line in await self._look("run_list", values)]
+
+    async def spend(self, run: str, requests: int) -> bool:
+        books.check_requests("requests", requests)
+        found = await self._look("budget_find", {"id": run})
+        if not found:
+            raise books.no_such_run(run)
+        if found[0][0] is None:
+            return True
+        return bool(await self._lasting.write(self._asking("budget_spend", {"id": run, "requests": requests})))
+
+    async def set_budget(self, run: str, requests_max: int | None) -> None:
+        books.check_requests("requests_max", requests_max)
+        values = {"id": run, "requests_max": requests_max}
+        if not await self._lasting.write(self._asking("budget_set", values)):
             raise books.no_such_run(run)
 
-    async def runs(self, source: str | None = None, limit: int = 20) -> list[RunRow]:
-        values = {"target": self.target, "source": source, "limit": limit}
-        return [books.run_of(line) for line in await self._look("run_list", values)]
+    def _run(self, connection: sqlite3.Connection, run: str) -> RunRow:
+        for line in self._ask(connection, "run_lock", {"id": run}):
+            return books.run_of(line)
+        raise books.no_such_run(run)
 
     # -- shards -----------------------------------------------------------------------------------------------------
 
     async def begin(self, run: str, shard: str, fence: int) -> ShardRow | None:
-        def work(connection: sqlite3.Connection) -> ShardRow | None:
-            found = self._shard(connection, run, shard)
-            begun = None if found is None else turns.begun(found[0], fence)
-            if begun is not None:
-                connection.execute(self._sql["shard_keep"], books.of_shard(begun)).fetchall()
-            return begun
+        return await self._pages.write(
+            partial(self._turn, run=run, shard=shard, turn=lambda row: turns.begun(row, fence, self._now_us()))
+        )
 
-        return await self._pages.write(work)
+    async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
+        turn = partial(turns.noted, fence=fence, guards=guards, why=why)
+        return await self._pages.write(partial(self._turn, run=run, shard=shard, turn=turn)) is not None
 
     async def write(self, page: PageWrite) -> Written | None:
         turns.check(page)
@@ -157,12 +163,36 @@ class SqliteSink:
         written = self._merge(connection, page.run, source, lines, now, len(bad))
         quarantine = [books.of_bad(page.run, page.shard, shard.pages, row, now) for row in bad]
         connection.executemany(self._sql["bad_add"], quarantine)
+        if page.remembers:
+            self._ask(connection, "seen_add", {"run": page.run, "ids": listed(turns.seen(lines, bad))})
         self._add_shards(connection, [waiting(page.run, child, page.shard) for child in page.children])
-        connection.execute(self._sql["shard_keep"], books.of_shard(turned(shard, page, written, now))).fetchall()
+        self._ask(connection, "shard_keep", books.of_shard(turned(shard, page, written, now)))
         return written
+
+    def _turn(
+        self, connection: sqlite3.Connection, run: str, shard: str, turn: Callable[[ShardRow], ShardRow | None]
+    ) -> ShardRow | None:
+        found = self._shard(connection, run, shard)
+        after = None if found is None else turn(found[0])
+        if after is not None:
+            self._ask(connection, "shard_keep", books.of_shard(after))
+        return after
 
     async def shards(self, run: str) -> list[ShardRow]:
         return [books.shard_row_of(line) for line in await self._look("shard_list", {"run": run})]
+
+    async def open_shards(self, run: str) -> int:
+        ((count,),) = await self._look("shard_open", {"run": run})
+        return int(count)
+
+    def _shard(self, connection: sqlite3.Connection, run: str, shard: str) -> tuple[ShardRow, str] | None:
+        """With the name of its source."""
+        for line in self._ask(connection, "shard_find", {"run": run, "key": shard}):
+            return books.shard_row_of(line), line[-1]
+        return None
+
+    def _add_shards(self, connection: sqlite3.Connection, shards: Sequence[ShardRow]) -> None:
+        connection.executemany(self._sql["shard_add"], [books.of_shard(shard) for shard in shards])
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
@@ -171,122 +201,85 @@ class SqliteSink:
         return int(count)
 
     async def bad_rows(self, run: str | None = None, limit: int = 100) -> list[tuple[int, str, BadRow]]:
-        values = {"target": self.target, "run": run, "limit": limit}
-        return [books.bad_of(line) for line in await self._look("bad_list", values)]
+        return [books.bad_of(line) for line in await self._look("bad_list", {"run": run, "limit": limit})]
 
     async def release(self, number: int, row: Row | None) -> bool:
-        lines = [] if row is None else [self._line(row)]
+        lines = [] if row is None else [self._fitting.single(row)]
 
         def work(connection: sqlite3.Connection) -> bool:
-            values = {"number": number, "target": self.target}
-            for run, source in connection.execute(self._sql["bad_remove"], values).fetchall():
+            for run, source in self._ask(connection, "bad_remove", {"number": number}):
                 self._merge(connection, run, source, lines, self._now_us(), 0)
                 return True
             return False
 
         return await self._lasting.write(work)
 
-    def _line(self, row: Row) -> Line:
-        try:
-            return self._fitting.line(row)
-        except Unfit as unfit:
-            raise refused(unfit) from None
-
     def _merge(
         self, connection: sqlite3.Connection, run: str, source: str, lines: Sequence[Line], now: Instant, bad: int
     ) -> Written:
         # Nobody else writes until we commit: what is known now is known then.
-        ids = msgspec.json.encode([line[0] for line in lines]).decode()
-        found = connection.execute(self._sql["known"], {"source": source, "ids": ids})
+        found = self._ask(connection, "known", {"source": source, "ids": listed([line[0] for line in lines])})
         known = {key: Known(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found}
         news = sorted_out(lines, known, bad)
-        connection.executemany(self._sql["insert"], [(source, run, now, now, *line) for line in news.new])
-        changed = [(run, now, *line[1:], source, line[0]) for line in news.changed]
-        connection.executemany(self._sql["update"], changed)
+        for verb, some in (("insert", news.new), ("update", news.changed)):
+            connection.executemany(self._sql[verb], [(source, run, now, *line) for line in some])
         return news.written
 
-    def _shard(self, connection: sqlite3.Connection, run: str, shard: str) -> tuple[ShardRow, str] | None:
-        """With the name of its source."""
-        values = {"run": run, "key": shard, "target": self.target}
-        for line in connection.execute(self._sql["shard_find"], values).fetchall():
-            return books.shard_row_of(line), line[-1]
-        return None
+    async def changes(self, source: str, after: Instant, until: Instant, samples: int = 10) -> Changes:
+        values = {"source": source, "after": after, "until": until, "limit": samples}
+        ((added, changed, removed),) = await self._look("changes", values)
+        kinds = ("added", "changed", "removed")
+        found = {kind: tuple(key for (key,) in await self._look(kind, values)) for kind in kinds}
+        return Changes(added, changed, removed, found)
 
-    def _add_shards(self, connection: sqlite3.Connection, shards: Sequence[ShardRow]) -> None:
-        connection.executemany(self._sql["shard_add"], [books.of_shard(shard) for shard in shards])
+    # -- sweeps -----------------------------------------------------------------------------------------------------
 
-    async def _look(self, verb: str, values: books.Values) -> list[tuple[Any, ...]]:
-        work: Work[list[tuple[Any, ...]]] = lambda connection: connection.execute(self._sql[verb], values).fetchall()  # noqa: E731
-        return await self._pages.read(work)
+    async def sweep(self, run: str) -> Sweep:
+        return await self._lasting.write(partial(self._sweep, run=run))
 
-    # -- tables -----------------------------------------------------------------------------------------------------
+    def _sweep(self, connection: sqlite3.Connection, run: str) -> Sweep:
+        row = self._run(connection, run)
+        known = books.sweep_of(row)
+        if known is not None:
+            return known
+        values = {"run": run, "source": row.source, "started_at": row.started_at}
+        self._ask(connection, "absent_add", values)
+        self._ask(connection, "absent_keep", values)
+        ((stored,),) = self._ask(connection, "stored", values)
+        ((absent,),) = self._ask(connection, "absent_count", values)
+        self._ask(connection, "seen_clear", values)
+        sweep = Sweep(stored, absent)
+        self._ask(connection, "run_note", {"id": run, "notes": books.with_sweep(row, sweep)})
+        return sweep
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make what is missing, and refuse a table of another shape. All in one transaction."""
-        for statement in split(self._sql["schema"]):
-            connection.execute(statement)
-        name, shown = self.target, quoted(self.target)
-        kinds = connection.execute("SELECT type FROM sqlite_schema WHERE lower(name) = lower(?)", (name,)).fetchall()
-        if not kinds:
-            connection.execute(self._sql["create"])
-        elif kinds != [("table",)]:
-            raise StoreRefused(f"{self.path}: {shown} is no table but a {kinds[0][0]}; name another table")
-        else:
-            refuse_other_shape(self.path, shown, found_columns(connection, name), wanted_columns(self._columns))
-            refuse_without_key(self.path, shown, unique_keys(connection, name))
+    async def absentees(self, source: str, sweeps: int, limit: int, after: str = "") -> list[str]:
+        values = {"source": source, "sweeps": sweeps, "limit": limit, "after": after}
+        return [key for (key,) in await self._look("absent_list", values)]
 
+    async def forgive(self, source: str, ids: Sequence[str]) -> None:
+        values = {"source": source, "ids": listed(books.of_ids(ids))}
+        await self._lasting.write(self._asking("absent_remove", values))
 
-def own_statements(table: str, columns: Mapping[str, ColumnType]) -> dict[str, str]:
-    """Those whose columns the user names."""
-    name, projected = quoted(table), [quoted(column) for column in columns]
-    written = ["stamp", "content_hash", "document", *projected]
-    inserted = ["source", "run", "first_seen", "updated_at", "external_id", *written]
-    changes = ", ".join(f"{column} = ?" for column in ("run", "updated_at", *written))
-    lines = [f"{quoted(column)} {declared(column, kind)}" for column, kind in {**OWN, **columns}.items()]
-    return {
-        "create": f"CREATE TABLE {name} ({', '.join(lines)}, PRIMARY KEY ({', '.join(KEY)}))",
-        "insert": f"INSERT INTO {name} ({', '.join(inserted)}) VALUES ({', '.join('?' * len(inserted))})",
-        "update": f"UPDATE {name} SET deleted_at = NULL, {changes} WHERE source = ? AND external_id = ?",
-        "known": books.statements("sqlite")["known"].replace(":table", name),
-        "count": f"SELECT count(*) FROM {name} WHERE deleted_at IS NULL",
-    }
+    async def bury(self, run: str, ids: Sequence[str], reason: str) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            values = {"run": run, "source": self._run(connection, run).source, "ids": listed(books.of_ids(ids))}
+            self._ask(connection, "absent_remove", values)
+            buried = self._ask(connection, "bury", {**values, "now": self._now_us(), "reason": without_nul(reason)})
+            return len(buried)
 
+        return await self._lasting.write(work)
 
-def declared(column: str, kind: ColumnType) -> str:
-    return DECLARED[kind] + (" NOT NULL" if column in OWN and column not in OPTIONAL else "")
+    # -- statements -------------------------------------------------------------------------------------------------
 
+    def _ask(self, connection: sqlite3.Connection, verb: str, values: books.Values) -> Lines:
+        return connection.execute(self._sql[verb], {"target": self.target, **values}).fetchall()
 
-def wanted_columns(columns: Mapping[str, ColumnType]) -> list[Wanted]:
-    return [Wanted(name, DECLARED[kind], partial(holds, kind)) for name, kind in {**OWN, **columns}.items()]
+    def _asking(self, verb: str, values: books.Values) -> Work[Lines]:
+        return lambda connection: self._ask(connection, verb, values)
 
-
-def holds(kind: ColumnType, declared_type: str) -> bool:
-    return affinity(declared_type) in HELD_BY[kind]
+    async def _look(self, verb: str, values: books.Values) -> Lines:
+        return await self._pages.read(self._asking(verb, values))
 
 
-def affinity(declared_type: str) -> str:
-    """How SQLite reads a declared type: section 3.1 of its page on datatypes."""
-    upper = declared_type.upper()
-    if not upper:
-        return "BLOB"
-    for part, meaning in AFFINITIES:
-        if part in upper:
-            return meaning
-    return "REAL" if any(part in upper for part in REALS) else "NUMERIC"
-
-
-def found_columns(connection: sqlite3.Connection, table: str) -> list[Found]:
-    found = connection.execute(
-        'SELECT name, type, "notnull" AND dflt_value IS NULL FROM pragma_table_info(?)', (table,)
-    )
-    return [Found(name, kind, bool(is_required)) for name, kind, is_required in found]
-
-
-def unique_keys(connection: sqlite3.Connection, table: str) -> list[list[str]]:
-    indexes = connection.execute('SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', (table,))
-    keys = [
-        [name for (name,) in connection.execute("SELECT name FROM pragma_index_info(?)", index)]
-        for index in indexes.fetchall()
-    ]
-    primary = connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk > 0", (table,))
-    return [*keys, [name for (name,) in primary]]
+def listed(ids: Sequence[str]) -> str:
+    return msgspec.json.encode(ids).decode()

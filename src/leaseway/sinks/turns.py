@@ -8,14 +8,18 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
-from leaseway.domain.imports.page import Written
-from leaseway.domain.imports.progress import ShardRow, ShardState
+from leaseway.domain.imports.page import BadRow, Written
+from leaseway.domain.imports.progress import Profile, ShardRow, ShardState
 from leaseway.domain.imports.shard import Shard, canonical
 from leaseway.ports.sink import PageWrite
-from leaseway.sinks.fitting import Line
+from leaseway.sinks.fitting import IS_DELETED, Line, can_be_an_id, readable
 
 RECENT_MAX = 8
 """Loops longer than this end at the ceiling of pages."""
+PATHS_MAX = 300
+"""Of a profile. Documents whose keys are values have a new path in each of them."""
+FLAGGED = "flagged"
+"""Why a row is deleted of which the source says so itself."""
 OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
 
@@ -38,13 +42,14 @@ def waiting(run: str, shard: Shard, parent: str | None = None) -> ShardRow:
     return ShardRow(run=run, shard=shard, state=ShardState.WAITING, fence=0, cursor=None, parent=parent)
 
 
-def begun(row: ShardRow, fence: int) -> ShardRow | None:
+def begun(row: ShardRow, fence: int, now: Instant) -> ShardRow | None:
     """None: a later worker has it."""
     if fence < row.fence:
         return None
     if fence == row.fence and row.attempts:  # the same worker, which lost an answer and asks where it stands
         return row
-    return opened(replace(row, fence=fence, attempts=row.attempts + 1, resumed_at=row.cursor))
+    started_at = now if row.started_at is None else row.started_at
+    return opened(replace(row, fence=fence, attempts=row.attempts + 1, resumed_at=row.cursor, started_at=started_at))
 
 
 def opened(row: ShardRow) -> ShardRow:
@@ -88,7 +93,37 @@ def turned(row: ShardRow, page: PageWrite, written: Written, now: Instant) -> Sh
         guards=dict(Counter(row.guards) + Counter(page.guards)),
         why=page.why,
         finished_at=None if page.state in OPEN else now,
+        profile=profiled(row.profile, page.profile),
     )
+
+
+def noted(row: ShardRow, fence: int, guards: Mapping[str, int], why: str | None) -> ShardRow | None:
+    """None: a later worker has it, or it has ended."""
+    if fence < row.fence or row.state not in OPEN:
+        return None
+    return replace(
+        row, fence=fence, guards=dict(Counter(row.guards) + Counter(guards)), why=row.why if why is None else why
+    )
+
+
+def profiled(known: Profile, more: Profile) -> Profile:
+    """Both together. Once there are enough paths, new ones are left out, and those that are known go on counting."""
+    if not more:
+        return known
+    sum_of = {path: dict(types) for path, types in known.items()}
+    for name, types in more.items():
+        path = readable(name)
+        if path in sum_of or len(sum_of) < PATHS_MAX:
+            counts = sum_of.setdefault(path, {})
+            for type_, count in types.items():
+                counts[type_] = counts.get(type_, 0) + count
+    return sum_of
+
+
+def seen(lines: Sequence[Line], bad: Sequence[BadRow]) -> list[str]:
+    """What the source still has. A record that is bad is there as well: else its row would be taken for deleted."""
+    living = [line[0] for line in lines if not line[IS_DELETED]]
+    return living + [row.external_id for row in bad if row.external_id is not None and can_be_an_id(row.external_id)]
 
 
 class Known(NamedTuple):
@@ -106,7 +141,7 @@ class Sorted(NamedTuple):
 
 
 def sorted_out(lines: Sequence[Line], known: Mapping[str, Known], quarantined: int) -> Sorted:
-    """Older rows never replace newer ones, and equal ones are not written again unless they were deleted."""
+    """Older rows never replace newer ones. Equal ones are not written again, unless one is deleted and one is not."""
     new, changed, stale = [], [], 0
     for line in lines:
         stored = known.get(line[0])
@@ -114,7 +149,7 @@ def sorted_out(lines: Sequence[Line], known: Mapping[str, Known], quarantined: i
             new.append(line)
         elif line[1] < stored.stamp:
             stale += 1
-        elif line[2] != stored.content_hash or stored.is_deleted:
+        elif line[2] != stored.content_hash or line[IS_DELETED] != stored.is_deleted:
             changed.append(line)
     unchanged = len(lines) - len(new) - len(changed) - stale
     return Sorted(new, changed, Written(len(new), len(changed), unchanged, stale, quarantined))

@@ -52,6 +52,11 @@ def row(external_id: int | str, version: int = 0, stamp: Instant | None = None, 
     )
 
 
+def tombstone(external_id: int | str, version: int = 0) -> Row:
+    """The source says that it is no more."""
+    return replace(row(external_id, version), is_deleted=True)
+
+
 def rows(*ids: int, version: int = 0) -> list[Row]:
     return [row(number, version) for number in ids]
 

@@ -4,6 +4,7 @@ import pytest
 
 from leaseway.domain.imports.progress import ShardState
 from leaseway.ports.sink import Sink
+from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, page, picture, rows, shard, started, written
 
 
@@ -14,6 +15,21 @@ async def test_the_first_worker_begins_at_the_beginning(sink: Sink) -> None:
     assert begun is not None
     assert (begun.state, begun.fence, begun.cursor, begun.attempts) == (ShardState.RUNNING, 7, None, 1)
     assert begun == await shard(sink)
+
+
+async def test_it_is_known_when_a_shard_was_first_begun(sink: Sink, clock: FakeClock) -> None:
+    """How long a shard took counts from there, however many workers it needed."""
+    await sink.start_run(RUN, [LOW])
+    assert (await shard(sink)).started_at is None
+    clock.advance(30)
+    first = clock.now_us()
+    for fence in (3, 3, 4):
+        begun = await sink.begin(RUN.id, LOW.key, fence)
+        assert begun is not None
+        assert begun.started_at == first
+        clock.advance(30)
+    await written(sink, page(rows(1), after=1, fence=4))
+    assert (await shard(sink)).started_at == first
 
 
 async def test_the_next_worker_begins_where_the_last_one_stopped(sink: Sink) -> None:

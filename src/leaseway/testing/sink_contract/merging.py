@@ -43,6 +43,7 @@ async def test_a_new_row_is_stored_whole(sink: Sink, clock: FakeClock, witness: 
         "content_hash": "hash-0",
         "document": {"id": 1, "version": 0},
         "deleted_at": None,
+        "deleted_reason": None,
         "run": RUN.id,
         "first_seen": clock.now_us(),
         "updated_at": clock.now_us(),

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue, KeyConflict
-from leaseway.domain.imports.progress import RunState, ShardState
+from leaseway.domain.imports.progress import RunMode, RunState, ShardState
 from leaseway.ports.sink import Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import HIGH, LOW, RUN, Witness, page, picture, rows, started, written
@@ -18,6 +18,33 @@ async def test_a_run_starts_with_its_shards(sink: Sink) -> None:
     assert {(one.state, one.fence, one.cursor, one.attempts, one.pages) for one in found} == {
         (ShardState.WAITING, 0, None, 0, 0)
     }
+
+
+async def test_a_run_is_kept_with_all_that_it_was_planned_with(sink: Sink, other: Sink) -> None:
+    """Workers on other machines know the run from the sink alone."""
+    planned = replace(
+        RUN,
+        mode=RunMode.INCREMENTAL,
+        since=17,
+        watermark=10**15,
+        seats=8,
+        id_max=311_592,
+        requests_max=500,
+        requests=3,
+        notes={"drift": {"new": ["$.a", "größe"]}, "none": None},
+        why="on purpose",
+    )
+    assert await sink.start_run(planned, [LOW]) == planned
+    assert await other.run(RUN.id) == planned
+    assert await other.runs() == [planned]
+
+
+async def test_a_run_of_another_table_is_nobody(sink: Sink, elsewhere: Sink) -> None:
+    """Two imports may keep their books at one place."""
+    await sink.start_run(RUN, [LOW])
+    assert await sink.run("run-9") is None
+    assert await elsewhere.run(RUN.id) is None
+    assert await elsewhere.runs() == []
 
 
 async def test_a_run_that_is_started_again_goes_on(sink: Sink, witness: Witness) -> None:
@@ -62,6 +89,49 @@ async def test_runs_come_newest_first(sink: Sink) -> None:
     assert await sink.runs("nobody") == []
 
 
+async def test_runs_can_be_asked_for_by_how_they_ended_and_what_they_read(sink: Sink) -> None:
+    """An incremental run begins where the last complete one did, and a full one is due when the last is old."""
+    for number, mode in enumerate((RunMode.FULL, RunMode.INCREMENTAL, RunMode.FULL)):
+        await sink.start_run(replace(RUN, id=f"run-{number}", mode=mode, started_at=number), [LOW])
+    await sink.finish_run("run-0", RunState.COMPLETE)
+    await sink.finish_run("run-1", RunState.COMPLETE)
+    assert [run.id for run in await sink.runs(state=RunState.COMPLETE)] == ["run-1", "run-0"]
+    assert [run.id for run in await sink.runs(mode=RunMode.FULL)] == ["run-2", "run-0"]
+    assert [run.id for run in await sink.runs("maps", 1, state=RunState.COMPLETE, mode=RunMode.FULL)] == ["run-0"]
+    assert await sink.runs("maps", state=RunState.RUNNING, mode=RunMode.INCREMENTAL) == []
+
+
+async def test_open_shards_are_those_that_wait_or_run(sink: Sink) -> None:
+    """Large shards are split while there are fewer of them than workers."""
+    assert await sink.open_shards(RUN.id) == 0
+    await sink.start_run(RUN, [LOW, HIGH])
+    await sink.start_run(replace(RUN, id="run-2"), [LOW])
+    assert await sink.open_shards(RUN.id) == 2
+    await sink.begin(RUN.id, LOW.key, 1)
+    await written(sink, page(rows(1), after=1))
+    assert await sink.open_shards(RUN.id) == 2
+    await written(sink, page(rows(2), 1, state=ShardState.DONE))
+    assert await sink.open_shards(RUN.id) == 1
+    await sink.begin(RUN.id, HIGH.key, 1)
+    await written(sink, replace(page(state=ShardState.PARKED, why="loop"), shard=HIGH.key))
+    assert await sink.open_shards(RUN.id) == 0
+    await sink.begin(RUN.id, HIGH.key, 2)
+    assert await sink.open_shards(RUN.id) == 1
+
+
+async def test_notes_stay_until_others_are_given(sink: Sink) -> None:
+    """A run that is resumed and finishes again keeps what was found, unless something else was."""
+    await sink.start_run(RUN, [LOW])
+    await sink.finish_run(RUN.id, RunState.SUSPECT, notes={"suspect": ["few rows"], "größe": 1})
+    await sink.finish_run(RUN.id, RunState.RUNNING)
+    (run,) = await sink.runs()
+    assert run.notes == {"suspect": ["few rows"], "größe": 1}
+    for _ in range(2):
+        await sink.finish_run(RUN.id, RunState.COMPLETE, notes={"drift": {}})
+    (run,) = await sink.runs()
+    assert (run.state, run.notes) == (RunState.COMPLETE, {"drift": {}})
+
+
 async def test_a_finished_run_says_how_it_ended(sink: Sink, clock: FakeClock) -> None:
     """The next run's watermark depends on it."""
     await sink.start_run(replace(RUN, watermark=17), [LOW])
@@ -70,6 +140,14 @@ async def test_a_finished_run_says_how_it_ended(sink: Sink, clock: FakeClock) ->
     (run,) = await sink.runs()
     assert (run.state, run.finished_at, run.watermark) == (RunState.PARTIAL, clock.now_us(), 17)
     assert run.why == "one shard is parked\ufffd"
+
+
+async def test_a_run_that_goes_on_has_not_ended(sink: Sink) -> None:
+    await sink.start_run(RUN, [LOW])
+    await sink.finish_run(RUN.id, RunState.PARTIAL)
+    await sink.finish_run(RUN.id, RunState.RUNNING)
+    (run,) = await sink.runs()
+    assert (run.state, run.finished_at) == (RunState.RUNNING, None)
 
 
 async def test_a_run_that_nobody_knows_cannot_finish(sink: Sink) -> None:

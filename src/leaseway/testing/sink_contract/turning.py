@@ -52,6 +52,28 @@ async def test_a_page_without_rows_turns_too(sink: Sink, clock: FakeClock) -> No
     assert (now.state, now.pages, now.rows, now.finished_at) == (ShardState.DONE, 1, 0, clock.now_us())
 
 
+async def test_profiles_add_up(sink: Sink) -> None:
+    """What a sample of one page shows is chance; what all of them show is drift."""
+    await started(sink)
+    await written(sink, page(after=1, profile={"$.id": {"integer": 10}, "$.größe": {"null": 2, "text": 1}}))
+    await written(sink, page(before=1, after=2))
+    await written(sink, page(before=2, after=3, profile={"$.größe": {"text": 4}, "$.new": {"object": 1}}))
+    expected = {"$.id": {"integer": 10}, "$.größe": {"null": 2, "text": 5}, "$.new": {"object": 1}}
+    assert (await shard(sink)).profile == expected
+    assert await sink.write(page(before=2, after=3, profile={"$.id": {"integer": 1}})) is None
+    assert (await shard(sink)).profile == expected
+
+
+async def test_a_profile_has_an_end(sink: Sink) -> None:
+    """Documents whose keys are values have a new path in each of them. Those that are known go on counting."""
+    await started(sink)
+    await written(sink, page(after=1, profile={f"$.{number}": {"text": 1} for number in range(250)}))
+    await written(sink, page(before=1, after=2, profile={f"$.{number}": {"text": 1} for number in range(200, 400)}))
+    found = (await shard(sink)).profile
+    assert len(found) == 300
+    assert [found[f"$.{number}"] for number in (0, 200, 249)] == [{"text": 1}, {"text": 2}, {"text": 2}]
+
+
 async def test_only_the_last_hashes_are_kept(sink: Sink) -> None:
     """They stand against loops; a shard of ten thousand pages must not carry all of them."""
     await started(sink)

@@ -1,4 +1,6 @@
-INSERT INTO leaseway_runs (id, target, source, spec_hash, started_at, finished_at, state, watermark, why)
-VALUES (:id, :target, :source, :spec_hash, :started_at, :finished_at, :state, :watermark, :why)
+INSERT INTO leaseway_runs (id, target, source, spec_hash, started_at, finished_at, state, mode, since, watermark, seats,
+                           id_max, requests_max, requests, notes, why)
+VALUES (:id, :target, :source, :spec_hash, :started_at, :finished_at, :state, :mode, :since, :watermark, :seats,
+        :id_max, :requests_max, :requests, :notes, :why)
 ON CONFLICT (id) DO NOTHING
 RETURNING id

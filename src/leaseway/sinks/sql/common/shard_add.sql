@@ -1,8 +1,8 @@
 -- A child that is there already is the same part of the source: its predicate is its key.
 INSERT INTO leaseway_shards (run, key, label, predicate, estimated_rows, depth, state, fence, cursor, pages, rows, inserted,
                              updated, unchanged, stale, quarantined, requests, size_bytes, attempts, resumed_at,
-                             page_limit, recent, guards, why, parent, finished_at)
+                             page_limit, recent, guards, why, parent, started_at, finished_at, profile)
 VALUES (:run, :key, :label, :predicate, :estimated_rows, :depth, :state, :fence, :cursor, :pages, :rows, :inserted,
         :updated, :unchanged, :stale, :quarantined, :requests, :size_bytes, :attempts, :resumed_at,
-        :page_limit, :recent, :guards, :why, :parent, :finished_at)
+        :page_limit, :recent, :guards, :why, :parent, :started_at, :finished_at, :profile)
 ON CONFLICT (run, key) DO NOTHING

@@ -1,6 +1,6 @@
 SELECT shard.run, key, label, predicate, estimated_rows, depth, shard.state, fence, cursor, pages, rows, inserted,
-       updated, unchanged, stale, quarantined, requests, size_bytes, attempts, resumed_at,
-       page_limit, recent, guards, shard.why, parent, shard.finished_at, run.source
+       updated, unchanged, stale, quarantined, shard.requests, size_bytes, attempts, resumed_at,
+       page_limit, recent, guards, shard.why, parent, shard.started_at, shard.finished_at, profile, run.source
   FROM leaseway_shards AS shard
   JOIN leaseway_runs AS run ON run.id = shard.run
  WHERE shard.run = :run AND shard.key = :key AND run.target = :target

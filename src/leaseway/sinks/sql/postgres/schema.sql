@@ -6,7 +6,14 @@ CREATE TABLE IF NOT EXISTS leaseway_runs (
   started_at bigint NOT NULL,
   finished_at bigint,
   state text NOT NULL,
+  mode text NOT NULL DEFAULT 'full',
+  since bigint,
   watermark bigint,
+  seats bigint NOT NULL DEFAULT 0,
+  id_max bigint,
+  requests_max bigint,
+  requests bigint NOT NULL DEFAULT 0,
+  notes text NOT NULL DEFAULT '{}',
   why text
 );
 CREATE TABLE IF NOT EXISTS leaseway_shards (
@@ -35,9 +42,13 @@ CREATE TABLE IF NOT EXISTS leaseway_shards (
   guards text NOT NULL,
   why text,
   parent text,
+  started_at bigint,
   finished_at bigint,
+  profile text NOT NULL DEFAULT '{}',
   PRIMARY KEY (run, key)
 );
+-- How many are open is asked between pages.
+CREATE INDEX IF NOT EXISTS leaseway_shards_open ON leaseway_shards (run) WHERE state IN ('waiting', 'running');
 CREATE TABLE IF NOT EXISTS leaseway_quarantine (
   number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   run text NOT NULL,
@@ -50,4 +61,17 @@ CREATE TABLE IF NOT EXISTS leaseway_quarantine (
   document text NOT NULL,
   first_seen bigint NOT NULL,
   UNIQUE (run, number)
+);
+CREATE TABLE IF NOT EXISTS leaseway_seen (
+  run text NOT NULL,
+  external_id text COLLATE "C" NOT NULL,
+  PRIMARY KEY (run, external_id)
+);
+CREATE TABLE IF NOT EXISTS leaseway_absent (
+  target text NOT NULL,
+  source text NOT NULL,
+  external_id text COLLATE "C" NOT NULL,
+  sweeps bigint NOT NULL,
+  run text NOT NULL,
+  PRIMARY KEY (target, source, external_id)
 );

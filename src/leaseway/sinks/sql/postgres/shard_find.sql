@@ -1,7 +1,7 @@
 -- Locked until the transaction ends: SQLite has one writer anyway, here there may be several. The time is the server's.
 SELECT shard.run, key, label, predicate, estimated_rows, depth, shard.state, fence, cursor, pages, rows, inserted,
-       updated, unchanged, stale, quarantined, requests, size_bytes, attempts, resumed_at,
-       page_limit, recent, guards, shard.why, parent, shard.finished_at, run.source,
+       updated, unchanged, stale, quarantined, shard.requests, size_bytes, attempts, resumed_at,
+       page_limit, recent, guards, shard.why, parent, shard.started_at, shard.finished_at, profile, run.source,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now
   FROM leaseway_shards AS shard
   JOIN leaseway_runs AS run ON run.id = shard.run

@@ -6,7 +6,14 @@ CREATE TABLE IF NOT EXISTS leaseway_runs (
   started_at INTEGER NOT NULL,
   finished_at INTEGER,
   state TEXT NOT NULL,
+  mode TEXT NOT NULL DEFAULT 'full',
+  since INTEGER,
   watermark INTEGER,
+  seats INTEGER NOT NULL DEFAULT 0,
+  id_max INTEGER,
+  requests_max INTEGER,
+  requests INTEGER NOT NULL DEFAULT 0,
+  notes TEXT NOT NULL DEFAULT '{}',
   why TEXT
 );
 CREATE TABLE IF NOT EXISTS leaseway_shards (
@@ -35,9 +42,13 @@ CREATE TABLE IF NOT EXISTS leaseway_shards (
   guards TEXT NOT NULL,
   why TEXT,
   parent TEXT,
+  started_at INTEGER,
   finished_at INTEGER,
+  profile TEXT NOT NULL DEFAULT '{}',
   PRIMARY KEY (run, key)
 );
+-- How many are open is asked between pages.
+CREATE INDEX IF NOT EXISTS leaseway_shards_open ON leaseway_shards (run) WHERE state IN ('waiting', 'running');
 CREATE TABLE IF NOT EXISTS leaseway_quarantine (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
   run TEXT NOT NULL,
@@ -51,3 +62,16 @@ CREATE TABLE IF NOT EXISTS leaseway_quarantine (
   first_seen INTEGER NOT NULL,
   UNIQUE (run, number)
 );
+CREATE TABLE IF NOT EXISTS leaseway_seen (
+  run TEXT NOT NULL,
+  external_id TEXT NOT NULL,
+  PRIMARY KEY (run, external_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS leaseway_absent (
+  target TEXT NOT NULL,
+  source TEXT NOT NULL,
+  external_id TEXT NOT NULL,
+  sweeps INTEGER NOT NULL,
+  run TEXT NOT NULL,
+  PRIMARY KEY (target, source, external_id)
+) WITHOUT ROWID;

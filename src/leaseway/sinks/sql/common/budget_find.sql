@@ -1,0 +1,3 @@
+SELECT requests_max
+  FROM leaseway_runs
+ WHERE id = :id AND target = :target

@@ -1,0 +1,3 @@
+UPDATE leaseway_runs
+   SET notes = :notes
+ WHERE id = :id AND target = :target

@@ -1,0 +1,2 @@
+DELETE FROM leaseway_seen
+ WHERE run = :run

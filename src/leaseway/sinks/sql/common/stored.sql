@@ -1,0 +1,3 @@
+SELECT count(*)
+  FROM :table
+ WHERE source = :source AND deleted_at IS NULL

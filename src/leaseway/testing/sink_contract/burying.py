@@ -1,0 +1,138 @@
+"""Records that are no more: kept, marked, and brought back by a page that has them."""
+
+import pytest
+from msgspec.structs import replace
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.imports.page import Written
+from leaseway.ports.sink import Sink
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, imported, page, row, rows, started, tombstone
+
+
+async def test_a_tombstone_marks_the_row_that_is_there(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """The row stays: somebody may have built on it."""
+    await imported(sink, "run-1", row(1, title="old"), row(2))
+    first_seen = clock.now_us()
+    clock.advance(60)
+    assert await imported(sink, "run-2", replace(tombstone(1, version=1), values={"title": "new"})) == Written(
+        updated=1
+    )
+    found = (await witness.rows())["1"]
+    assert (found["deleted_at"], found["deleted_reason"], found["run"]) == (clock.now_us(), "flagged", "run-2")
+    assert (found["title"], found["first_seen"], found["updated_at"]) == ("new", first_seen, clock.now_us())
+    assert await sink.count() == 1
+
+
+async def test_a_tombstone_of_an_unknown_record_is_kept(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """A page that was read before it was deleted may still come, and must find that it is no more."""
+    assert await imported(sink, "run-1", tombstone(1, version=1), row(2)) == Written(inserted=2)
+    found = (await witness.rows())["1"]
+    assert (found["deleted_at"], found["deleted_reason"]) == (clock.now_us(), "flagged")
+    assert await sink.count() == 1
+    assert await imported(sink, "run-2", row(1)) == Written(stale=1)
+    assert await sink.count() == 1
+
+
+async def test_a_tombstone_that_comes_again_changes_nothing(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """The feed of deleted records repeats itself with every overlap."""
+    await imported(sink, "run-1", tombstone(1), row(2))
+    before = await witness.rows()
+    clock.advance(60)
+    assert await imported(sink, "run-2", tombstone(1)) == Written(unchanged=1)
+    assert await witness.rows() == before
+
+
+async def test_a_tombstone_without_other_news_counts(sink: Sink, witness: Witness) -> None:
+    """Some sources take a record back without a new stamp and without a changed field."""
+    await imported(sink, "run-1", row(1))
+    assert await imported(sink, "run-2", tombstone(1)) == Written(updated=1)
+    assert await sink.count() == 0
+
+
+async def test_an_old_tombstone_does_not_mark_a_newer_row(sink: Sink, witness: Witness) -> None:
+    """It was brought back since."""
+    await imported(sink, "run-1", row(1, version=5))
+    before = await witness.rows()
+    assert await imported(sink, "run-2", tombstone(1, version=4)) == Written(stale=1)
+    assert await witness.rows() == before
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_record_that_lives_again_comes_back(sink: Sink, witness: Witness, version: int) -> None:
+    """With a newer stamp or the same one."""
+    await imported(sink, "run-1", tombstone(1, version=1))
+    assert await imported(sink, "run-2", row(1, version=version)) == Written(updated=1)
+    found = (await witness.rows())["1"]
+    assert (found["deleted_at"], found["deleted_reason"]) == (None, None)
+    assert await sink.count() == 1
+
+
+async def test_rows_are_buried_with_a_reason(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """Who asks later why a place is gone finds the run and the reason."""
+    await imported(sink, "run-1", *rows(1, 2, 3))
+    await sink.start_run(replace(RUN, id="run-2"), [LOW])
+    clock.advance(60)
+    assert await sink.bury("run-2", ["1", "3", "9"], "absent\0") == 2
+    found = await witness.rows()
+    assert sorted(found) == ["1", "2", "3"]
+    for number in ("1", "3"):
+        marks = [found[number][name] for name in ("deleted_at", "deleted_reason", "run", "updated_at")]
+        assert marks == [clock.now_us(), "absent\ufffd", "run-2", clock.now_us()]
+    assert found["2"]["deleted_at"] is None
+    assert await sink.count() == 1
+
+
+async def test_rows_are_buried_once(sink: Sink, clock: FakeClock, witness: Witness) -> None:
+    """A lost reply is asked for again; when a row was deleted does not change by that."""
+    await imported(sink, "run-1", *rows(1, 2))
+    assert await sink.bury("run-1", ["1"], "absent") == 1
+    before = await witness.rows()
+    clock.advance(60)
+    assert await sink.bury("run-1", ["1"], "again") == 0
+    assert await sink.bury("run-1", [], "nobody") == 0
+    assert await witness.rows() == before
+
+
+async def test_a_buried_row_that_comes_back_is_there_again(sink: Sink, witness: Witness) -> None:
+    """Even unchanged: it was there all the time."""
+    await imported(sink, "run-1", *rows(1, 2))
+    await sink.bury("run-1", ["1"], "absent")
+    assert await imported(sink, "run-2", *rows(1, 2)) == Written(updated=1, unchanged=1)
+    found = (await witness.rows())["1"]
+    assert (found["deleted_at"], found["deleted_reason"], await sink.count()) == (None, None, 2)
+
+
+async def test_only_rows_of_the_runs_source_are_buried(sink: Sink) -> None:
+    """Number 7 of one API is not number 7 of another."""
+    await imported(sink, "run-1", row(7))
+    await imported(sink, "run-2", row(7), source="mail")
+    assert await sink.bury("run-1", ["7"], "absent") == 1
+    assert await sink.count() == 1
+    assert await imported(sink, "run-3", row(7), source="mail") == Written(unchanged=1)
+
+
+async def test_only_rows_of_the_runs_table_are_buried(sink: Sink, elsewhere: Sink) -> None:
+    """Two tables keep their books at one place."""
+    await imported(sink, "run-1", row(7))
+    await imported(elsewhere, "run-2", row(7))
+    with pytest.raises(BadValue, match="run: there is no run 'run-1'"):
+        await elsewhere.bury("run-1", ["7"], "absent")
+    assert await elsewhere.bury("run-2", ["7"], "absent") == 1
+    assert (await sink.count(), await elsewhere.count()) == (1, 0)
+
+
+async def test_ids_that_no_table_can_hold_are_in_none(sink: Sink) -> None:
+    """They must not stop the others."""
+    await imported(sink, "run-1", row(1), row("é"))
+    assert await sink.bury("run-1", ["a\0b", "a\ud83d", "x" * 3_000, "é", "1"], "absent") == 2
+    await sink.forgive("maps", ["a\0b", "a\ud83d"])
+
+
+async def test_a_row_that_became_a_tombstone_in_quarantine_is_marked(sink: Sink, witness: Witness) -> None:
+    """A repaired record goes the way of every other."""
+    await started(sink)
+    await sink.write(page([row(1), replace(row(2), values={"size": "many"})], after=1))
+    ((number, _, _),) = await sink.bad_rows()
+    assert await sink.release(number, tombstone(2))
+    assert ((await witness.rows())["2"]["deleted_reason"], await sink.count()) == ("flagged", 1)
