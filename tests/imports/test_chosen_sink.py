@@ -1,0 +1,62 @@
+"""An address in a spec becomes a sink, or an error that says what there is."""
+
+from pathlib import Path
+
+import pytest
+
+from leaseway.domain.errors import StoreRefused
+from leaseway.domain.imports.columns import ColumnType
+from leaseway.imports import chosen_sink
+from leaseway.imports.chosen_sink import sink_at
+from leaseway.sinks.mongodb import MongoSink
+from leaseway.sinks.parquet import ParquetSink
+from leaseway.sinks.postgres import PostgresSink
+from leaseway.sinks.sqlite import SqliteSink
+
+KINDS = {
+    "sqlite:///data.db": SqliteSink,
+    "postgresql://host/places": PostgresSink,
+    "postgres://host/places": PostgresSink,
+    "mongodb://host/places": MongoSink,
+    "mongodb+srv://host.example.org/places": MongoSink,
+    "parquet:///places": ParquetSink,
+}
+
+
+@pytest.mark.parametrize(("url", "kind"), KINDS.items())
+def test_an_address_says_which_sink(url: str, kind: type) -> None:
+    """Without asking anybody: the sink is opened later."""
+    assert type(sink_at(url, "poi", {"title": ColumnType.TEXT})) is kind
+
+
+def test_folders_are_named_as_files_are() -> None:
+    """Three slashes from here, four from the root, as with SQLite."""
+    near, far = sink_at("parquet:///a/b", "poi", {}), sink_at("parquet:////a/b", "poi", {})
+    assert isinstance(near, ParquetSink)
+    assert isinstance(far, ParquetSink)
+    assert (near.folder, far.folder) == (Path("a/b"), Path("/a/b"))
+
+
+@pytest.mark.parametrize("url", ["parquet://", "parquet:///", "parquet://places"])
+def test_a_folder_without_a_name_is_refused(url: str) -> None:
+    """It would be the folder that one happens to be in."""
+    with pytest.raises(StoreRefused, match=r"sink.url: .* names no folder; write three slashes"):
+        sink_at(url, "poi", {})
+
+
+def test_an_unknown_sink_is_refused() -> None:
+    with pytest.raises(
+        StoreRefused, match=r"sink.url: mysql:// is no sink; there are sqlite:///data.db, .*parquet:///"
+    ):
+        sink_at("mysql://host/places", "poi", {})
+
+
+@pytest.mark.parametrize(
+    ("url", "extra"),
+    [("postgresql://host/a", "postgres"), ("mongodb://host/a", "mongodb"), ("parquet:///a", "parquet")],
+)
+def test_a_driver_that_is_missing_is_named(url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with the name of a module, but with what to type."""
+    monkeypatch.setattr(chosen_sink, "find_spec", lambda name: None)
+    with pytest.raises(StoreRefused, match=rf"pip install 'leaseway\[{extra}\]'"):
+        sink_at(url, "poi", {})

@@ -1,0 +1,169 @@
+"""MongoDB and Parquet: workers that are killed in the middle of a page, and lives that Hypothesis makes up."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from tests.imports.mongo_place import MongoPlace
+from tests.imports.parquet_place import ParquetPlace
+from tests.imports.sink_victim import ROWS
+from tests.imports.test_sink_state_machine import LIVES, Life
+
+from leaseway.domain.imports.page import Written
+from leaseway.domain.imports.progress import RunState, ShardState
+from leaseway.testing.mongodb import MongoServer, mongodb_server
+from leaseway.testing.sink_contract.actors import LOW, RUN, bad, page, row, shard
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+KILLS = 6
+ROOT = Path(__file__).parents[2]
+SOON = ("--setParameter", "transactionLifetimeLimitSeconds=3")
+"""What a killed worker holds is freed after this time: by default it is a minute."""
+
+
+@pytest.fixture(scope="module")
+def replica_set() -> Iterator[MongoServer]:
+    with mongodb_server(*SOON) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def standalone() -> Iterator[MongoServer]:
+    with mongodb_server(replica_set=False) as server:
+        yield server
+
+
+@pytest.fixture(params=["replica_set", "standalone", "parquet"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> MongoPlace | ParquetPlace:
+    if request.param == "parquet":
+        return ParquetPlace(tmp_path / "places")
+    place = MongoPlace(request.getfixturevalue(request.param).url)
+    await place.empty()
+    return place
+
+
+def killed(address: str, fence: int, pages: int, microseconds: int) -> int:
+    """The number of the last page that a worker knew to be written when it was killed with -9, a moment after."""
+    command = [sys.executable, "-m", "tests.imports.later_victim", address, str(fence)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as worker:
+        assert worker.stdout is not None
+        for _ in range(pages):
+            assert worker.stdout.readline(), "the worker ended by itself"
+        time.sleep(microseconds / 1_000_000)  # decides nothing: each moment of a page gets its turn
+        worker.kill()
+        rest = worker.stdout.read().split("\n")[:-1]
+    return int(rest[-1]) if rest else 0
+
+
+async def test_rows_and_counters_agree_after_every_kill(place: MongoPlace | ParquetPlace) -> None:
+    """A page that was half written is written again by the next worker, and counts once. In the end nothing is missing,
+    nothing is there twice, and the counters say what is there."""
+    address = place.url if isinstance(place, MongoPlace) else str(place.folder)
+    sink = place.sink()
+    await sink.open()
+    await sink.start_run(RUN, [LOW])
+    for kill in range(KILLS):
+        known = await asyncio.to_thread(killed, address, kill + 1, 3 + kill, 700 * kill)
+        found = await shard(sink)
+        assert found.pages >= max(known, 3 * (kill + 1))
+        assert found.cursor == {"after": found.pages}
+        assert found.rows == found.inserted == found.size_bytes == found.pages * ROWS
+        assert found.quarantined == found.pages
+    await sink.close()
+    sink = place.sink()
+    await sink.open()
+    last = KILLS + 1
+    begun = await sink.begin(RUN.id, LOW.key, last)
+    assert begun is not None
+    some = [row(one, title="x" * 500) for one in range(begun.pages * ROWS, (begun.pages + 1) * ROWS)]
+    end = page(some, begun.pages, begun.pages + 1, last, bad=[bad(begun.pages)], state=ShardState.DONE)
+    assert await sink.write(end) == Written(inserted=ROWS, quarantined=1)
+    await sink.finish_run(RUN.id, RunState.COMPLETE)
+    found = await shard(sink)
+    assert found.inserted == found.rows == found.pages * ROWS == await sink.count()
+    assert sorted(map(int, await place.rows())) == list(range(found.pages * ROWS))
+    assert [one.position for _, _, one in await sink.bad_rows(limit=10_000)] == list(range(found.pages))
+    await sink.close()
+
+
+STARTER = """
+from leaseway.testing.mongodb import mongodb_server
+with mongodb_server(replica_set=False) as server:
+    print(server.process.pid, flush=True)
+    input()
+"""
+
+
+def test_a_server_dies_with_whoever_started_it(tmp_path: Path) -> None:
+    """A test run that is killed must not leave a server behind, to be found next week."""
+    command, environment = [sys.executable, "-c", STARTER], {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as starter:
+        assert starter.stdout is not None
+        number = int(starter.stdout.readline())
+        assert is_alive(number)
+        starter.kill()
+    for _ in range(500):
+        if not is_alive(number):
+            break
+        time.sleep(0.02)
+    assert not is_alive(number)
+
+
+def is_alive(number: int) -> bool:
+    """Dead ones that nobody has asked about are not."""
+    try:
+        return ") Z " not in Path(f"/proc/{number}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+# -- lives ------------------------------------------------------------------------------------------------------------
+
+
+class Mongo(Life):
+    url: str
+
+    async def opened(self) -> None:
+        self.place = MongoPlace(self.url)
+        await self.place.empty()
+        self.sink = self.place.sink(self.clock.now_us)
+        await self.sink.open()
+
+
+class Standalone(Mongo):
+    pass
+
+
+class Parquet(Life):
+    async def opened(self) -> None:
+        self.folder = tempfile.mkdtemp()
+        self.place = ParquetPlace(Path(self.folder) / "places")
+        self.sink = self.place.sink(self.clock.now_us)
+        await self.sink.open()
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _servers(replica_set: MongoServer, standalone: MongoServer) -> None:
+    Mongo.url, Standalone.url = replica_set.url, standalone.url
+
+
+FEWER = settings(LIVES, max_examples=10)
+TestMongo = Mongo.TestCase
+TestMongo.settings = FEWER
+TestStandalone = Standalone.TestCase
+TestStandalone.settings = FEWER
+TestParquet = Parquet.TestCase
+TestParquet.settings = FEWER
