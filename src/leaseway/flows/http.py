@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from leaseway.domain import replies
 from leaseway.domain.errors import BadValue, TransientError, UsageError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.replies import Said, Throttled
+from leaseway.domain.replies import Said, Throttled, TooLarge
 from leaseway.domain.times import Seconds, duration_us
 from leaseway.ports.clock import Chance, Clock
 
@@ -31,6 +31,8 @@ READ_SECONDS = 30.0
 REPLY_SECONDS = 300.0
 """For the whole of it, unless the caller is ready to wait longer: a server that drips never reaches the one above."""
 TIMEOUT_SECONDS_MAX = 86_400
+REPLY_BYTES_MAX = 256 * 1_048_576
+"""Unpacked: a reply of a megabyte may become gigabytes."""
 
 TRIES_MAX = 3
 PASSES_MAX = 10
@@ -338,7 +340,7 @@ class Trip:
         try:
             async with self._deadline:
                 self._rearm(CONNECT_SECONDS + self._reply_seconds)
-                return await client.send(self._request)
+                return await whole(await client.send(self._request, stream=True))
         except TimeoutError as error:
             if not self._deadline.expired():
                 raise
@@ -368,6 +370,23 @@ class Trip:
         if reply.status_code >= 400:
             body = reply.content[: replies.BODY_MAX].decode("utf-8", "replace")
         return replies.said(reply.status_code, reply.headers.multi_items(), body, self._world.clock.wall_us())
+
+
+async def whole(reply: "httpx2.Response") -> "httpx2.Response":
+    """With its body, as far as a process can bear it."""
+    parts: list[bytes] = []
+    size_bytes = 0
+    try:
+        async for part in reply.aiter_bytes():
+            size_bytes += len(part)
+            if size_bytes > REPLY_BYTES_MAX:
+                where = f"{reply.request.method} {reply.request.url.host}"
+                raise TooLarge(f"{where} sends more than {REPLY_BYTES_MAX:,} bytes")
+            parts.append(part)
+    finally:
+        await reply.aclose()
+    reply._content = b"".join(parts)  # as the client's own `aread` does, which knows no bound
+    return reply
 
 
 def may_go_again(result: Result, method: str, may_repeat: bool) -> bool:
