@@ -26,6 +26,9 @@ if TYPE_CHECKING:
         UnknownOutcome,
         UsageError,
     )
+    from leaseway.domain.imports.page import Page
+    from leaseway.domain.imports.shard import Shard
+    from leaseway.domain.imports.spec_parts import Boxes, Country, Filter, IdRange, Incremental, Stamp, Windows
     from leaseway.domain.job import Job, State, Submitted
     from leaseway.domain.limits import Limit
     from leaseway.domain.outcome import Fail, Snooze
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from leaseway.domain.retry import Backoff
     from leaseway.flows.context import Context
     from leaseway.flows.submit import Bound
+    from leaseway.imports.importer import Importer
 
 __version__ = "0.1.0"
 
@@ -41,9 +45,15 @@ __all__ = [
     "Backoff",
     "BadValue",
     "Bound",
+    "Boxes",
     "Budget",
     "Context",
+    "Country",
     "Fail",
+    "Filter",
+    "IdRange",
+    "Importer",
+    "Incremental",
     "Job",
     "JobHandle",
     "KeyConflict",
@@ -51,7 +61,10 @@ __all__ = [
     "LeasewayError",
     "Limit",
     "NoSuchJob",
+    "Page",
+    "Shard",
     "Snooze",
+    "Stamp",
     "State",
     "StoreBusy",
     "StoreFull",
@@ -65,11 +78,23 @@ __all__ = [
     "UnknownLimit",
     "UnknownOutcome",
     "UsageError",
+    "Windows",
 ]
 
 _HOMES = {
     "app": ["App", "JobHandle"],
     "domain.budgets": ["Budget"],
+    "domain.imports.page": ["Page"],
+    "domain.imports.shard": ["Shard"],
+    "domain.imports.spec_parts": [
+        "Boxes",
+        "Country",
+        "Filter",
+        "IdRange",
+        "Incremental",
+        "Stamp",
+        "Windows",
+    ],
     "domain.job": ["Job", "State", "Submitted"],
     "domain.limits": ["Limit"],
     "domain.outcome": ["Fail", "Snooze"],
@@ -77,6 +102,7 @@ _HOMES = {
     "domain.retry": ["Backoff"],
     "flows.context": ["Context"],
     "flows.submit": ["Bound"],
+    "imports.importer": ["Importer"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from leaseway.domain.addresses import shown
 from leaseway.domain.budgets import Budget
@@ -36,6 +36,12 @@ from leaseway.standalone import drained_by_signals, run_to_the_end
 from leaseway.telemetry.log import LogEvents
 from leaseway.wiring import world_of
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from leaseway.imports.declaring import Options
+    from leaseway.imports.importer import Importer
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -64,6 +70,7 @@ class App:
         """Where limits are kept, if not beside the jobs: redis://…"""
         self.kinds: dict[str, Kind] = {}
         self.schedules: dict[str, Schedule] = {}
+        self.importers: dict[str, Importer] = {}
         self._keep_us = duration_us("retention", retention)
         self._key_keep_us = duration_us("key_retention", key_retention)
         self.events = LogEvents() if events is None else events
@@ -162,6 +169,22 @@ class App:
             handle = target if isinstance(target, JobHandle) else self.job(target)
             self._schedule(handle.kind, expression, tz, missed, name or handle.kind.name)
             return handle
+
+        return register
+
+    def importer(self, name: str, /, **options: "Unpack[Options]") -> "Callable[[Callable[..., Any]], Importer]":
+        """Make a function that fetches one page an import: `@app.importer("shop.things", key="id", sink="sqlite:///x.db",
+        table="things")`. It is called with those of shard, cursor, limit and http that it takes, async or plain, and
+        answers a `Page`, a list of records, or (records, next_cursor). The options are those of a spec."""
+        from leaseway.imports.declaring import declared  # late: most apps import nothing
+        from leaseway.imports.importer import Importer
+
+        def register(function: Callable[..., Any]) -> Importer:
+            made = Importer(self, declared(name, function, options))
+            if name in self.importers:
+                raise UsageError(f"there are two importers named {name!r}; give one of them another name")
+            self.importers[name] = made
+            return made
 
         return register
 

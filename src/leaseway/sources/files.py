@@ -7,7 +7,7 @@ The file must not change during a run: a place in another file means nothing.
 import asyncio
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -46,6 +46,7 @@ class FileSource:
 
     limit = None
     page_limit = PAGE_LINES
+    confirm_max = 0
 
     def __init__(self, spec: Spec, folder: Path) -> None:
         if spec.source.file is None:
@@ -77,6 +78,9 @@ class FileSource:
             is_end=read.is_end,
             size_bytes=read.size_bytes,
         )
+
+    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+        raise BadValue("resource.deletes.sweep.confirm", "a file cannot be asked for single records")
 
     def _state(self) -> str:
         try:
@@ -170,6 +174,8 @@ def csv_records(lines: Lines) -> Iterator[Record]:
 
 
 def fields_in(lines: Lines) -> Iterator[list[str]]:
+    # The library's own bound, which is one for the whole process, is less than the outline of a country.
+    csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES_MAX))
     # Bytes that are no text become a bad row, not the end of the file.
     return csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
 

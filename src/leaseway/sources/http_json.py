@@ -4,28 +4,27 @@ shard, cursor ─► one GET ─► status ─► JSON ─► records ─► tho
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, cast
 from urllib.parse import urlencode
 
 import msgspec
 
-from leaseway.domain.errors import BadValue, UsageError
+from leaseway.domain.errors import BadValue, TerminalError, UsageError
 from leaseway.domain.ids import Instant
 from leaseway.domain.imports.jsonpath import MISSING, Path, path_of
 from leaseway.domain.imports.page import Page, Record
 from leaseway.domain.imports.shard import Cursor, Shard
-from leaseway.domain.imports.spec_parts import IdRange, Spec
+from leaseway.domain.imports.spec_parts import Spec
 from leaseway.domain.limits import Limit
-from leaseway.domain.replies import date_us
-from leaseway.ports.source import Asker, BadReply, Caps, HeavyPage, Probe
-from leaseway.sources.narrowing import Narrowing, Test
-from leaseway.sources.paging import Answer, ByKey, Onward, Question, ascend, pager_of
+from leaseway.domain.replies import TooLarge, date_us
+from leaseway.ports.source import Asker, Caps, HeavyPage, Probe
+from leaseway.sources.narrowing import DELETED, Narrowing, Test
+from leaseway.sources.paging import Answer, ByKey, Onward, Question, ascend, limited, pager_of
+from leaseway.sources.references import counts_in, id_max_in, references, values_in
 from leaseway.sources.replies import WrongBody, check_status, sample_of, too_slow
 
 BOM = b"\xef\xbb\xbf"
-VALUES_MAX = 10_000
-BODY_BYTES_MAX = 256 * 1_048_576
 
 
 class Reply(Protocol):
@@ -55,6 +54,10 @@ class JsonSource:
         self._key = path_of("key", self._resource.key).first
         self._narrowing = Narrowing(self._resource)
         self._pager = pager_of(self._resource, self._auth_param)
+        deletes = self._resource.deletes
+        self._flag_params = None if deletes is None or deletes.flag is None else deletes.flag.params
+        self._confirm = None if deletes is None or deletes.sweep is None else deletes.sweep.confirm
+        self.confirm_max = 0 if self._confirm is None else self._confirm.batch
         self.caps = self._caps()
 
     # -- what it is --
@@ -64,13 +67,20 @@ class JsonSource:
         return Caps(
             cursor=cast(Any, page.kind),
             order=self._resource.key if isinstance(self._pager, ByKey) else None,
-            filters=self._narrowing.names,
+            filters=self._narrowing.names | ({DELETED} if self._flag_params is not None else set()),
             bounds=self._narrowing.applied(),
             page_max=page.limit,
             short_page_is_end=page.short_page_is_end,
             granularity_us=0 if stamp is None else stamp.granularity_us,
             lag_us=0 if stamp is None else stamp.lag_us,
+            deletes=self._deletes(),
         )
+
+    def _deletes(self) -> frozenset[Literal["flag", "confirm"]]:
+        ways: list[Literal["flag", "confirm"]] = []
+        ways += ["flag"] if self._flag_params is not None else []
+        ways += ["confirm"] if self._confirm is not None else []
+        return frozenset(ways)
 
     @property
     def page_limit(self) -> int:
@@ -103,6 +113,7 @@ class JsonSource:
         params = {
             **self._resource.params,
             **self._resource.page.fixed,
+            **(self._flag_params or {} if DELETED in shard.predicate else {}),
             **self._narrowing.params(shard.predicate),
             **self._pager.params(asked),
         }
@@ -149,6 +160,27 @@ class JsonSource:
         steps = self._records.steps
         return isinstance(Path(steps[: steps.index(None)]).first(body), list)
 
+    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+        """An answer with other records than those that were asked for is none: then the parameter was ignored."""
+        if self._confirm is None:
+            raise BadValue("resource.deletes.sweep.confirm", "is missing: the source cannot be asked for ids")
+        params = {
+            **self._resource.params,
+            **self._resource.page.fixed,
+            **limited(self._resource.page, max(len(ids), 1)),
+            self._confirm.param: self._confirm.separator.join(ids),
+        }
+        reply, body = await self._ask(http, self._url(self._resource.path), params)
+        # As they are written in the table: a key such as "007" is a number for cursors only.
+        keys = map(self._key, self._raw(body, reply))
+        found = frozenset(str(key) for key in keys if key is not None and key is not MISSING)
+        if strangers := sorted(found - frozenset(ids)):
+            problem = (
+                f"resource.deletes.sweep.confirm.param: asked for ids by {self._confirm.param!r}, the source sends"
+            )
+            raise TerminalError(f"{problem} {strangers[0]!r}, which is none of them; it may not know the parameter")
+        return found
+
     async def _ask(self, http: Asker, url: str, params: Mapping[str, Any]) -> tuple[Reply, Any]:
         where = f"GET {url.partition('?')[0]}"
         secret = {} if self._auth_param is None else {self._auth_param: self._secret}
@@ -159,10 +191,12 @@ class JsonSource:
             reply = cast(Reply, await http.request("GET", url, params=query or None, headers=self._headers))
         except too_slow() as error:
             raise HeavyPage(f"{where} takes too long") from error
+        except TooLarge as error:
+            raise HeavyPage(str(error)) from error
         sample = sample_of(reply.content, self._secret)
-        check_status(reply.status_code, where, sample, reply.headers.get("location"))
-        if len(reply.content) > BODY_BYTES_MAX:
-            raise HeavyPage(f"{where} sends more than {BODY_BYTES_MAX:,} bytes")
+        # Where a key is a parameter, a redirection repeats it.
+        location = reply.headers.get("location", "").partition("?")[0]
+        check_status(reply.status_code, where, sample, location or None)
         return reply, self._decoded(where, reply, sample)
 
     def _decoded(self, where: str, reply: Reply, sample: str) -> Any:
@@ -188,7 +222,7 @@ class JsonSource:
         """Asks once for each path that the spec refers to, and once for the first record."""
         bodies: dict[str, Any] = {}
         times: list[Instant | None] = []
-        for reference in self._references():
+        for reference in references(self._resource):
             path = reference.partition("#")[0]
             if path not in bodies:
                 reply, bodies[path] = await self._ask(http, self._url(path), {})
@@ -200,16 +234,12 @@ class JsonSource:
         known = [time for time in times if time is not None]
         # The earliest: a change that is seen twice does no harm, one that is never seen does.
         return Probe(
-            rows=rows, id_max=self._id_max(bodies), server_time=min(known, default=None), values=self._values(bodies)
+            rows=rows,
+            id_max=id_max_in(self._resource, bodies),
+            server_time=min(known, default=None),
+            values=values_in(self._resource, bodies),
+            counts=counts_in(self._resource, bodies),
         )
-
-    def _references(self) -> list[str]:
-        partition, filters = self._resource.partition, self._resource.filters.values()
-        upper = partition.upper if isinstance(partition, IdRange) else None
-        return [
-            *([upper] if isinstance(upper, str) else []),
-            *(each.values_from for each in filters if each.values_from is not None),
-        ]
 
     async def _first_page(self, http: Asker) -> tuple[int | None, Instant | None]:
         asked = Question({}, None, 1)
@@ -218,41 +248,6 @@ class JsonSource:
         total = getattr(self._resource.page, "total", None)
         rows = MISSING if total is None else path_of("page.total", total).first(body)
         return (rows if isinstance(rows, int) else None), server_time(reply)
-
-    def _id_max(self, bodies: Mapping[str, Any]) -> int | None:
-        partition = self._resource.partition
-        upper = partition.upper if isinstance(partition, IdRange) else None
-        if not isinstance(upper, str):
-            return upper
-        value = looked_up(upper, bodies).first
-        if not isinstance(value, int) or isinstance(value, bool):
-            is_now = "nothing" if value is MISSING else repr(value)
-            raise BadReply(f"resource.partition.upper: {upper} must lead to a whole number (leads to {is_now[:100]})")
-        return value
-
-    def _values(self, bodies: Mapping[str, Any]) -> dict[str, list[str]]:
-        values: dict[str, list[str]] = {}
-        for name, filter_ in self._resource.filters.items():
-            if filter_.values is not None:
-                values[name] = [str(value) for value in filter_.values]
-            elif filter_.values_from is not None:
-                found = [value for value in looked_up(filter_.values_from, bodies).all if isinstance(value, str | int)]
-                if not found or len(found) > VALUES_MAX:
-                    place = f"resource.filters.{name}.values_from"
-                    raise BadReply(f"{place}: {filter_.values_from} leads to {len(found):,} values")
-                values[name] = list(dict.fromkeys(str(value) for value in found))
-        return values
-
-
-class LookedUp(msgspec.Struct):
-    first: Any
-    all: list[Any]
-
-
-def looked_up(reference: str, bodies: Mapping[str, Any]) -> LookedUp:
-    path, _, place = reference.partition("#")
-    compiled = path_of(reference, place)
-    return LookedUp(compiled.first(bodies[path]), compiled.all(bodies[path]))
 
 
 def secret_of(spec: Spec, environ: Mapping[str, str]) -> str | None:

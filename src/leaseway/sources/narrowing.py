@@ -12,12 +12,16 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.imports.jsonpath import MISSING, path_of
 from leaseway.domain.imports.page import Record
+from leaseway.domain.imports.rows import KEY_LENGTH_MAX
 from leaseway.domain.imports.shard import Predicate
 from leaseway.domain.imports.spec_parts import Filter, Keyset, Resource
 from leaseway.domain.imports.stamps import stamp_of
 from leaseway.domain.times import EPOCH
+from leaseway.sources.box_filters import allows_in_box, box_param, keeps_in_box
 
 DAY_US = 86_400 * SECOND_US
+DELETED = "deleted"
+"""In a predicate: the feed of records that are no more."""
 
 Test = Callable[[Record], bool]
 
@@ -61,8 +65,11 @@ class Narrowing:
 
     def params(self, predicate: Predicate) -> dict[str, str]:
         params: dict[str, str] = {}
-        for name, wanted in predicate.items():
+        for name, wanted in ranged(predicate):
             filter_ = self._filter(name)
+            if filter_.param is not None and filter_.box is not None:
+                params[filter_.param] = box_param(filter_, wanted)
+                continue
             if filter_.param is not None:
                 params[filter_.param] = filter_.separator.join(str(value) for value in wanted)
                 continue
@@ -76,12 +83,12 @@ class Narrowing:
 
     def keeps(self, predicate: Predicate) -> Test:
         """False for what we drop: it is not of the shard, and the source could not know."""
-        tests = [self._keeps_in(name, wanted) for name, wanted in predicate.items()]
+        tests = [self._keeps_in(name, wanted) for name, wanted in ranged(predicate)]
         return all_of([test for test in tests if test is not None])
 
     def is_ours(self, predicate: Predicate) -> Test:
         """False for what the source should never have sent."""
-        tests = [self._allows_in(name, wanted) for name, wanted in predicate.items()]
+        tests = [self._allows_in(name, wanted) for name, wanted in ranged(predicate)]
         return all_of([test for test in tests if test is not None])
 
     def _filter(self, name: str) -> Filter:
@@ -95,6 +102,8 @@ class Narrowing:
 
     def _keeps_in(self, name: str, wanted: Any) -> Test | None:
         filter_ = self._filter(name)
+        if filter_.box is not None:
+            return keeps_in_box(filter_, wanted)
         if filter_.path is None or filter_.param is not None:
             return None
         bounds, value_of = self._bounds(name, wanted), value_reader(filter_.path, is_time_range(wanted))
@@ -107,6 +116,8 @@ class Narrowing:
 
     def _allows_in(self, name: str, wanted: Any) -> Test | None:
         filter_ = self._filter(name)
+        if filter_.box is not None:
+            return allows_in_box(filter_, wanted)
         if filter_.path is None:
             return None
         if filter_.param is not None:
@@ -133,6 +144,11 @@ class Narrowing:
             asked_low = None if asked_low is None else asked_low // SECOND_US * SECOND_US
             asked_high = None if asked_high is None else -(-asked_high // SECOND_US) * SECOND_US
         return Bounds(low, high, asked_low, asked_high)
+
+
+def ranged(predicate: Predicate) -> list[tuple[str, Any]]:
+    """Without the feed of deleted records: it has parameters of its own, and no test can tell its records."""
+    return [(name, wanted) for name, wanted in predicate.items() if name != DELETED]
 
 
 def all_of(tests: list[Test]) -> Test:
@@ -180,7 +196,7 @@ def value_reader(path: str, is_time: bool) -> Callable[[Record], int | None]:
         value = get(record)
         if is_time:
             return stamp_of(value)
-        if isinstance(value, str) and value.isascii() and value.isdecimal():
+        if isinstance(value, str) and len(value) <= KEY_LENGTH_MAX and value.isascii() and value.isdecimal():
             return int(value)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 

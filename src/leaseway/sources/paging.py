@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
 from leaseway.domain.imports.jsonpath import MISSING, path_of
 from leaseway.domain.imports.page import Record
+from leaseway.domain.imports.rows import KEY_LENGTH_MAX
 from leaseway.domain.imports.shard import Cursor, Predicate
 from leaseway.domain.imports.spec_parts import Keyset, Link, Offset, PageNumber, Resource, Single, Token
 from leaseway.ports.source import BadReply
@@ -77,6 +78,8 @@ class ByKey:
     def key_of(self, record: Record) -> Any:
         """To compare and to go on after; None: there is none."""
         key = self._get(record)
+        if isinstance(key, str) and len(key) > KEY_LENGTH_MAX:
+            return None  # a bad row
         if isinstance(key, str) and self._is_numeric and key.isascii() and key.isdecimal():
             return int(key)
         return key if isinstance(key, int | str) and not isinstance(key, bool) and key != "" else None
@@ -130,10 +133,12 @@ class ByOffset:
         return {self._page.param: done_in(asked), **limited(self._page, asked.limit)}
 
     def onward(self, asked: Question, answer: Answer) -> Onward:
-        done = done_in(asked) + len(answer.raw)
         total = count_at(self._page.total, answer.body)
+        if (fewer := shrunk_by(asked, total)) > 0:
+            return Onward(counted(max(done_in(asked) - fewer, 0), total), False)
+        done = done_in(asked) + len(answer.raw)
         is_end = None if total is None else done >= total
-        return Onward({"offset": done} if answer.raw and not is_end else None, sure(is_end, answer))
+        return Onward(counted(done, total) if answer.raw and not is_end else None, sure(is_end, answer))
 
 
 class ByNumber:
@@ -163,13 +168,17 @@ class ByNumber:
             # Then no number means what we think, and records would be left out.
             sent, name = f"{len(answer.raw):,} records came where {limit:,} were asked for", self._page.limit_param
             raise BadReply(f"{sent}: the source does not know {name!r}; leave resource.page.limit_param out")
+        total = count_at(self._page.total, answer.body)
+        if (fewer := shrunk_by(asked, total)) > 0:
+            size = len(answer.raw) if asked.cursor is None else asked.cursor["size"]
+            return Onward({**counted(max(done - fewer, 0), total), "size": size}, False)
         skip = done % limit
         done_now = done + max(len(answer.raw) - skip, 0)
         is_end = self._is_end(answer, done // limit + 1, done_now)
         # The first page shows how large a page the source really sends, whatever was asked for.
         size = len(answer.raw) if asked.cursor is None else asked.cursor["size"]
         goes_on = done_now > done and not is_end
-        return Onward({"offset": done_now, "size": size} if goes_on else None, sure(is_end, answer), skip)
+        return Onward({**counted(done_now, total), "size": size} if goes_on else None, sure(is_end, answer), skip)
 
     def _is_end(self, answer: Answer, passed: int, done: int) -> bool | None:
         total, pages = count_at(self._page.total, answer.body), count_at(self._page.pages, answer.body)
@@ -182,6 +191,18 @@ class ByNumber:
         pages = count_at(self._page.pages, answer.body)
         is_end = None if pages is None else number - self._page.start + 1 >= pages
         return Onward({"page": number + 1} if answer.raw and not is_end else None, sure(is_end, answer))
+
+
+def counted(done: int, total: int | None) -> dict[str, Any]:
+    """A cursor that counts records, and how many there were in all when it was made, if the source says that."""
+    return {"offset": done} if total is None else {"offset": done, "total": total}
+
+
+def shrunk_by(asked: Question, total: int | None) -> int:
+    """Records that were there when the last page came, and are gone. What follows has moved up by as many, and this
+    page may have left them out: we go back by as many, and find most of it again."""
+    before = None if asked.cursor is None else asked.cursor.get("total")
+    return 0 if before is None or total is None else int(before) - total
 
 
 def done_in(asked: Question) -> int:
@@ -266,7 +287,7 @@ def count_at(path: str | None, body: Any) -> int | None:
     if path is None:
         return None
     value = path_of("page", path).first(body)
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
+    if isinstance(value, str) and len(value) <= KEY_LENGTH_MAX and value.isascii() and value.isdecimal():
         value = int(value)
     if value is MISSING or value is None:
         return None
