@@ -1,23 +1,24 @@
-"""A spec ─► its source, its sink, and the task that the jobs of its shards have in common."""
+"""A spec, or a function with its options ─► source, sink, and the task that the jobs of its shards have in common."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
-from leaseway.domain.errors import StoreRefused
+from leaseway.domain.errors import UsageError
 from leaseway.domain.imports.guards import Ceilings
 from leaseway.domain.imports.rows import Moulds
 from leaseway.domain.imports.shard import Cursor, Shard
 from leaseway.domain.imports.spec import Spec, read_spec, spec_hash
 from leaseway.domain.imports.splitting import split
-from leaseway.flows.importing import Importing
+from leaseway.flows.page_writes import Importing
+from leaseway.imports.calling import Caller
+from leaseway.imports.chosen_sink import sink_at
+from leaseway.imports.declaring import Declared
+from leaseway.imports.loading import found_in, load_module, refuse_path
 from leaseway.ports.sink import Sink
-from leaseway.sources.chosen import source_of
-from leaseway.sources.files import FileSource
-from leaseway.sources.http_json import JsonSource
-from leaseway.wiring import sqlite_path
+from leaseway.sources.chosen import Chosen, source_of
+from leaseway.sources.function import FunctionSource
 
 
 class Parts(NamedTuple):
@@ -25,40 +26,58 @@ class Parts(NamedTuple):
 
     path: Path
     spec: Spec
-    source: JsonSource | FileSource
+    source: Chosen
     sink: Sink
     task: Importing
 
 
-def parts_of(path: Path, environ: Mapping[str, str] = os.environ) -> Parts:
+def parts_of(path: Path | str, environ: Mapping[str, str] = os.environ) -> Parts:
+    """Of a TOML file, or of an importer, `module:name`."""
+    if (found := importer_named(path)) is not None:
+        return parts_of_function(found, path)
+    path = Path(path)
     spec = read_spec(path.read_text("utf-8"), str(path))
     source, sink = source_of(spec, path.parent, environ), sink_of(spec)
     return Parts(path, spec, source, sink, task_of(spec, source, sink))
 
 
+def parts_of_function(found: Declared, name: Path | str) -> Parts:
+    source, sink = FunctionSource(*found, Caller()), sink_of(found.spec)
+    return Parts(Path(name), found.spec, source, sink, task_of(found.spec, source, sink))
+
+
+def sink_only(path: Path | str) -> tuple[Spec, Sink, str]:
+    """For a look, with the hash of the spec: the source is not made, and its key is not needed."""
+    found = importer_named(path)
+    spec = read_spec(Path(path).read_text("utf-8"), str(path)) if found is None else found.spec
+    return spec, sink_of(spec), spec_hash(spec)
+
+
+def importer_named(name: Path | str) -> Declared | None:
+    """None: it is the name of a file."""
+    module_name, colon, attribute = str(name).partition(":")
+    if not colon or str(name).endswith(".toml") or Path(name).is_file():
+        return None
+    module = load_module(refuse_path(module_name, str(name), "MODULE:IMPORTER, for example shop:things"))
+    found = getattr(found_in(module, attribute), "declared", None)
+    if isinstance(found, Declared):
+        return found
+    known = [each for each, value in vars(module).items() if isinstance(getattr(value, "declared", None), Declared)]
+    names = ", ".join(f"{module_name}:{each}" for each in known)
+    there = f"it has: {names}" if known else "it has none at all: decorate the function with @app.importer(...)"
+    raise UsageError(f"{name} is no importer; {there}")
+
+
 def sink_of(spec: Spec) -> Sink:
-    url, table = spec.sink.url, spec.sink.table
     columns = {name: column.type for name, column in spec.resource.columns.items()}
-    match urlsplit(url).scheme:
-        case "sqlite":
-            from leaseway.sinks.sqlite import SqliteSink
-
-            return SqliteSink(sqlite_path(url), table, columns)
-        case "postgresql" | "postgres":
-            from leaseway.sinks.postgres import PostgresSink
-
-            return PostgresSink(url, table, columns)
-        case scheme:
-            raise StoreRefused(
-                f"sink.url: {scheme}:// is no sink; there are sqlite:///data.db and postgresql://host/db"
-            )
+    return sink_at(spec.sink.url, spec.sink.table, columns)
 
 
-def task_of(spec: Spec, source: JsonSource | FileSource, sink: Sink) -> Importing:
+def task_of(spec: Spec, source: Chosen, sink: Sink) -> Importing:
     guards = spec.resource.guards
 
-    def parts(shard: Shard, cursor: Cursor | None, why: str) -> list[Shard]:
-        return split(shard, cursor, why, source.caps)
+    def parts(shard: Shard, cursor: Cursor | None, why: str, id_max: int | None) -> list[Shard]:
+        return split(shard, cursor, why, source.caps, id_max)
 
     return Importing(
         source=source,
@@ -74,4 +93,5 @@ def task_of(spec: Spec, source: JsonSource | FileSource, sink: Sink) -> Importin
         bad_ratio_max=spec.resource.on_bad_row.max_ratio,
         on_bad_row=spec.resource.on_bad_row.policy,
         ceilings=Ceilings(pages=guards.pages_max, rows=guards.rows_max, size_bytes=guards.bytes_max),
+        sweeps=spec.resource.deletes is not None and spec.resource.deletes.sweep is not None,
     )

@@ -4,22 +4,31 @@ A run is a set of shards in the sink, and a job for each of them in the job stor
 has the same shards, and a job's key is its shard's.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
-from leaseway.app import App, JobHandle
-from leaseway.domain.errors import KeyConflict
+from leaseway.domain.errors import BadValue, KeyConflict
 from leaseway.domain.ids import Instant
-from leaseway.domain.imports.progress import RunRow, RunState, ShardRow, ShardState
+from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardState
 from leaseway.domain.imports.shard import Shard
+from leaseway.domain.job import Submitted
+from leaseway.domain.limits import Limit, Use
 from leaseway.domain.outcome import Fail
-from leaseway.domain.query import JobFilter
 from leaseway.domain.retry import Backoff
+from leaseway.domain.values import NAME_LENGTH_MAX
 from leaseway.flows.context import Context
 from leaseway.flows.importing import import_shard
+from leaseway.flows.submit import Bound
+from leaseway.imports.closing import SWEEPS, Asking, can_confirm, close_run, is_swept
+from leaseway.imports.lives import bring_to_life, fence_of
 from leaseway.imports.parts import Parts
+from leaseway.imports.plan import Plan
+from leaseway.ports.store import Store
 from leaseway.system import SystemClock
 
 QUEUE = "imports"
@@ -29,37 +38,117 @@ BACKOFF = Backoff(first_seconds=1, seconds_max=60)
 OPEN = (ShardState.WAITING, ShardState.RUNNING, ShardState.PARKED)
 ATTEMPTS = 50
 """Each death of a worker is one. A shard goes on where it was, so that trying again costs a page at most."""
+RUN_LENGTH_MAX = 120
+CLOSE_ATTEMPTS = 3
+"""What could not be asked for now is asked for after the next full run."""
 
 
-def import_app(parts: Parts, url: str, lease_seconds: float = LEASE_SECONDS) -> tuple[App, "JobHandle[..., Any]"]:
-    """The app whose one job imports one shard."""
-    app = App(url)
+class Host(Protocol):
+    """As much of an app as imports need."""
+
+    def job(
+        self, /, *, name: str, queue: str, attempts: int, lease: float, backoff: Backoff, limits: Sequence[Limit | Use]
+    ) -> Callable[[Callable[..., Any]], Any]: ...
+    async def submit_many(self, jobs: Iterable[Bound]) -> list[Submitted]: ...
+    async def store(self) -> Store: ...
+
+
+class ShardJob(NamedTuple):
+    """The job that imports one shard, in its app."""
+
+    app: Host
+    bind: Callable[..., Bound]
+    bind_close: Callable[..., Bound] | None = None
+    """The job that asks the source for rows which a run did not see. None: the source cannot be asked."""
+
+
+def shard_job(app: Host, parts: Parts, lease_seconds: float = LEASE_SECONDS) -> ShardJob:
     name, limits = f"import:{parts.spec.source.name}", [parts.source.limit] if parts.source.limit else []
 
     @app.job(name=name, queue=queue_of(parts), attempts=ATTEMPTS, backoff=BACKOFF, lease=lease_seconds, limits=limits)
     async def shard(ctx: Context, run: str, key_of_shard: str) -> dict[str, Any]:
-        done = await import_shard(ctx, SystemClock(), parts.task, run, key_of_shard)
+        task = replace(parts.task, sweeps=await is_swept(parts, run))
+        done = await import_shard(ctx, SystemClock(), task, run, key_of_shard, fence_of(ctx.id, ctx.fence))
         if done.state == ShardState.PARKED:
             raise Fail(done.why or "parked", code="parked")  # a dead letter can be tried again, a done job cannot
         for child in done.children:
-            ctx.submit(handle.bind(run=run, key_of_shard=child, key=f"{run}:{child}"))
+            ctx.submit(handle.bind(run=run, key_of_shard=child, key=job_key(run, child)))
+        if handle.bind_close is not None and await is_to_be_asked(parts, run):
+            ctx.submit(handle.bind_close(run=run, key=f"{run}:close"))
         answer: dict[str, Any] = msgspec.to_builtins(done)
         return answer
 
-    handle = shard
-    return app, handle
+    handle = ShardJob(app, shard.bind, close_job(app, parts, lease_seconds) if can_confirm(parts) else None)
+    return handle
+
+
+def close_job(app: Host, parts: Parts, lease_seconds: float) -> Callable[..., Bound]:
+    """What a full run did not see is asked for once more, by a job as any other: under the source's limits, and again
+    after a crash."""
+    name, limits = f"import:{parts.spec.source.name}:close", [parts.source.limit] if parts.source.limit else []
+
+    @app.job(
+        name=name, queue=queue_of(parts), attempts=CLOSE_ATTEMPTS, backoff=BACKOFF, lease=lease_seconds, limits=limits
+    )
+    async def close(ctx: Context, run: str) -> dict[str, Any]:
+        state = await close_run(parts, run, Asking(ctx.http, SystemClock()))
+        if state is not RunState.COMPLETE:
+            raise Fail(f"run {run} is {state}: nothing was deleted", code=state.value)  # `resume` tries it again
+        return {"state": state.value}
+
+    bind: Callable[..., Bound] = close.bind
+    return bind
+
+
+def job_key(run: str, shard: str) -> str:
+    """The same job for the same shard, always. Labels may be longer than a job's key can be."""
+    key = f"{run}:{shard}"
+    return key if len(key) <= NAME_LENGTH_MAX else f"{run}:{hashlib.sha256(shard.encode()).hexdigest()[:32]}"
 
 
 def queue_of(parts: Parts) -> str:
     return f"{QUEUE}:{parts.spec.source.name}"
 
 
-async def start(parts: Parts, handle: "JobHandle[..., Any]", run: str, shards: Sequence[Shard], now: Instant) -> RunRow:
-    """Store the run, and submit a job for each shard that has not ended. To do so again changes nothing."""
-    new = RunRow(id=run, source=parts.spec.source.name, spec_hash=parts.task.spec_hash, started_at=now)
-    row = await parts.sink.start_run(new, shards)
+async def start(
+    parts: Parts,
+    handle: ShardJob,
+    run: str,
+    plan: Plan | Sequence[Shard],
+    now: Instant,
+    *,
+    seats: int = 0,
+    requests_max: int | None = None,
+) -> RunRow:
+    """Store the run, and submit a job for each shard that has not ended. To do so again changes nothing.
+
+    `requests_max` None: what the spec's budget says.
+    """
+    check_run(run)
+    whole = plan if isinstance(plan, Plan) else Plan(list(plan), None, None, None)
+    budget = parts.spec.budget
+    new = RunRow(
+        id=run,
+        source=parts.spec.source.name,
+        spec_hash=parts.task.spec_hash,
+        started_at=now,
+        mode=whole.mode,
+        since=whole.since,
+        watermark=whole.watermark,
+        seats=seats,
+        id_max=whole.id_max,
+        requests_max=requests_max if requests_max is not None or budget is None else budget.requests_max,
+        notes={SWEEPS: True} if parts.task.sweeps and whole.mode is RunMode.FULL else {},
+    )
+    row = await parts.sink.start_run(new, whole.shards)
     await submit_open(parts, handle, run)
     return row
+
+
+def check_run(run: str) -> None:
+    """Before anything is written: it becomes a part of the keys of the run's jobs."""
+    if not 0 < len(run) <= RUN_LENGTH_MAX or not run.isprintable():
+        raise BadValue("run", f"must be 1 to {RUN_LENGTH_MAX} printable characters (is {run[:40]!r})")
 
 
 def refuse_other_spec(parts: Parts, row: RunRow) -> None:
@@ -71,32 +160,25 @@ def refuse_other_spec(parts: Parts, row: RunRow) -> None:
         )
 
 
-async def submit_open(parts: Parts, handle: "JobHandle[..., Any]", run: str) -> int:
-    """A job for each shard that has not ended or was parked. One that was given up before gets a second life: its fence
-    goes on."""
+async def submit_open(parts: Parts, handle: ShardJob, run: str) -> int:
+    """A job for each shard that has not ended or was parked, whatever became of the one it had. Where all have ended,
+    what is left of closing the run is tried again."""
     await parts.sink.finish_run(run, RunState.RUNNING)
-    open_ones = [row for row in await parts.sink.shards(run) if row.state in OPEN]
-    answers = await handle.app.submit_many(
-        handle.bind(run=run, key_of_shard=row.shard.key, key=f"{run}:{row.shard.key}") for row in open_ones
-    )
-    known = tuple(answer.id for answer in answers if answer.replayed)
-    if known:
-        store = await handle.app.store()
-        await store.replay(JobFilter(ids=known), len(known))
-    return len(open_ones)
+    keys = [row.shard.key for row in await parts.sink.shards(run) if row.state in OPEN]
+    calls = {job_key(run, key): partial(handle.bind, run=run, key_of_shard=key) for key in keys}
+    if not calls and handle.bind_close is not None and await is_to_be_asked(parts, run):
+        calls = {f"{run}:close": partial(handle.bind_close, run=run)}
+    await bring_to_life(handle.app, run, calls)
+    return len(keys)
 
 
-def state_of(shards: Sequence[ShardRow], run: RunRow | None) -> RunState:
-    """What the shards say about their run, when no job is left."""
-    if run is not None and run.state is RunState.FAILED:
-        return RunState.FAILED
-    ended = {row.state for row in shards}
-    return RunState.COMPLETE if ended <= {ShardState.DONE, ShardState.SPLIT} else RunState.PARTIAL
+async def is_to_be_asked(parts: Parts, run: str) -> bool:
+    """Whether every shard has come to its end, and the source can be asked for what they did not see."""
+    if not can_confirm(parts) or await parts.sink.open_shards(run) or not await is_swept(parts, run):
+        return False
+    return all(row.state not in OPEN for row in await parts.sink.shards(run))
 
 
 async def finish(parts: Parts, run: str) -> RunState:
-    shards = await parts.sink.shards(run)
-    found = next((row for row in await parts.sink.runs(parts.spec.source.name, 100) if row.id == run), None)
-    state = state_of(shards, found)
-    await parts.sink.finish_run(run, state, None if found is None else found.why)
-    return state
+    """Say what has become of a run. Anybody may, at any time, and again; it asks the source for nothing."""
+    return await close_run(parts, run)

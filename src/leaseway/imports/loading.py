@@ -1,0 +1,57 @@
+"""From `module:name` to what a module holds under that name, with an answer to everything that may be wrong with it."""
+
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from leaseway.domain.errors import UsageError
+
+MISSING = object()
+
+
+def refuse_path(module: str, name: str, example: str = "MODULE:APP, for example tasks:app") -> str:
+    if module.endswith(".py") or "/" in module:
+        dotted = module.removeprefix("./").removesuffix(".py").replace("/", ".")
+        raise UsageError(f"{name!r} is a path; write the module's name as in an import: {name.replace(module, dotted)}")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise UsageError(f"{name!r} names no module; write {example}")
+    return module
+
+
+def load_module(name: str) -> ModuleType:
+    """Import it with the current folder first in line, as `python -m` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"there is no module {error.name!r} in {here} or among the installed packages; "
+                "go to the folder that holds it, or correct the name"
+            ) from error
+        raise UsageError(f"importing {name!r} failed: {error}{where(error)}; install what is missing") from error
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise UsageError(f"importing {name!r} failed: {what}{where(error)}") from error
+
+
+def where(error: BaseException) -> str:
+    """The place in the user's code, not in the machinery of importing."""
+    if isinstance(error, SyntaxError):
+        return ""  # its text says so
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    last = frames[-1]
+    return f" ({Path(last.filename).name}, line {last.lineno})" if len(frames) > 1 else ""
+
+
+def found_in(module: ModuleType, attribute: str) -> Any:
+    """`MISSING` if there is no such thing."""
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, MISSING)
+    return found
