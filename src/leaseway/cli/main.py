@@ -122,7 +122,11 @@ def _wants_traceback(argv: list[str]) -> bool:
 
 
 def _write_anything() -> None:
-    """A terminal that lacks a character shows a stand-in; it does not end the command."""
+    """A terminal that lacks a character shows a stand-in, and what was closed (`>&-`) takes words that nobody hears:
+    neither ends the command."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None and stream.errors == "strict":

@@ -1,0 +1,1 @@
+"""leaseway import: one module per command, and what they share."""
