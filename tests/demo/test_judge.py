@@ -1,93 +1,168 @@
 """A judge that cannot condemn proves nothing."""
 
 import io
+import json
 import sqlite3
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
-from leaseway.demo.closing import as_dict, as_table
-from leaseway.demo.judge import Row, Verdict, judge, judge_files
-from leaseway.demo.provider import Ledger
-from leaseway.demo.show import Kill, Shown
-from leaseway.stores.sqlite.migrate import migrate
+from leaseway.demo.closing import as_dict, print_report
+from leaseway.demo.folder import WorkFolder
+from leaseway.demo.judge import Asked, Place, Verdict, judge, judge_files
+from leaseway.demo.main import command
+from leaseway.demo.show import Kill, Settings, Shown
+from leaseway.demo.spec import Files
+from leaseway.domain.imports.progress import RunState
 
-CLEAN = [Row(0, True, 1), Row(1, True, 1), Row(2, True, 2)]
-JOURNAL = ["0 charged a", "1 charged b", "2 charged c", "2 repeated c"]
+SECOND_NS = 1_000_000_000
+TRUTH: dict[int, Place] = {
+    101: (1_000, "Zürich", 214, 47.4, 8.5),
+    102: (2_000, "Quito", 62, -0.2, -78.5),
+    104: (3_000, "Apia", None, -13.8, -171.8),
+}
+ROWS = list(TRUTH.items())
 
 
-def judged(rows: list[Row] = CLEAN, journal: list[str] = JOURNAL) -> Verdict:
-    return judge(3, rows, journal, leases_taken_back=1)
+def page(at_seconds: float, after: int, status: int = 200, limit: int = 250) -> Asked:
+    return Asked(round(at_seconds * SECOND_NS), status, f"/v3/poi?greaterthanid={after}&maxresults={limit}")
 
 
-def test_a_repeated_call_with_the_same_key_is_no_doubled_effect() -> None:
-    """This is what the kill leaves behind, and what the key is for."""
+JOURNAL = [page(0.0, 0), page(0.5, 102), page(1.0, 104)]
+
+
+def judged(
+    rows: list[tuple[int, Place]] = ROWS, journal: list[Asked] = JOURNAL, inserted: int | None = None
+) -> Verdict:
+    return judge(TRUTH, rows, journal, limit=2, inserted=len(rows) if inserted is None else inserted)
+
+
+def test_a_row_for_every_place_and_no_full_window_is_clean() -> None:
     verdict = judged()
     assert verdict.is_clean
-    assert (verdict.done, verdict.requests, verdict.requests_repeated, verdict.attempts_repeated) == (3, 4, 1, 1)
+    assert (verdict.places, verdict.rows, verdict.requests, verdict.most_in_a_second) == (3, 3, 3, 2)
+    assert verdict.requests_per_second == pytest.approx(2)
 
 
-def test_an_order_that_was_charged_twice_is_doubled() -> None:
-    """Two keys for one order: the provider could not know, but its customer will."""
-    verdict = judged(journal=[*JOURNAL, "1 charged other"])
-    assert verdict.doubled == (1,)
-    assert not verdict.is_clean
+def test_a_place_that_is_not_in_the_table_is_missing() -> None:
+    """Counting only what is there would not notice."""
+    verdict = judged(rows=[ROWS[0], ROWS[2]])
+    assert (verdict.missing, verdict.is_clean) == ((102,), False)
 
 
-def test_an_order_that_was_never_charged_is_lost_though_its_job_is_done() -> None:
-    """Otherwise a worker that settles without calling would pass."""
-    assert judged(journal=JOURNAL[1:]).lost == (0,)
+def test_a_row_that_no_place_stands_behind_is_extra() -> None:
+    verdict = judged(rows=[*ROWS, (103, TRUTH[101])])
+    assert (verdict.extra, verdict.is_clean) == ((103,), False)
 
 
-def test_an_order_whose_job_is_not_done_is_lost_though_it_was_charged() -> None:
-    """Nobody knows of the charge."""
-    assert judged(rows=[CLEAN[0], Row(1, False, 1), CLEAN[2]]).lost == (1,)
+def test_a_place_that_is_there_twice_is_doubled() -> None:
+    """As when its page was written by the dead worker and by its heir."""
+    verdict = judged(rows=[*ROWS, ROWS[1]])
+    assert (verdict.doubled, verdict.is_clean) == ((102,), False)
 
 
-def test_an_order_whose_job_vanished_is_lost() -> None:
-    """Counting only what the store has would not notice."""
-    assert judged(rows=CLEAN[:2]).lost == (2,)
+@pytest.mark.parametrize(
+    "other",
+    [(9, "Quito", 62, -0.2, -78.5), (2_000, "Lima", 62, -0.2, -78.5), (2_000, "Quito", 62, -0.2, 78.5)],
+    ids=["stamp", "title", "place"],
+)
+def test_a_row_that_says_something_else_is_different(other: Place) -> None:
+    """The right ids with the wrong content are no import."""
+    verdict = judged(rows=[ROWS[0], (102, other), ROWS[2]])
+    assert (verdict.different, verdict.missing, verdict.is_clean) == ((102,), (), False)
 
 
-def test_two_done_jobs_for_one_order_are_doubled() -> None:
-    """A submission that was stored twice under two ids."""
-    assert judged(rows=[*CLEAN, Row(0, True, 1)]).doubled == (0,)
+def test_a_refusal_is_no_success_though_it_was_asked_again() -> None:
+    """Whoever sees a 429 has asked too often, whatever came of it."""
+    verdict = judged(journal=[*JOURNAL, page(9.0, 0, status=429)])
+    assert (verdict.refused, verdict.is_clean) == (1, False)
 
 
-def test_the_judge_reads_the_rows_and_not_the_counters(tmp_path: Path) -> None:
+def test_a_window_that_is_too_full_is_found_wherever_it_begins() -> None:
+    """Three in the second that begins at 0.5, though no whole second has more than two."""
+    verdict = judged(journal=[page(0.5, 0), page(0.9, 102), page(1.4, 104)])
+    assert (verdict.most_in_a_second, verdict.is_clean) == (3, False)
+
+
+def test_a_row_that_was_counted_twice_is_not_exact() -> None:
+    """The reports of real imports have nothing but these counters."""
+    verdict = judged(inserted=4)
+    assert (verdict.is_exact, verdict.is_clean) == (False, False)
+
+
+def test_pages_that_were_asked_for_again_are_counted_and_confirmations_are_not() -> None:
+    """An end is confirmed by asking twice for one row; a page that came late is no page again, if it was refused."""
+    confirmed = [page(3.0, 104, limit=1), page(4.0, 104, limit=1)]
+    assert judged(journal=[*JOURNAL, *confirmed, page(5.0, 500, status=500), page(6.0, 500)]).pages_again == 0
+    assert judged(journal=[*JOURNAL, page(5.0, 102)]).pages_again == 1
+
+
+def written(folder: Path, rows: list[tuple[int, Place]]) -> Files:
+    files = Files(folder)
+    files.truth.write_text(json.dumps([[number, *place] for number, place in TRUTH.items()]))
+    files.journal.write_text(json.dumps(JOURNAL))
+    with sqlite3.connect(files.places) as table:
+        table.execute("CREATE TABLE poi (external_id TEXT, stamp, title, country, latitude, longitude)")
+        table.executemany("INSERT INTO poi VALUES (?, ?, ?, ?, ?, ?)", [(str(number), *row) for number, row in rows])
+    table.close()
+    return files
+
+
+def test_the_judge_reads_the_rows_the_truth_and_the_journal(tmp_path: Path) -> None:
     """leaseway's own counters are what is on trial."""
-    with sqlite3.connect(tmp_path / "demo.db") as connection:
-        migrate(connection, "demo.db")
-        connection.execute("INSERT INTO lanes (id, queue, tenant, done) VALUES (1, 'default', 'default', 2)")
-        job = "INSERT INTO jobs (id, lane, stage, kind, priority, run_at, attempts_max, lease_us, created_at, payload)"
-        for order, stage in ((0, 3), (1, 0)):
-            values = (str(order), stage, f'{{"order": {order}}}')
-            connection.execute(f"{job} VALUES (?, 1, ?, 'charge', 0, 0, 5, 1, 0, ?)", values)
-    connection.close()
-    (tmp_path / "journal.txt").write_text("0 charged a\n1 charged b\n")
-    verdict = judge_files(2, tmp_path / "demo.db", tmp_path / "journal.txt")
-    assert (verdict.done, verdict.lost, verdict.doubled) == (1, (1,), ())
+    assert judge_files(written(tmp_path, ROWS), 2, 3) == judged()
 
 
-def test_the_provider_charges_a_key_once_and_says_so_in_its_journal() -> None:
-    """The journal is the judge's only witness."""
-    journal = io.StringIO()
-    ledger = Ledger(journal)
-    assert [ledger.charge("7", "key", "1"), ledger.charge("7", "key", "2"), ledger.charge("7", "new", "2")] == [
-        True,
-        False,
-        True,
-    ]
-    assert journal.getvalue().splitlines() == ["7 charged key", "7 repeated key", "7 charged new"]
-    assert ledger.seen() == {"requests": {"1": 1, "2": 2}, "charged": 2, "repeated": 1}
+def shown_with(verdict: Verdict, state: RunState = RunState.COMPLETE) -> Shown:
+    settings, kill = Settings(3, 4, 2, 1), Kill(2, 4242, 4)
+    return Shown(settings, verdict, kill, state, 48, 0, 4, 250, 2.0, 64_000_000, is_real=True)
 
 
-def test_a_guilty_verdict_is_told_and_names_the_orders() -> None:
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_guilty_verdict_is_told_and_names_the_ids(tmp_path: Path, width: int) -> None:
     """A table that only knows good news would hide a defect."""
-    shown = Shown(judged(journal=[*JOURNAL[1:], "1 charged other"]), Kill(2, 4242, 9), seconds=1.0)
+    rows = [ROWS[0], ROWS[0], (103, TRUTH[101])]
+    written(tmp_path, rows)
+    shown = shown_with(judged(rows))
     assert as_dict(shown)["ok"] is False
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(as_table(shown))
-    text = console.export_text()
-    assert "orders 0" in text
-    assert "orders 1" in text
+    console = Console(width=width, file=io.StringIO())
+    print_report(console, shown, WorkFolder(tmp_path, is_kept=True))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert [line.split()[-1] for line in lines if line.strip().startswith("missing")] == ["104"]
+    assert [line.split()[-3:] for line in lines if line.strip().startswith("duplicates")] == [["1", "ids", "101"]]
+    assert max(map(len, (line for line in lines if "sqlite3" not in line and "status" not in line))) <= width
+
+
+def test_a_run_that_did_not_become_complete_is_not_ok() -> None:
+    """Every row may be there while a shard still waits for its proof of the end."""
+    assert as_dict(shown_with(judged()))["ok"] is True
+    assert as_dict(shown_with(judged(), RunState.PARTIAL))["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("rows", "journal", "told"),
+    [
+        (ROWS[1:], JOURNAL, "missing 1 ids 101"),
+        ([*ROWS, ROWS[0]], JOURNAL, "duplicates 1 ids 101"),
+        (ROWS, [*JOURNAL, page(9, 0, status=429)], "refused with 429 1"),
+        (ROWS, [page(0.5, 0), page(0.9, 102), page(1.4, 104)], "most in any second 3 2 are permitted"),
+    ],
+    ids=["missing", "duplicate", "429", "overfull window"],
+)
+def test_each_fault_is_told_and_ends_the_demo_with_exit_code_1(
+    rows: list[tuple[int, Place]], journal: list[Asked], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that calls the demo sees nothing but its exit code."""
+
+    def show(settings: Settings, folder: Path, screen: object) -> Shown:
+        written(folder, rows)
+        return shown_with(judged(rows, journal))
+
+    monkeypatch.setattr("leaseway.demo.show.show", show)
+    answer = CliRunner().invoke(command, ["--keep", str(tmp_path)])
+    assert answer.exit_code == 1
+    assert told in " ".join(answer.output.split())
+    assert f"the evidence is in {tmp_path}" in answer.output.replace("\n", "")

@@ -1,1 +1,1 @@
-"""`leaseway demo`: a provider, a fleet, a murder, and a judge that counts for itself."""
+"""`leaseway demo`: an import of 235,000 places, a fleet, a murder, and a judge that counts for itself."""

@@ -1,51 +1,140 @@
 """The end of the demo, for people and for programs."""
 
+import sqlite3
+from contextlib import closing
+
+from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from leaseway.demo.folder import WorkFolder
 from leaseway.demo.judge import named
 from leaseway.demo.show import Shown
+from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files
+from leaseway.demo.world import world
+
+MEGABYTE = 1_000_000
+MAP_WIDTH_MAX = 100
 
 
 def as_dict(shown: Shown) -> dict[str, object]:
     verdict, kill = shown.verdict, shown.kill
     return {
-        "ok": verdict.is_clean,
-        "submitted": verdict.submitted,
-        "done": verdict.done,
-        "lost": len(verdict.lost),
-        "doubled": len(verdict.doubled),
+        "ok": shown.is_clean,
+        "state": shown.state.value,
+        "places": verdict.places,
+        "places_are_real": shown.is_real,
+        "rows": verdict.rows,
+        "missing": len(verdict.missing),
+        "extra": len(verdict.extra),
+        "duplicates": len(verdict.doubled),
+        "different": len(verdict.different),
+        "inserted": verdict.inserted,
         "requests": verdict.requests,
-        "requests_repeated": verdict.requests_repeated,
-        "attempts_repeated": verdict.attempts_repeated,
-        "leases_taken_back": verdict.leases_taken_back,
+        "refused": verdict.refused,
+        "limit_per_second": verdict.limit,
+        "most_in_a_second": verdict.most_in_a_second,
+        "requests_per_second": round(verdict.requests_per_second, 2),
+        "page_limit": shown.page_limit,
+        "shards": shown.shards,
+        "shards_from_splits": shown.children,
+        "shards_resumed": shown.resumed,
+        "pages_again": verdict.pages_again,
         "killed": None if kill is None else kill._asdict(),
         "seconds": round(shown.seconds, 3),
-        "jobs_per_second": round(shown.jobs_per_second, 1),
+        "rows_per_second": round(shown.rows_per_second, 1),
+        "worker_peak_megabytes": round(shown.peak_bytes / MEGABYTE, 1) or None,
     }
 
 
+def print_report(console: Console, shown: Shown, folder: WorkFolder) -> None:
+    files = Files(folder.path)
+    console.print()
+    console.print(world(points(files), min(console.width, MAP_WIDTH_MAX)))
+    console.print()
+    console.print(as_table(shown))
+    for what, command in next_commands(folder):
+        console.print(Text.assemble((f"{what}  ", "dim"), command), soft_wrap=True)
+
+
+def points(files: Files) -> list[tuple[float, float]]:
+    """Where the imported rows say that they are."""
+    with closing(sqlite3.connect(f"{files.places.absolute().as_uri()}?mode=ro", uri=True)) as table:
+        return table.execute("SELECT latitude, longitude FROM poi").fetchall()
+
+
 def as_table(shown: Shown) -> Table:
-    verdict, kill = shown.verdict, shown.kill
-    table = Table(title="counted again, from the store's rows and the provider's journal", title_justify="left")
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_column("")
-    table.show_header = False
-    table.add_row("jobs submitted", f"{verdict.submitted:,}")
-    table.add_row("jobs done", f"{verdict.done:,}")
-    table.add_row("lost", *judged(verdict.lost))
-    table.add_row("doubled effects", *judged(verdict.doubled), end_section=True)
-    table.add_row("jobs in the hands of the killed worker", "none" if kill is None else f"{kill.in_hands:,}")
-    table.add_row("leases taken back", f"{verdict.leases_taken_back:,}")
-    table.add_row("attempts repeated because of it", f"{verdict.attempts_repeated:,}", end_section=True)
-    table.add_row("requests that the provider saw", f"{verdict.requests:,}")
-    table.add_row("repeated ones, recognised by their key", f"{verdict.requests_repeated:,}", end_section=True)
-    table.add_row("throughput", f"{shown.jobs_per_second:,.0f} jobs/s", f"{shown.seconds:.1f} s")
+    """Three columns: what, how many, and what that means."""
+    verdict = shown.verdict
+    title = "counted again, from the table, the provider's own rows and its journal"
+    table = Table(title=title, title_justify="left", title_style="dim", show_header=False, box=box.SIMPLE)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_row(
+        "places of the provider", f"{verdict.places:,}", "GeoNames, CC BY 4.0" if shown.is_real else "generated"
+    )
+    table.add_row("rows in the table", f"{verdict.rows:,}", f"in pages of {shown.page_limit}")
+    table.add_row("missing", *judged(verdict.missing))
+    table.add_row("duplicates", *judged(verdict.doubled))
+    table.add_row("not the provider's", *judged(verdict.extra))
+    table.add_row("different from the provider's", *judged(verdict.different))
+    table.add_row("counted as inserted", *exact(shown), end_section=True)
+    add_requests(table, shown)
+    add_kill(table, shown)
+    split = f"{shown.children} of them split off at the end" if shown.children else ""
+    table.add_row("shards", f"{shown.shards:,}", split)
+    table.add_row("throughput", f"{shown.rows_per_second:,.0f} rows/s", f"{shown.seconds:.1f} s")
+    if shown.peak_bytes:
+        table.add_row("memory of a worker at most", f"{shown.peak_bytes / MEGABYTE:,.0f} MB")
     return table
 
 
-def judged(orders: tuple[int, ...]) -> tuple[Text, Text]:
-    if not orders:
-        return Text("0", "bold green"), Text("as promised", "green")
-    return Text(f"{len(orders):,}", "bold red"), Text(f"orders {named(orders)}", "red")
+def add_requests(table: Table, shown: Shown) -> None:
+    verdict = shown.verdict
+    share = verdict.requests_per_second / verdict.limit
+    table.add_row("requests", f"{verdict.requests:,}", f"{verdict.requests_per_second:.1f}/s, {share:.0%} of the limit")
+    good = verdict.most_in_a_second <= verdict.limit
+    table.add_row("refused with 429", *flagged(f"{verdict.refused:,}", "", verdict.refused == 0))
+    most = flagged(f"{verdict.most_in_a_second:,}", f"{verdict.limit:,} are permitted", good)
+    table.add_row("most in any second", *most, end_section=True)
+
+
+def add_kill(table: Table, shown: Shown) -> None:
+    kill = shown.kill
+    if kill is None:
+        table.add_row("killed", "nobody", "it was over too soon", end_section=True)
+        return
+    table.add_row("killed", f"worker {kill.worker}", f"with {kill.in_hands} shards in its hands")
+    table.add_row("shards resumed", f"{shown.resumed:,}", "each after its last written page")
+    table.add_row("pages fetched again", f"{shown.verdict.pages_again:,}", "at most one a shard", end_section=True)
+
+
+def judged(numbers: tuple[int, ...]) -> tuple[Text, Text]:
+    return flagged(f"{len(numbers):,}", f"ids {named(numbers)}" if numbers else "", not numbers)
+
+
+def exact(shown: Shown) -> tuple[Text, Text]:
+    verdict = shown.verdict
+    return flagged(
+        f"{verdict.inserted:,}", "each row once" if verdict.is_exact else "not one for each row", verdict.is_exact
+    )
+
+
+def flagged(count: str, words: str, is_good: bool) -> tuple[Text, Text]:
+    return Text(count, "bold green" if is_good else "bold red"), Text(words, "green" if is_good else "red")
+
+
+def next_commands(folder: WorkFolder) -> list[tuple[str, str]]:
+    files = Files(folder.path)
+    if not folder.is_kept:
+        return [
+            ("keep the files and look around:", "leaseway demo --keep places"),
+            ("import from an API of your own:", "leaseway import --help"),
+        ]
+    query = "SELECT country, count(*) FROM poi GROUP BY 1 ORDER BY 2 DESC LIMIT 5"
+    return [
+        ("the rows:  ", f'sqlite3 {files.places} "{query}"'),
+        ("the shards:", f"{KEY_VARIABLE}={API_KEY} leaseway import status {files.spec}"),
+    ]

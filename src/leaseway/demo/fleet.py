@@ -1,20 +1,29 @@
 """The demo's processes: one provider, some workers. Whoever leaves the `with` block leaves none of them behind."""
 
 import contextlib
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+
+from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files
 
 DRAIN_SECONDS = 5.0
+PROC = Path("/proc")
+PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
-class Member(NamedTuple):
-    """A worker process. Names are never reused."""
+class Member:
+    """A worker process. Numbers are never used again."""
 
-    number: int
-    process: subprocess.Popen[bytes]
+    def __init__(self, number: int, process: "subprocess.Popen[bytes]") -> None:
+        self.number = number
+        self.process = process
+        self.was_killed = False
+        self.peak_bytes = 0
+        """The most memory that it was seen to have had; 0 where the system does not tell."""
 
     @property
     def name(self) -> str:
@@ -28,31 +37,49 @@ class Member(NamedTuple):
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
+    def look(self) -> None:
+        """Not `wait4`, whose peak is at least that of the process which started it."""
+        with contextlib.suppress(OSError):
+            found = PEAK.search((PROC / str(self.pid) / "status").read_text("ascii", "replace"))
+            self.peak_bytes = int(found[1]) * 1_024 if found else self.peak_bytes
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye, no settlement, nothing handed back."""
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self, seconds_max: float) -> None:
+        """And not longer: who has not left by then is killed."""
+        try:
+            self.process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
 
 class Fleet:
-    def __init__(self, folder: Path, store: Path, concurrency: int) -> None:
-        self._folder = folder
-        self._store = store
-        self._concurrency = concurrency
+    def __init__(self, files: Files) -> None:
+        self._files = files
         self._provider: subprocess.Popen[bytes] | None = None
         self._logs = contextlib.ExitStack()
-        self.port = 0
+        self.url = ""
         self.members: list[Member] = []
 
     def __enter__(self) -> "Fleet":
         return self
 
-    def start_provider(self, journal: Path, wait_seconds: float, seed: int) -> None:
-        arguments = [str(journal), str(wait_seconds), str(seed)]
-        self._provider = self._start("leaseway.demo.provider", arguments, "provider.log", stdout=subprocess.PIPE)
+    def start_provider(self, rows: int | None, limit: int, *, is_real: bool) -> None:
+        arguments = ["--limit", f"{limit}/second", "--until-eof", *(["--places"] if is_real else [])]
+        arguments += [] if rows is None else ["--rows", str(rows)]  # without it, all there are
+        self._provider = self._start("leaseway.testing.standin", arguments, "provider.log", stdout=subprocess.PIPE)
         assert self._provider.stdout is not None
-        self.port = int(self._provider.stdout.readline() or 0)
-        if not self.port:
-            raise RuntimeError(f"the provider did not start; see {self._folder / 'provider.log'}")
+        self.url = self._provider.stdout.readline().decode().strip()
+        if not self.url:
+            log = self._files.folder / "provider.log"
+            raise RuntimeError(f"the provider did not start: {log.read_text('utf-8')}")
 
     def add(self) -> Member:
         number = len(self.members) + 1
-        arguments = [str(self._store), str(self.port), str(number), str(self._concurrency)]
+        arguments = [str(self._files.spec), self._files.store_url]
         member = Member(number, self._start("leaseway.demo.worker", arguments, f"worker-{number}.log"))
         self.members.append(member)
         return member
@@ -60,22 +87,38 @@ class Fleet:
     def alive(self) -> list[Member]:
         return [member for member in self.members if member.is_alive]
 
-    def kill(self, member: Member) -> None:
-        """SIGKILL: no goodbye, no settlement, nothing handed back."""
-        member.process.kill()
-        member.process.wait()
+    def look(self) -> None:
+        for member in self.members:
+            member.look()
 
-    def end(self) -> None:
-        """Workers first, so that the provider answers their last calls and its journal is complete."""
+    def kill(self, member: Member) -> None:
+        member.kill()
+        member.was_killed = True
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the worker that ever had the most memory."""
+        return max((member.peak_bytes for member in self.members), default=0)
+
+    def dismiss(self) -> None:
+        """End the workers. The provider stays, and can be asked what it saw."""
         for member in self.alive():
             member.process.terminate()
         for member in self.members:
-            wait_or_kill(member.process)
+            member.wait(DRAIN_SECONDS)
+            close_stdin(member.process)
+
+    def end(self) -> None:
+        self.dismiss()
         if self._provider is not None:
-            with self._provider:  # closes its stdin, which ends it
-                assert self._provider.stdin is not None
-                self._provider.stdin.close()
-                wait_or_kill(self._provider)
+            close_stdin(self._provider)  # which ends it
+            try:
+                self._provider.wait(DRAIN_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._provider.kill()
+                self._provider.wait()
+            assert self._provider.stdout is not None
+            self._provider.stdout.close()
             self._provider = None
         self._logs.close()
 
@@ -84,20 +127,19 @@ class Fleet:
 
     def _start(
         self, module: str, arguments: list[str], log: str, stdout: int = subprocess.DEVNULL
-    ) -> subprocess.Popen[bytes]:
+    ) -> "subprocess.Popen[bytes]":
         # A session of its own: Ctrl-C reaches the demo only, which then ends its children in order.
-        file = self._logs.enter_context((self._folder / log).open("wb"))
-        command = [sys.executable, "-m", module, *arguments]
+        file = self._logs.enter_context((self._files.folder / log).open("wb"))
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=stdout, stderr=file, start_new_session=True
-        )  # fmt: skip
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=file,
+            env={**os.environ, KEY_VARIABLE: API_KEY},
+            start_new_session=True,
+        )
 
 
-def wait_or_kill(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(DRAIN_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def close_stdin(process: "subprocess.Popen[bytes]") -> None:
     if process.stdin is not None:
         process.stdin.close()

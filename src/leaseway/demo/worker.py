@@ -1,12 +1,16 @@
-"""One worker process of the demo: the same `App.work` that `leaseway work` calls."""
+"""One worker process of the demo: what `leaseway import work` does, and it ends when the demo does."""
 
+import asyncio
 import os
 import sys
 import threading
 from pathlib import Path
 
-from leaseway.demo.client import Client
-from leaseway.demo.jobs import app_at
+from leaseway.app import App
+from leaseway.imports.parts import parts_of
+from leaseway.imports.run import queue_of, shard_job
+
+CONCURRENCY = 4
 
 
 def end_with_parent() -> None:
@@ -15,10 +19,13 @@ def end_with_parent() -> None:
     os._exit(1)
 
 
-def main(file: str, port: str, name: str, concurrency: str) -> None:
+def main(spec: str, store_url: str) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
-    app, _ = app_at(Path(file), Client(int(port), name))
-    app.work(concurrency=int(concurrency), grace=2)
+    parts = parts_of(Path(spec))
+    app = App(store_url)
+    shard_job(app, parts)
+    asyncio.run(parts.sink.open())
+    app.work(queues=[queue_of(parts)], until_empty=True, concurrency=CONCURRENCY, grace=2)
 
 
 if __name__ == "__main__":

