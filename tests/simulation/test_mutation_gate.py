@@ -2,10 +2,13 @@
 
 import pytest
 
-from leaseway.simulation.campaign import SCENARIOS
-from leaseway.simulation.sabotage import SABOTAGES, SEEDS_MAX, Sabotage
+from leaseway.simulation.campaign import SABOTAGES, SCENARIOS
+from leaseway.simulation.sabotage import SEEDS_MAX, Sabotage
 
-FAST = ("settle_any_token", "attempt_uncounted", "key_forgotten", "unsaid_is_free", "seats_left_early")
+FAST = (
+    *("settle_any_token", "attempt_uncounted", "key_forgotten", "unsaid_is_free", "seats_left_early"),
+    *("import_any_cursor", "import_empty_believed", "import_unfiltered"),
+)
 
 
 def is_caught(name: str, seeds_max: int = SEEDS_MAX) -> bool:

@@ -6,6 +6,7 @@
     link        latency, stalls, refusals, lost requests and replies on the way to the store
     scenario    a faulty phase, a calm phase in which everything must end, and the verdict
     oracles     what must always hold; `sometimes`: what must happen in every campaign
+    imports     whole imports: `api` is the source, `sink` the way to the rows, `shelf` their judge
     sabotage    safeguards switched off one by one, each of which the oracles must miss
 
 `python -m leaseway.simulation --seeds 1000` runs a campaign, `--seed 7` replays one seed with its trace. Users run

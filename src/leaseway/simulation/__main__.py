@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from leaseway.simulation.campaign import SCENARIOS, Findings, run_campaign, run_one
-from leaseway.simulation.sabotage import SABOTAGES
+from leaseway.simulation.campaign import SABOTAGES, SCENARIOS, Findings, run_campaign, run_one
 from leaseway.simulation.sometimes import CATALOGUES
 
 EPILOG = "Safeguards that --sabotage can remove:\n" + "\n".join(
@@ -25,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--scenario", choices=SCENARIOS, help="one of them only; metered has limits and budgets")
+    parser.add_argument("--scenario", choices=SCENARIOS, help="one of them only")
     parser.add_argument("--seeds", type=count, default=200, metavar="N", help="how many seeds (default 200)")
     parser.add_argument("--first", type=number, default=0, metavar="K", help="the first of them (default 0)")
     parser.add_argument("--jobs", type=count, default=2, metavar="N", help="on how many processes (default 2)")

@@ -8,13 +8,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
+from leaseway.simulation import sabotage_imports
 from leaseway.simulation.builtin import run_seed
+from leaseway.simulation.imports import run_imports
 from leaseway.simulation.metered import run_metered
-from leaseway.simulation.sabotage import SABOTAGES
+from leaseway.simulation.sabotage import SABOTAGES as SABOTAGES_OF_JOBS
 from leaseway.simulation.scenario import Report
 from leaseway.simulation.sometimes import CATALOGUES
 
-SCENARIOS = {"jobs": run_seed, "metered": run_metered}
+SCENARIOS = {"jobs": run_seed, "metered": run_metered, "imports": run_imports}
+SABOTAGES = {**SABOTAGES_OF_JOBS, **sabotage_imports.SABOTAGES}
 BATCH = 5
 SEEDS_TO_REACH_ALL = 200
 """A smaller campaign is not expected to have seen everything."""

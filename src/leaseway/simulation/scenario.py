@@ -114,7 +114,7 @@ class Scenario:
         if not self._universe.is_faulty:
             return
         async with asyncio.TaskGroup() as group:
-            evils = [group.create_task(Nemesis(self._universe, self._fleet).rage())]
+            evils = [group.create_task(self._nemesis().rage())]
             if self._meter is not None:
                 evils.append(group.create_task(self._meter.rage()))
             operator = self._clients[0]
@@ -125,6 +125,9 @@ class Scenario:
         self._universe.calm()
         if self._meter is not None:
             self._meter.calm()
+
+    def _nemesis(self) -> Nemesis:
+        return Nemesis(self._universe, self._fleet)
 
     async def _come_to_an_end(self) -> Process | None:
         """Liveness: without faults, every accepted submission is done, failed or cancelled within bounded time."""
@@ -210,12 +213,13 @@ def run_load(
     is_faulty: bool = True,
     write: Callable[[str], object] | None = None,
     look: Callable[[str], object] | None = None,
+    story: "Callable[[Universe, Load], Scenario]" = Scenario,
 ) -> Report:
     """Run one world to its end; `look` may then look into the file before it is gone."""
     trace = Trace(write)
     with database() as path:
         universe = Universe(seed, swarm, path, sql, trace, is_faulty, load.later_us)
-        Scenario(universe, load).run()
+        story(universe, load).run()
         if look is not None:
             look(path)
     books = universe.books

@@ -90,7 +90,51 @@ METERED = (
 )
 """The same for the metered scenario, beside what it shares with the other one."""
 
-CATALOGUES = {"jobs": CATALOGUE, "metered": METERED}
+IMPORTS = (
+    "a worker crashed",
+    "a worker was paused",
+    "a worker was drained",
+    "a lease expired and was taken back",
+    # Faults of the sink and of the source.
+    "the sink was busy",
+    "the sink was full in the middle of a transaction",
+    "a request to the sink was lost",
+    "a reply of the sink was lost",
+    "a call of the sink was slow",
+    "a call of the sink came late",
+    "the API could not be reached",
+    "the API refused a request for a while",
+    "a reply ended in the middle",
+    "an empty page was a lie",
+    "rows were absent for a moment",
+    "rows were changed while they were read",
+    # Answers: each safeguard was needed.
+    "a page of a fenced worker was refused",
+    "a fenced worker could not begin",
+    "a page that was written came again",
+    "a shard was resumed in the middle",
+    "a shard was split",
+    "a shard shared its rest with idle workers",
+    "a shard was parked",
+    "a parked shard was opened again",
+    "a row was updated",
+    "an older row did not replace a newer one",
+    "a run had spent its budget",
+    "a run has failed by a refused key",
+    "a run was resumed more than once",
+    "a second run was incremental",
+    "a second run was full",
+    "a row that is gone was buried",
+    "guard: ceiling",
+    "guard: empty_page",
+    "guard: filter_ignored",
+    "guard: heavy_page",
+    "guard: order_violated",
+    "guard: wrong_body",
+)
+"""The same for the imports scenario."""
+
+CATALOGUES = {"jobs": CATALOGUE, "metered": METERED, "imports": IMPORTS}
 
 
 def note(books: Books, commit: Commit) -> None:

@@ -1,0 +1,356 @@
+"""The API that imports read: the stand-in's own table, rules and faults, in virtual time and with a way to it.
+
+Its table is the oracle. It changes while it is read, and everything that was ever true of a row is remembered: an
+import may bring any of it that is not older than its beginning, and nothing else.
+
+An empty page may be a lie, but not for longer than the source's lag: who asks for the same again after that time is
+told the truth. Pages in another order are recognizable. A source that lies otherwise cannot be read by anybody.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import httpx2
+from msgspec import Struct
+from msgspec.structs import replace
+
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.limits import Definition, delay_us_of
+from leaseway.simulation.books import Books
+from leaseway.simulation.process import HERE, Process
+from leaseway.simulation.universe import START_US, Universe
+from leaseway.testing.provider import Answer, Request
+from leaseway.testing.standin import API_KEY, Faults, Poi, StandIn
+from leaseway.testing.standin import ocm as rules
+
+WORK_SECONDS = (0.005, 0.08)
+BACK_SECONDS_MAX = 0.02
+WAY_SECONDS_MAX = 0.05
+"""For requests without a limit."""
+EMPTY_SHARE_OF_LAG = 0.9
+ABSENT_SECONDS_MAX = 0.45
+ROWS_MIN = 20
+UNKNOWN_COUNTRY = 9_999
+"""Whoever asks for it is sent the whole world."""
+TOO_MANY = 429
+
+ATTEMPT: ContextVar[tuple[str, int]] = ContextVar("ATTEMPT", default=("", 0))
+"""Job and fence of the handler that asks."""
+
+
+class Manners(Struct, frozen=True, kw_only=True):
+    """How the API behaves, in this world: chances per request, unless the name says otherwise."""
+
+    errors: float = 0.0
+    refuses: float = 0.0
+    empties: float = 0.0
+    html: float = 0.0
+    cut: float = 0.0
+    """The connection ends in the middle of the body, and the client notices."""
+    halved: float = 0.0
+    """Half a body comes, and nothing says so."""
+    silent: float = 0.0
+    unreachable: float = 0.0
+    reordered_every: float = 0.0
+    """Mean seconds between two spans in which the second database answers; the same for the next ones."""
+    unfiltered_every: float = 0.0
+    absent_every: float = 0.0
+    changes_every: float = 0.0
+    inserts: int = 0
+    """Rows that each change brings; and those that get another country by it."""
+    moves: int = 2
+    revoked_every: float = 0.0
+    """The key is not valid any more, until somebody mends it."""
+    lag_seconds: float = 0.0
+
+
+GENTLE = Manners()
+
+
+class OddStandIn(StandIn):
+    """With an order that is always seen to be wrong where it is wrong, and a country that nobody knows."""
+
+    def _pois(self, query: Mapping[str, str]) -> Answer:
+        faults = self._faults
+        asked = rules.asked(query, faults)
+        if asked.countries and UNKNOWN_COUNTRY in asked.countries:
+            asked = replace(asked, countries=None)
+        rows = rules.found(self.table, asked, faults)
+        if faults.reordered and is_ascending(rows):
+            rows.reverse()
+        return Answer(body=rules.listing(self.table, rows, query, faults, self._now()))
+
+
+def is_ascending(rows: list[Poi]) -> bool:
+    return all(low.id < high.id for low, high in pairwise(rows))
+
+
+class Api:
+    def __init__(self, universe: Universe, manners: Manners, pois: list[Poi], limit: Definition | None) -> None:
+        self.universe = universe
+        self.manners = manners if universe.is_faulty else GENTLE
+        self._lag_seconds = manners.lag_seconds
+        self._chance = universe.streams.of("api")
+        self._limit = limit
+        self._later_us = universe.now_us() - START_US
+        self.standin = OddStandIn(pois, keys=[API_KEY], now=self.now_us)
+        self.standin.faults = Faults(lag_seconds=self._lag_seconds)
+        self.at_start = self.standin.table.readable()
+        self.versions: dict[int, set[tuple[Instant, str | None]]] = {}
+        """Stamp and comment of all that was ever readable."""
+        self.gone_at_start: set[int] = set()
+        self.excused: set[int] = set()
+        """Rows that were out of sight for a moment, or moved where every reader has been. Their stamps tell."""
+        for poi in pois:
+            self.remember(poi)
+        self.arrivals: deque[float] = deque()
+        self.requests = 0
+        self.on_arrival: Callable[[Process, tuple[str, int]], None] = lambda process, who: None
+        """Told before anything is answered."""
+        self._lies_until: dict[str, float] = {}
+        self._until = {"reordered": 0.0, "unfiltered": 0.0}
+        self.is_revoked = False
+        self._hidden: set[int] = set()
+        """Each row is out of sight once at most: who is twice, whenever somebody looks, cannot be told from one that is
+        gone."""
+
+    @property
+    def books(self) -> Books:
+        return self.universe.books
+
+    def now_us(self) -> Instant:
+        """Its own clock, which nobody sets."""
+        return START_US + self._later_us + int(self.universe.loop.time() * SECOND_US)
+
+    def remember(self, poi: Poi) -> None:
+        if poi.is_readable:
+            self.versions.setdefault(poi.id, set()).add((poi.modified, poi.comment))
+
+    def begin_again(self) -> None:
+        """A second run begins: nothing is excused any more."""
+        self.excused.clear()
+        self.at_start = self.standin.table.readable()
+        self.gone_at_start = self.versions.keys() - self.at_start.keys()
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    async def rage(self) -> None:
+        """Until it is cancelled."""
+        manners, streams = self.manners, self.universe.streams
+        async with asyncio.TaskGroup() as group:
+            for purpose, every, strike in (
+                ("reordered", manners.reordered_every, self._reorder),
+                ("unfiltered", manners.unfiltered_every, self._unfilter),
+                ("absent", manners.absent_every, self._hide),
+                ("changes", manners.changes_every, self._change),
+                ("revoked", manners.revoked_every, self._revoke),
+            ):
+                if every:
+                    group.create_task(self._keep_striking(streams.of(f"api {purpose}"), every, strike))
+
+    async def _keep_striking(self, chance: Random, every: float, strike: Any) -> None:
+        while True:  # until it is cancelled
+            await asyncio.sleep(chance.expovariate(1 / every))
+            strike(chance)
+
+    def _reorder(self, chance: Random) -> None:
+        self._until["reordered"] = self.universe.loop.time() + chance.uniform(0.2, 2.5)
+        self.universe.note("api", "sorts by date")
+
+    def _unfilter(self, chance: Random) -> None:
+        self._until["unfiltered"] = self.universe.loop.time() + chance.uniform(0.2, 1.5)
+        self.universe.note("api", "ignores filters")
+
+    def _hide(self, chance: Random) -> None:
+        """The mirror deletes rows that were changed, and inserts them again."""
+        table = self.standin.table
+        seen = sorted(table.truth.keys() - self._hidden)
+        chosen = chance.sample(seen, min(5, len(seen)))
+        self._hidden.update(chosen)
+        table.update(chosen)
+        table.refresh(chosen, chance.uniform(0.1, ABSENT_SECONDS_MAX))
+        self._touched(chosen)
+        self.excused.update(chosen)
+        self.books.reach("rows were absent for a moment")
+        self.universe.note("api", f"hides {sorted(chosen)}")
+
+    def _change(self, chance: Random) -> None:
+        table = self.standin.table
+        known = sorted(table.truth)
+        updated, moved = (
+            chance.sample(known, min(8, len(known))),
+            chance.sample(known, min(self.manners.moves, len(known))),
+        )
+        table.update(updated)
+        self._touched(updated)
+        for number in moved:
+            table.put(replace(table.truth[number], country=chance.choice(COUNTRIES)))
+        table.update(moved)
+        fresh = table.insert(self.manners.inserts)
+        gone = chance.sample(known, 1) if chance.random() < 0.3 and len(known) > ROWS_MIN else []
+        self._touched([*moved, *fresh])
+        self.excused.update(moved)
+        table.delete(gone)
+        self.excused.update(gone)
+        self.books.reach("rows were changed while they were read")
+        self.universe.note("api", f"changes {updated} {moved} {fresh} {gone}")
+
+    def _touched(self, ids: list[int]) -> None:
+        for number in ids:
+            self.remember(self.standin.table.truth[number])
+
+    def _revoke(self, chance: Random) -> None:
+        self.is_revoked = True
+        self.standin._keys = frozenset()
+        self.universe.note("api", "does not know our key any more")
+
+    def mend_key(self) -> None:
+        if self.is_revoked:
+            self.is_revoked = False
+            self.standin._keys = frozenset({API_KEY})
+            self.universe.note("api", "knows our key again")
+
+    def calm(self) -> None:
+        self.manners = GENTLE
+        self._until = dict.fromkeys(self._until, 0.0)
+        self._lies_until.clear()
+        self.mend_key()
+
+    # -- a request --------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: Request, read_seconds: float) -> Answer:
+        """Send it now, and wait for what comes back; what does not come back in time is a timeout."""
+        process = HERE.get()
+        reply: asyncio.Future[Answer] = process.loop.create_future()
+        if not process.is_dead:
+            if self._chance.random() < self.manners.unreachable:
+                self.books.reach("the API could not be reached")
+                raise httpx2.ConnectError("nobody listens")
+            who = ATTEMPT.get()
+            self.universe.loop.call_later(self._way_seconds(), self._arrive, process, request, who, reply)
+        try:
+            async with asyncio.timeout(read_seconds):
+                return await reply
+        except TimeoutError as error:
+            raise httpx2.ReadTimeout("nothing came") from error
+
+    def _way_seconds(self) -> float:
+        """The half of the delay that is the network's; often all of it or nothing, where the bounds are."""
+        most = WAY_SECONDS_MAX
+        if self._limit is not None:
+            most = min(delay_us_of(self._limit, rate) for rate in self._limit.rates) / 2 / SECOND_US
+        return self._chance.choice((0.0, most, self._chance.uniform(0, most)))
+
+    def _arrive(self, process: Process, request: Request, who: tuple[str, int], reply: asyncio.Future[Answer]) -> None:
+        self._count(process, who)
+        answer, is_heard = self._answered(request)
+        self.universe.note("api", f"{process.name} {brief(request)} -> {answer.status}, {len(answer.body)} bytes")
+        if is_heard:
+            seconds = self._chance.uniform(*WORK_SECONDS) + self._chance.uniform(0, BACK_SECONDS_MAX)
+            self.universe.loop.call_later(seconds, process.loop.call_soon_threadsafe, end, reply, answer)
+
+    def _answered(self, request: Request) -> tuple[Answer, bool]:
+        """What to say, and whether it will be heard."""
+        fault, manners = "" if self.is_revoked else self._drawn(), self.manners
+        if fault == "refuses":
+            self.books.reach("the API refused a request for a while")
+            return Answer(TOO_MANY, headers={"Retry-After": str(self._chance.choice((1, 1, 8)))}), True
+        now = self.universe.loop.time()
+        self.standin.faults = Faults(
+            lag_seconds=manners.lag_seconds,
+            error_every=int(fault == "errors"),
+            error_status=self._chance.choice((500, 502, 503)),
+            html_every=int(fault == "html"),
+            empty_every=int(self._lies(fault, request, now)),
+            reordered=now < self._until["reordered"],
+            ignores_filters=now < self._until["unfiltered"],
+        )
+        answer = self.standin.usual(request)
+        if fault == "cut":
+            answer = answer._replace(sent_bytes_max=len(answer.body) // 2)
+        if fault == "halved":
+            answer = answer._replace(body=answer.body[: len(answer.body) // 2])
+        return answer, fault != "silent"
+
+    def _drawn(self) -> str:
+        draw = self._chance.random()
+        for fault in ("errors", "refuses", "empties", "html", "cut", "halved", "silent"):
+            draw -= getattr(self.manners, fault)
+            if draw < 0:
+                return fault
+        return ""
+
+    def _lies(self, fault: str, request: Request, now: float) -> bool:
+        """Whether an empty page is sent. For one question that begins once, and ends before the lag is over."""
+        question = question_of(request)
+        if fault == "empties" and question not in self._lies_until:
+            seconds = self._chance.uniform(0, EMPTY_SHARE_OF_LAG) * self.manners.lag_seconds
+            self._lies_until[question] = now + seconds
+            self.books.reach("an empty page was a lie")
+            return True
+        return now < self._lies_until.get(question, -1.0)
+
+    def _count(self, process: Process, who: tuple[str, int]) -> None:
+        """L1: in no window more arrivals than the limit says."""
+        self.requests += 1
+        self.on_arrival(process, who)
+        if self._limit is None:
+            return
+        now = self.universe.loop.time()
+        self.arrivals.append(now)
+        for rate in self._limit.rates:
+            since = now - rate.window_us / SECOND_US
+            count = sum(at > since + 1e-6 for at in self.arrivals)
+            if count > rate.count:
+                self.universe.judge.accuse([f"L1 {process.name}: {count} arrivals at the API, which has {rate}"])
+        while self.arrivals and self.arrivals[0] < now - 60:
+            self.arrivals.popleft()
+
+
+COUNTRIES = (1, 2, 80, 87, 161, 210)
+
+
+def end(reply: asyncio.Future[Answer], answer: Answer) -> None:
+    if not reply.done():
+        reply.set_result(answer)
+
+
+def question_of(request: Request) -> str:
+    """The same for a page and for those who ask again whether there is more."""
+    return "&".join(sorted(part for part in request.path.split("&") if not part.startswith("maxresults=")))
+
+
+def brief(request: Request) -> str:
+    parts = [part for part in request.path.partition("?")[2].split("&") if part.split("=")[0] in SHOWN]
+    return " ".join(parts)
+
+
+SHOWN = ("greaterthanid", "maxresults", "countryid", "modifiedsince")
+
+
+class Cable(httpx2.AsyncBaseTransport):
+    """What the real client of a worker sends its requests through."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await request.extensions["trace"]("http11.send_request_headers.started", {"request": Method(b"GET")})
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        target = request.url.raw_path.decode()
+        answer = await self._api.answer(Request("GET", target, headers), request.extensions["timeout"]["read"])
+        if answer.sent_bytes_max is not None:
+            self._api.books.reach("a reply ended in the middle")
+            raise httpx2.RemoteProtocolError("the connection was closed in the middle of the body")
+        return httpx2.Response(answer.status, headers=dict(answer.headers), content=answer.body)
+
+
+class Method(Struct, frozen=True):
+    """As much of the wire's own request as is looked at."""
+
+    method: bytes

@@ -1,0 +1,142 @@
+"""Whoever starts an import, looks how it ended, mends what was wrong, and says resume. He insists, as people do."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial, wraps
+from typing import Any, TypeVar
+
+from leaseway.app import App
+from leaseway.domain.errors import TransientError
+from leaseway.domain.imports.progress import RunMode, RunState
+from leaseway.domain.imports.watermark import History
+from leaseway.domain.job import Submitted
+from leaseway.flows.context import Context
+from leaseway.flows.submit import KEY_KEEP_US, Bound, submit_many
+from leaseway.flows.world import World
+from leaseway.imports.parts import Parts
+from leaseway.imports.plan import Plan, history_of
+from leaseway.imports.run import ShardJob, finish, shard_job, start, submit_open
+from leaseway.simulation.api import ATTEMPT
+from leaseway.simulation.fleet import Silence
+from leaseway.simulation.jobs import attempt
+from leaseway.simulation.process import HERE, Process
+from leaseway.simulation.store import FaultyStore
+from leaseway.simulation.swarm import LEASE_SECONDS
+from leaseway.simulation.universe import Universe
+
+T = TypeVar("T")
+
+RUN, SECOND_RUN = "run", "again"
+REQUESTS_ENOUGH = 10_000
+PAUSE_SECONDS = 0.2
+
+
+class SimHost:
+    """An app, as far as imports need one: its kinds are real, and its store is the world's."""
+
+    def __init__(self, universe: Universe, process: Process) -> None:
+        self._app = App("memory://")
+        self._store = FaultyStore(universe, process)
+        self._world = World(
+            store=self._store,
+            limiter=universe.limiter,
+            ledger=universe.ledger,
+            clock=process.clock,
+            chance=process.chance,
+            ids=process.ids,
+            events=Silence(),
+        )
+
+    @property
+    def kinds(self) -> Any:
+        return self._app.kinds
+
+    def job(self, /, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+        return lambda function: self._app.job(**options)(watched(function))
+
+    async def submit_many(self, jobs: Iterable[Bound]) -> list[Submitted]:
+        return await submit_many(self._world, jobs, KEY_KEEP_US)
+
+    async def store(self) -> Any:
+        return self._store
+
+    async def open(self) -> None:
+        await self._store.open()
+
+
+def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The judge sees when it starts and ends, and the API who asks."""
+
+    @wraps(function)
+    async def tell(ctx: Context, **arguments: Any) -> Any:
+        with attempt(ctx):
+            ATTEMPT.set((ctx.id, ctx.fence))
+            return await function(ctx, **arguments)
+
+    return tell
+
+
+class Operator:
+    def __init__(self, universe: Universe, requests_max: int | None) -> None:
+        self.process = universe.process("operator")
+        self.host = SimHost(universe, self.process)
+        self._universe = universe
+        self._handle: ShardJob | None = None
+        self._parts: Parts | None = None
+        self.is_busy = False
+        self.run = RUN
+        self.mode: RunMode | None = None
+        """Of the second run, when it has begun."""
+        self.requests_max = requests_max
+        """The budget of the run, until somebody raises it."""
+        self.state: RunState | None = None
+        """What the last look at the end said."""
+
+    def take(self, parts: Parts) -> None:
+        self._parts = parts
+        self._handle = shard_job(self.host, parts, LEASE_SECONDS)
+
+    async def begin(self, plan: Plan, seats: int) -> None:
+        HERE.set(self.process)
+        self.is_busy = True
+        await self.host.open()
+        await self._insist(lambda: start(*self._mine, self.run, plan, self._universe.now_us(), seats=seats))
+        self.is_busy = False
+
+    async def begin_again(self, plan_of: Callable[[History, RunMode], Plan], mode: RunMode, seats: int) -> None:
+        HERE.set(self.process)
+        self.run, self.mode, self.requests_max = SECOND_RUN, mode, None
+        parts = self._mine[0]
+        history = await self._insist(lambda: history_of(parts.sink, parts.source.name, parts.task.spec_hash))
+        plan, now = plan_of(history, mode), self._universe.now_us()
+        await self._insist(lambda: start(*self._mine, self.run, plan, now, seats=seats, requests_max=REQUESTS_ENOUGH))
+        self.is_busy = False
+
+    async def resume(self, raises_budget: bool = False) -> None:
+        HERE.set(self.process)
+        self.is_busy = True
+        if raises_budget:
+            self.requests_max = None
+            await self._insist(lambda: self._mine[0].sink.set_budget(self.run, None))
+        await self._insist(lambda: submit_open(*self._mine, self.run))
+        self.is_busy = False
+
+    async def look(self) -> None:
+        HERE.set(self.process)
+        self.is_busy = True
+        assert self._parts is not None
+        self.state = await self._insist(partial(finish, self._parts, self.run))
+        self.is_busy = False
+
+    @property
+    def _mine(self) -> tuple[Parts, ShardJob]:
+        assert self._parts is not None
+        assert self._handle is not None
+        return self._parts, self._handle
+
+    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        while True:  # ends with an answer: no fault lasts for ever
+            try:
+                return await call()
+            except TransientError:
+                await asyncio.sleep(PAUSE_SECONDS)

@@ -1,0 +1,255 @@
+"""The imports scenario: one import of a provider's table, by shards, under all faults, until it is complete.
+
+The provider's own table is the oracle: every row that it had when the run began, and has still, is in the sink in the
+end, not older than it was then, inserted once and counted once; and nothing else is there.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.imports.progress import RunMode, RunState, ShardState
+from leaseway.domain.imports.watermark import History
+from leaseway.flows import http, importing
+from leaseway.flows import run as running_handlers
+from leaseway.flows.http import Wire
+from leaseway.imports import run as runs
+from leaseway.imports.parts import Parts, task_of
+from leaseway.imports.plan import Plan, planned
+from leaseway.ports.sink import Sink
+from leaseway.ports.source import Probe
+from leaseway.simulation.api import UNKNOWN_COUNTRY, Api, Cable
+from leaseway.simulation.import_judge import TableJudge
+from leaseway.simulation.import_operator import Operator
+from leaseway.simulation.import_terms import Terms, draw_world
+from leaseway.simulation.jobs import BACKOFF
+from leaseway.simulation.process import HERE
+from leaseway.simulation.sabotage import replaced
+from leaseway.simulation.scenario import LOOK_SECONDS, Load, Report, Scenario, run_load
+from leaseway.simulation.shelf import Place, Shelf
+from leaseway.simulation.sink import FaultySink
+from leaseway.simulation.swarm import Faults
+from leaseway.simulation.universe import Universe
+from leaseway.sources.http_json import JsonSource
+from leaseway.stores.sqlite.queries import statements
+from leaseway.testing.standin import API_KEY
+
+LATER_US = 2 * 365 * 86_400 * SECOND_US
+"""Worlds begin after the last change of the table."""
+READ_SECONDS = 1.0
+RAGE_SECONDS = 8.0
+"""The faults end when the run is complete, or after this time."""
+ROUNDS_MAX = 8
+"""So often somebody says resume, in calm times, before the run must be complete."""
+
+NO_HISTORY = History()
+
+
+class Import(Scenario):
+    """One world."""
+
+    def __init__(self, universe: Universe, load: Load, terms: Terms) -> None:
+        self._terms = terms
+        spec = terms.spec
+        self.operator = Operator(universe, None if spec.budget is None else spec.budget.requests_max)
+        source = self._source = JsonSource(spec, {"OCM_API_KEY": API_KEY})
+        limit = None if source.limit is None else source.limit.definition
+        columns = {name: column.type for name, column in spec.resource.columns.items()}
+        rows_path = str(Path(universe.path).with_name("rows.db"))
+        self.shelf = Shelf(universe, rows_path, columns, terms.sink_faults)
+        if not universe.is_faulty:
+            self.shelf.faults = Faults()
+        self.api = Api(universe, terms.manners, terms.pois, limit)
+        sink = cast(Sink, FaultySink(self.shelf))
+        self.operator.take(Parts(Path("simulated.toml"), spec, source, sink, task_of(spec, source, sink)))
+        super().__init__(universe, replace(load, kinds=self.operator.host.kinds))
+        self._table = TableJudge(universe, self.api, self.shelf, self.operator)
+        universe.judge.meter = self._table
+
+    def _plan(self, history: History = NO_HISTORY, mode: RunMode | None = None) -> Plan:
+        spec, table = self._terms.spec, self.api.standin.table
+        countries = [str(each) for each in spec.resource.filters["country"].values or []]
+        probe = Probe(id_max=table.id_max, server_time=self.api.now_us(), values={"country": countries})
+        source = self._source
+        return planned(spec, source.caps, probe, source.limit, source.page_limit, **history._asdict(), wanted=mode)
+
+    async def _story(self) -> None:
+        swarm = self._universe.swarm
+        self._do(self.operator.begin(self._plan(), swarm.workers * swarm.concurrency))
+        for _ in range(self._universe.swarm.workers):
+            self._fleet.start()
+        await self._rage()
+        await self._complete()
+        if self._terms.comes_again is not None and self.operator.state is RunState.COMPLETE:
+            await self._come_again(self._terms.comes_again)
+        await self._leave(None)
+        self._conclude()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        """The operator does one thing after the other."""
+        self.operator.is_busy = True
+        self._universe.start(self.operator.process, work)
+
+    # -- the phases -------------------------------------------------------------------------------------------------
+
+    async def _rage(self) -> None:
+        if not self._universe.is_faulty:
+            return
+        async with asyncio.TaskGroup() as group:
+            evils = [group.create_task(evil) for evil in (self._nemesis().rage(), self.api.rage(), self._interfere())]
+            for _ in range(int(RAGE_SECONDS / LOOK_SECONDS)):
+                await asyncio.sleep(LOOK_SECONDS)
+                if self._is_quiet() and self._is_complete():
+                    break
+            for evil in evils:
+                evil.cancel()
+        self._universe.calm()
+        self.api.calm()
+        self.shelf.faults = Faults(latency_seconds=self.shelf.faults.latency_seconds)
+
+    async def _interfere(self) -> None:
+        """Somebody says resume while the run goes on, or mends the key first, if that is what has stopped it."""
+        every, chance = self._terms.resume_every, self._universe.streams.of("resume")
+        while every:  # until it is cancelled
+            await asyncio.sleep(chance.expovariate(1 / every))
+            if not self.operator.is_busy:
+                self.api.mend_key()
+                self._do(self.operator.resume())
+
+    async def _complete(self) -> None:
+        """Liveness: without faults, some words of the operator complete the run."""
+        for number in range(ROUNDS_MAX):
+            await self._until_quiet()
+            self._do(self.operator.look())
+            await self._until_quiet()
+            if self._is_over_well():
+                return
+            if number:
+                self._universe.books.reach("a run was resumed more than once")
+            self._do(self.operator.resume(raises_budget=number > 0))
+        self._accuse(f"I3 after {ROUNDS_MAX} times resume the run is {self.operator.state}: {self._unfinished()}")
+
+    async def _come_again(self, mode: RunMode) -> None:
+        """For changes: what was out of sight has a stamp that tells. For everything: what is gone is marked, and
+        nothing else, whatever happens meanwhile."""
+        await asyncio.sleep(self._terms.manners.lag_seconds + LOOK_SECONDS)
+        swarm = self._universe.swarm
+        self.api.begin_again()
+        self._do(self.operator.begin_again(self._plan, mode, swarm.workers * swarm.concurrency))
+        self._universe.books.reach(f"a second run was {mode}")
+        if mode is RunMode.FULL:
+            self._arouse()
+            await self._rage()
+        await self._complete()
+        if mode is RunMode.FULL:
+            # What could not be asked for while it raged is asked for now.
+            self._do(self.operator.resume())
+            await self._complete()
+
+    def _arouse(self) -> None:
+        if self._universe.is_faulty:
+            self._universe.faults = self._universe.swarm.faults
+            self.api.manners, self.shelf.faults = self._terms.manners, self._terms.sink_faults
+
+    async def _until_quiet(self) -> None:
+        began = self._universe.loop.time()
+        while not self._is_quiet():
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._universe.loop.time() - began > self._load.calm_seconds_max:
+                self._accuse(f"I3 the run does not come to rest: {self._unfinished()}")
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _is_quiet(self) -> bool:
+        return not self.operator.is_busy and all(row.is_final for row in self._rows())
+
+    def _is_complete(self) -> bool:
+        shards = self.shelf.contents.shards.values()
+        return bool(shards) and all(place.state in ENDED for place in shards)
+
+    def _is_over_well(self) -> bool:
+        if self.operator.state is RunState.COMPLETE:
+            return True
+        # A country that nobody knows stays parked, and the run says so.
+        open_ones = [place for place in self.shelf.contents.shards.values() if place.state not in ENDED]
+        return self.operator.state is RunState.PARTIAL and all(is_hopeless(place) for place in open_ones)
+
+    def _unfinished(self) -> list[str]:
+        places = self.shelf.contents.shards.items()
+        return [f"{key} {place.state} at {place.cursor}" for (_, key), place in places if place.state not in ENDED][:5]
+
+    def _conclude(self) -> None:
+        super()._conclude()
+        self._table.conclude()
+
+    def _accuse(self, wrong: str) -> None:
+        self._universe.judge.accuse([wrong])
+
+    def _bury(self, story: asyncio.Task[None]) -> None:
+        self.shelf.close()
+        super()._bury(story)
+
+
+ENDED = (ShardState.DONE, ShardState.SPLIT)
+
+
+def is_hopeless(place: Place) -> bool:
+    return place.state == ShardState.PARKED and str(UNKNOWN_COUNTRY) in place.predicate
+
+
+def run_imports(
+    seed: int,
+    *,
+    sql: Mapping[str, str] | None = None,
+    write: Callable[[str], object] | None = None,
+    faults: bool = True,
+) -> Report:
+    """Run the imports scenario. `sql` replaces the store's statements; `write` gets the trace, line by line."""
+    terms, swarm = draw_world(seed)
+    load = Load(kinds={}, plan=[], queues=("imports:ocm",), later_us=LATER_US, calm_seconds_max=300.0)
+    with in_virtual_time() as stage:
+        return run_load(
+            seed,
+            swarm,
+            load,
+            sql=statements() if sql is None else sql,
+            is_faulty=faults,
+            write=write,
+            story=lambda universe, load: stage.set(Import(universe, load, terms)),
+        )
+
+
+class Stage:
+    """The world that is being played."""
+
+    def __init__(self) -> None:
+        self._world: Import | None = None
+
+    def set(self, world: Import) -> Import:
+        self._world = world
+        return world
+
+    def wire(self) -> Wire:
+        assert self._world is not None
+        return Wire(Cable(self._world.api))
+
+
+@contextmanager
+def in_virtual_time() -> Iterator[Stage]:
+    """What a process of this machine would take from it, the world gives."""
+    stage = Stage()
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (running_handlers, "Wire", stage.wire),
+            (runs, "SystemClock", lambda: HERE.get().clock),
+            (runs, "BACKOFF", BACKOFF),
+            (http, "READ_SECONDS", READ_SECONDS),
+            (importing, "LOOK_SECONDS", 0.1),
+            (importing, "PAGES_SHARED_MIN", 2),
+        ):
+            stack.enter_context(replaced(owner, name, value))
+        yield stage

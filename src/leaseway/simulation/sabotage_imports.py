@@ -1,0 +1,204 @@
+"""Safeguards of imports, switched off one by one; see `sabotage.py`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.imports import guards, splitting, watermark
+from leaseway.domain.imports.guards import Confirm, TheEnd, Verdict
+from leaseway.domain.imports.page import Page, Record, Written
+from leaseway.domain.imports.progress import RunRow, ShardRow, ShardState
+from leaseway.domain.imports.shard import Cursor, Shard
+from leaseway.domain.outcome import Fail
+from leaseway.flows import importing
+from leaseway.flows.importing import Attempt, CountingAsker, Importing
+from leaseway.imports.closing import Asking, Sweeper
+from leaseway.ports.sink import PageWrite
+from leaseway.ports.source import BadReply, Refused
+from leaseway.simulation.sabotage import Sabotage
+from leaseway.sinks import sqlite, turns
+from leaseway.sinks.sqlite import SqliteSink
+from leaseway.sinks.turns import Known, Sorted
+from leaseway.sources.http_json import JsonSource
+
+real_write = SqliteSink.write
+real_add_shards = SqliteSink._add_shards
+real_begun = turns.begun
+real_may_turn = turns.may_turn
+real_fetch = JsonSource.fetch
+real_id_halves = splitting.id_halves
+
+
+def turn_at_any_cursor(row: ShardRow, page: PageWrite) -> bool:
+    return real_may_turn(replace(row, cursor=page.before), replace(page, page_hash=""))
+
+
+def turn_with_any_fence(row: ShardRow, page: PageWrite) -> bool:
+    return real_may_turn(row, replace(page, fence=row.fence))
+
+
+def begin_with_any_fence(row: ShardRow, fence: int, now: int) -> ShardRow | None:
+    return real_begun(row, max(fence, row.fence), now)
+
+
+async def believe_the_page(attempt: Attempt, page: Page, verdict: Confirm) -> Verdict:
+    return TheEnd(verdict.page_hash)
+
+
+def order_is_fine(ids: Sequence[Any], cursor: Cursor | None) -> str | None:
+    return None
+
+
+def everything_is_ours(source: JsonSource, shard: Shard) -> Callable[[Record], bool]:
+    return lambda record: True
+
+
+def newest_word_wins(lines: Sequence[Any], known: Mapping[str, Known], quarantined: int) -> Sorted:
+    new = [line for line in lines if line[0] not in known]
+    changed = [line for line in lines if line[0] in known and line[2] != known[line[0]].content_hash]
+    counts = Written(len(new), len(changed), len(lines) - len(new) - len(changed), 0, quarantined)
+    return Sorted(new, changed, counts)
+
+
+async def write_rows_then_place(sink: SqliteSink, page: PageWrite) -> Written | None:
+    """Two transactions: a worker may die between them."""
+    rows = replace(page, after=page.before, state=ShardState.RUNNING, page_hash="", children=())
+    written = await real_write(sink, rows)
+    if written is not None:
+        turn = partial(replace, cursor=page.after, state=page.state, why=page.why)
+        await sink._pages.write(partial(sink._turn, run=page.run, shard=page.shard, turn=turn))
+        children = [turns.waiting(page.run, child, page.shard) for child in page.children]
+        await sink._pages.write(partial(real_add_shards, sink, shards=children))
+    return written
+
+
+async def write_then_children(sink: SqliteSink, page: PageWrite) -> Written | None:
+    late: list[ShardRow] = []
+    sink._add_shards = lambda connection, shards: late.extend(shards)  # type: ignore[method-assign]
+    try:
+        written = await real_write(sink, page)
+    finally:
+        del sink._add_shards
+    if written is not None and late:
+        await sink._pages.write(partial(real_add_shards, sink, shards=late))
+    return written
+
+
+async def look_and_ask(asker: CountingAsker, method: str, url: str, **options: Any) -> Any:
+    """Looks whether something is left, asks, and then says so: others look meanwhile."""
+    task, run = asker._task, asker._run
+    now = await task.sink.run(run.id)
+    if now is not None and now.requests_max is not None and now.requests >= now.requests_max:
+        raise Fail("the run's budget is used up", code="run_budget")
+    asker.count += 1
+    reply = await asker._http.request(method, url, **options)
+    await task.sink.spend(run.id, 1)
+    return reply
+
+
+async def any_run_will_do(task: Importing, run: str) -> RunRow:
+    row = await task.sink.run(run)
+    assert row is not None
+    return row
+
+
+async def refused_or_heavy(source: JsonSource, *args: Any) -> Page:
+    """As if a refused key were only a page that cannot be had now."""
+    try:
+        return await real_fetch(source, *args)
+    except Refused as refused:
+        raise BadReply(str(refused)) from refused
+
+
+def halves_with_a_gap(ids: list[int | None], id_max: int | None) -> list[list[int | None]]:
+    """Both ends taken for exclusive."""
+    parts = real_id_halves(ids, id_max)
+    return [[low, None if high is None else high - 1] for low, high in parts]
+
+
+def since_its_end(base: RunRow | None, *rest: Any) -> int | None:
+    return None if base is None or base.finished_at is None else base.finished_at + 60 * SECOND_US
+
+
+async def bury_without_asking(sweeper: Sweeper, asking: Asking) -> None:
+    await sweeper._bury_unconfirmed()
+
+
+def sabotage(removes: str, *code: tuple[Any, str, Any], first: int = 0) -> Sabotage:
+    return Sabotage(scenario="imports", first=first, removes=removes, code=code)
+
+
+SABOTAGES: dict[str, Sabotage] = {
+    "import_any_cursor": sabotage(
+        "a page counts only at the cursor with which it was fetched",
+        (turns, "may_turn", turn_at_any_cursor),
+    ),
+    "import_any_fence": sabotage(
+        "a page of a worker whose shard somebody else has begun is refused",
+        (turns, "may_turn", turn_with_any_fence),
+        first=28,
+    ),
+    "import_begun_by_all": sabotage(
+        "a shard is begun by the last worker only",
+        (turns, "begun", begin_with_any_fence),
+        (turns, "may_turn", turn_with_any_fence),
+        first=28,
+    ),
+    "import_empty_believed": sabotage(
+        "an empty page is no proof of the end", (Attempt, "_confirmed", believe_the_page)
+    ),
+    "import_confirmed_once": sabotage(
+        "the end is confirmed twice, the second time after the source's lag",
+        (importing, "CONFIRMATIONS", 1),
+        first=8,
+    ),
+    "import_disordered": sabotage("pages out of order are not written", (guards, "disorder", order_is_fine)),
+    "import_unfiltered": sabotage(
+        "a page with records of other shards is not written",
+        (JsonSource, "is_ours", everything_is_ours),
+        first=28,
+    ),
+    "import_backwards": sabotage("an older row never replaces a newer one", (sqlite, "sorted_out", newest_word_wins)),
+    "import_place_apart": sabotage(
+        "rows and cursor are written in one transaction",
+        (SqliteSink, "write", write_rows_then_place),
+        first=36,
+    ),
+    "import_children_apart": sabotage(
+        "a shard and its children are written in one transaction",
+        (SqliteSink, "write", write_then_children),
+        first=36,
+    ),
+    "import_split_with_a_gap": sabotage(
+        "the children of a shard cover all that it has left",
+        (splitting, "id_halves", halves_with_a_gap),
+        first=8,
+    ),
+    "import_since_its_end": sabotage(
+        "a run for changes begins where the last complete one began",
+        (watermark, "since_of", since_its_end),
+    ),
+    "import_buried_unasked": sabotage(
+        "what a full run did not see is asked for before it is buried",
+        (Sweeper, "_bury_confirmed", bury_without_asking),
+        first=8,
+    ),
+    "import_budget_looked_at": sabotage(
+        "a request is taken from the run's budget before it leaves",
+        (CountingAsker, "request", look_and_ask),
+        first=8,
+    ),
+    "import_failed_goes_on": sabotage(
+        "no shard of a run that has failed is begun",
+        (importing, "run_of", any_run_will_do),
+        first=12,
+    ),
+    "import_refusal_retried": sabotage(
+        "a key that is refused stops the run at once",
+        (JsonSource, "fetch", refused_or_heavy),
+        first=12,
+    ),
+}
