@@ -1,4 +1,4 @@
-"""./dev bench [NAME …] [--suite sqlite|postgres|limits] [--quick] [--write]"""
+"""./dev bench [NAME …] [--suite sqlite|postgres|limits|imports] [--quick] [--write]"""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks import cases as sqlite
 from benchmarks.harness import Figure, Measured
+from benchmarks.imports import cases as imports
 from benchmarks.limits import cases as limits
 from benchmarks.postgres import cases as postgres
 from benchmarks.results import HEADER, as_markdown, cells, provenance, write
@@ -28,6 +29,7 @@ BENCHES = {
     "sqlite": Bench(list(sqlite.CASES), sqlite.run),
     "postgres": Bench(list(postgres.CASES), postgres.run),
     "limits": Bench(list(limits.CASES), limits.run),
+    "imports": Bench(list(imports.CASES), imports.run),
 }
 NAMES = [name for bench in BENCHES.values() for name in bench.names]
 

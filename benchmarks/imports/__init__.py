@@ -1,0 +1,1 @@
+"""Whole imports, measured: `leaseway import run` beside dlt, on one stand-in provider."""
