@@ -31,7 +31,7 @@ def spec_of(file: str) -> Spec:
         version = 1
         source = {{ name = "things", file = "{file}" }}
         resource = {{ key = "id" }}
-        sink = {{ url = "memory://", table = "things" }}
+        sink = {{ url = "sqlite:///data.db", table = "things" }}
     """
     return read_spec(text, "import.toml")
 

@@ -57,7 +57,7 @@ def source_at(url: str, resource: str, source: str = "") -> JsonSource:
         key = "id"
         {resource}
         [sink]
-        url = "memory://"
+        url = "sqlite:///data.db"
         table = "things"
     """
     return JsonSource(read_spec(text, "import.toml"), {"THINGS_KEY": f" {SECRET}\n"})
@@ -255,7 +255,7 @@ async def test_an_echoed_secret_is_not_in_the_error(http: Http, it: Provider) ->
     ],
 )
 def test_a_secret_that_is_not_there(environ: dict[str, str], problem: str) -> None:
-    spec = read_spec((EXAMPLES / "ocm.toml").read_text(), "ocm.toml")
+    spec = read_spec((EXAMPLES / "ocm_by_hand.toml").read_text(), "ocm.toml")
     with pytest.raises(UsageError, match=problem):
         JsonSource(spec, environ)
 
@@ -544,7 +544,7 @@ async def test_a_part_that_the_spec_does_not_know(http: Http, it: Provider) -> N
 async def test_open_charge_map_by_its_spec_alone(http: Http) -> None:
     """The same rows as the stand-in has, in ranges of ids."""
     async with standin(3_000) as it:
-        text = (EXAMPLES / "ocm.toml").read_text().replace("https://api.openchargemap.io", it.url)
+        text = (EXAMPLES / "ocm_by_hand.toml").read_text().replace("https://api.openchargemap.io", it.url)
         source = JsonSource(read_spec(text, "ocm.toml"), {"OCM_API_KEY": API_KEY})
         probe = await source.probe(http)
         assert probe.id_max is not None

@@ -3,24 +3,20 @@
 import asyncio
 import json
 import os
-import random
-import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
+from tests.imports.apps import import_app
 
 from leaseway.domain.imports.progress import RunState, ShardRow
 from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.run import finish, import_app, queue_of, start, submit_open
+from leaseway.imports.run import finish, queue_of, start, submit_open
 from leaseway.system import wall_clock_us
-from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.standin import API_KEY, Faults, Listing, StandIn, standin
 
 OCM = """
@@ -79,7 +75,7 @@ class Place:
         self.parts: Parts = parts_of(self.path, {"OCM_API_KEY": API_KEY})
 
     async def plan(self) -> Any:
-        from leaseway.cli.verbs.imports import plan_of
+        from leaseway.imports.asking import plan_of
 
         return await plan_of(self.parts)
 
@@ -226,71 +222,6 @@ async def test_a_run_that_was_given_up_goes_on_where_it_was(ocm: Place) -> None:
     assert set(ocm.rows()) == ocm.truth()
     rest = sum(row.pages for row in await ocm.shards()) - pages
     assert len(ocm.it.arrivals) - before <= rest + 3 * len(await ocm.shards())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-async def test_workers_killed_at_random_leave_every_row_once(
-    tmp_path: Path, server: PostgresServer, database: str
-) -> None:
-    """Four processes, killed again and again with their hands full: nothing missing, nothing twice, exact counters."""
-    schema = f"kills_{tmp_path.name.replace('-', '_')}"
-    address = f"{server.url}?schema={schema}"
-    sink = address if database == "postgresql" else f"sqlite:///{tmp_path}/data.db"
-    async with standin(20_000) as it, closing_schema(server, schema):
-        place = Place(tmp_path, it, OCM.format(url=it.url, sink=sink, limits='"200/second"'))
-        place.store = f"{server.url}?schema={schema}_jobs" if database == "postgresql" else place.store
-        await place.parts.sink.open()
-        app, handle = import_app(place.parts, place.store, 1)
-        async with app:
-            await start(place.parts, handle, "run", (await place.plan()).shards, wall_clock_us())
-        kills = await killed_until_done(place)
-        assert await finish(place.parts, "run") is RunState.COMPLETE
-        shards = await place.shards()
-        assert await place.parts.sink.count() == len(place.truth())
-        if database == "sqlite":
-            assert set(place.rows()) == place.truth()
-        assert (sum(row.inserted for row in shards), sum(row.updated for row in shards)) == (20_000, 0)
-        assert sum(row.attempts for row in shards) > len(shards), "nobody was killed with a shard in hand"
-        pages = sum(row.pages for row in shards)
-        assert len(it.arrivals) <= 1.15 * pages + 3 * len(shards) + kills, "more was fetched again than was in hand"
-        await place.parts.sink.close()
-
-
-async def killed_until_done(place: Place) -> int:
-    """Four workers until nothing is left, twelve of them killed on the way."""
-    workers, chance, kills = [worker(place) for _ in range(4)], random.Random(5), 0
-    try:
-        while any(each.poll() is None for each in workers):
-            await asyncio.sleep(chance.uniform(0.3, 0.8))
-            if kills < 12:
-                number = chance.randrange(4)
-                workers[number].send_signal(signal.SIGKILL)
-                workers[number].wait()
-                workers[number] = worker(place)
-                kills += 1
-    finally:
-        for each in workers:
-            each.kill()
-            each.wait()
-    return kills
-
-
-@asynccontextmanager
-async def closing_schema(server: PostgresServer, schema: str) -> AsyncIterator[None]:
-    connection = await asyncpg.connect(server.url)
-    try:
-        await connection.execute(f"CREATE SCHEMA {schema}")
-        yield
-    finally:
-        await connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; DROP SCHEMA IF EXISTS {schema}_jobs CASCADE")
-        await connection.close()
-
-
-def worker(place: Place) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "leaseway.cli", "import", "work", str(place.path), "--until-empty"]
-    environ = {**os.environ, "OCM_API_KEY": API_KEY}
-    return subprocess.Popen([*command, "--store", place.store], env=environ, stderr=subprocess.DEVNULL)
 
 
 async def test_the_command_line_plans_runs_and_tells(ocm: Place) -> None:

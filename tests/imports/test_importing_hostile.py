@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 from msgspec.structs import replace
+from tests.imports.apps import import_app
 from tests.interrupts import hear_interrupts
 
 from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
@@ -25,7 +26,7 @@ from leaseway.domain.outcome import Fail
 from leaseway.flows.context import Context
 from leaseway.flows.importing import Importing, ShardDone, import_shard
 from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.run import finish, import_app, queue_of, start, submit_open
+from leaseway.imports.run import finish, queue_of, start, submit_open
 from leaseway.system import SystemClock, wall_clock_us
 from leaseway.testing.standin import Listing, standin
 

@@ -15,7 +15,7 @@ from leaseway.domain.imports.spec import read_spec
 from leaseway.domain.imports.spec_parts import Resource
 from leaseway.domain.imports.stamps import stamp_of
 
-OCM = read_spec((Path(__file__).parents[2] / "examples/imports/ocm.toml").read_text(), "ocm.toml").resource
+OCM = read_spec((Path(__file__).parents[2] / "examples/imports/ocm_by_hand.toml").read_text(), "ocm.toml").resource
 APRIL = 1_775_001_600_000_000
 """2026-04-01T00:00Z"""
 

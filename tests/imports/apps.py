@@ -1,0 +1,10 @@
+"""An app whose one job imports the shards of a spec."""
+
+from leaseway.app import App
+from leaseway.imports.parts import Parts
+from leaseway.imports.run import LEASE_SECONDS, ShardJob, shard_job
+
+
+def import_app(parts: Parts, url: str, lease_seconds: float = LEASE_SECONDS) -> tuple[App, ShardJob]:
+    app = App(url)
+    return app, shard_job(app, parts, lease_seconds)

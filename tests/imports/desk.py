@@ -1,0 +1,100 @@
+"""A folder with a spec, a file of records and their sink, and a command line that is typed there."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.place import Answer
+from tests.imports.apps import import_app
+
+from leaseway.cli.main import main
+from leaseway.domain.imports.progress import RunState
+from leaseway.domain.imports.shard import Shard
+from leaseway.imports.asking import plan_of
+from leaseway.imports.parts import parts_of
+from leaseway.imports.run import finish, queue_of, start
+from leaseway.system import wall_clock_us
+
+SPEC = """
+version = 1
+[source]
+name = "things"
+file = "things.jsonl"
+[resource]
+key = "id"
+page = { cursor = "none", limit = 100 }
+MORE
+[resource.columns]
+size = { path = "size", type = "integer" }
+[sink]
+url = "sqlite:///data.db"
+table = "things"
+"""
+STAMPED = 'stamp = { field = "changed" }'
+
+Records = Sequence[Any]
+"""Records, or lines that are none."""
+
+
+class Desk:
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.spec = folder / "things.toml"
+        self._capsys = capsys
+        self.write_spec()
+        self.write([])
+
+    def write_spec(self, more: str = "", old: str = "", new: str = "") -> None:
+        text = SPEC.replace('page = { cursor = "none", limit = 100 }\nMORE', more)
+        self.spec.write_text(text.replace(old, new) if old else text, "utf-8")
+
+    def write(self, records: Records) -> None:
+        lines = [line if isinstance(line, str) else json.dumps(line) for line in records]
+        (self.folder / "things.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+    def imported(self, run: str, records: Records | None = None, **options: Any) -> RunState:
+        """By one worker in this process."""
+        if records is not None:
+            self.write(records)
+        return asyncio.run(self._imported(run, **options))
+
+    async def _imported(self, run: str, shards: Sequence[Shard] | None = None, **options: Any) -> RunState:
+        parts = parts_of(self.spec)
+        await parts.sink.open()
+        app, handle = import_app(parts, "sqlite:///jobs.db")
+        try:
+            async with app:
+                await start(parts, handle, run, shards or await plan_of(parts), wall_clock_us(), **options)
+                await app.run_worker(queues=[queue_of(parts)], until_empty=True)
+                return await finish(parts, run)
+        finally:
+            await parts.sink.close()
+
+    def run(self, *argv: str) -> Answer:
+        """Type it, in this process. Nothing that is typed may end in a traceback."""
+        self._capsys.readouterr()
+        code = main(["import", *argv])
+        out, err = self._capsys.readouterr()
+        assert "Traceback" not in err, err
+        return Answer(code, out, err)
+
+    def ok(self, *argv: str) -> Answer:
+        answer = self.run(*argv)
+        assert answer.code == 0, answer.err
+        return answer
+
+
+def things(count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [{"id": number, "size": number, **fields} for number in range(1, count + 1)]
+
+
+def at_desk(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
+    monkeypatch.chdir(folder)
+    for name in ("LEASEWAY_LIMITS", "LEASEWAY_TRACEBACK", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LEASEWAY_STORE", "sqlite:///jobs.db")
+    monkeypatch.setenv("COLUMNS", "100")
+    return Desk(folder, capsys)

@@ -1,0 +1,278 @@
+"""What `report`, `diff` and `status` say about runs, and what they answer when there is nothing to say."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.imports.apps import import_app
+from tests.imports.desk import STAMPED, Desk, at_desk, things
+
+from leaseway.domain.exchange import Exchange, Wants
+from leaseway.domain.ids import Token, WorkerId
+from leaseway.domain.imports.drift import Drift, TypeChange, drift, merged
+from leaseway.domain.imports.progress import RunState
+from leaseway.domain.imports.shard import shard_of
+from leaseway.imports.asking import plan_of
+from leaseway.imports.parts import parts_of
+from leaseway.imports.run import queue_of, start
+from leaseway.system import wall_clock_us
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
+    return at_desk(tmp_path, monkeypatch, capsys)
+
+
+def test_a_report_adds_up_and_says_what_became_of_each_record(desk: Desk) -> None:
+    assert desk.imported("one", [*things(30), {"id": 99, "size": "large"}]) is RunState.COMPLETE
+    told = desk.ok("report", "things.toml", "--json").json
+    assert (told["run"], told["state"], told["exit_code"], told["mode"]) == ("one", "complete", 0, "full")
+    assert (told["rows"], told["inserted"], told["quarantined"]) == (30, 30, 1)
+    for name in ("pages", "rows", "inserted", "quarantined", "requests", "bytes"):
+        assert told[name] == sum(shard[name] for shard in told["by_shard"]), name
+    assert told["changes"] | {"samples": None} == {"added": 30, "changed": 0, "removed": 0, "samples": None}
+    text = desk.ok("report", "things.toml").out
+    assert "run one of things: complete" in text
+    assert "30 inserted" in text
+    assert "30 rows added, 0 changed, 0 removed" in text
+
+
+def test_a_report_of_a_partial_run_says_why_and_what_to_type(desk: Desk) -> None:
+    assert desk.imported("one", [{"name": "no key"}] * 20) is RunState.PARTIAL
+    told = desk.ok("report", "things.toml", "--json").json
+    (parked,) = told["parked"]
+    assert (told["exit_code"], told["guards"]) == (1, {"bad_rows": 1})
+    assert "resource.key" in parked["why"]
+    text = desk.ok("report", "things.toml").out
+    assert "parked: 1 shard\n" in text
+    assert "no record of a page has 'id'" in text
+    assert "go on with: leaseway import resume things.toml\n" in text
+
+
+def test_a_field_that_came_or_went_is_a_drift(desk: Desk) -> None:
+    """The run is complete all the same: nobody would hear of it otherwise."""
+    desk.imported("one", things(20, colour="red", weight=3))
+    desk.imported("two", things(20, colour=7, height=2))
+    told = desk.ok("report", "things.toml", "--json").json
+    assert told["compared_with"] == "one"
+    changed = {"path": "colour", "before": ["text"], "after": ["integer"]}
+    assert told["drift"] == {"new": ["height"], "vanished": ["weight"], "changed": [changed]}
+    text = desk.ok("report", "things.toml").out
+    assert "new paths       height" in text
+    assert "colour: text, now integer" in text
+    earlier = desk.ok("report", "things.toml", "--run", "one", "--json").json
+    assert (earlier["compared_with"], earlier["drift"]) == (None, None)
+
+
+def test_what_a_sample_may_miss_by_chance_is_no_drift() -> None:
+    """A field of one document in fifty is absent from one sample in three. Told every night, nobody would read it."""
+    often, rare = {"id": {"integer": 50}, "seldom": {"text": 1}}, {"id": {"integer": 50}}
+    assert drift(often, rare) == drift(rare, often) == Drift()
+    always = {"id": {"integer": 50}, "seldom": {"text": 45}}
+    assert drift(always, rare) == Drift(vanished=("seldom",))
+    assert drift(rare, always) == Drift(new=("seldom",))
+
+
+def test_a_list_of_many_items_does_not_make_the_sample_larger() -> None:
+    """Ten documents with fifty tags each are ten: a field that all of them had was no rare one."""
+    before = {"id": {"integer": 10}, "name": {"text": 10}, "tags[*]": {"text": 500}}
+    after = {"name": {"text": 10}, "tags[*]": {"text": 10}}
+    assert drift(before, after) == Drift(vanished=("id",))
+
+
+def test_a_type_that_is_rare_among_many_is_no_change_of_type() -> None:
+    before, after = {"a": {"text": 1_000}}, {"a": {"text": 999, "null": 1}}
+    assert drift(before, after) == Drift()
+    assert drift(before, {"a": {"null": 1_000}}) == Drift(changed=(TypeChange("a", ("text",), ("null",)),))
+
+
+def test_without_a_profile_nothing_is_said_about_drift() -> None:
+    assert drift({}, {"a": {"text": 1}}) is None
+    assert drift({"a": {"text": 1}}, {}) is None
+    assert merged([{"a": {"text": 1}}, {"a": {"text": 2, "null": 1}}]) == {"a": {"text": 3, "null": 1}}
+
+
+# -- diff -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_diff_names_the_rows_that_changed_between_the_last_two_runs(desk: Desk) -> None:
+    desk.write_spec(STAMPED)
+    desk.imported("zero", things(2, changed="2026-01-01T00:00Z"))
+    desk.imported("one", things(20, changed="2026-01-01T00:00Z"))
+    later = {"id": 3, "size": 300, "changed": "2026-01-02T00:00Z"}
+    known = things(22, changed="2026-01-01T00:00Z")
+    desk.imported("two", [*known[:2], later, *known[3:]])
+    told = desk.ok("diff", "things.toml", "--json").json
+    assert (told["before"]["run"], told["after"]["run"]) == ("one", "two")
+    assert (told["rows"]["added"], told["rows"]["changed"], told["rows"]["removed"]) == (2, 1, 0)
+    assert {kind: sorted(ids) for kind, ids in told["rows"]["samples"].items() if ids} == {
+        "added": ["21", "22"],
+        "changed": ["3"],
+    }
+    (shard,) = told["shards"]["changed"]
+    assert (shard["before"]["rows"], shard["after"]["rows"]) == (20, 22)
+    text = desk.ok("diff", "things.toml").out
+    assert "2 added: 21, 22\n" in text
+    assert "1 changed: 3\n" in text
+
+
+def test_two_runs_can_be_named_in_any_order(desk: Desk) -> None:
+    for run in ("one", "two", "three"):
+        desk.imported(run, things(3))
+    for words in (("one",), ("one", "three"), ("three", "one")):
+        told = desk.ok("diff", "things.toml", *words, "--json").json
+        assert (told["before"]["run"], told["after"]["run"]) == ("one", "three"), words
+    assert "the same in both" in desk.ok("diff", "things.toml", "one", "three").out
+
+
+def test_a_diff_needs_two_runs(desk: Desk) -> None:
+    desk.imported("one", things(3))
+    alone = desk.run("diff", "things.toml")
+    assert alone.code == 2
+    assert "one run only, one" in alone.err
+    desk.imported("two")
+    itself = desk.run("diff", "things.toml", "two")
+    assert itself.code == 2
+    assert "compared with itself" in itself.err
+    unknown = desk.run("diff", "things.toml", "one", "three")
+    assert unknown.code == 2
+    assert "no run three; there are: two, one" in unknown.err
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_look_at_runs_needs_no_key(desk: Desk) -> None:
+    """Whoever looks, on another machine or years later, should not have to know the secret."""
+    desk.imported("one", things(3))
+    desk.spec.write_text(
+        desk.spec.read_text("utf-8").replace(
+            'file = "things.jsonl"', 'base_url = "http://127.0.0.1:9"\nauth = { header = "X", env = "NO_SUCH_KEY" }'
+        ),
+        "utf-8",
+    )
+    for words in (["status"], ["report"], ["quarantine", "list"], ["quarantine"], ["status", "--watch"]):
+        desk.ok(*words, "things.toml")
+    refused = desk.run("plan", "things.toml")
+    assert refused.code == 2
+    assert "NO_SUCH_KEY" in refused.err
+
+
+def test_status_counts_in_good_english(desk: Desk) -> None:
+    desk.imported("one", things(1))
+    text = desk.ok("status", "things.toml").out
+    assert "\n1 shard: 1 done\n" in text
+    assert "1 page, 1 row, 1 inserted" in text
+
+
+def test_status_shows_what_parked_a_shard(desk: Desk) -> None:
+    desk.imported("one", [{"name": "no key"}] * 20)
+    text = desk.ok("status", "things.toml").out
+    assert "parked: all: resource.key: no record of a page has 'id'" in text
+    assert "go on with: leaseway import resume things.toml" in text
+
+
+def test_status_shows_a_shard_that_was_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job is a dead letter, and the sink still believes that somebody will come."""
+    monkeypatch.setattr("leaseway.imports.run.ATTEMPTS", 1)
+    desk.write_spec(old='file = "things.jsonl"', new='base_url = "http://127.0.0.1:9"')
+    assert desk.imported("one", shards=[shard_of("things", "all", {})]) is RunState.PARTIAL
+    text = desk.ok("status", "things.toml").out
+    assert "all: given up after 1 of 1 attempts: " in text
+    told = desk.ok("status", "things.toml", "--json").json
+    assert told["by_shard"][0]["given_up"].startswith("given up after 1 of 1")
+    assert "All connection attempts failed" in told["by_shard"][0]["given_up"]
+
+
+def test_status_says_that_nobody_is_at_work(desk: Desk) -> None:
+    """Everything was killed at once: the books say `running`, and will do so until somebody resumes it."""
+    desk.write(things(3))
+    asyncio.run(begun(desk))
+    text = desk.ok("status", "things.toml").out
+    assert "things: running after" in text
+    assert "nobody is at work on it now; go on with: leaseway import resume things.toml" in text
+    asyncio.run(taken(desk))
+    assert "nobody is at work" not in desk.ok("status", "things.toml").out
+
+
+async def begun(desk: Desk) -> None:
+    parts = parts_of(desk.spec)
+    await parts.sink.open()
+    app, handle = import_app(parts, "sqlite:///jobs.db")
+    async with app:
+        await start(parts, handle, "one", await plan_of(parts), wall_clock_us())
+    await parts.sink.close()
+
+
+async def taken(desk: Desk) -> None:
+    """A worker leases the shard, and does not come back to it for a while."""
+    parts = parts_of(desk.spec)
+    app, _ = import_app(parts, "sqlite:///jobs.db")
+    async with app:
+        wants = Wants((queue_of(parts),), 1, Token("token"))
+        answer = await (await app.store()).exchange(Exchange(WorkerId("worker"), wants=wants))
+        assert answer.leases
+
+
+# -- nothing to look at -----------------------------------------------------------------------------------------------
+
+LOOKS = [("status",), ("report",), ("diff",), ("quarantine", "list"), ("quarantine", "replay")]
+
+
+@pytest.mark.parametrize("words", LOOKS)
+def test_a_look_at_a_sink_that_is_not_there_makes_none(desk: Desk, words: tuple[str, ...]) -> None:
+    """An empty file in the wrong folder would look like an import that has lost its runs."""
+    told = desk.run(*words, "things.toml")
+    assert told.code == 2
+    assert "leaseway import run things.toml" in told.err
+    assert not (desk.folder / "data.db").exists()
+
+
+def test_a_look_at_a_folder_of_files_that_is_not_there_makes_none(desk: Desk) -> None:
+    desk.write_spec(old="sqlite:///data.db", new="parquet:///places")
+    assert desk.run("status", "things.toml").code == 2
+    desk.ok("plan", "things.toml")
+    assert not (desk.folder / "places").exists()
+    desk.imported("one", things(3))
+    assert "3 rows added" in desk.ok("report", "things.toml").out
+
+
+@pytest.mark.parametrize("words", LOOKS[:3])
+def test_a_source_without_runs_says_how_to_begin(desk: Desk, words: tuple[str, ...]) -> None:
+    desk.imported("one", things(3))
+    desk.write_spec(old='name = "things"', new='name = "others"')
+    told = desk.run(*words, "things.toml")
+    assert told.code == 2
+    assert "others has no run yet; begin with: leaseway import run things.toml" in told.err
+
+
+def test_an_unknown_run_lists_the_known_ones(desk: Desk) -> None:
+    desk.imported("one", things(3))
+    desk.imported("two")
+    for words in (("status",), ("report",), ("quarantine", "list"), ("quarantine", "replay"), ("resume",)):
+        told = desk.run(*words, "things.toml", "--run", "three")
+        assert told.code == 2, words
+        assert "no run three; there are: two, one" in told.err, words
+
+
+def test_the_run_of_another_source_is_not_shown_as_ours(desk: Desk) -> None:
+    desk.imported("one", things(3))
+    desk.write_spec(old='name = "things"', new='name = "others"')
+    desk.imported("two")
+    told = desk.run("report", "things.toml", "--run", "one")
+    assert told.code == 2
+    assert "others has no run one; there are: two" in told.err
+
+
+@pytest.mark.parametrize("words", [("plan",), ("run",), ("resume",), ("status",), ("report",), ("work",)])
+def test_a_spec_that_is_not_there_is_an_error_of_one_line(desk: Desk, words: tuple[str, ...]) -> None:
+    told = desk.run(*words, "thongs.toml")
+    assert told.code == 2
+    assert "no spec thongs.toml" in told.err
+    assert desk.run(*words, ".").code == 2
+
+
+def test_an_error_is_json_where_json_was_asked_for(desk: Desk) -> None:
+    told = desk.run("report", "things.toml", "--json")
+    assert json.loads(told.err)["error"]["exit_code"] == 2

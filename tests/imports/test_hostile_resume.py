@@ -1,0 +1,139 @@
+"""A run must be able to go on, whatever became of its jobs: their store emptied or replaced, jobs discarded, cancelled,
+done or forgotten. The sink knows what is open, and that is enough."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.imports.apps import import_app
+from tests.imports.test_importing_hostile import Import, things
+
+from leaseway.domain.errors import LeaseLost
+from leaseway.domain.imports.guards import Ceilings
+from leaseway.domain.imports.progress import RunState, ShardState
+from leaseway.domain.imports.shard import shard_of
+from leaseway.domain.job import State
+from leaseway.domain.query import JobFilter
+from leaseway.imports.run import start, submit_open
+from leaseway.system import wall_clock_us
+
+
+@pytest.fixture
+async def it(tmp_path: Path) -> AsyncIterator[Import]:
+    """An import of nine records, of which the first two were written, page by page: then a guard parked it."""
+    one = Import(tmp_path, things(9))
+    mended = one.parts
+    one.changed(page_limit=1, ceilings=Ceilings(pages=2), split=lambda *_: [])
+    assert await one.worked() is RunState.PARTIAL
+    one.parts = mended
+    yield one
+    await one.parts.sink.close()
+
+
+def remove(folder: Path, pattern: str) -> None:
+    for file in folder.glob(pattern):
+        file.unlink()
+
+
+async def resumed(it: Import) -> None:
+    assert await it.worked(again=True) is RunState.COMPLETE
+    row = await it.only()
+    assert (row.state, row.rows, row.pages) == (ShardState.DONE, 9, 3), "it goes on where it was"
+    assert it.ids() == [str(number) for number in range(9)]
+
+
+async def test_a_run_goes_on_with_an_empty_job_store(it: Import) -> None:
+    """Somebody has emptied it, or names another one. The fences of its jobs begin anew, and are not those of late
+    workers."""
+    remove(it.folder, "jobs.db*")
+    await resumed(it)
+
+
+async def test_a_shard_that_had_many_attempts_goes_on_with_an_empty_job_store(it: Import) -> None:
+    """Else the new job would lose its lease as often as the old one was begun, fifteen seconds each."""
+    for _ in range(3):
+        it.changed(page_limit=1, ceilings=Ceilings(pages=2), split=lambda *_: [])
+        assert await it.worked(again=True) is RunState.PARTIAL
+    it.changed(ceilings=Ceilings())
+    it.store = f"sqlite:///{it.folder}/other.db"
+    assert await it.worked(again=True) is RunState.COMPLETE
+
+
+async def test_a_run_goes_on_when_an_operator_has_discarded_its_jobs(it: Import) -> None:
+    """The store remembers the key of a job for a week, and not the job."""
+    app, _ = import_app(it.parts, it.store)
+    async with app:
+        store = await app.store()
+        assert len(await store.discard(JobFilter(states=(State.FAILED,)), 10)) == 1
+    await resumed(it)
+
+
+async def test_a_run_goes_on_when_an_operator_has_cancelled_its_jobs(tmp_path: Path) -> None:
+    it = Import(tmp_path, things(3))
+    await it.parts.sink.open()
+    app, handle = import_app(it.parts, it.store)
+    async with app:
+        await start(it.parts, handle, "run", [it.shard], wall_clock_us())
+        store = await app.store()
+        (job,) = await store.jobs(JobFilter())
+        await store.cancel(job.id)
+    assert await it.worked(again=True) is RunState.COMPLETE
+    await it.parts.sink.close()
+
+
+async def test_a_run_goes_on_after_its_keys_were_forgotten(it: Import) -> None:
+    """A week later a key names nothing any more: the new job is the shard's, and the old one has nothing to say."""
+    with sqlite3.connect(it.folder / "jobs.db") as file:
+        assert file.execute("UPDATE keys SET expires_at = 0").rowcount == 1
+    await resumed(it)
+
+
+async def test_a_run_begins_anew_in_a_new_sink_though_its_jobs_are_done(tmp_path: Path) -> None:
+    """Who deletes a table to start over, and keeps the name of the run, must not wait for jobs that are done."""
+    it = Import(tmp_path, things(3))
+    for _ in range(3):
+        assert await it.worked("nightly") is RunState.COMPLETE
+        assert it.ids() == ["0", "1", "2"]
+        await it.parts.sink.close()
+        remove(tmp_path, "data.db*")
+
+
+async def test_to_resume_twice_makes_no_second_job(it: Import) -> None:
+    app, handle = import_app(it.parts, it.store)
+    async with app:
+        store = await app.store()
+        await store.discard(JobFilter(states=(State.FAILED,)), 10)
+        for _ in range(3):
+            await submit_open(it.parts, handle, "run")
+        waiting: list[Any] = await store.jobs(JobFilter(states=(State.PENDING,)))
+        assert len(waiting) == 1
+
+
+async def test_a_job_of_a_shard_that_a_later_job_has_ended_ends_as_well(tmp_path: Path) -> None:
+    """A key was forgotten while its job still waited. Who is fenced for good must not come back with every lease."""
+    it = await Import(tmp_path, things(3)).begun()
+    later, earlier = await it.attempt(2), await it.attempt(1)
+    assert (later.state, later.rows) == (earlier.state, earlier.rows) == ("done", 3)
+    assert (await it.only()).attempts == 1
+    await it.parts.sink.close()
+
+
+async def test_a_job_of_a_shard_that_a_later_job_is_still_at_is_not_done(it: Import) -> None:
+    with pytest.raises(LeaseLost):
+        await it.attempt(1)
+
+
+async def test_a_job_whose_shard_is_in_no_plan_any_more_is_given_up_at_once(tmp_path: Path) -> None:
+    """Its run was begun anew in a new sink, with another plan. It would keep a worker for a quarter of an hour."""
+    it = Import(tmp_path, things(3))
+    await it.parts.sink.open()
+    app, handle = import_app(it.parts, it.store)
+    async with app:
+        await start(it.parts, handle, "run", [shard_of("things", "old", {"part": ["old"]})], wall_clock_us())
+    await it.parts.sink.close()
+    remove(tmp_path, "data.db*")
+    assert await it.worked() is RunState.COMPLETE
+    assert it.ids() == ["0", "1", "2"]
+    await it.parts.sink.close()

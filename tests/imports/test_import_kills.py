@@ -1,0 +1,186 @@
+"""Workers killed with their hands full, again and again. The provider's own table and journal are the judges."""
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import asyncpg
+import pytest
+from tests.imports.apps import import_app
+
+from leaseway.app import App
+from leaseway.domain.imports.progress import RunState, ShardRow
+from leaseway.domain.job import State
+from leaseway.domain.query import JobFilter
+from leaseway.imports.asking import plan_of
+from leaseway.imports.parts import Parts, parts_of
+from leaseway.imports.run import finish, start
+from leaseway.system import wall_clock_us
+from leaseway.testing.postgres import PostgresServer
+from leaseway.testing.standin import API_KEY, StandIn, standin
+
+ROWS, PAGE_ROWS = 20_000, 20
+WORKERS, KILLS = 4, 25
+PAGES_BETWEEN = (5, 25)
+"""Kills come by what the provider has seen, never by the clock: the import cannot end before the last of them."""
+LEASE_SECONDS = 2.0
+LOOK_SECONDS = 0.02
+STUCK_SECONDS = 60
+"""Nobody asks for anything: then there is nobody left to kill, and the test shall say so."""
+
+SPEC = """
+version = 1
+[source]
+name = "ocm"
+base_url = "{url}/v3"
+auth = {{ header = "X-API-Key", env = "OCM_API_KEY" }}
+limits = ["200/second"]
+[resource]
+path = "/poi"
+params = {{ compact = true, verbose = false }}
+key = "ID"
+stamp = {{ field = "DateLastStatusUpdate", granularity = "1m", lag = "0s" }}
+volatile = ["IsRecentlyVerified", "DateLastVerified"]
+partition = {{ by = "id_range", size = 1000, upper = "/system/status#$.maxPOIId" }}
+[resource.page]
+cursor = "keyset"
+param = "greaterthanid"
+start = 0
+limit_param = "maxresults"
+limit = {page_rows}
+fixed = {{ sortby = "id_asc" }}
+[sink]
+url = "{sink}"
+table = "poi"
+"""
+
+WRITTEN = "SELECT external_id, stamp, updated_at = first_seen FROM {table}"
+
+
+class Place(NamedTuple):
+    """One import, its provider, and where its rows and its jobs are."""
+
+    it: StandIn
+    path: Path
+    store: str
+    parts: Parts
+    rows: str
+    """A file of SQLite, or an address of PostgreSQL and a schema."""
+
+    def worker(self) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "leaseway.cli", "import", "work", str(self.path), "--until-empty"]
+        environ = {**os.environ, "OCM_API_KEY": API_KEY}
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen([*command, "--store", self.store], env=environ, stdout=quiet, stderr=quiet)
+
+    async def written(self) -> dict[str, tuple[int, bool]]:
+        """The stamp of each row, and whether it was written once."""
+        if self.rows.startswith("postgresql"):
+            address, _, schema = self.rows.partition("?schema=")
+            connection = await asyncpg.connect(address)
+            lines = await connection.fetch(WRITTEN.format(table=f"{schema}.poi"))
+            await connection.close()
+        else:
+            with sqlite3.connect(self.rows.removeprefix("sqlite:///")) as file:
+                lines = file.execute(WRITTEN.format(table="poi")).fetchall()
+        assert len(lines) == len({line[0] for line in lines})
+        return {line[0]: (line[1], bool(line[2])) for line in lines}
+
+    def pages(self) -> int:
+        return sum("/poi" in arrival.path for arrival in self.it.arrivals)
+
+
+@asynccontextmanager
+async def sqlite_place(folder: Path, it: StandIn, server: PostgresServer) -> AsyncIterator[Place]:
+    yield place_of(folder, it, f"sqlite:///{folder}/rows.db", f"sqlite:///{folder}/jobs.db")
+
+
+@asynccontextmanager
+async def postgres_place(folder: Path, it: StandIn, server: PostgresServer) -> AsyncIterator[Place]:
+    """In schemas of its own, of a server that other tests use as well."""
+    schema = f"kills_{os.getpid()}"
+    connection = await asyncpg.connect(server.url)
+    try:
+        await connection.execute(f"CREATE SCHEMA {schema}")
+        yield place_of(folder, it, f"{server.url}?schema={schema}", f"{server.url}?schema={schema}_jobs")
+    finally:
+        await connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; DROP SCHEMA IF EXISTS {schema}_jobs CASCADE")
+        await connection.close()
+
+
+def place_of(folder: Path, it: StandIn, rows: str, store: str) -> Place:
+    path = folder / "spec.toml"
+    path.write_text(SPEC.format(url=it.url, page_rows=PAGE_ROWS, sink=rows), "utf-8")
+    return Place(it, path, store, parts_of(path, {"OCM_API_KEY": API_KEY}), rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("database", [sqlite_place, postgres_place], ids=["sqlite", "postgresql"])
+async def test_workers_killed_at_random_leave_every_row_once(
+    tmp_path: Path, server: PostgresServer, database: Callable[..., AbstractAsyncContextManager[Place]]
+) -> None:
+    """Twenty-five of them, each with shards in hand: nothing missing, nothing extra, nothing written twice."""
+    async with standin(ROWS) as it, database(tmp_path, it, server) as place:
+        await place.parts.sink.open()
+        app, handle = import_app(place.parts, place.store, LEASE_SECONDS)
+        async with app:
+            await start(place.parts, handle, "run", (await plan_of(place.parts)).shards, wall_clock_us())
+            await killed_and_done(place, app)
+            assert await finish(place.parts, "run") is RunState.COMPLETE
+        shards = await place.parts.sink.shards("run")
+        truth = {str(number): (stamp, True) for number, stamp in it.table.readable().items()}
+        assert await place.written() == truth
+        check_counters(shards, place.pages())
+        await place.parts.sink.close()
+
+
+def check_counters(shards: list[ShardRow], seen: int) -> None:
+    """`seen`: pages that the provider was asked for."""
+
+    def total(name: str) -> int:
+        return sum(getattr(row, name) for row in shards)
+
+    assert (total("rows"), total("inserted")) == (ROWS, ROWS)
+    assert [total(name) for name in ("updated", "unchanged", "stale", "quarantined")] == [0, 0, 0, 0]
+    assert sum(row.attempts > 1 for row in shards) > 0, "nobody was killed with a shard in hand"
+    assert total("pages") <= total("requests") <= seen, "a page was counted that nobody asked for"
+    assert seen <= 1.15 * total("pages"), "more was fetched again than was in hand"
+
+
+async def killed_and_done(place: Place, app: App) -> None:
+    """Four workers until nothing is left; so many of them are killed on the way, and others take their places."""
+    chance, workers = random.Random(5), [place.worker() for _ in range(WORKERS)]
+    try:
+        for _ in range(KILLS):
+            seen = len(place.it.arrivals) + chance.randint(*PAGES_BETWEEN)
+            await asyncio.wait_for(place.it.has_seen(seen), STUCK_SECONDS)
+            victim = chance.choice(await busy(app, workers))
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+            workers[workers.index(victim)] = place.worker()
+        assert [await asyncio.to_thread(each.wait) for each in workers] == [0] * WORKERS
+    finally:
+        for each in workers:
+            each.kill()
+            each.wait()
+
+
+async def busy(app: App, workers: "list[subprocess.Popen[bytes]]") -> "list[subprocess.Popen[bytes]]":
+    """Those that hold a lease now: to kill one that is still starting would prove nothing."""
+    store = await app.store()
+    while True:  # the timeout of the test bounds it; the dead ones' leases end, and those that live take them
+        leased = await store.jobs(JobFilter(states=(State.LEASED,)), limit=200)
+        owners = {job.lease_owner.split(":")[1] for job in leased if job.lease_owner}
+        found = [each for each in workers if each.poll() is None and str(each.pid) in owners]
+        if found:
+            return found
+        await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,163 @@
+"""Forty hours of a source with a lag, in virtual time: which rule for watermarks loses changes?
+
+The provider's own table is the judge. Changes become visible up to ten minutes after they were made, in any order; rows
+change while they are being paged, and paging takes longer than the overlap. Planning, paging and shaping are our own;
+between them and the stand-in there is no socket, only its clock.
+"""
+
+import json
+import random
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+from msgspec.structs import replace
+
+from leaseway.domain.imports.page import Row
+from leaseway.domain.imports.progress import RunMode, RunRow, RunState
+from leaseway.domain.imports.rows import Moulds
+from leaseway.domain.imports.shard import Cursor, Shard
+from leaseway.domain.imports.spec import read_spec
+from leaseway.imports.plan import planned
+from leaseway.sources.http_json import JsonSource
+from leaseway.testing.provider import Request
+from leaseway.testing.standin import API_KEY, Faults, StandIn, synthetic
+
+SPEC = """
+version = 1
+[source]
+name = "ocm"
+base_url = "http://source/v3"
+[resource]
+path = "/poi"
+params = {{ compact = true, verbose = false, key = "{key}" }}
+key = "ID"
+stamp = {{ field = "DateLastStatusUpdate", granularity = "1m", lag = "{lag}" }}
+incremental = {{ overlap = "{overlap}", reconcile = "300d" }}
+partition = {{ by = "none" }}
+filters = {{ window = {{ lower = "modifiedsince", path = "DateLastStatusUpdate", format = "iso" }} }}
+[resource.page]
+cursor = "keyset"
+param = "greaterthanid"
+start = 0
+limit_param = "maxresults"
+limit = 100
+fixed = {{ sortby = "id_asc" }}
+[sink]
+url = "sqlite:///none.db"
+table = "poi"
+"""
+NOON = 1_790_000_040_000_000
+MINUTE_US = 60_000_000
+RUNS = 40
+LAG_MINUTES = 10
+PAGE_MINUTES = 6
+CHANGES_PER_MINUTE = 6
+ROWS = 2_000
+PAGES_MAX = 200
+
+
+class Reply(NamedTuple):
+    status_code: int
+    content: bytes
+    headers: dict[str, str]
+
+
+class World:
+    """The source, its clock, and the people who edit it."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = NOON
+        self.it = StandIn(synthetic(ROWS), now=lambda: self.now)
+        self.it.faults = Faults(lag_seconds=60 * LAG_MINUTES)
+        self._chance = random.Random(seed)
+        self._ids = sorted(self.it.table.truth)
+        self._edits = 0
+
+    async def request(self, method: str, url: str, *args: Any, **options: Any) -> Reply:
+        path = url.removeprefix("http://source") + "?" + urlencode(options["params"])
+        answer = self.it.usual(Request(method, path, {}, ""))
+        headers = {name.lower(): text for name, text in answer.headers.items()}
+        return Reply(answer.status, answer.body, headers)
+
+    def pass_minutes(self, count: int) -> None:
+        for _ in range(count):
+            for _ in range(CHANGES_PER_MINUTE):
+                self.now += MINUTE_US // CHANGES_PER_MINUTE
+                self._edits += 1
+                self.it.table.update([self._chance.choice(self._ids)], f"edit {self._edits}")
+
+
+class Importer:
+    """Our planning, source and rows, with a dictionary for a sink."""
+
+    def __init__(self, world: World, overlap: str, lag: str) -> None:
+        self.spec = read_spec(SPEC.format(overlap=overlap, lag=lag, key=API_KEY), "spec.toml")
+        self.source = JsonSource(self.spec, {})
+        self.shape = Moulds(self.spec.resource).rows_of
+        self.rows: dict[str, Row] = {}
+        self.world = world
+        self.stamp_max = 0
+
+    async def run(self, base: RunRow | None, last_full: RunRow | None) -> RunRow:
+        probe = await self.source.probe(self.world)
+        plan = planned(self.spec, self.source.caps, probe, None, 100, base=base, last_full=last_full)
+        for shard in plan.shards:
+            await self._read(shard)
+        return RunRow(
+            id="r", source="ocm", spec_hash="", started_at=0, state=RunState.COMPLETE, mode=plan.mode,
+            since=plan.since, watermark=plan.watermark,
+        )  # fmt: skip
+
+    async def _read(self, shard: Shard) -> None:
+        cursor: Cursor | None = None
+        for _ in range(PAGES_MAX):
+            page = await self.source.fetch(shard, cursor, 100, self.world)
+            rows, bad = self.shape(page.records, page.server_time)
+            assert not bad
+            for row in rows:
+                self.stamp_max = max(self.stamp_max, row.stamp)
+                if row.external_id not in self.rows or row.stamp >= self.rows[row.external_id].stamp:
+                    self.rows[row.external_id] = row
+            if page.next is None or len(page.records) < 100:
+                return
+            cursor = page.next
+            self.world.pass_minutes(PAGE_MINUTES)
+        raise AssertionError("it never ended")
+
+    def stale(self) -> int:
+        """Rows that changed two hours ago or more, and are not here as they are there."""
+        old = [poi for poi in self.world.it.table.truth.values() if poi.modified < self.world.now - 120 * MINUTE_US]
+        assert len(old) > ROWS / 4
+        here = {id: json.loads(row.document).get("GeneralComments") for id, row in self.rows.items()}
+        return sum(here.get(str(poi.id), "") != poi.comment for poi in old)
+
+
+async def stale_after(seed: int, *, overlap: str, lag: str, rule: str = "start") -> int:
+    world = World(seed)
+    importer = Importer(world, overlap, lag)
+    full = base = await importer.run(None, None)
+    modes = set()
+    for _ in range(RUNS):
+        if rule == "max seen":
+            base = replace(base, watermark=importer.stamp_max)
+        world.pass_minutes(60)
+        base = await importer.run(base, full)
+        modes.add(base.mode)
+    assert modes == {RunMode.INCREMENTAL}
+    return importer.stale()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_no_change_is_lost_with_the_start_of_the_run_as_watermark(seed: int) -> None:
+    assert await stale_after(seed, overlap="15m", lag="10m") == 0
+
+
+async def test_an_overlap_that_does_not_know_the_lag_loses_changes() -> None:
+    """The proof above must be able to fail: here the spec says that there is no lag."""
+    assert await stale_after(1, overlap="1m", lag="0s") > 0
+
+
+async def test_the_largest_stamp_as_watermark_loses_changes_whatever_the_overlap_is() -> None:
+    """It lies at the end of the paging, and what changed behind the cursor lies before it."""
+    assert await stale_after(1, overlap="15m", lag="10m", rule="max seen") > 0
