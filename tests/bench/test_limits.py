@@ -24,8 +24,8 @@ def is_missing(package: str) -> bool:
     return find_spec(package) is None
 
 
-LONG = {"limits_windows", "limits_calls", "limits_spent"}
-"""Their seconds are in what they measure: together a minute, which every run of the suite would pay."""
+LONG = {"limits_windows", "limits_calls", "limits_spent", "limits_acquiring", "limits_refused"}
+"""Their seconds are in what they measure: together two minutes, which every run of the suite would pay."""
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from leaseway.testing.sink_contract.actors import LOW, RUN, bad, page, row, shar
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-KILLS = 6
+KILLS = 4
 ROOT = Path(__file__).parents[2]
 SOON = ("--setParameter", "transactionLifetimeLimitSeconds=3")
 """What a killed worker holds is freed after this time: by default it is a minute."""

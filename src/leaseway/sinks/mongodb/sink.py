@@ -21,12 +21,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bson import ObjectId
+from pymongo.write_concern import WriteConcern
 
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.domain.imports.columns import ColumnType
 from leaseway.domain.imports.page import BadRow, Row, Written
-from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardRow
+from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.domain.imports.shard import Shard
 from leaseway.ports.sink import Changes, PageWrite, Sweep
 from leaseway.sinks import books, turns
@@ -37,7 +38,7 @@ from leaseway.sinks.mongodb import shards as shard_books
 from leaseway.sinks.mongodb.address import address_of
 from leaseway.sinks.mongodb.clients import Clients, Database, Document, Session, Work
 from leaseway.sinks.mongodb.fitting import DocumentFitting, check_fields
-from leaseway.sinks.mongodb.places import QUARANTINE, SHARDS, check_collection, prepared
+from leaseway.sinks.mongodb.places import QUARANTINE, RUNS, SHARDS, check_collection, prepared
 from leaseway.sinks.mongodb.rows import Mark, Merge
 from leaseway.sinks.turns import turned, waiting
 
@@ -81,7 +82,9 @@ class MongoSink:
         async def work(session: Session | None) -> RunRow:
             return await run_books.start(await self.clients.database(), self.target, run, rows, session)
 
-        return await self._together(work)
+        found = await self._together(work)
+        await self._until_it_lasts(run.id)
+        return found
 
     async def finish_run(
         self, run: str, state: RunState, why: str | None = None, notes: Mapping[str, Any] | None = None
@@ -92,6 +95,7 @@ class MongoSink:
             await run_books.finish(database, found, await self._now(), state, why, notes)
 
         await self._together(work, in_transaction=False)
+        await self._until_it_lasts(run)
 
     async def run(self, id: str) -> RunRow | None:
         return await self._look(lambda database: run_books.find(database, self.target, id))
@@ -143,7 +147,10 @@ class MongoSink:
     async def write(self, page: PageWrite) -> Written | None:
         turns.check(page)
         lines, unfit = self._fitting.lines(page.rows)
-        return await self._together(partial(self._write, page, lines, [*page.bad, *unfit]))
+        found = await self._together(partial(self._write, page, lines, [*page.bad, *unfit]))
+        if found is not None and page.state is not ShardState.RUNNING:
+            await self._until_it_lasts(page.run)
+        return found
 
     async def _write(
         self, page: PageWrite, lines: Sequence[Line], bad: Sequence[BadRow], session: Session | None
@@ -234,6 +241,17 @@ class MongoSink:
     async def _together(self, work: Work[T], *, in_transaction: bool = True) -> T:
         self._refuse_closed()
         return await self.clients.together(work, in_transaction=in_transaction and bool(self._has_transactions))
+
+    async def _until_it_lasts(self, run: str) -> None:
+        """A server that is killed may forget the last moment. Pages are fetched again then, but nobody may be told that
+        something has begun or is finished that is forgotten."""
+
+        async def work(session: Session | None) -> None:
+            runs = (await self.clients.database())[RUNS]
+            lasting = runs.with_options(write_concern=WriteConcern("majority", j=True))
+            await lasting.update_one({"_id": run}, {"$set": {"is_planned": True}})
+
+        await self._together(work, in_transaction=False)
 
     def _calling(self) -> AbstractAsyncContextManager[Database]:
         self._refuse_closed()
