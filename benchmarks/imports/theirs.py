@@ -25,8 +25,8 @@ SETUPS = {
         Setup("merge", "csv", normalize_workers=2, file_rows_max=FILE_ROWS),
     ],
 }
-"""Those that a user would think of. Appending is faster, and has every row twice after a second run; merging is what an
-import of ours does. A file has one writer: with twenty load workers dlt gave up now and then, as the file was locked."""
+"""Those that a user would think of. Appending is faster, and has every row twice after a second run; merging is what
+an import of ours does. A file has one writer: with twenty load workers dlt gave up now and then, as it was locked."""
 
 
 class Pipeline(NamedTuple):
