@@ -30,6 +30,12 @@ async def ears(connection: Any, store: PostgresStore, number: int = 1) -> list[i
     return await until(enough)
 
 
+async def is_deaf(store: PostgresStore) -> bool:
+    """Whether it knows that its listening connection is gone: the server's word travels through the event loop."""
+    ear = store._listener._ears[asyncio.get_running_loop()]
+    return not ear.is_open
+
+
 class Pair:
     """One store that waits, and another one that does something."""
 
