@@ -17,7 +17,8 @@ def dlt_resumed(place: Place) -> list[Figure]:
     """The same, done to dlt."""
     with TemporaryDirectory(prefix="leaseway-benchmarks-") as folder:
         pipeline = theirs.pipeline_in(Path(folder), place.it)
-        command = pipeline.command(Setup("merge", normalize_workers=2, file_rows_max=theirs.FILE_ROWS), place.it.id_max)
+        setup = Setup("merge", normalize_workers=2, file_rows_max=theirs.FILE_ROWS, load_workers=1)
+        command = pipeline.command(setup, place.it.id_max)
         before = len(place.it.pages())
         killed_at = killed_halfway(command, place)
         run_seconds(command)
