@@ -22,7 +22,8 @@ class Exposure(NamedTuple):
 
 
 def lost_replies(scale: Scale) -> list[Fault]:
-    return [Trap(GROUPS, 0.01, "submit(", 5)]
+    """Of jobs without a key: a key would find the first one, whatever ids the repetition has."""
+    return [Trap(GROUPS, 0.01, "submit_one(", 5)]
 
 
 def late_arrivals(scale: Scale) -> list[Fault]:
