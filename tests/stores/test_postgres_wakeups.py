@@ -202,6 +202,24 @@ async def test_the_last_of_a_burst_is_told_as_well(server: PostgresServer, pair:
     assert await pair.is_woken(waiting)
 
 
+async def test_nobody_is_woken_twice_by_the_echo_of_his_own_process(server: PostgresServer, pair: Pair) -> None:
+    """The second time there is nothing: the look for it costs a statement, and the next hint is believed less."""
+    told: list[object] = []
+    waiting = await pair.waiting()
+    rings = pair.waiter._bell.rings
+    async with connected(server) as connection:
+        await connection.add_listener(f"leaseway.{pair.waiter.address.schema}", lambda *_: told.append(1))
+        await pair.waiter.submit([new_job(1)])
+        assert await pair.is_woken(waiting)
+        async with asyncio.timeout(SOON_SECONDS):
+            while not told:
+                await connection.fetchval("SELECT 1")
+    waiting = await pair.waiting()
+    await pair.other.submit([new_job(2)])  # its hint comes after the echo: the server keeps their order
+    assert await pair.is_woken(waiting)
+    assert pair.waiter._bell.rings == rings + 2
+
+
 async def test_claims_and_plain_results_ring_no_bell(server: PostgresServer) -> None:
     """They make no work. Ringing for them would wake every worker for every job that any of them finishes."""
     heard: list[object] = []

@@ -296,13 +296,13 @@ class Worker:
             # As many as were asked for: there may be more. Fewer: there is nothing, until somebody says otherwise.
             self._may_find_work = len(reply.leases) >= claim.wants.count
             self._trusts_hints |= bool(reply.leases)
-            if not self._may_find_work:
-                self._hungry.set()
             is_news = self._admission.learn(reply.gated, claim.wants.closed)
             self._is_barren = not reply.leases and not is_news
             self._slots.put(claim, self._admission.seated(Running(lease, sent_at) for lease in reply.leases))
         if not self.is_draining:  # otherwise the claim was on its way when the signal came: it goes back
             self._slots.fill()
+        if claim is not None and not self._may_find_work:
+            self._hungry.set()  # after the jobs, which shall not wait for the next look
 
     async def _exchanged(self, call: Exchange) -> tuple[Exchanged, float]:
         """Send it until it is answered. An unknown outcome is resolved by repeating the same exchange."""

@@ -16,6 +16,10 @@ class Bell:
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(event.set)
 
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self._waiting)
+
     @contextlib.contextmanager
     def heard(self) -> Iterator[asyncio.Event]:
         event = asyncio.Event()

@@ -44,13 +44,14 @@ class Connections:
         while True:  # ends with an answer or with an error that is no deadlock, or one too many
             try:
                 async with self.lent(seconds) as connection:
-                    return await self._fetch(connection, sql, values)
+                    return await self.fetch(connection, sql, values)
             except Deadlocked:  # who had to give way did nothing, and goes again
                 deadlocks += 1
                 if deadlocks > DEADLOCKS_MAX:
                     raise
 
-    async def _fetch(self, connection: asyncpg.Connection, sql: str, values: tuple[object, ...]) -> list[Record]:
+    async def fetch(self, connection: asyncpg.Connection, sql: str, values: tuple[object, ...] = ()) -> list[Record]:
+        """One statement on a connection that was lent."""
         if self.address.has_sessions:
             answer: list[Record] = await connection.fetch(sql, *values)
             return answer

@@ -45,7 +45,7 @@ class PostgresStore:
         self.connections = Connections(self.address)
         self._bell = Bell()
         self._ringer = Ringer(self.connections, self._bell)
-        self._listener = Listener(self.connections, self._bell)
+        self._listener = Listener(self.connections, self._bell, self._ringer.is_echo)
         self._beliefs: dict[Question, Belief] = {}
         self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
 

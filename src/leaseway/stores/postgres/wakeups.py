@@ -11,7 +11,7 @@ watchman: it looks as often as it polls, and rings for the others. They believe 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from weakref import WeakKeyDictionary
 
 import asyncpg
@@ -22,6 +22,8 @@ from leaseway.stores.bell import Bell
 from leaseway.stores.postgres.connection import CLOSE_SECONDS_MAX, DRIVER_ERRORS, Connections
 
 COALESCE_SECONDS = 0.010
+HOME_FIRST_SECONDS = 0.004
+"""Where somebody in this process waits, he is on his way to the job: the word to the others would be in his way."""
 RETRY_SECONDS = 1.0
 """How long after a failed try to listen the next one is made."""
 BELIEF_SECONDS = 10.0
@@ -43,7 +45,9 @@ class Ringer:
         self._sql = f"SELECT {connections.address.quoted}.ring()"
         self._telling: WeakKeyDictionary[Loop, asyncio.Task[None]] = WeakKeyDictionary()
         self._rings = 0
-        """Our own, and not those that we hear: among them is the echo of each of ours."""
+        """Our own, and not those that we hear."""
+        self._sessions: WeakKeyDictionary[Loop, int] = WeakKeyDictionary()
+        """The server's number of the connection that told last."""
 
     def ring(self) -> None:
         self._bell.ring()
@@ -54,13 +58,24 @@ class Ringer:
             # This store is the parent of these tasks: it ends them when it closes.
             self._telling[loop] = loop.create_task(self._tell())
 
+    def is_echo(self, session: int) -> bool:
+        """Whether a hint is our own: all who wait here have heard the bell before."""
+        return session in self._sessions.values()
+
     async def _tell(self) -> None:
+        if self._bell.is_awaited:
+            await asyncio.sleep(HOME_FIRST_SECONDS)
         told = -1
         while told != self._rings:
             told = self._rings
             with contextlib.suppress(LeasewayError):  # a hint may be lost
-                await self._connections.call(self._sql)
+                await self._tell_once()
             await asyncio.sleep(COALESCE_SECONDS)
+
+    async def _tell_once(self) -> None:
+        async with self._connections.lent() as connection:
+            self._sessions[asyncio.get_running_loop()] = connection.get_server_pid()
+            await self._connections.fetch(connection, self._sql)
 
     async def close(self) -> None:
         await ended(self._telling.pop(asyncio.get_running_loop(), None))
@@ -69,9 +84,10 @@ class Ringer:
 class Listener:
     """Hears the others, on one connection for each event loop that waits."""
 
-    def __init__(self, connections: Connections, bell: Bell) -> None:
+    def __init__(self, connections: Connections, bell: Bell, is_echo: Callable[[int], bool]) -> None:
         self._connections = connections
         self._bell = bell
+        self._is_echo = is_echo
         self._ears: WeakKeyDictionary[Loop, Ear] = WeakKeyDictionary()
 
     async def wait(self, seconds: float) -> bool:
@@ -89,7 +105,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         ear = self._ears.get(loop)
         if ear is None:
-            ear = self._ears[loop] = Ear(self._connections, self._bell)
+            ear = self._ears[loop] = Ear(self._connections, self._bell, self._is_echo)
         ear.open_soon(loop)
         return ear
 
@@ -108,9 +124,10 @@ class Listener:
 class Ear:
     """One connection that listens. If it is lost, the next one who waits has it opened again, but not all the time."""
 
-    def __init__(self, connections: Connections, bell: Bell) -> None:
+    def __init__(self, connections: Connections, bell: Bell, is_echo: Callable[[int], bool]) -> None:
         self._connections = connections
         self._bell = bell
+        self._is_echo = is_echo
         self._connection: asyncpg.Connection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._tried_at = self._asked_at = float("-inf")
@@ -143,8 +160,9 @@ class Ear:
             self._connection = connection
             self._bell.rings += 1  # what happened before is not known, so nothing is believed any more
 
-    def _heard(self, *_: object) -> None:
-        self._bell.ring()
+    def _heard(self, connection: object, session: int, *_: object) -> None:
+        if not self._is_echo(session):
+            self._bell.ring()
 
     async def keeps_watch(self) -> bool:
         """Whether this is the watchman; it becomes one if there is none, which is looked for now and then."""
