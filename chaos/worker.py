@@ -16,6 +16,7 @@ from chaos.jobs import Jobs
 from chaos.recording import RecordingStore
 from leaseway import TransientError
 from leaseway.ports.store import Store
+from leaseway.ports.tracing import Tracing
 from leaseway.wiring import store_at
 
 
@@ -47,8 +48,8 @@ def main(orders: Orders) -> None:
     journal = Journal(Path(orders.folder), orders.name)
     events = HistoryEvents(journal)
 
-    def recording_store_at(url: str) -> Store:
-        return cast(Store, RecordingStore(store_at(url), journal))
+    def recording_store_at(url: str, key: str | None = None, tracing: Tracing | None = None) -> Store:
+        return cast(Store, RecordingStore(store_at(url, key, tracing), journal))
 
     leaseway.wiring.store_at = recording_store_at
     jobs = Jobs(orders.url, orders.lease_seconds, journal, orders.name, events)

@@ -5,6 +5,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -27,8 +28,9 @@ from leaseway.domain.times import Seconds, duration_us
 from leaseway.domain.values import name_of
 from leaseway.flows.agree import agree
 from leaseway.flows.cron import scheduled_job
-from leaseway.flows.submit import Bound, submit, submit_many
+from leaseway.flows.submit import Bound, submit, submit_many, submit_traced
 from leaseway.flows.worker import Worked, Worker
+from leaseway.flows.world import World
 from leaseway.ports.events import Events
 from leaseway.ports.job_store import SubmitsNow, SubmitsWithin
 from leaseway.ports.store import Store
@@ -59,6 +61,7 @@ class App:
         self,
         url: str | None = None,
         *,
+        key: str | None = None,
         limits: str | None = None,
         retention: timedelta = RETENTION,
         key_retention: timedelta = RETENTION,
@@ -66,6 +69,8 @@ class App:
     ) -> None:
         url = url or os.environ.get("LEASEWAY_STORE") or "sqlite:///leaseway.db"
         self.url = url
+        self._key = key
+        """Of a service, if the store is one: https://… None: the one in LEASEWAY_KEY."""
         self.limits_url = limits or os.environ.get("LEASEWAY_LIMITS")
         """Where limits are kept, if not beside the jobs: redis://…"""
         self.kinds: dict[str, Kind] = {}
@@ -74,7 +79,7 @@ class App:
         self._keep_us = duration_us("retention", retention)
         self._key_keep_us = duration_us("key_retention", key_retention)
         self.events = LogEvents() if events is None else events
-        self._world = world_of(url, self.limits_url, self.events)
+        self._world = world_of(url, self.limits_url, self.events, self._key)
         self._is_open = False
         self._pid = os.getpid()
         self._portal: Portal | None = None
@@ -85,10 +90,12 @@ class App:
         happens."""
         if self._is_open:
             raise UsageError(f"the app is at work with {shown(self.url)}; close it before moving to {shown(url)}")
+        # A key is for the service that it was made by, and for nobody else to see.
+        self._key = self._key if url == self.url else None
         self.url = url
         self.limits_url = limits or self.limits_url
         self.events = events or self.events
-        self._world = world_of(url, self.limits_url, self.events)
+        self._world = world_of(url, self.limits_url, self.events, self._key)
 
     # -- declaring --------------------------------------------------------------------------------------------------
 
@@ -202,7 +209,9 @@ class App:
         """Submit one bound job."""
         store = await self.store()
         new = job.new(self._world.ids, self._key_keep_us)
-        return (await submit(store, [new], self._world.clock))[0]
+        if self._world.tracing is None:
+            return (await submit(store, [new], self._world.clock))[0]
+        return (await submit_traced(self._world._replace(store=store), [new]))[0]
 
     async def submit_many(self, jobs: Iterable[Bound]) -> list[Submitted]:
         """Submit bound jobs of any kinds, in transactions of up to 5,000; the answers come in their order.
@@ -215,7 +224,14 @@ class App:
         """Submit one bound job from code that is not async; written in the caller's own thread."""
         refuse_running_loop()
         store = self.sync(self.store()) if not self._is_open or self._pid != os.getpid() else self._world.store
-        new, doubt = [job.new(self._world.ids, self._key_keep_us)], None
+        new = job.new(self._world.ids, self._key_keep_us)
+        if self._world.tracing is None:
+            return self._submit_now(store, [new])
+        with self._world.tracing.submitting([new]) as traced:
+            return self._submit_now(store, traced)
+
+    def _submit_now(self, store: Store, new: Sequence[NewJob]) -> Submitted:
+        doubt = None
         submit_now = getattr(store, SUBMIT_NOW, None)
         if submit_now is not None:
             try:
@@ -235,15 +251,19 @@ class App:
         Nobody announces them: idle workers find them within a second after the commit, at most ten.
         """
         store = submits_within(await self.store())
-        return await store.submit_within(connection, self._new(jobs))
+        with self._new(jobs) as new:
+            return await store.submit_within(connection, new)
 
     def submit_in_sync(self, connection: object, *jobs: Bound) -> list[Submitted]:
         """The same from code that is not async, with a connection of psycopg."""
         refuse_running_loop()
-        return submits_within(self.sync(self.store())).submit_within_now(connection, self._new(jobs))
+        store = submits_within(self.sync(self.store()))
+        with self._new(jobs) as new:
+            return store.submit_within_now(connection, new)
 
-    def _new(self, jobs: Iterable[Bound]) -> list[NewJob]:
-        return [job.new(self._world.ids, self._key_keep_us) for job in jobs]
+    def _new(self, jobs: Iterable[Bound]) -> AbstractContextManager[Sequence[NewJob]]:
+        new = [job.new(self._world.ids, self._key_keep_us) for job in jobs]
+        return nullcontext(new) if self._world.tracing is None else self._world.tracing.submitting(new)
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -327,6 +347,16 @@ class App:
 
     # -- the store --------------------------------------------------------------------------------------------------
 
+    @property
+    def world(self) -> World:
+        """The parts that the app works with now: store, limits, ledger, clock. Closing or moving it makes others."""
+        return self._world
+
+    @property
+    def key_keep_us(self) -> int:
+        """How long idempotency keys are remembered."""
+        return self._key_keep_us
+
     async def store(self) -> Store:
         """The app's store, opened."""
         if self._pid != os.getpid():
@@ -344,7 +374,7 @@ class App:
                 "the store was opened before this process was forked from another, and cannot be used in both; "
                 "fork first, or start processes by spawning them"
             )
-        self._world = world_of(self.url, self.limits_url, self.events)
+        self._world = world_of(self.url, self.limits_url, self.events, self._key)
         self._pid, self._portal, self._portal_lock = os.getpid(), None, threading.Lock()
 
     async def close(self) -> None:
@@ -353,7 +383,7 @@ class App:
             # Before the first await: who submits meanwhile opens the next store, and not the one that is leaving.
             self._is_open = False
             if not self.url.startswith("memory:"):  # which lives as long as the process
-                self._world = world_of(self.url, self.limits_url, self.events)
+                self._world = world_of(self.url, self.limits_url, self.events, self._key)
             await left.limiter.close()
             await left.store.close()
 

@@ -1,6 +1,6 @@
 """The only place that knows every adapter: an address becomes a store, the machine becomes a world."""
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from leaseway.domain.addresses import shown
@@ -10,16 +10,22 @@ from leaseway.ports.events import Events
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
+from leaseway.ports.tracing import Tracing
 from leaseway.system import SystemChance, SystemClock, SystemIds, wall_clock_us
+from leaseway.telemetry.tracing import tracing_here
+
+if TYPE_CHECKING:
+    from leaseway.stores.http.line import Line
 
 KNOWN = (
     "sqlite:///work.db (beside you), sqlite:////var/lib/work.db (anywhere), postgresql://user@host/database, "
-    "memory:// (gone when the process ends)"
+    "https://host (a leaseway service), memory:// (gone when the process ends)"
 )
 
 
-def store_at(url: str) -> Store:
-    """The store at an address, not yet opened."""
+def store_at(url: str, key: str | None = None, tracing: Tracing | None = None) -> Store:
+    """The store at an address, not yet opened. `key`: for a service; None: the one in the environment. `tracing`: a
+    service shall know whose doing a call is."""
     match urlsplit(url).scheme:
         case "sqlite":
             from leaseway.stores.sqlite.store import SqliteStore
@@ -34,10 +40,26 @@ def store_at(url: str) -> Store:
             from leaseway.stores.memory.store import MemoryStore
 
             return MemoryStore(wall_clock_us)
+        case "https" | "http":
+            from leaseway.stores.http.store import HttpStore
+
+            return HttpStore(line_to(url, key, tracing))
         case "":
             raise StoreRefused(f"{shown(url)!r} is not a store's address; did you mean sqlite:///{shown(url)}?")
         case scheme:
             raise StoreRefused(f"{scheme}:// is not a store that this leaseway knows; there are {KNOWN}")
+
+
+def line_to(url: str, key: str | None, tracing: Tracing | None = None) -> "Line":
+    try:
+        from leaseway.stores.http.line import Line
+    except ModuleNotFoundError as error:
+        if error.name != "httpx2":
+            raise
+        raise StoreRefused("a service needs a client for HTTP; install it with: pip install 'leaseway[http]'") from None
+    from leaseway.stores.http.address import address_of
+
+    return Line(address_of(url, key), tracing.origin if tracing is not None and tracing.has_traces else None)
 
 
 def postgres_driver() -> None:
@@ -55,7 +77,7 @@ def sqlite_path(url: str) -> str:
     return path[1:]
 
 
-def limiter_at(url: str) -> Limiter:
+def limiter_at(url: str, key: str | None = None) -> Limiter:
     """The limits at an address: beside the jobs, or in a Redis or Valkey of their own."""
     match urlsplit(url).scheme:
         case "sqlite":
@@ -73,6 +95,10 @@ def limiter_at(url: str) -> Limiter:
             return MemoryLimiter(wall_clock_us)
         case "redis" | "rediss" | "valkey" | "valkeys":
             return redis_limiter(url)
+        case "https" | "http":
+            from leaseway.stores.http.limiter import HttpLimiter
+
+            return HttpLimiter(line_to(url, key))
         case scheme:
             raise StoreRefused(
                 f"{scheme}:// keeps no limits; there are redis://host:6379/0, and the stores of jobs: {KNOWN}"
@@ -102,20 +128,27 @@ def ledger_of(store: Store, url: str) -> Ledger:
             from leaseway.stores.postgres.store import PostgresStore
 
             return PostgresLedger(url, connections=cast(PostgresStore, store).connections)
+        case "https" | "http":
+            from leaseway.stores.http.ledger import HttpLedger
+            from leaseway.stores.http.store import HttpStore
+
+            return HttpLedger(cast(HttpStore, store).line)
         case _:
             from leaseway.stores.memory.ledger import MemoryLedger
 
             return MemoryLedger(wall_clock_us)
 
 
-def world_of(url: str, limits_url: str | None, events: Events) -> World:
-    store = store_at(url)
+def world_of(url: str, limits_url: str | None, events: Events, key: str | None = None) -> World:
+    tracing = tracing_here()
+    store = store_at(url, key, tracing)
     return World(
         store=store,
-        limiter=limiter_at(limits_url or url),
+        limiter=limiter_at(limits_url or url, key),
         ledger=ledger_of(store, url),
         clock=SystemClock(),
         chance=SystemChance(),
         ids=SystemIds(),
         events=events,
+        tracing=tracing,
     )

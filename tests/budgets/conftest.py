@@ -1,9 +1,10 @@
 """Every ledger that leaseway ships, opened empty, with a clock that the test moves."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.api.working import service_in_memory
 
 from leaseway.ports.ledger import Ledger
 from leaseway.stores.memory.ledger import MemoryLedger
@@ -11,7 +12,6 @@ from leaseway.stores.postgres.ledger import PostgresLedger
 from leaseway.stores.sqlite.ledger import SqliteLedger
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.postgres import PostgresServer, postgres_server
 
 TABLES = "budgets, budget_windows, holds, hold_lines, budget_journal"
 
@@ -23,22 +23,19 @@ async def empty(ledger: PostgresLedger) -> None:
         await connection.execute(f"TRUNCATE {TABLES} RESTART IDENTITY")
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[PostgresServer]:
-    """One server for all tests of a process."""
-    with postgres_server() as server:
-        yield server
-
-
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "http"])
 async def ledger(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Ledger]:
     if request.param == "memory":
         yield MemoryLedger(clock.now_us)
+        return
+    if request.param == "http":
+        async with service_in_memory(clock) as world:
+            yield world.ledger
         return
     if request.param == "postgres":
         ledger = PostgresLedger(request.getfixturevalue("server").url, clock.now_us)

@@ -21,7 +21,7 @@ from leaseway.testing.postgres import PostgresServer
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 WORKERS = 3
-KILLS = 25
+KILLS = 12
 SECONDS_MAX = 120.0
 ROOT = Path(__file__).parents[2]
 

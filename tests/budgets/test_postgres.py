@@ -102,7 +102,7 @@ async def test_a_worker_may_hold_and_settle_but_not_change_a_budget(server: Post
         assert not await worker.void("a")
         assert (await worker.audit()).wrong() == []
         assert len(await worker.journal("spend")) == 2
-        for call in (worker.change(DAILY), worker.forget("spend")):
+        for call in (worker.change(DAILY), worker.change(DAILY, expected=1), worker.forget("spend")):
             with pytest.raises(StoreRefused, match="permission denied"):
                 await call
         with pytest.raises(StoreRefused, match="permission denied"):

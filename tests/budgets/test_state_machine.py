@@ -166,7 +166,7 @@ async def sqlite_ledger(clock: FakeClock) -> AsyncIterator[Ledger]:
 
 quick = settings(
     deadline=None,
-    max_examples=150,
+    max_examples=100,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     derandomize=True,
@@ -187,7 +187,7 @@ def test_sqlite_lives_like_the_specification(life: list[Step]) -> None:
     asyncio.run(both())
 
 
-@settings(quick, max_examples=60)
+@settings(quick, max_examples=40)
 @given(life=steps)
 def test_postgres_lives_like_the_specification(server: PostgresServer, life: list[Step]) -> None:
     """It says the rules in its own language: this is where a difference would show."""
@@ -227,7 +227,7 @@ calls = st.lists(
 )
 
 
-@settings(quick, max_examples=300)
+@settings(quick, max_examples=200)
 @given(calls)
 def test_no_window_ever_pays_more_than_it_has(life: list[Any]) -> None:
     """Whatever crashes, is late or comes back: a provider's own count stays within every budget."""

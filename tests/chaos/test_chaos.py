@@ -15,7 +15,7 @@ from chaos.stage import SHORT, Scale
 from chaos.verdict import Verdict, page
 from msgspec.structs import replace
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SEED = "7"
 

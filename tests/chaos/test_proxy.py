@@ -9,7 +9,7 @@ from chaos.proxy import Proxy
 
 from leaseway.testing.postgres import PostgresServer, postgres_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
+pytestmark = pytest.mark.slow
 
 Connection = psycopg.AsyncConnection[tuple[int]]
 COUNT = "SELECT count(*) FROM marks"

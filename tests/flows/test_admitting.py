@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from leaseway import App, BadValue, Budget, Context, Limit, State, TransientError
-from leaseway.domain.buckets import Verdict
+from leaseway.domain import buckets
+from leaseway.domain.buckets import Verdict, Wait
 from leaseway.domain.exchange import Exchange, Exchanged
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Job
@@ -91,6 +93,39 @@ async def test_jobs_behind_a_closed_gate_cost_no_exchange(app: App, monkeypatch:
     assert idle == 0
     assert len(ran_before) <= 1
     assert ran[-1] == -1
+
+
+@pytest.mark.parametrize("rate", [FAST, "6000/minute"])
+async def test_what_is_paused_waits_and_loses_no_attempt(app: App, rate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens of short windows are taken by the handler, those of long ones before the claim: both ways wait, and both
+    go on when somebody resumes the limit."""
+    monkeypatch.setattr(buckets, "PAUSED_US", SECOND_US // 20)
+    maps, ran, waits = Limit("maps", rate), [], []
+    limiter = app.world.limiter
+    await limiter.open()
+    await limiter.change(replace(maps.definition, paused=True))
+    take = limiter.take
+
+    async def watched(*args: Any, **options: Any) -> Verdict:
+        verdict = await take(*args, **options)
+        waits.extend([verdict] if isinstance(verdict, Wait) else [])
+        return verdict
+
+    monkeypatch.setattr(limiter, "take", watched)
+
+    @app.job(limits=[maps], attempts=1)
+    async def fetch(ctx: Context, n: int) -> None:
+        async with ctx.call():
+            ran.append(n)
+
+    answers = await fetch.submit_many([{"n": n} for n in range(3)])
+    async with asyncio.TaskGroup() as group:
+        group.create_task(app.run_worker(until_empty=True))
+        await until(lambda: len(waits) >= 3)
+        assert (ran, {wait.why for wait in waits}) == ([], {buckets.PAUSED})
+        await limiter.change(maps.definition)
+    jobs = [await record(app, answer) for answer in answers]
+    assert (sorted(ran), {(job.state, job.attempts) for job in jobs}) == ([0, 1, 2], {(State.DONE, 1)})
 
 
 async def test_one_refusal_closes_the_limit_for_everybody_and_uses_no_attempt(app: App, api: Provider) -> None:

@@ -24,7 +24,7 @@ from leaseway.testing.sink_contract.actors import LOW, RUN, bad, page, row, shar
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-KILLS = 4
+KILLS = 3
 ROOT = Path(__file__).parents[2]
 SOON = ("--setParameter", "transactionLifetimeLimitSeconds=3")
 """What a killed worker holds is freed after this time: by default it is a minute."""
@@ -160,7 +160,7 @@ def _servers(replica_set: MongoServer, standalone: MongoServer) -> None:
     Mongo.url, Standalone.url = replica_set.url, standalone.url
 
 
-FEWER = settings(LIVES, max_examples=10)
+FEWER = settings(LIVES, max_examples=6)
 TestMongo = Mongo.TestCase
 TestMongo.settings = FEWER
 TestStandalone = Standalone.TestCase

@@ -34,7 +34,7 @@ def value_of(kind: ColumnType) -> st.SearchStrategy[Any]:
 
 rows = st.builds(
     lambda key, stamp, document, is_deleted, values: replace(
-        row(key, stamp=stamp, **values), document=document, is_deleted=is_deleted
+        row(1, stamp=stamp, **values), external_id=key, document=document, is_deleted=is_deleted
     ),
     st.text("abcdefgé", max_size=4) | texts | st.just("é" * 1_001) | st.just("x" * 1_999),
     st.integers(0, 10**15) | integers | odd,

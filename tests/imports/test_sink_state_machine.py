@@ -187,7 +187,7 @@ def _server(server: PostgresServer) -> None:
 
 
 LIVES = settings(
-    max_examples=40,
+    max_examples=30,
     stateful_step_count=25,
     deadline=None,
     derandomize=True,  # the same lives in every run: a red build means a change, not a die
@@ -196,4 +196,4 @@ LIVES = settings(
 TestSqlite = Sqlite.TestCase
 TestSqlite.settings = LIVES
 TestPostgres = Postgres.TestCase
-TestPostgres.settings = settings(LIVES, max_examples=15)
+TestPostgres.settings = settings(LIVES, max_examples=10)

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.api.working import service_in_memory
 
 from leaseway.ports.limiter import Limiter
 from leaseway.stores.memory.limiter import MemoryLimiter
@@ -62,7 +63,14 @@ async def in_sqlite(request: pytest.FixtureRequest, clock: FakeClock, folder: Pa
     await limiter.close()
 
 
+@asynccontextmanager
+async def over_http(request: pytest.FixtureRequest, clock: FakeClock, folder: Path) -> AsyncIterator[Limiter]:
+    async with service_in_memory(clock) as world:
+        yield world.limiter
+
+
 OPENINGS: dict[str, Opening] = {"memory": in_memory, "sqlite": in_sqlite, "postgres": in_postgres, "valkey": in_valkey}
+OPENINGS["http"] = over_http
 
 
 @pytest.fixture

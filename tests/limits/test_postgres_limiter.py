@@ -462,7 +462,7 @@ def changes_of(limiter: PostgresLimiter) -> list[Any]:
 
 
 def operations_of(limiter: PostgresLimiter) -> list[Any]:
-    return [limiter.change(MAPS.definition), limiter.forget("maps")]
+    return [limiter.change(MAPS.definition), limiter.change(MAPS.definition, expected=1), limiter.forget("maps")]
 
 
 async def refused(call: Any) -> None:
@@ -500,6 +500,7 @@ async def test_a_worker_has_every_verb_but_those_of_people(town: Town) -> None:
 
 async def test_an_operator_changes_and_forgets(town: Town) -> None:
     assert await town.operator.change(Limit("maps", "7/minute").definition) == 2
+    assert await town.operator.change(Limit("maps", "8/minute").definition, expected=2) == 3
     assert await town.operator.forget("maps")
     assert [definition.name for definition, _ in await town.owner.definitions()] == ["phone"]
 

@@ -9,6 +9,7 @@ from leaseway.simulation.imports import run_imports
 from leaseway.simulation.sometimes import CATALOGUE, IMPORTS
 
 BATCH = 20
+SEEDS = 40
 SEEDS_TO_REACH_ALL = 100
 
 report_of = cache(run_imports)
@@ -25,7 +26,7 @@ def test_the_first_imports_keep_every_promise() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(BATCH, 80, BATCH))
+@pytest.mark.parametrize("first", range(BATCH, SEEDS, BATCH))
 def test_every_row_comes_once_and_none_is_missing(first: int) -> None:
     """Replay what fails with `./dev simulate --scenario imports --seed N`."""
     assert broken_promises(range(first, first + BATCH)) == []

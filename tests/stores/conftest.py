@@ -1,18 +1,25 @@
 """Every store that leaseway ships, opened empty, with a clock that the test moves."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
+from tests.api.working import service_in_memory
 
+from leaseway.stores.http.store import HttpStore
 from leaseway.stores.memory.store import MemoryStore
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 
-Stores = MemoryStore | SqliteStore | PostgresStore
+Keeping = MemoryStore | SqliteStore | PostgresStore
+Stores = Keeping | HttpStore
+KEEPING = ("memory", "sqlite", "postgres")
+"""Those that keep something themselves: over HTTP, the service does."""
 
-TABLES = "lanes, lane_changes, jobs, payloads, errors, history, keys, schedules, tenants"
+TABLES = "lanes, lane_changes, jobs, payloads, errors, history, keys, schedules, tenants, pauses"
 
 
 async def empty(store: PostgresStore) -> None:
@@ -27,13 +34,14 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Stores]:
-    store: Stores
+@asynccontextmanager
+async def kept(request: pytest.FixtureRequest, clock: FakeClock, folder: Path) -> AsyncIterator[Keeping]:
+    """A store that keeps something itself, open and empty; `request.param` says which."""
+    store: Keeping
     if request.param == "memory":
         store = MemoryStore(clock.now_us)
     elif request.param == "sqlite":
-        store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
+        store = SqliteStore(str(folder / "work.db"), now_us=clock.now_us)
     else:
         store = PostgresStore(request.getfixturevalue("server").url, now_us=clock.now_us)
     await store.open()
@@ -41,3 +49,13 @@ async def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path
         await empty(store)
     yield store
     await store.close()
+
+
+@pytest.fixture(params=[*KEEPING, "http"])
+async def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Stores]:
+    if request.param == "http":
+        async with service_in_memory(clock) as world:
+            yield cast(HttpStore, world.store)
+    else:
+        async with kept(request, clock, tmp_path) as store:
+            yield store

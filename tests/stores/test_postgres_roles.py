@@ -134,6 +134,8 @@ async def test_a_worker_does_not_do_what_people_do(town: Town) -> None:
             store.pause("daily", True),
             store.set_tenant(Tenant(name="acme", weight=1_000)),
             store.forget_tenant("acme"),
+            store.pause_lanes("default"),
+            store.resume_lanes("default"),
         ):
             await refused(call)
 
@@ -189,6 +191,9 @@ async def test_an_operator_does_what_the_command_line_offers(town: Town) -> None
         assert await store.pause("daily", True)
         await store.set_tenant(Tenant(name="acme", weight=2))
         assert await store.forget_tenant("acme")
+        assert await store.pause_lanes("default")
+        assert len(await store.pauses()) == 1
+        assert await store.resume_lanes("default")
 
 
 async def test_the_worker_has_every_verb_of_a_worker(town: Town) -> None:

@@ -454,7 +454,7 @@ def _server(server: PostgresServer) -> None:
 
 
 LIVES = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,  # the same lives in every run: a red build means a change, not a die
@@ -463,4 +463,4 @@ LIVES = settings(
 TestSqlite = Sqlite.TestCase
 TestSqlite.settings = LIVES
 TestPostgres = Postgres.TestCase
-TestPostgres.settings = settings(LIVES, max_examples=24)  # each step is a few round trips
+TestPostgres.settings = settings(LIVES, max_examples=16)  # each step is a few round trips

@@ -11,6 +11,8 @@ from leaseway.domain.values import name_of, whole_number
 ASKS_MAX = 16
 SPAN_US_MAX = 31 * 86_400 * SECOND_US
 """Longer seats and longer silences are somebody's mistake; and every store can add them to an instant."""
+GENERATION_MAX = 2**31 - 1
+"""More than any store counts."""
 
 
 def check_asks(asks: Sequence[Ask]) -> None:
@@ -32,6 +34,8 @@ def check_take(asks: Sequence[Ask], least: int, most: int, seat_us: int) -> None
 def check_unused(granted: Granted, unused: int) -> None:
     """Nobody can return more than was granted."""
     whole_number("unused", unused, 0, granted.count)
+    for generation in granted.generations:
+        whole_number("granted: generation", generation, 0, GENERATION_MAX)
 
 
 def check_seats(asks: Sequence[Ask], holder: str, count: int, seat_us: int = 1) -> None:
@@ -43,6 +47,7 @@ def check_seats(asks: Sequence[Ask], holder: str, count: int, seat_us: int = 1) 
 
 def check_notice(notice: Notice) -> None:
     for field, value, most in (
+        ("generation", notice.generation, GENERATION_MAX),
         ("retry_after_us", notice.retry_after_us, SPAN_US_MAX),
         ("reset_us", notice.reset_us, SPAN_US_MAX),
         ("remaining", notice.remaining, COUNT_MAX),

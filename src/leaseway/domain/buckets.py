@@ -43,6 +43,9 @@ SEAT_GRACE_US = 10 * SECOND_US
 IDLE_US = 31 * 86_400 * SECOND_US
 """What has been idle for so long may be forgotten, even if the clock is set back by less."""
 SEATS_TAKEN = "all its seats are taken"
+PAUSED = "it is paused"
+PAUSED_US = 5 * SECOND_US
+"""How often somebody looks whether it was resumed."""
 SEAT_WAIT_US = SECOND_US // 2
 """When to look again for a free seat: nobody knows when one leaves."""
 
@@ -63,6 +66,7 @@ class Sizing(Struct, frozen=True):
     lease_us: int = 0
     """How long after its grant a token may still be sent."""
     version: int = 1
+    paused: bool = False
 
 
 class Bucket(Struct, frozen=True):
@@ -141,7 +145,7 @@ class Notice(Struct, frozen=True):
 
 def size(definition: Definition, version: int = 1) -> Sizing:
     windows = tuple(window_of(definition, together(definition, rate)) for rate in definition.rates)
-    return Sizing(windows, definition.concurrency, usable_us_of(definition), version)
+    return Sizing(windows, definition.concurrency, usable_us_of(definition), version, definition.paused)
 
 
 def size_alone(definition: Definition) -> Sizing:
@@ -251,6 +255,8 @@ def at_once(taking: Taking) -> int:
 
 def allowed(taking: Taking, level: Level, now: Instant, least: int, seating: Seating) -> tuple[Hindrance, int]:
     """What stands longest against this ask, and how many of it would pass now."""
+    if taking.sizing.paused:
+        return Hindrance(PAUSED_US, PAUSED), 0
     longest, units = Hindrance(level.blocked_until - now, "the provider asked us to wait"), COUNT_MAX
     for window in taking.sizing.windows:
         bucket = level.buckets[window.window_us]

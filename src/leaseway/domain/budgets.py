@@ -63,6 +63,8 @@ class BudgetDefinition(Struct, frozen=True, kw_only=True):
     overdraft_micros: int = 0
     """How far holds may go beyond the limit."""
     over: Over = Over.WAIT
+    paused: bool = False
+    """Nothing is held until somebody resumes it. Only operators say so, and what the code declares leaves it."""
 
     def __str__(self) -> str:
         each = "in total" if self.every is Every.TOTAL else f"per {self.every.value}"
@@ -117,6 +119,7 @@ Answer = Held | Booked | Denied | Used
 
 FULL = "its window is used up"
 FULL_AHEAD = "no later window has room"
+PAUSED = "it is paused"
 IMPOSSIBLE = "impossible: the cost is more than any window has"
 
 

@@ -5,6 +5,7 @@ LeasewayError
 │   ├── BadValue          a field has an impossible value; the message names it
 │   ├── UnknownKind       no handler is registered under this name
 │   ├── KeyConflict       the idempotency key was used with other arguments
+│   ├── Stale             somebody has changed it since it was looked at
 │   ├── NoSuchJob         no job, schedule or lane has this id
 │   ├── UnknownLimit      nobody has defined a limit of this name
 │   ├── UnknownBudget     nobody has defined a budget of this name
@@ -43,6 +44,10 @@ class UnknownKind(UsageError):
 
 class KeyConflict(UsageError):
     """The idempotency key was used before, with other arguments."""
+
+
+class Stale(UsageError):
+    """Somebody has changed it since it was looked at. Nothing was changed."""
 
 
 class NoSuchJob(UsageError):

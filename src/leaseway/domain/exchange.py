@@ -37,6 +37,8 @@ class Wants(Struct, frozen=True):
     """Lanes behind a gate are served as far as it is admitted, and not at all if it is not named here."""
     closed: tuple[Gate, ...] = ()
     """Gates of which the worker needs no word: it knows when to try them again."""
+    tenant: str | None = None
+    """Only this tenant's lanes; None: those of all. A repeat is handed what was granted before, whatever this is."""
 
 
 class Exchange(Struct, frozen=True):

@@ -9,7 +9,7 @@ from shlex import quote
 
 from msgspec import DecodeError, Struct
 
-from leaseway.domain.buckets import NO_SEAT, Level, Sizing, Taking, allowed, at_once, full_us, paced, size
+from leaseway.domain.buckets import NO_SEAT, PAUSED, Level, Sizing, Taking, allowed, at_once, full_us, paced, size
 from leaseway.domain.budgets import BudgetDefinition, amount_text, definition_for
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import Instant
@@ -24,7 +24,7 @@ class Shut(Struct, frozen=True):
     """One thing that keeps a gate shut."""
 
     what: str
-    """limit, tenant or budget"""
+    """lane, limit, tenant or budget"""
     name: str
     why: str
     wait_us: int | None = None
@@ -66,6 +66,8 @@ def asks_of(gate: Gate, tenants: Mapping[str, Tenant]) -> tuple[Ask, ...]:
 
 def shut_by_limit(ask: Ask, definition: Definition, seen: Seen) -> Shut | None:
     what, name = named(ask)
+    if definition.paused:
+        return Shut(what, name, PAUSED, advice=f"Resume it: leaseway limits resume {quote(definition.name)}")
     taking, now = Taking(ask, size(definition), seen.level), seen.now
     if at_once(taking) < 1:
         return never(ask, taking.sizing, definition)
@@ -135,6 +137,9 @@ def shut_by_budget(
     if definition is None:
         advice = f"Start a worker of the app that declares it, or: leaseway budgets set {quote(charge.budget)} --usd 25"
         return Shut("budget", charge.name, "nobody has defined it", advice=advice)
+    if definition.paused:
+        advice = f"Resume it: leaseway budgets resume {quote(definition.name)}"
+        return Shut("budget", charge.name, PAUSED, advice=advice)
     books = {account.window: account.book for account in accounts if account.name == charge.name}
 
     def read(_: str, window: Window) -> Book | None:

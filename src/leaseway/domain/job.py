@@ -53,6 +53,8 @@ class NewJob(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
     needs: str = ""
     """What must be admitted before it starts, as `domain.needs.text_of` writes it: a part of its lane's name."""
+    trace: str | None = None
+    """Who submitted it, as the `traceparent` of W3C Trace Context; None where nobody traces."""
 
 
 class Submitted(Struct, frozen=True):

@@ -20,6 +20,7 @@ from leaseway.domain.budgets import (
     FULL,
     FULL_AHEAD,
     IMPOSSIBLE,
+    PAUSED,
     Answer,
     Booked,
     BudgetDefinition,
@@ -35,10 +36,13 @@ from leaseway.domain.errors import BadValue, UnknownBudget
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.needs import Charge
 from leaseway.domain.values import name_of
+from leaseway.domain.versions import refuse_stale
 from leaseway.domain.windows import AHEAD_MAX, Window, window_at, windows_from
 
 RAISED_US = 60 * SECOND_US
 """How often somebody looks whether a budget that is used up for good was raised."""
+PAUSED_US = 5 * SECOND_US
+"""How often somebody looks whether a budget that is paused was resumed."""
 THRESHOLDS = (50, 80, 100)
 LINES_MAX = 20
 TTL_US_MAX = 7 * 86_400 * 1_000_000
@@ -206,6 +210,8 @@ def find_room(wants: Sequence[Want], read: Read, now: Instant) -> Instant | Deni
 def room_for(want: Want, read: Read, instant: Instant) -> Instant | Denied:
     """The same for one line, from this instant on."""
     definition, name = want.definition, want.charge.name
+    if definition.paused:
+        return Denied(name, instant + PAUSED_US, PAUSED)
     if want.amount_micros > definition.most_micros:
         return Denied(name, None, IMPOSSIBLE)
     for window in windows_from(definition.every, definition.tz, instant):
@@ -248,6 +254,8 @@ def wait_us(definition: BudgetDefinition, name: str, read: Read, now: Instant) -
     What is held does not count as gone: it may be held for those who ask. Where no window helps, somebody may raise the
     limit, and it is time to look again after a while.
     """
+    if definition.paused:
+        return PAUSED_US
     if definition.over is Over.FAIL:
         return 0
     for window in windows_from(definition.every, definition.tz, now):
@@ -368,13 +376,16 @@ def declared(kept: Kept | None, definition: BudgetDefinition) -> Kept | None:
         return Kept(definition, definition)
     if kept.declared == definition:
         return None
-    if kept.definition == definition:
-        return Kept(definition, definition, kept.version)
-    return Kept(definition, definition, kept.version + 1)
+    # A new release of the code does not resume what an operator has paused.
+    in_force = replace(definition, paused=kept.definition.paused)
+    if kept.definition == in_force:
+        return Kept(in_force, definition, kept.version)
+    return Kept(in_force, definition, kept.version + 1)
 
 
-def changed(kept: Kept | None, definition: BudgetDefinition) -> Kept:
+def changed(kept: Kept | None, definition: BudgetDefinition, expected: int | None = None) -> Kept:
     """What to write when an operator says this."""
+    refuse_stale(f"budget {definition.name}", kept.version if kept else 0, expected)
     if kept is None:
         return Kept(definition, None)
     return Kept(definition, kept.declared, kept.version + (kept.definition != definition))

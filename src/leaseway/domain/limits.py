@@ -6,7 +6,7 @@ hold in every window.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -82,6 +82,8 @@ class Definition(Struct, frozen=True, kw_only=True):
     delay_us: int | None = None
     degraded_share: float = 0.0
     """The part of each count that is set aside for workers that cannot reach the limiter."""
+    paused: bool = False
+    """Nothing is granted until somebody resumes it. Only operators say so, and what the code declares leaves it."""
 
 
 class Limit:
@@ -226,3 +228,15 @@ def filled(name: str, values: Mapping[str, Any]) -> str:
         if values.get(field) is None:
             raise BadValue(field, f"is needed for the name {name!r}, but the job has no such argument")
     return name_of("name", FIELD.sub(lambda found: str(values[found[1]]), name))
+
+
+def kept_by(name: str, limits: Iterable[str]) -> str | None:
+    """The limit of this name, or the one with fields that it fills."""
+    known = list(limits)
+    if name in known:
+        return name
+    for limit in known:
+        parts = FIELD.split(limit)[::2]
+        if len(parts) > 1 and re.fullmatch(".+".join(map(re.escape, parts)), name):
+            return limit
+    return None

@@ -22,6 +22,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     tenant: str | None = None
     error_code: str | None = None
+    shard_key: str | None = None
 
 
 class Cancelling(StrEnum):

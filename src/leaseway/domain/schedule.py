@@ -93,6 +93,17 @@ def next_fire(schedule: Schedule, after: Instant) -> Instant | None:
     return next(fires_after(schedule, after), None)
 
 
+def coming_fire(row: ScheduleRow) -> Instant | None:
+    """The next one; None if it is paused, or cannot be computed on this machine."""
+    if row.paused:
+        return None
+    try:
+        check(row.schedule)
+    except BadValue:
+        return None
+    return next_fire(row.schedule, row.now)
+
+
 def due_fires(schedule: Schedule, seen: Instant, now: Instant) -> list[Instant]:
     """The fire times in (seen, now] that still count, oldest first."""
     fires: list[Instant] = []

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from leaseway.domain import replies
-from leaseway.domain.budgets import IMPOSSIBLE, Booked, Crossed, Denied, Held, Over, Used, cost_micros_of
+from leaseway.domain.budgets import IMPOSSIBLE, PAUSED, Booked, Crossed, Denied, Held, Over, Used, cost_micros_of
 from leaseway.domain.demands import Demands
 from leaseway.domain.errors import BadValue, LeasewayError, TransientError, UsageError
 from leaseway.domain.ids import SECOND_US
@@ -203,7 +203,8 @@ class Calls:
     def _denial(self, denied: Denied) -> Exception:
         """Later, when a window begins or somebody has raised the limit; or never, if the user wants it so."""
         text = f"budget {denied.budget}: {denied.why}"
-        if denied.why == IMPOSSIBLE or denied.budget in self._failing:
+        fails = denied.budget in self._failing and denied.why != PAUSED
+        if denied.why == IMPOSSIBLE or fails:
             return Fail(text, code="over_budget")
         return Deferred(text, run_at=denied.until, delay_us=RAISED_US if denied.until is None else 0)
 

@@ -66,6 +66,8 @@ class Context:
         if len(self._running.children) >= CHILDREN_MAX:
             raise ValueError(f"job {self.id}: more than {CHILDREN_MAX:,} children; submit them from several jobs")
         child = job.new(self._world.ids, self._key_keep_us, self.tenant)
+        if self._world.tracing is not None:
+            child = msgspec.structs.replace(child, trace=self._world.tracing.origin())
         self._running.children.append(child)
         return child.id
 

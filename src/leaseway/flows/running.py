@@ -25,6 +25,7 @@ class Running:
         "is_plain",
         "is_started",
         "lease",
+        "origin",
         "progress",
         "progress_is_new",
         "renewed_at",
@@ -49,6 +50,8 @@ class Running:
         self.children: list[NewJob] = []
         self.token: Token | None = None
         """What admitted it, for its first call."""
+        self.origin: str | None = None
+        """Who submitted it, as far as anybody traces."""
         self.seat: Ask | None = None
         """Of its tenant, held until it ends."""
 

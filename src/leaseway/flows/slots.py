@@ -25,6 +25,7 @@ from leaseway.flows.claim import Claim
 from leaseway.flows.keep import CLEAR_AFTER, age
 from leaseway.flows.run import Runner
 from leaseway.flows.running import Running, Stop
+from leaseway.flows.trace import traced
 from leaseway.flows.world import World
 
 UNKNOWN_KIND = Defaults()
@@ -157,7 +158,10 @@ class Slots:
 
     async def _attempt(self, running: Running) -> None:
         try:
-            outcome = await self._runner.run(running)
+            if (tracing := self._world.tracing) is None:
+                outcome = await self._runner.run(running)
+            else:
+                outcome = await traced(tracing, self._runner.run, running)
         except asyncio.CancelledError:
             self._remove(running)
             raise

@@ -58,6 +58,14 @@ class Bound(Struct, frozen=True):
         )
 
 
+async def submit_traced(world: World, jobs: Sequence[NewJob]) -> list[Submitted]:
+    """Store the jobs, and let those who trace know of it."""
+    if world.tracing is None:
+        return await submit(world.store, jobs, world.clock)
+    with world.tracing.submitting(jobs) as traced:
+        return await submit(world.store, traced, world.clock)
+
+
 async def submit(
     store: JobStore, jobs: Sequence[NewJob], clock: Clock, unknown: UnknownOutcome | None = None
 ) -> list[Submitted]:
@@ -85,7 +93,7 @@ async def submit_many(world: World, jobs: Iterable[Bound], key_keep_us: int) -> 
         async with asyncio.TaskGroup() as group:
             batch = next_batch(made)
             while batch:
-                writing = group.create_task(submit(world.store, batch, world.clock))
+                writing = group.create_task(submit_traced(world, batch))
                 await world.clock.sleep(0)  # let the write start before the next batch is made
                 try:
                     batch = next_batch(made)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from leaseway.domain.asks import ASKS_MAX
-from leaseway.domain.buckets import Granted, Never, Notice, Taking, Verdict, Wait, expected, size
+from leaseway.domain.buckets import PAUSED, Granted, Never, Notice, Taking, Verdict, Wait, expected, size
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit, UsageError
 from leaseway.domain.ids import SECOND_US, WorkerId
 from leaseway.domain.limits import COUNT_MAX, Ask, Definition, lease_us_of
@@ -121,6 +121,8 @@ class Tokens:
             if alone is None:
                 raise
             return alone, self._world.clock.monotonic()
+        if isinstance(verdict, Wait) and verdict.why == PAUSED:
+            await self._read_definitions(at_once=True)  # no more jobs are claimed for it meanwhile
         return verdict, sent_at
 
     def _sit(self, verdict: Verdict) -> None:
@@ -163,6 +165,8 @@ class Tokens:
     async def expected(self, asks: Asks) -> tuple[int, Wait | None]:
         """How many calls may leave within a second, beside those that wait in line here; or why none may."""
         limiter = await self.limiter()
+        if any(ask.limit in self._definitions and self._definitions[ask.limit].paused for ask in asks):
+            await self._read_definitions(at_once=True)  # only there one sees that it was resumed
         try:
             now, levels = await limiter.look(asks)
         except UnknownLimit as error:
@@ -299,9 +303,9 @@ class Tokens:
                 self._is_open = True
         return self._world.limiter
 
-    async def _read_definitions(self) -> None:
+    async def _read_definitions(self, *, at_once: bool = False) -> None:
         """Somebody may have changed them."""
-        if self._world.clock.monotonic() - self._read_at < READ_SECONDS:
+        if not at_once and self._world.clock.monotonic() - self._read_at < READ_SECONDS:
             return
         with contextlib.suppress(TransientError):
             definitions = await self._world.limiter.definitions()

@@ -7,7 +7,7 @@ leases from a thread of its own, and a watcher looks for work while slots are fr
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
@@ -15,8 +15,8 @@ from leaseway.domain.budgets import BudgetDefinition
 from leaseway.domain.demands import budgets_of, definitions_of
 from leaseway.domain.errors import LeasewayError, TransientError
 from leaseway.domain.exchange import Admit, Exchange, Exchanged, Report, Wants
-from leaseway.domain.ids import SECOND_US
-from leaseway.domain.job import Settlement
+from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.job import Lease, Settlement
 from leaseway.domain.kind import Kind
 from leaseway.domain.limits import Ask
 from leaseway.domain.pace import PREFETCH_SECONDS, WorkerSettings, jittered, prefetch, retry_seconds, smoothed
@@ -32,6 +32,7 @@ from leaseway.flows.run import Runner
 from leaseway.flows.running import Running, Stop
 from leaseway.flows.slots import Slots
 from leaseway.flows.tokens import Tokens
+from leaseway.flows.trace import NOTHING, origins_of
 from leaseway.flows.world import World
 
 PULSE_SECONDS = 1.0
@@ -296,13 +297,21 @@ class Worker:
             # As many as were asked for: there may be more. Fewer: there is nothing, until somebody says otherwise.
             self._may_find_work = len(reply.leases) >= claim.wants.count
             self._trusts_hints |= bool(reply.leases)
+            origins = NOTHING if self._world.tracing is None else await origins_of(self._world, reply.leases)
             is_news = self._admission.learn(reply.gated, claim.wants.closed)
             self._is_barren = not reply.leases and not is_news
-            self._slots.put(claim, self._admission.seated(Running(lease, sent_at) for lease in reply.leases))
+            self._slots.put(claim, self._admission.seated(self._claimed(reply.leases, sent_at, origins)))
         if not self.is_draining:  # otherwise the claim was on its way when the signal came: it goes back
             self._slots.fill()
         if claim is not None and not self._may_find_work:
             self._hungry.set()  # after the jobs, which shall not wait for the next look
+
+    def _claimed(self, leases: Sequence[Lease], sent_at: float, origins: Mapping[JobId, str]) -> Iterator[Running]:
+        for lease in leases:
+            running = Running(lease, sent_at)
+            if origins:
+                running.origin = origins.get(lease.id)
+            yield running
 
     async def _exchanged(self, call: Exchange) -> tuple[Exchanged, float]:
         """Send it until it is answered. An unknown outcome is resolved by repeating the same exchange."""

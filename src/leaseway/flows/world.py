@@ -7,6 +7,7 @@ from leaseway.ports.events import Events
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
+from leaseway.ports.tracing import Tracing
 
 
 class World(NamedTuple):
@@ -17,3 +18,5 @@ class World(NamedTuple):
     chance: Chance
     ids: Ids
     events: Events
+    tracing: Tracing | None = None
+    """None: nobody wants to know what leads to what."""

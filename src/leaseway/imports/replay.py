@@ -71,12 +71,14 @@ async def replay(
     newest: str | None,
     now: Instant,
     told: Callable[[int], None] = lambda count: None,
+    rows_max: int = ROWS_MAX,
 ) -> Replayed:
-    """`runs`: the oldest first, so that what came later is written later; `newest`: the last run of the source."""
+    """`runs`: the oldest first, so that what came later is written later; `newest`: the last run of the source;
+    `rows_max`: of each run."""
     done = Replayed()
     for run in runs:
         feeds = await feeds_of(sink, run)
-        async for kept in in_quarantine(sink, [run]):
+        async for kept in in_quarantine(sink, [run], rows_max):
             shaped = shaped_again(moulds, kept.bad, now)
             if isinstance(shaped, BadRow):
                 done.stays(kept.number, shaped.code, shaped.problem)

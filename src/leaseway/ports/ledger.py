@@ -34,12 +34,13 @@ class Expired(Struct, frozen=True):
 class Ledger(Protocol):
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         """What the code says. It counts if it is new or differs from what the code said last: a restart does not undo
-        what somebody has changed since."""
+        what somebody has changed since, and no word of the code resumes what was paused."""
         ...
 
-    async def change(self, definition: BudgetDefinition) -> int:
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
         """What an operator says, in force at once, for windows that are under way and for those to come; the new
-        version. A limit below what is spent and held denies new holds and shows as overdraft."""
+        version. A limit below what is spent and held denies new holds and shows as overdraft. `Stale`: its version was
+        not the expected one, where 0 means that there is none yet; nothing has changed."""
         ...
 
     async def definitions(self) -> list[tuple[BudgetDefinition, int]]:

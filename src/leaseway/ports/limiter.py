@@ -25,11 +25,12 @@ class Limiter(Protocol):
 
     async def declare(self, definitions: Sequence[Definition]) -> None:
         """What the code says. It counts if it is new or differs from what the code said last: a restart does not undo
-        what somebody has changed since."""
+        what somebody has changed since, and no word of the code resumes what was paused."""
         ...
 
-    async def change(self, definition: Definition) -> int:
-        """What an operator says, in force at once for everybody; the new version."""
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+        """What an operator says, in force at once for everybody; the new version. `Stale`: its version was not the
+        expected one, where 0 means that there is none yet; nothing has changed."""
         ...
 
     async def definitions(self) -> list[tuple[Definition, int]]:

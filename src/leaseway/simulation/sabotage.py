@@ -48,7 +48,7 @@ class Sabotage(Struct, frozen=True, kw_only=True):
     scenario: str = "jobs"
     """In which it is missed."""
     first: int = 0
-    """The seed from which one looks: some worlds come late, and a search from the beginning takes its time."""
+    """The seed from which one looks. It is one that noticed: a search from the beginning takes its time."""
     removes: str
     """The safeguard that is gone, in one sentence."""
     sql: tuple[tuple[str, str, str], ...] = ()
@@ -256,6 +256,7 @@ def decide_counting_waits(lease: Lease, outcome: Outcome, *rest: Any) -> Settlem
 
 SABOTAGES: dict[str, Sabotage] = {
     "settle_any_token": Sabotage(
+        first=1,
         removes="settling compares the token, not the state",
         sql=(
             ("settle", "jobs.token = settled.token", "jobs.stage = 2"),
@@ -268,14 +269,17 @@ SABOTAGES: dict[str, Sabotage] = {
         sql=(("renew", "jobs.token = held.token", "jobs.stage = 2"),),
     ),
     "renew_lapsed": Sabotage(
+        first=2,
         removes="a lease that has lapsed is not extended",
         sql=(("renew", "AND until > :now", ""),),
     ),
     "checkpoint_any_token": Sabotage(
+        first=10,
         removes="a checkpoint compares the token",
         sql=(("checkpoint", "token = :token AND until > :now", "stage = 2"),),
     ),
     "report_any_token": Sabotage(
+        first=10,
         removes="a report of progress compares the token",
         sql=(("report", "token = :token", "stage = 2"),),
     ),
@@ -300,10 +304,12 @@ SABOTAGES: dict[str, Sabotage] = {
         sql=(("key_find", "expires_at > :now", "expires_at > :now AND FALSE"),),
     ),
     "drain_silent": Sabotage(
+        first=5,
         removes="a worker that leaves hands its leases back",
         code=((Worker, "_leave", leave_without_a_word),),
     ),
     "drain_counts": Sabotage(
+        first=5,
         removes="what a leaving worker gives back costs no attempt",
         code=((slots, "decide", decide_without_giving_back),),
     ),
@@ -312,10 +318,12 @@ SABOTAGES: dict[str, Sabotage] = {
         sql=(("settle", "max(attempts - settled.gives_back, 0)", "attempts"),),
     ),
     "unknown_is_failed": Sabotage(
+        first=1,
         removes="an exchange whose reply was lost is repeated",
         code=((Worker, "_exchanged", believe_it_failed),),
     ),
     "orphans_left": Sabotage(
+        first=1,
         removes="a repeated claim adopts what the first try was granted",
         sql=(("adoptable", "token = :token", "token = :token AND FALSE"),),
     ),
@@ -328,14 +336,17 @@ SABOTAGES: dict[str, Sabotage] = {
         code=((submitting, "submit", submit_anew),),
     ),
     "submit_gives_up": Sabotage(
+        first=5,
         removes="after a lost reply, a refusal of the second try does not count as nothing written",
         code=((submitting, "submit", submit_once_more),),
     ),
     "children_anyway": Sabotage(
+        first=24,
         removes="children are submitted only with an accepted settlement",
         code=((Transaction, "_settle", settle_with_all_children),),
     ),
     "cron_by_everybody": Sabotage(
+        first=1,
         removes="a schedule is moved by one process, and the job's key carries the fire time",
         sql=(
             ("schedule_fire", "seen = :seen", "TRUE"),
@@ -343,6 +354,7 @@ SABOTAGES: dict[str, Sabotage] = {
         ),
     ),
     "cancel_lost_at_settle": Sabotage(
+        first=1,
         removes="a job that is to be cancelled is not made pending by a settlement",
         sql=(("settle", "settled.stage < 2 AND cancel_requested", "FALSE"),),
     ),
@@ -351,34 +363,42 @@ SABOTAGES: dict[str, Sabotage] = {
         sql=(("expired", "attempts_max, cancel_requested", "attempts_max, 0"),),
     ),
     "cancel_untold": Sabotage(
+        first=6,
         removes="a worker stops a handler whose job was cancelled",
         code=((Slots, "halt", halting_all_but(Stop.CANCELLED)),),
     ),
     "loss_untold": Sabotage(
+        first=6,
         removes="a worker stops a handler whose lease is lost",
         code=((Slots, "halt", halting_all_but(Stop.LOST)),),
     ),
     "loss_told_to_the_next": Sabotage(
+        first=16,
         removes="a lost lease stops its own attempt, not the job's next one in the same worker",
         code=((Slots, "halt", halt_whatever_runs_now),),
     ),
     "end_ends_the_next": Sabotage(
+        first=16,
         removes="an attempt that ends late leaves the job's next one in the same worker alone",
         code=((Slots, "_remove", remove_whatever_runs_now),),
     ),
     "unrenewed": Sabotage(
+        first=1,
         removes="leases of running jobs are renewed",
         code=((Keeper, "look", look_away),),
     ),
     "unrenewed_while_stopping": Sabotage(
+        first=22,
         removes="a handler that needs a while to stop keeps its lease meanwhile",
         code=((Keeper, "look", look_at_the_willing),),
     ),
     "claim_unkept": Sabotage(
+        first=9,
         removes="what a claim was granted is kept, and given back, while its reply does not come",
         code=((Keeper, "_keep_claim", leave_the_claim),),
     ),
     "claim_for_both": Sabotage(
+        first=114,
         removes="of a claim that the keeper gave back the worker runs nothing",
         code=((Claim, "take", take_in_any_case),),
     ),
@@ -396,48 +416,55 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "token_unchecked": Sabotage(
         scenario="metered",
+        first=1,
         removes="a request leaves only with a token that is still good",
         code=((Tokens, "is_good", good_for_ever),),
     ),
     "token_returned_in_full": Sabotage(
         scenario="metered",
-        first=80,
+        first=88,
         removes="tokens that are given back are worth less with their age",
         code=((buckets, "credited", returned_in_full),),
     ),
     "restart_trusted": Sabotage(
         scenario="metered",
-        first=110,
+        first=124,
         removes="after a restart of the limiter every bucket is empty",
         code=((buckets, "paced", full_after_the_fence),),
     ),
     "refusal_ignored": Sabotage(
         scenario="metered",
+        first=17,
         removes="when the provider refuses, everybody stays away for as long as it says",
         code=((buckets, "throttled", shrug_at_refusals),),
     ),
     "expiry_voids": Sabotage(
         scenario="metered",
+        first=25,
         removes="a hold whose call may have been made is charged when its time is over",
         code=((memory_ledger, "expired", void_when_late),),
     ),
     "hold_undispatched": Sabotage(
         scenario="metered",
+        first=25,
         removes="the ledger knows of a call before it leaves",
         code=((MemoryLedger, "hold", hold_without_dispatch),),
     ),
     "holds_unseen": Sabotage(
         scenario="metered",
+        first=3,
         removes="what others hold counts as used: to look and to hold are one step",
         code=((ledger, "fits", fits_what_is_spent), (memory_ledger, "is_balanced", lambda book: True)),
     ),
     "hold_of_another": Sabotage(
         scenario="metered",
+        first=3,
         removes="a hold under which another delivery has called is not used again",
         code=((memory_ledger, "hold_again", hold_whoever_asks),),
     ),
     "unsaid_is_free": Sabotage(
         scenario="metered",
+        first=17,
         removes="a call of which nobody says what it has cost is charged in full",
         code=((ledger, "costs_of", costs_if_said),),
     ),
@@ -458,6 +485,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "waiting_counts": Sabotage(
         scenario="metered",
+        first=3,
         removes="a job that waits for a limit or a budget loses no attempt",
         code=((slots, "decide", decide_counting_waits),),
     ),

@@ -135,51 +135,55 @@ SABOTAGES: dict[str, Sabotage] = {
     "import_any_cursor": sabotage(
         "a page counts only at the cursor with which it was fetched",
         (turns, "may_turn", turn_at_any_cursor),
+        first=24,
     ),
     "import_any_fence": sabotage(
         "a page of a worker whose shard somebody else has begun is refused",
         (turns, "may_turn", turn_with_any_fence),
-        first=28,
+        first=30,
     ),
     "import_begun_by_all": sabotage(
         "a shard is begun by the last worker only",
         (turns, "begun", begin_with_any_fence),
         (turns, "may_turn", turn_with_any_fence),
-        first=28,
+        first=30,
     ),
     "import_empty_believed": sabotage(
-        "an empty page is no proof of the end", (Attempt, "_confirmed", believe_the_page)
+        "an empty page is no proof of the end", (Attempt, "_confirmed", believe_the_page), first=1
     ),
     "import_confirmed_once": sabotage(
         "the end is confirmed twice, the second time after the source's lag",
         (importing, "CONFIRMATIONS", 1),
-        first=8,
+        first=11,
     ),
-    "import_disordered": sabotage("pages out of order are not written", (guards, "disorder", order_is_fine)),
+    "import_disordered": sabotage("pages out of order are not written", (guards, "disorder", order_is_fine), first=31),
     "import_unfiltered": sabotage(
         "a page with records of other shards is not written",
         (JsonSource, "is_ours", everything_is_ours),
-        first=28,
+        first=44,
     ),
-    "import_backwards": sabotage("an older row never replaces a newer one", (sqlite, "sorted_out", newest_word_wins)),
+    "import_backwards": sabotage(
+        "an older row never replaces a newer one", (sqlite, "sorted_out", newest_word_wins), first=2
+    ),
     "import_place_apart": sabotage(
         "rows and cursor are written in one transaction",
         (SqliteSink, "write", write_rows_then_place),
-        first=36,
+        first=55,
     ),
     "import_children_apart": sabotage(
         "a shard and its children are written in one transaction",
         (SqliteSink, "write", write_then_children),
-        first=36,
+        first=37,
     ),
     "import_split_with_a_gap": sabotage(
         "the children of a shard cover all that it has left",
         (splitting, "id_halves", halves_with_a_gap),
-        first=8,
+        first=9,
     ),
     "import_since_its_end": sabotage(
         "a run for changes begins where the last complete one began",
         (watermark, "since_of", since_its_end),
+        first=1,
     ),
     "import_buried_unasked": sabotage(
         "what a full run did not see is asked for before it is buried",

@@ -1,6 +1,6 @@
 """The store as a simulated process sees it: the port's verbs, over a way on which much can happen."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
 from leaseway.domain.ids import Instant, JobId, Token
@@ -12,9 +12,10 @@ from leaseway.domain.versions import Versions
 from leaseway.simulation.link import Link
 from leaseway.simulation.process import Process
 from leaseway.simulation.universe import Universe
+from leaseway.stores.keyless import Keyless
 
 
-class FaultyStore:
+class FaultyStore(Keyless):
     def __init__(self, universe: Universe, process: Process) -> None:
         self._universe = universe
         self._process = process
@@ -63,6 +64,9 @@ class FaultyStore:
         return await self._link.call(self._link.store.prune, keep_us, limit)
 
     # -- jobs: reading ----------------------------------------------------------------------------------------------
+
+    async def traces(self, leases: Sequence[Held]) -> Mapping[JobId, str]:
+        return await self._link.call(self._link.store.traces, leases)
 
     async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
         return await self._link.call(self._link.store.wait_us, queues, closed)

@@ -115,8 +115,8 @@ class FaultyLimiter:
     async def declare(self, definitions: Sequence[Definition]) -> None:
         await self._way.call("declare", definitions)
 
-    async def change(self, definition: Definition) -> int:
-        version: int = await self._way.call("change", definition)
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+        version: int = await self._way.call("change", definition, expected=expected)
         return version
 
     async def definitions(self) -> list[tuple[Definition, int]]:
@@ -159,8 +159,8 @@ class FaultyLedger:
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         await self._way.call("declare", definitions)
 
-    async def change(self, definition: BudgetDefinition) -> int:
-        version: int = await self._way.call("change", definition)
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        version: int = await self._way.call("change", definition, expected=expected)
         return version
 
     async def definitions(self) -> list[tuple[BudgetDefinition, int]]:

@@ -18,12 +18,14 @@ from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.domain.imports.columns import ColumnType
 from leaseway.domain.imports.page import BadRow, Row, Written
+from leaseway.domain.imports.places import Places, Position
 from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardRow
 from leaseway.domain.imports.shard import Shard
 from leaseway.ports.sink import Changes, PageWrite, Sweep
 from leaseway.sinks import books, turns
 from leaseway.sinks.columns import check_columns, check_table, quoted
 from leaseway.sinks.fitting import Line, binary_json, without_nul
+from leaseway.sinks.postgres_places import places_in
 from leaseway.sinks.postgres_tables import STAGED, STAGING, Statement, own_statements, prepare
 from leaseway.sinks.turns import FLAGGED, turned, waiting
 from leaseway.sinks.whole_pages import PageFitting
@@ -225,6 +227,12 @@ class PostgresSink:
             kinds = ("added", "changed", "removed")
             found = {kind: tuple(key for (key,) in await self._ask(connection, kind, values)) for kind in kinds}
             return Changes(added, changed, removed, found)
+
+    async def places(self, source: str, run: str, position: Position, after: str, rows_max: int) -> Places:
+        async with self._transaction() as connection:
+            schema = self._schema or await connection.fetchval("SELECT current_schema()")
+            table = f"{quoted(schema)}.{quoted(self.target)}"
+            return await places_in(connection, table, source, run, position, after, rows_max)
 
     # -- sweeps -----------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,14 @@ import msgspec
 from leaseway.domain.ids import Instant
 from leaseway.domain.imports.columns import ColumnType
 from leaseway.domain.imports.page import BadRow, Row, Written
+from leaseway.domain.imports.places import Places, Position
 from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.domain.imports.shard import Shard
 from leaseway.ports.sink import Changes, PageWrite, Sweep
 from leaseway.sinks import books, turns
 from leaseway.sinks.columns import check_columns, check_table
 from leaseway.sinks.fitting import Line, without_nul
+from leaseway.sinks.sqlite_places import places_in
 from leaseway.sinks.sqlite_tables import own_statements, prepare
 from leaseway.sinks.turns import Known, sorted_out, turned, waiting
 from leaseway.sinks.whole_pages import PageFitting
@@ -231,6 +233,9 @@ class SqliteSink:
         kinds = ("added", "changed", "removed")
         found = {kind: tuple(key for (key,) in await self._look(kind, values)) for kind in kinds}
         return Changes(added, changed, removed, found)
+
+    async def places(self, source: str, run: str, position: Position, after: str, rows_max: int) -> Places:
+        return await self._pages.read(places_in(self.target, source, run, position, after, rows_max))
 
     # -- sweeps -----------------------------------------------------------------------------------------------------
 

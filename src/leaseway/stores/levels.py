@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leaseway.domain import buckets
 from leaseway.domain.buckets import Granted, Level, Notice, Seating, Sizing, Taking, Verdict
 from leaseway.domain.errors import UnknownLimit
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits import Ask, Definition, check
+from leaseway.domain.versions import refuse_stale
 
 FORGET_MAX = 2
 """So many old levels are looked at whenever a new one comes: there are never many more than are in use."""
@@ -30,11 +32,14 @@ def declared(known: Defined | None, definition: Definition) -> Defined | None:
     """What the code says, if that is news."""
     if known is not None and known.declared == definition:
         return None
-    return Defined(definition, definition, sized(known, definition))
+    # A new release of the code does not resume what an operator has paused.
+    in_force = definition if known is None else replace(definition, paused=known.definition.paused)
+    return Defined(in_force, definition, sized(known, in_force))
 
 
-def changed(known: Defined | None, definition: Definition) -> Defined:
+def changed(known: Defined | None, definition: Definition, expected: int | None = None) -> Defined:
     """What an operator says."""
+    refuse_stale(f"limit {definition.name}", known.sizing.version if known else 0, expected)
     return Defined(definition, known.declared if known else None, sized(known, definition))
 
 

@@ -23,3 +23,4 @@ from leaseway.testing.contract.repeating import *  # noqa: F403
 from leaseway.testing.contract.settling import *  # noqa: F403
 from leaseway.testing.contract.submitting import *  # noqa: F403
 from leaseway.testing.contract.tenants import *  # noqa: F403
+from leaseway.testing.contract.tracing import *  # noqa: F403

@@ -59,7 +59,7 @@ async def test_a_page_is_bounded(store: ReadableStore) -> None:
 
 async def test_every_condition_of_a_filter_must_hold(store: ReadableStore) -> None:
     """A filter that forgets one condition deletes or replays the wrong jobs."""
-    await store.submit([new_job(1, kind="a"), new_job(2, queue="b"), new_job(3, tenant="c"), new_job(4)])
+    await store.submit([new_job(1, kind="a"), new_job(2, queue="b", shard_key="s"), new_job(3, tenant="c"), new_job(4)])
     worker = Worker(store)
     (lease,) = await worker.claim(1, ("b",))
     await worker.settle(failed(lease))
@@ -67,6 +67,7 @@ async def test_every_condition_of_a_filter_must_hold(store: ReadableStore) -> No
     assert await numbers(store, JobFilter(queue="b")) == [2]
     assert await numbers(store, JobFilter(tenant="c")) == [3]
     assert await numbers(store, JobFilter(error_code="broken")) == [2]
+    assert await numbers(store, JobFilter(shard_key="s")) == [2]
     assert await numbers(store, JobFilter(states=(State.PENDING,))) == [4, 3, 1]
     assert await numbers(store, JobFilter(states=(State.PENDING, State.FAILED), kind="count")) == [4, 3, 2]
     assert await numbers(store, JobFilter(ids=(id_of(1), id_of(4), id_of(9)))) == [4, 1]

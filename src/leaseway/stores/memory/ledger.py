@@ -82,11 +82,11 @@ class MemoryLedger:
                 if kept is not None:
                     self._keep(kept)
 
-    async def change(self, definition: BudgetDefinition) -> int:
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
         with self._lock:
             before = self._kept.get(check(definition).name)
             check_change(before.definition if before else None, definition)
-            return self._keep(changed(before, definition)).version
+            return self._keep(changed(before, definition, expected)).version
 
     def _keep(self, kept: Kept) -> Kept:
         definition, now = kept.definition, self._now()

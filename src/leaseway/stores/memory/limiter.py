@@ -81,10 +81,11 @@ class MemoryLimiter:
                 if (news := declared(levels.defined.get(definition.name), definition)) is not None:
                     levels.defined[definition.name] = news
 
-    async def change(self, definition: Definition) -> int:
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
         check_all([definition])
         with self._locked() as levels:
-            levels.defined[definition.name] = news = changed(levels.defined.get(definition.name), definition)
+            news = changed(levels.defined.get(definition.name), definition, expected)
+            levels.defined[definition.name] = news
             return news.sizing.version
 
     async def definitions(self) -> list[tuple[Definition, int]]:

@@ -137,6 +137,7 @@ def matches(row: Row, which: JobFilter) -> bool:
         and which.queue in (None, row.new.queue)
         and which.tenant in (None, row.new.tenant)
         and which.error_code in (None, error_code)
+        and which.shard_key in (None, row.new.shard_key)
     )
 
 

@@ -43,10 +43,16 @@ from leaseway.domain.job import (
     Submitted,
 )
 from leaseway.domain.lanes import Turn, admitted, divide
+from leaseway.domain.pauses import Pause, pause_of
 from leaseway.domain.query import KEYS_PER_JOB, PAGE_MAX, Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
 from leaseway.domain.tenants import Tenant
 from leaseway.domain.versions import Versions
+from leaseway.stores.memory.glances import MemoryGlances
+from leaseway.stores.memory.keyed import MemoryKeyed
+from leaseway.stores.memory.keys import MemoryKeys
+from leaseway.stores.memory.pauses import MemoryPauses
+from leaseway.stores.memory.pulse import MemoryPulse
 from leaseway.stores.memory.rows import (
     FINAL,
     Key,
@@ -64,6 +70,7 @@ from leaseway.stores.memory.rows import (
     urgency,
     waiting_place,
 )
+from leaseway.stores.memory.traces import MemoryTraces
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,7 +89,7 @@ def atomic(
     return locked
 
 
-class MemoryStore:
+class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKeyed, MemoryTraces):
     """Implements every port of a store. Any thread and any loop may call it."""
 
     def __init__(self, now_us: Callable[[], Instant]) -> None:
@@ -94,7 +101,9 @@ class MemoryStore:
         self._tenants: dict[str, Tenant] = {}
         self._keys: dict[tuple[str, str], Key] = {}
         self._schedules: dict[str, ScheduleRow] = {}
+        self._pauses: dict[tuple[str, str | None], Pause] = {}
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        MemoryKeys.__init__(self, self._lock, now_us)
 
     async def open(self) -> int:
         """Nothing to do: memory is there, and needs no migration."""
@@ -233,7 +242,8 @@ class MemoryStore:
 
     def _claim(self, wants: Wants, worker: WorkerId, now: Instant) -> list[Row]:
         admits = admitted(wants.admits)
-        turns = [turn for turn in self._turns(wants.queues) if turn.gate is None or turn.gate in admits][:LANES_MAX]
+        turns = [turn for turn in self._turns(wants.queues, wants.tenant) if turn.gate is None or turn.gate in admits]
+        turns = turns[:LANES_MAX]
         shares = divide(wants.count, turns, admits)
         lanes = {lane.number: lane for lane in self._lanes.values()}
         claimed: list[Row] = []
@@ -250,11 +260,12 @@ class MemoryStore:
             row.token, row.owner, row.until = wants.token, worker, now + row.new.lease_us
         return claimed
 
-    def _turns(self, queues: Sequence[str]) -> list[Turn]:
+    def _turns(self, queues: Sequence[str], tenant: str | None = None) -> list[Turn]:
         """The lanes that have work, in the order in which they are served."""
         wanted = [lane for lane in self._lanes.values() if lane.queue in queues]
         floor = max((lane.vfloor for lane in wanted), default=0)
-        with_work = [lane for lane in wanted if lane.ready]
+        with_work = [lane for lane in wanted if lane.ready and tenant in (None, lane.tenant)]
+        with_work = [lane for lane in with_work if pause_of(lane.queue, lane.tenant, self._pauses.values()) is None]
         # Of those who stand at the floor, the first is who has been there for longest.
         with_work.sort(key=lambda lane: (max(lane.vtime, floor), lane.vtime, lane.name))
         return [
@@ -273,7 +284,7 @@ class MemoryStore:
 
     def _gated(self, wants: Wants) -> tuple[Gated, ...]:
         ready: dict[Gate, int] = {}
-        for turn in self._turns(wants.queues):
+        for turn in self._turns(wants.queues, wants.tenant):
             if turn.gate is not None and turn.gate not in wants.closed:
                 ready[turn.gate] = ready.get(turn.gate, 0) + turn.ready
         return tuple(Gated(gate, count) for gate, count in ready.items())[:LANES_MAX]

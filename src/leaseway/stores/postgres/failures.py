@@ -6,6 +6,7 @@ from leaseway.domain.errors import (
     BadValue,
     KeyConflict,
     LeasewayError,
+    Stale,
     StoreBusy,
     StoreFull,
     StoreRefused,
@@ -19,7 +20,8 @@ from leaseway.stores.postgres.address import Address
 KEY_CONFLICT = "LW001"
 BAD_VALUE = "LW002"
 UNKNOWN_LIMIT = "LW003"
-OWN_CODES = (KEY_CONFLICT, BAD_VALUE, UNKNOWN_LIMIT)
+STALE = "LW004"
+OWN_CODES = (KEY_CONFLICT, BAD_VALUE, UNKNOWN_LIMIT, STALE)
 """Raised by our own functions."""
 
 REFUSED = {
@@ -59,6 +61,8 @@ def translated(error: Exception, address: Address) -> LeasewayError:
         return BadValue(field, text)
     if code == UNKNOWN_LIMIT:
         return UnknownLimit(f"{described(error)}: nobody has defined a limit of this name; declare it first")
+    if code == STALE:
+        return Stale(f"{described(error)} is at version {getattr(error, 'detail', '?')} by now; look at it again")
     if not isinstance(error, asyncpg.PostgresError) or code.startswith(LOST):
         return UnknownOutcome(f"{where}: the connection was lost ({described(error)}); the call may be repeated")
     if code == "40P01":

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from leaseway.domain.budgets import (
+    MICROS_MAX,
     Answer,
     Booked,
     BudgetDefinition,
@@ -52,6 +53,8 @@ from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.migrate import SQL, migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
 
+NO_ROOM = 10 * MICROS_MAX
+"""More than any window has with all its overdraft."""
 TRIES_MAX = 50
 """Others may be faster so many times: each time one of them got something, so nobody stands still."""
 
@@ -96,10 +99,14 @@ class PostgresLedger:
 
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         last = {check(definition).name: definition for definition in definitions}
-        await self._call("declare", as_json(list(last.values())), self._at())
+        await self._call("declare", as_json([said_of(each) for each in last.values()]), self._at())
 
-    async def change(self, definition: BudgetDefinition) -> int:
-        ((version,),) = await self._call("change", as_json(check(definition)), self._at())
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        said = as_json(said_of(check(definition)))
+        if expected is None:
+            ((version,),) = await self._call("change", said, self._at())
+        else:
+            ((version,),) = await self._call("change_from", said, expected, self._at())
         return int(version)
 
     async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
@@ -180,6 +187,9 @@ class PostgresLedger:
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
         knowns = [await self._definition(charge) for charge in charges]
+        if any(known.definition.paused for known in knowns):
+            await self._learn()  # only there one sees that it was resumed
+            knowns = [await self._definition(charge) for charge in charges]
         now, books = await self._books_of(charge.name for charge in charges)
         return max(
             (
@@ -237,13 +247,20 @@ class PostgresLedger:
 # -- rows and values ------------------------------------------------------------------------------------------------
 
 
+def said_of(definition: BudgetDefinition) -> dict[str, Any]:
+    """As the server keeps it. No pause is left out: the code said the same before there were pauses."""
+    said = msgspec.structs.asdict(definition)
+    return said if definition.paused else {name: value for name, value in said.items() if name != "paused"}
+
+
 def lines_sent(lines: Lines, knowns: Sequence[Known], windows: Sequence[Window]) -> tuple[Any, ...]:
     """names, budgets, stamps, amounts, permitted overdrafts, starts, ends, labels."""
     return (
         [charge.name for charge, _ in lines],
         [charge.budget for charge, _ in lines],
         [known.stamp for known in knowns],
-        [micros for _, micros in lines],
+        # A paused budget has no room for anything; what is held already is answered as ever.
+        [NO_ROOM if known.definition.paused else micros for (_, micros), known in zip(lines, knowns, strict=True)],
         [known.definition.overdraft_micros for known in knowns],
         [window.start for window in windows],
         [window.end for window in windows],

@@ -23,6 +23,9 @@ from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.migrate import SQL, migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
 
+IS_PAUSED = -2
+"""What the server says in the place of a window."""
+
 
 @cache
 def statements() -> Mapping[str, str]:
@@ -70,8 +73,12 @@ class PostgresLimiter:
         await self.declare(list(self._declared.values()))
         return True
 
-    async def change(self, definition: Definition) -> int:
-        ((version,),) = await self._call("change", as_json(sized(definition)), self._at())
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+        said = as_json(sized(definition))
+        if expected is None:
+            ((version,),) = await self._call("change", said, self._at())
+        else:
+            ((version,),) = await self._call("change_from", said, expected, self._at())
         return int(version)
 
     async def definitions(self) -> list[tuple[Definition, int]]:
@@ -170,6 +177,8 @@ def verdict_of(asks: Sequence[Ask], row: Record) -> Verdict:
 
 def why(window_us: int) -> str:
     """The words of `domain.buckets`."""
+    if window_us == IS_PAUSED:
+        return buckets.PAUSED
     if window_us > 0:
         return f"its rate per {window_us / SECOND_US:g} s is used up"
     return "all its seats are taken" if window_us < 0 else "the provider asked us to wait"

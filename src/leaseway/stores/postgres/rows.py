@@ -39,17 +39,17 @@ def spec_of(job: NewJob) -> Values:
     """All of a new job but id, payload, key and fingerprint: jobs that agree in it are described once."""
     # fmt: off
     return (job.queue, job.tenant, job.kind, int(job.priority), job.attempts_max, job.lease_us, job.timeout_us,
-            job.shard_key, job.cursor, job.delay_us, job.run_at, job.needs, job.key_keep_us)
+            job.shard_key, job.cursor, job.delay_us, job.run_at, job.needs, job.key_keep_us, job.trace)
     # fmt: on
 
 
 SPEC = ("queue", "tenant", "kind", "priority", "attempts_max", "lease_us", "timeout_us", "shard_key", "cursor",
-        "delay_us", "run_at", "needs", "key_keep_us")  # fmt: skip
+        "delay_us", "run_at", "needs", "key_keep_us", "trace")  # fmt: skip
 
 
 def single(job: NewJob) -> Values:
-    """As `submit_one` takes it."""
-    return (job.id, job.payload, *spec_of(job)[:-1])
+    """As `submit_one` takes it, without key and trace."""
+    return (job.id, job.payload, *spec_of(job)[:-2])
 
 
 def submission(jobs: Sequence[NewJob]) -> Values:

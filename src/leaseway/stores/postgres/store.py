@@ -20,8 +20,15 @@ from leaseway.stores.bell import Bell
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import Connections, Record
+from leaseway.stores.postgres.glances import PostgresGlances
+from leaseway.stores.postgres.keyed import PostgresKeyed
+from leaseway.stores.postgres.keys import PostgresKeys
 from leaseway.stores.postgres.migrate import SQL, migrate, schema
+from leaseway.stores.postgres.pauses import PostgresPauses
+from leaseway.stores.postgres.pulse import PostgresPulse
 from leaseway.stores.postgres.rows import as_json
+from leaseway.stores.postgres.search import PostgresSearch
+from leaseway.stores.postgres.traces import PostgresTraces
 from leaseway.stores.postgres.wakeups import Belief, Listener, Ringer
 from leaseway.stores.postgres.within import fetch_within, fetch_within_now
 
@@ -38,7 +45,9 @@ def statements() -> Mapping[str, str]:
     return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in SQL.iterdir() if file.is_file()}
 
 
-class PostgresStore:
+class PostgresStore(
+    PostgresKeys, PostgresGlances, PostgresPulse, PostgresSearch, PostgresPauses, PostgresKeyed, PostgresTraces
+):
     def __init__(self, url: str, now_us: Callable[[], Instant] | None = None) -> None:
         self.address = address_of(url)
         self._now_us = now_us
@@ -74,7 +83,7 @@ class PostgresStore:
     # -- jobs: writing ----------------------------------------------------------------------------------------------
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        if len(jobs) == 1 and jobs[0].key is None:
+        if len(jobs) == 1 and jobs[0].key is None and jobs[0].trace is None:
             await self._call("submit_one", *rows.single(jobs[0]), self._at())
             self._ringer.ring()
             return [Submitted(jobs[0].id)]
@@ -99,7 +108,8 @@ class PostgresStore:
         settlements = call.settlements
         if len({settlement.id for settlement in settlements}) < len(settlements):
             return await self._exchange_one_by_one(call)
-        answers = await self._call("exchange", *self._asked(call, settlements))
+        verb, asked = self._asked(call, settlements)
+        answers = await self._call(verb, *asked)
         if any(settlement.state is State.PENDING or settlement.children for settlement in settlements):
             self._ringer.ring()
         return rows.exchanged(call, answers)
@@ -111,13 +121,18 @@ class PostgresStore:
             for settlement in call.settlements:
                 answers = await connection.fetch(self._sql["settle_alone"], *self._handed_back((settlement,)))
                 lost += [id_ for (id_,) in answers]
-            answers = await connection.fetch(self._sql["exchange"], *self._asked(call, ()))
+            verb, asked = self._asked(call, ())
+            answers = await connection.fetch(self._sql[verb], *asked)
         self._ringer.ring()
         return replace(rows.exchanged(call, answers), lost=tuple(lost))
 
-    def _asked(self, call: Exchange, settlements: Sequence[Settlement]) -> rows.Values:
+    def _asked(self, call: Exchange, settlements: Sequence[Settlement]) -> tuple[str, rows.Values]:
+        """The verb, and what it is told."""
         closed = rows.gates_of(call.wants.closed if call.wants is not None else ())
-        return (call.worker, *rows.wants_of(call), *self._handed_back(settlements), rows.admits_of(call), closed)
+        told = (call.worker, *rows.wants_of(call), *self._handed_back(settlements), rows.admits_of(call), closed)
+        if call.wants is None or call.wants.tenant is None:
+            return "exchange", told
+        return "exchange_for", (call.wants.tenant, *told)
 
     def _handed_back(self, settlements: Sequence[Settlement]) -> rows.Values:
         return (*rows.settlements_of(settlements), *rows.children_of(settlements), self._at())
@@ -272,6 +287,7 @@ def conditions_of(which: JobFilter, values: list[object]) -> tuple[list[str], li
         "queue": which.queue,
         "tenant": which.tenant,
         "last_error_code": which.error_code,
+        "shard_key": which.shard_key,
     }
     for column, value in sought.items():
         if value is not None:

@@ -29,9 +29,10 @@ from leaseway.domain.buckets import (
     Wait,
     size,
 )
-from leaseway.domain.errors import StoreRefused, TransientError, UnknownLimit
+from leaseway.domain.errors import Stale, StoreRefused, TransientError, UnknownLimit
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits import Ask, Definition, check
+from leaseway.domain.versions import stale_text
 from leaseway.stores.redis.address import address_of
 from leaseway.stores.redis.connection import Connections, scripts
 
@@ -54,6 +55,18 @@ class Kept(Struct, frozen=True):
 
     version: int
     definition: str
+    sizing: "KeptSizing"
+
+    def read(self) -> Definition:
+        definition = msgspec.json.decode(self.definition, type=Definition)
+        return replace(definition, paused=bool(self.sizing.paused))
+
+
+class KeptSizing(Struct, frozen=True):
+    """What of it the server knows better than the words that it was given: code that is declared anew says nothing
+    about a pause."""
+
+    paused: bool | None = None
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
@@ -75,6 +88,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     notice: Notice | None = None
     definitions: Sequence[Given] | None = None
     is_declared: bool | None = None
+    expected: int | None = None
 
 
 class RedisLimiter:
@@ -104,14 +118,17 @@ class RedisLimiter:
         await self._ask("define", Request(definitions=given, is_declared=True))
         self._declared.update((definition.name, definition) for definition in definitions)
 
-    async def change(self, definition: Definition) -> int:
-        _, versions = await self._ask("define", Request(definitions=[given_of(definition)]))
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+        request = Request(definitions=[given_of(definition)], expected=expected)
+        answer, versions = await self._ask("define", request)
+        if answer == "stale":
+            raise Stale(stale_text(f"limit {definition.name}", int(versions), expected or 0))
         return int(versions[0])
 
     async def definitions(self) -> list[tuple[Definition, int]]:
         packed = await self.connections.look("HGETALL", self.address.key("limits"))
         kept = [msgspec.msgpack.decode(value, type=Kept) for value in packed.values()]
-        found = [(msgspec.json.decode(each.definition, type=Definition), each.version) for each in kept]
+        found = [(each.read(), each.version) for each in kept]
         return sorted(found, key=lambda each: each[0].name)
 
     async def forget(self, name: str) -> bool:

@@ -83,8 +83,8 @@ class SqliteLedger:
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         await self._write(lambda desk: desk.declare(definitions))
 
-    async def change(self, definition: BudgetDefinition) -> int:
-        return await self._write(lambda desk: desk.change(definition))
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        return await self._write(lambda desk: desk.change(definition, expected))
 
     async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
         return await self._read(lambda desk: desk.definitions())
@@ -156,8 +156,8 @@ class Desk:
             if kept is not None:
                 self._keep(kept)
 
-    def change(self, definition: BudgetDefinition) -> int:
-        kept = changed(self._checked(definition), definition)
+    def change(self, definition: BudgetDefinition, expected: int | None) -> int:
+        kept = changed(self._checked(definition), definition, expected)
         self._keep(kept)
         return kept.version
 

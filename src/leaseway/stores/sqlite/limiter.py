@@ -73,11 +73,11 @@ class SqliteLimiter:
 
         await self._definitions.write(work)
 
-    async def change(self, definition: Definition) -> int:
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
         check_all([definition])
 
         def work(connection: sqlite3.Connection) -> int:
-            news = changed(defined(connection, definition.name), definition)
+            news = changed(defined(connection, definition.name), definition, expected)
             define(connection, news)
             return news.sizing.version
 

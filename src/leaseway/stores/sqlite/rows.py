@@ -37,14 +37,14 @@ def pending(run_at: Instant | None, delay_us: int, now: Instant) -> tuple[int, I
 Lanes = dict[int, tuple[str, str, str]]
 """Queue, tenant and needs of lanes, by their number."""
 
-Alike = tuple[str, str, str, str, int, int, int, int | None, str | None, str | None, int, Instant | None]
+Alike = tuple[str, str, str, str, int, int, int, int | None, str | None, str | None, int, Instant | None, str | None]
 
 
 def alike(job: NewJob) -> Alike:
     """All of a new job but id and payload: jobs that agree in it are stored by one statement."""
     # fmt: off
     return (job.queue, job.tenant, job.needs, job.kind, job.priority, job.attempts_max, job.lease_us, job.timeout_us,
-            job.shard_key, job.cursor, job.delay_us, job.run_at)
+            job.shard_key, job.cursor, job.delay_us, job.run_at, job.trace)
     # fmt: on
 
 

@@ -21,16 +21,23 @@ from leaseway.domain.versions import Versions
 from leaseway.stores.bell import Bell
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.connection import Connection
+from leaseway.stores.sqlite.glances import SqliteGlances
+from leaseway.stores.sqlite.keyed import SqliteKeyed
+from leaseway.stores.sqlite.keys import SqliteKeys
 from leaseway.stores.sqlite.migrate import migrate, schema_at
+from leaseway.stores.sqlite.pauses import SqlitePauses
+from leaseway.stores.sqlite.pulse import SqlitePulse
 from leaseway.stores.sqlite.queries import statements
 from leaseway.stores.sqlite.rows import CANCELLED, READY, STATES, Row, as_json
+from leaseway.stores.sqlite.search import SqliteSearch
+from leaseway.stores.sqlite.traces import SqliteTraces
 from leaseway.stores.sqlite.transaction import Transaction
 from leaseway.stores.sqlite.wakeups import FileWakeups
 
 T = TypeVar("T")
 
 
-class SqliteStore:
+class SqliteStore(SqliteKeys, SqliteGlances, SqlitePulse, SqliteSearch, SqlitePauses, SqliteKeyed, SqliteTraces):
     def __init__(
         self,
         path: str,
@@ -290,7 +297,7 @@ def conditions_of(which: JobFilter) -> tuple[list[str], dict[str, object]]:
         stages = [stage for stage, state in enumerate(STATES) if state in which.states]
         # One stage is named by equality: only then does SQLite find the index that holds nothing else.
         conditions.append(f"stage = {stages[0]}" if len(stages) == 1 else f"stage IN ({', '.join(map(str, stages))})")
-    for field in ("kind", "queue", "tenant"):
+    for field in ("kind", "queue", "tenant", "shard_key"):
         if getattr(which, field) is not None:
             conditions.append(f"{field} = :{field}")
             values[field] = getattr(which, field)

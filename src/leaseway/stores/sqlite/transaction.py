@@ -121,13 +121,14 @@ class Transaction:
             cursor,
             delay_us,
             run_at,
+            trace,
         ) = like
         lane = self._lane(queue, tenant, needs)
         stage, run_at = rows.pending(run_at, delay_us, self.now)
         shared = {
             **{"lane": lane, "stage": stage, "kind": kind, "priority": priority, "run_at": run_at},
             **{"attempts_max": attempts_max, "lease_us": lease_us, "timeout_us": timeout_us},
-            **{"shard_key": shard_key, "cursor": cursor, "now": self.now},
+            **{"shard_key": shard_key, "cursor": cursor, "now": self.now, "trace": trace},
         }
         if len(payloads) == 1:
             ((id_, payload),) = payloads.items()
@@ -248,7 +249,9 @@ class Transaction:
         admits = admitted(wants.admits)
         queues, gates = as_json(wants.queues), as_json([(gate.needs, gate.tenant) for gate in admits])
         floor = self._floor(queues)
-        lanes = self.run("lanes_with_work", queues=queues, admits=gates, floor=floor, lanes_max=LANES_MAX)
+        lanes = self.run(
+            "lanes_with_work", queues=queues, tenant=wants.tenant, admits=gates, floor=floor, lanes_max=LANES_MAX
+        )
         turns = {lane: rows.turn_of((lane, *rest)) for lane, *rest in lanes}
         shares = divide(wants.count, turns.values(), admits)
         names = {lane: (queue, tenant, needs) for lane, queue, tenant, needs, *_ in lanes}
@@ -275,7 +278,9 @@ class Transaction:
         queues = as_json(wants.queues)
         closed = as_json([(gate.needs, gate.tenant) for gate in wants.closed])
         floor = self._floor(queues)
-        found = self.run("lanes_gated", queues=queues, closed=closed, floor=floor, gates_max=LANES_MAX)
+        found = self.run(
+            "lanes_gated", queues=queues, tenant=wants.tenant, closed=closed, floor=floor, gates_max=LANES_MAX
+        )
         return [Gated(Gate(needs, tenant), ready) for needs, tenant, ready in found]
 
     def _leases(self, adopted: list[Row], wants: Wants) -> list[Lease]:

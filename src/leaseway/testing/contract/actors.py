@@ -12,6 +12,7 @@ from leaseway.domain.query import JobFilter
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.read_model import ReadModel
 from leaseway.ports.tenant_store import TenantStore
+from leaseway.ports.traces import Traces
 
 LEASE_US = 15 * SECOND_US
 MINUTE_US = 60 * SECOND_US
@@ -23,6 +24,10 @@ NOBODY: Mapping[Gate, int] = {}
 
 class Store(JobStore, ReadModel, Protocol):
     """What the contract of the job store needs: the verbs, and eyes to see what they did."""
+
+
+class TracedStore(Store, Traces, Protocol):
+    """And where jobs came from."""
 
 
 class TenantedStore(Store, TenantStore, Protocol):

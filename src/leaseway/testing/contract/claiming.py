@@ -210,7 +210,7 @@ async def test_settling_and_claiming_the_same_job_in_one_exchange(store: Store) 
 
 async def test_a_worker_is_told_which_of_its_jobs_shall_stop(store: Store) -> None:
     """Only its own, and only those it still holds when the exchange ends."""
-    await store.submit([new_job(number, priority=number == 3) for number in range(1, 6)])
+    await store.submit([new_job(number, priority=int(number == 3)) for number in range(1, 6)])
     mine, other = Worker(store, "mine"), Worker(store, "other")
     _three, one, _two = await mine.claim(3)
     await other.claim(1)

@@ -3,7 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from leaseway.domain.exchange import Gate
+from msgspec.structs import replace
+
+from leaseway.domain.exchange import Gate, Gated
+from leaseway.domain.ids import Token
 from leaseway.domain.limits import Rate
 from leaseway.domain.tenants import WEIGHT_MAX, Tenant
 from leaseway.testing.contract.actors import NOBODY, TenantedStore, Worker, done, new_job
@@ -28,6 +31,30 @@ async def test_forgetting_a_tenant_says_whether_it_was_known(store: TenantedStor
     assert await store.forget_tenant("a") is True
     assert await store.forget_tenant("a") is False
     assert await store.tenants() == []
+
+
+# -- workers of one tenant ----------------------------------------------------------------------------------
+
+
+async def test_who_works_for_one_tenant_is_given_nothing_of_others(store: TenantedStore) -> None:
+    """He may not even see it; and there is as much left for the others as before."""
+    await store.submit([new_job(n, tenant="a" if n % 2 else "b", priority=9 - n) for n in range(8)])
+    worker = Worker(store)
+    wants = replace(worker.wants(3), tenant="a")
+    got = [await worker.exchange(wants=replace(wants, token=Token(token))) for token in ("first", "next", "last")]
+    assert [[lease.tenant for lease in reply.leases] for reply in got] == [["a"] * 3, ["a"], []]
+    assert [lease.tenant for lease in await worker.claim(9)] == ["b"] * 4
+
+
+async def test_who_works_for_one_tenant_is_told_of_its_gates_only(store: TenantedStore) -> None:
+    """And what he is admitted to elsewhere does not help him."""
+    await store.submit([new_job(n, tenant="a" if n % 2 else "b", needs="maps") for n in range(8)])
+    worker, mine, other = Worker(store), Gate("maps", "a"), Gate("maps", "b")
+    wants = replace(worker.wants(3, admits={mine: 1, other: 5}), tenant="a")
+    reply = await worker.exchange(wants=wants)
+    assert [lease.tenant for lease in reply.leases] == ["a"]
+    assert reply.gated == (Gated(mine, 3),)
+    assert [lease.tenant for lease in await worker.claim(9, admits={other: 5})] == ["b"] * 4
 
 
 # -- fair shares --------------------------------------------------------------------------------------------

@@ -16,3 +16,4 @@ from leaseway.testing.ledger_contract.closing import *  # noqa: F403
 from leaseway.testing.ledger_contract.defining import *  # noqa: F403
 from leaseway.testing.ledger_contract.holding import *  # noqa: F403
 from leaseway.testing.ledger_contract.looking import *  # noqa: F403
+from leaseway.testing.ledger_contract.pausing import *  # noqa: F403

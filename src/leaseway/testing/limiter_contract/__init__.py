@@ -15,6 +15,7 @@ says `pytest.register_assert_rewrite("leaseway.testing")` before it imports anyt
 """
 
 from leaseway.testing.limiter_contract.defining import *  # noqa: F403
+from leaseway.testing.limiter_contract.pausing import *  # noqa: F403
 from leaseway.testing.limiter_contract.refusing import *  # noqa: F403
 from leaseway.testing.limiter_contract.returning import *  # noqa: F403
 from leaseway.testing.limiter_contract.seating import *  # noqa: F403

@@ -245,14 +245,14 @@ async def test_who_asks_for_a_run_that_is_not_there_changes_nothing(sink: Sink, 
 
 
 async def test_a_sweep_of_many_rows_takes_them_all(sink: Sink, clock: FakeClock) -> None:
-    """More than any list of parameters holds."""
-    many = range(20_000)
+    """More than one statement should name."""
+    many = range(6_000)
     await imported(sink, "run-0", *rows(*many))
-    assert await swept(sink, clock, "run-1", *many[:5_000]) == Sweep(20_000, 15_000)
-    absent = await sink.absentees("maps", 1, 20_000)
-    assert absent == sorted(map(str, many[5_000:]))
-    assert await sink.bury("run-1", absent, "absent") == 15_000
-    assert await sink.count() == 5_000
+    assert await swept(sink, clock, "run-1", *many[:1_000]) == Sweep(6_000, 5_000)
+    absent = await sink.absentees("maps", 1, 6_000)
+    assert absent == sorted(map(str, many[1_000:]))
+    assert await sink.bury("run-1", absent, "absent") == 5_000
+    assert await sink.count() == 1_000
 
 
 async def test_a_row_that_another_run_has_just_changed_is_not_absent(sink: Sink, clock: FakeClock) -> None:

@@ -1,5 +1,6 @@
 -- All of the asks or none; of a refusal only the shadow queue remains.
 local least, holder = request.least, request.holder
+local PAUSED_US = 5000000
 
 local function at_once(taking)
   local most = taking.sizing.concurrency or COUNT_MAX
@@ -33,6 +34,9 @@ end
 
 -- What stands longest against this ask, and how many of it would pass now.
 local function allowed(taking, now, since)
+  if taking.sizing.paused then
+    return { wait_us = PAUSED_US, why = 'it is paused' }, 0
+  end
   local longest = { wait_us = taking.level.blocked_until - now, why = 'the provider asked us to wait' }
   local units = COUNT_MAX
   for _, window in ipairs(taking.sizing.windows) do

@@ -1,0 +1,62 @@
+"""https://host and a key: where a service is, and how it knows us."""
+
+import os
+import re
+from ipaddress import ip_address
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from leaseway.domain.addresses import shown
+from leaseway.domain.errors import StoreRefused
+from leaseway.domain.keys import parts_of
+
+KEY_VARIABLE = "LEASEWAY_KEY"
+INSECURE_VARIABLE = "LEASEWAY_INSECURE"
+KEY_FORM = re.compile(r"[\x21-\x7e]{1,8192}")
+"""A key, or a token of the issuer that the service trusts."""
+
+
+class Address(NamedTuple):
+    url: str
+    """Without a slash at its end."""
+    key: str | None
+    is_local: bool
+    """On this machine."""
+
+    def __repr__(self) -> str:
+        """Whoever prints it does not print the key."""
+        return f"Address({self.url!r})"
+
+
+def address_of(url: str, key: str | None = None) -> Address:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise StoreRefused(f"{shown(url)!r} is no address of a service ({error})") from error
+    if not host or parts.query or parts.fragment:
+        raise StoreRefused(f"{shown(url)!r} is no address of a service; write it like https://leaseway.example")
+    if parts.username is not None or parts.password is not None:
+        raise StoreRefused(f"a key does not belong into the address; give key= to App, or set {KEY_VARIABLE}")
+    is_local = is_loopback(host)
+    if parts.scheme == "http" and not is_local and os.environ.get(INSECURE_VARIABLE) != "1":
+        raise StoreRefused(
+            f"{shown(url)} would send key and jobs in the clear; write https://, or, in a network where nobody else "
+            f"listens, set {INSECURE_VARIABLE}=1"
+        )
+    return Address(url.rstrip("/"), checked(key or os.environ.get(KEY_VARIABLE) or None), is_local)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def checked(key: str | None) -> str | None:
+    if key is not None and (not KEY_FORM.fullmatch(key) or (key.startswith("lw_") and parts_of(key) is None)):
+        raise StoreRefused("this is no key of a service; keys look like lw_…, as leaseway keys create has shown it")
+    return key

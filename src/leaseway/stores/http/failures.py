@@ -1,0 +1,115 @@
+"""What went wrong on the way or over there ─► the exception that a store beside us would have raised.
+
+Three answers, not two: a request that never left, or that was refused, has changed nothing; of one whose answer did not
+come, nobody knows.
+"""
+
+from typing import Any
+
+import httpx2
+import msgspec
+from msgspec import Struct
+
+from leaseway.domain.errors import (
+    BadValue,
+    KeyConflict,
+    LeasewayError,
+    Stale,
+    StoreBusy,
+    StoreFull,
+    StoreRefused,
+    TransientError,
+    UnknownBudget,
+    UnknownLimit,
+    UnknownOutcome,
+    UsageError,
+)
+from leaseway.stores.http.address import KEY_VARIABLE, Address
+
+UNSENT = (
+    httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError, httpx2.UnsupportedProtocol,
+    httpx2.LocalProtocolError,
+)  # fmt: skip
+"""What can go wrong before a request has left."""
+BY_CODE: dict[str, type[LeasewayError]] = {
+    "key_conflict": KeyConflict,
+    "stale": Stale,
+    "unknown_limit": UnknownLimit,
+    "unknown_budget": UnknownBudget,
+    "refused": UsageError,
+    "busy": StoreBusy,
+    "full": StoreFull,
+    "unavailable": TransientError,
+    "unknown_outcome": UnknownOutcome,
+}
+"""The codes of problems that are one of our own exceptions."""
+REFUSED = {401, 403, 404, 405, 415, 421}
+"""The service does not want us, or does not know what we speak of: trying again does not help."""
+OVERSIZE = 413
+TOO_MANY = 429
+CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"
+TEXT_MAX = 300
+
+
+class Told(Struct):
+    """As much of a problem as we need."""
+
+    code: str
+    detail: str = ""
+    errors: list[dict[str, Any]] = []
+
+
+def of_line(error: Exception, address: Address) -> LeasewayError:
+    """The request or its answer was lost."""
+    if CERTIFICATE in str(error):
+        return StoreRefused(f"{address.url} has no certificate that this machine trusts ({error})")
+    said = f"{type(error).__name__}: {error}"[:TEXT_MAX]
+    if isinstance(error, UNSENT):
+        return TransientError(f"{address.url} cannot be reached ({said})")
+    return UnknownOutcome(f"the answer of {address.url} was lost ({said})")
+
+
+def of_answer(status: int, body: bytes, address: Address) -> LeasewayError:
+    """The service, or somebody before it, said no."""
+    told = told_in(body)
+    if told is None:
+        return of_stranger(status, address)
+    if told.code == "invalid" and told.errors:
+        return bad_value(told)
+    if status in REFUSED:
+        return StoreRefused(f"{address.url} refuses: {told.detail}{advice_for(status)}")
+    if status == OVERSIZE:
+        return BadValue("the call", told.detail)
+    if status == TOO_MANY:
+        return StoreBusy(f"{address.url}: {told.detail}")
+    known = BY_CODE.get(told.code)
+    if known is not None:
+        return known(told.detail)
+    if status < 500:
+        return UsageError(f"{address.url}: {told.detail}")
+    # It broke while it worked: perhaps before it wrote, perhaps after.
+    return UnknownOutcome(f"{address.url}: {told.detail}")
+
+
+def of_stranger(status: int, address: Address) -> LeasewayError:
+    """No problem in our words: a proxy, or something else that is no leaseway."""
+    if status >= 500 or status in (408, TOO_MANY):
+        return UnknownOutcome(f"{address.url} answered {status}, and not in the words of a leaseway service")
+    return StoreRefused(f"{address.url} answered {status}, and is no leaseway service, or one of another version")
+
+
+def told_in(body: bytes) -> Told | None:
+    try:
+        return msgspec.json.decode(body, type=Told)
+    except msgspec.DecodeError:
+        return None
+
+
+def bad_value(told: Told) -> BadValue:
+    """The detail is the field, a colon, and what is wrong with it."""
+    problem = str(told.errors[0].get("detail", ""))
+    return BadValue(told.detail.removesuffix(f": {problem}"), problem)
+
+
+def advice_for(status: int) -> str:
+    return f"; give key= to App, or set {KEY_VARIABLE}" if status == 401 else ""

@@ -1,0 +1,50 @@
+"""How the store is doing, asked of PostgreSQL."""
+
+from datetime import UTC, datetime
+from typing import Protocol
+
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.pulse import OWNERS_MAX, Ended, Owner, Waiting
+from leaseway.stores.postgres.address import Address
+from leaseway.stores.postgres.connection import Record
+from leaseway.stores.postgres.rows import STATES
+
+DAY_US = 86_400 * SECOND_US
+PAGES_MAX = 512
+"""Of 8 KiB: they hold about ENDED_MAX jobs with small payloads."""
+
+
+class Asking(Protocol):
+    """The store of which this is a part."""
+
+    address: Address
+
+    async def now(self) -> Instant: ...
+
+    def _at(self) -> Instant | None: ...
+
+    async def _look(self, verb: str, *values: object) -> list[Record]: ...
+
+
+class PostgresPulse:
+    async def owners(self: Asking) -> list[Owner]:
+        found = await self._look("owner_list", self._at(), OWNERS_MAX)
+        return [
+            Owner(name=name, leased=leased, late=late, heard_at=heard_at, until=until)
+            for name, leased, late, heard_at, until in found
+        ]
+
+    async def waiting(self: Asking) -> list[Waiting]:
+        found = await self._look("waiting_list")
+        return [Waiting(queue=queue, tenant=tenant, needs=needs, since=since) for queue, tenant, needs, since in found]
+
+    async def ended(self: Asking, after: Instant) -> tuple[Instant, list[Ended]]:
+        now = await self.now()
+        day = now - now % DAY_US
+        table = f"{self.address.quoted}.history_{datetime.fromtimestamp(day // SECOND_US, UTC):%Y%m%d}"
+        found = await self._look("ended_list", after, day, day + DAY_US, table, PAGES_MAX)
+        return int(found[0][0]), [
+            Ended(queue=queue, tenant=tenant, state=STATES[stage], count=count)
+            for _, queue, tenant, stage, count in found
+            if count is not None
+        ]

@@ -1,0 +1,2 @@
+-- The lanes that are paused.
+SELECT queue, tenant, since FROM :schema.pauses ORDER BY queue, tenant

@@ -1,0 +1,2 @@
+-- Claim from these lanes again.
+SELECT :schema.resume_lanes($1, $2)

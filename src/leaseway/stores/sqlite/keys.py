@@ -1,0 +1,80 @@
+"""Keys and sessions in the same SQLite file as the jobs."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+from leaseway.domain.ids import Instant
+from leaseway.domain.keys import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
+from leaseway.ports.key_store import KEYS_MAX
+from leaseway.stores.keys import COLUMNS, key_of, scopes_text, session_of, taken, too_many
+from leaseway.stores.sqlite.rows import Row, as_json
+from leaseway.stores.sqlite.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class Speaking(Protocol):
+    """The store of which this is a part."""
+
+    async def _write(self, step: Callable[[Transaction], T]) -> T: ...
+
+    async def _read(self, verb: str, **values: object) -> list[Row]: ...
+
+
+class SqliteKeys:
+    async def add_key(self: Speaking, key: ApiKey) -> None:
+        await self._write(lambda transaction: add_key(transaction, key))
+
+    async def key(self: Speaking, id: str) -> ApiKey | None:
+        found = await self._read("api_key_find", id=id)
+        return key_of(found[0]) if found else None
+
+    async def keys(self: Speaking, tenant: str | None = None) -> list[ApiKey]:
+        return [key_of(row) for row in await self._read("api_key_list", tenant=tenant, limit=KEYS_MAX)]
+
+    async def revoke_key(self: Speaking, id: str) -> bool:
+        return bool(
+            await self._write(lambda transaction: transaction.run("api_key_revoke", id=id, now=transaction.now))
+        )
+
+    async def expire_key(self: Speaking, id: str, at: Instant) -> bool:
+        return bool(await self._write(lambda transaction: transaction.run("api_key_expire", id=id, at=at)))
+
+    async def touch_keys(self: Speaking, used: Mapping[str, Instant]) -> None:
+        sent = as_json(dict(used))
+        await self._write(lambda transaction: transaction.run("api_key_touch", used=sent))
+
+    async def add_session(self: Speaking, session: Session) -> None:
+        def work(transaction: Transaction) -> None:
+            transaction.run("session_forget", now=transaction.now, limit=FORGET_MAX)
+            transaction.run("session_make_room", key=session.key, hash=session.hash, keep=SESSIONS_MAX - 1)
+            transaction.run(
+                "session_add",
+                hash=session.hash,
+                key=session.key,
+                created_at=session.created_at,
+                expires_at=session.expires_at,
+            )
+
+        await self._write(work)
+
+    async def session(self: Speaking, hash: str) -> Session | None:
+        found = await self._read("session_find", hash=hash)
+        return session_of(found[0]) if found else None
+
+    async def end_session(self: Speaking, hash: str) -> bool:
+        return bool(await self._write(lambda transaction: transaction.run("session_end", hash=hash)))
+
+
+def add_key(transaction: Transaction, key: ApiKey) -> None:
+    found = transaction.run("api_key_find", id=key.id)
+    if found:
+        if key_of(found[0]).hash != key.hash:
+            raise taken(key.id)
+        return
+    transaction.run("api_key_forget", before=transaction.now - FORGET_US, limit=FORGET_MAX)
+    ((count,),) = transaction.run("api_key_count")
+    if count >= KEYS_MAX:
+        raise too_many()
+    values = {name: getattr(key, name) for name in COLUMNS}
+    transaction.run("api_key_add", **values | {"role": key.role.value, "scopes": scopes_text(key)})

@@ -1,0 +1,2 @@
+-- How many there are: never many.
+SELECT count(*) FROM api_keys

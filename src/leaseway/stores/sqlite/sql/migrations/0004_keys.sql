@@ -1,0 +1,23 @@
+-- Keys of the API, by id. Of the secret only a hash is kept, and so it is with the sessions of browsers.
+-- `scopes` is JSON. Not to be mixed up with `keys`, which makes submissions idempotent.
+CREATE TABLE api_keys (
+  id TEXT PRIMARY KEY,
+  hash TEXT NOT NULL,
+  tenant TEXT NOT NULL,
+  role TEXT NOT NULL,
+  scopes TEXT NOT NULL,
+  name TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  expires_at INTEGER,
+  revoked_at INTEGER,
+  used_at INTEGER
+) WITHOUT ROWID;
+
+CREATE TABLE api_sessions (
+  hash TEXT PRIMARY KEY,
+  key TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX api_sessions_of_key ON api_sessions (key, created_at);
+CREATE INDEX api_sessions_expiring ON api_sessions (expires_at);

@@ -1,0 +1,2 @@
+-- Claim from these lanes again.
+DELETE FROM pauses WHERE queue = :queue AND tenant = :tenant

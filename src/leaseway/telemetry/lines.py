@@ -1,0 +1,89 @@
+"""Log lines as JSON, one object in each, that say which job and which trace they belong to."""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.job import Lease, NewJob
+from leaseway.domain.outcome import Outcome
+
+VARIABLE = "LEASEWAY_LOG"
+KINDS = ("text", "json")
+
+JOB: ContextVar[Lease | None] = ContextVar("leaseway_job", default=None)
+"""What runs here, in a task or a thread."""
+NO_FACTS: Mapping[str, str] = {}
+
+trace_facts: Callable[[], Mapping[str, str]] = lambda: NO_FACTS  # noqa: E731 - replaced as a whole by those who trace
+"""The ids of the present trace and span."""
+
+
+def wants_json() -> bool:
+    said = os.environ.get(VARIABLE, "text")
+    if said not in KINDS:
+        raise BadValue(VARIABLE, f"must be json or text (is {said[:40]!r})")
+    return said == "json"
+
+
+def job_facts() -> Mapping[str, object]:
+    lease = JOB.get()
+    if lease is None:
+        return NO_FACTS
+    return {"job": lease.id, "kind": lease.kind, "tenant": lease.tenant, "attempt": lease.attempts}
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        facts = getattr(record, "facts", None)
+        said = {"message": record.getMessage()} if facts is None else {"event": record.getMessage(), **facts}
+        if record.exc_info:
+            said["traceback"] = self.formatException(record.exc_info)
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = {"time": time, "level": record.levelname.lower(), "logger": record.name}
+        return json.dumps({**line, **job_facts(), **trace_facts(), **said}, default=str)
+
+
+class Unseen:
+    """An attempt, or a request, that nobody traces."""
+
+    def end(self, *_: object) -> None:
+        pass
+
+
+UNSEEN = Unseen()
+
+
+class JobsInLines:
+    """Lets the lines of handlers know their job, and traces nothing."""
+
+    has_traces = False
+
+    @contextmanager
+    def submitting(self, jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+        yield jobs
+
+    def origin(self) -> str | None:
+        return None
+
+    @contextmanager
+    def running(self, lease: Lease, origin: str | None) -> Iterator["Unseen"]:
+        before = JOB.set(lease)
+        try:
+            yield UNSEEN
+        finally:
+            JOB.reset(before)
+
+    @contextmanager
+    def serving(self, method: str, headers: Mapping[str, str]) -> Iterator["Unseen"]:
+        yield UNSEEN
+
+
+def outcome_name(outcome: Outcome) -> str:
+    """done, failed, snoozed, given_back, cancelled, abandoned."""
+    name = type(outcome).__name__
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")

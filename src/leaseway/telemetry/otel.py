@@ -1,0 +1,212 @@
+"""Submissions, attempts and requests as spans of OpenTelemetry. Imported only where somebody traces.
+
+    submit greet   PRODUCER   its context travels with the job
+    run greet      CONSUMER   one for each attempt, in a trace of its own, linked to the span that submitted the job
+    POST /v1/jobs  SERVER     one for each request to the service
+
+A link, and not a parent: jobs run hours later, a thousand of one submission, or as a chain that never ends.
+What users say stays out of spans: no arguments, no results, no messages of errors.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from msgspec.structs import replace
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TraceFlags
+
+from leaseway.domain.job import Lease, NewJob
+from leaseway.domain.outcome import Failed, Outcome
+from leaseway.telemetry import lines
+from leaseway.telemetry.lines import JOB, outcome_name
+
+log = logging.getLogger("leaseway")
+
+NAME = "leaseway"
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+TIMEOUT_SECONDS = 3.0
+"""Instead of ten: a program that ends waits so long for a collector that is away."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+ERROR_STATUS = 500
+
+Facts = Mapping[str, str | int]
+
+
+# -- where spans go -------------------------------------------------------------------------------------------------
+
+
+def provider() -> trace.TracerProvider | None:
+    """The program's own, or one made as the environment says. None: it says what nobody here can do."""
+    present = trace.get_tracer_provider()
+    if not isinstance(present, trace.ProxyTracerProvider):
+        return present
+    exporter = exporter_of_environment()
+    if exporter is None:
+        return None
+    made = TracerProvider(resource=resource())
+    made.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(made)
+    return made
+
+
+def resource() -> Resource:
+    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES are read by OpenTelemetry itself."""
+    is_named = "OTEL_SERVICE_NAME" in os.environ or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    return Resource.create({} if is_named else {SERVICE_NAME: NAME})
+
+
+def exporter_of_environment() -> SpanExporter | None:
+    match os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp":
+        case "otlp":
+            return otlp_exporter()
+        case "console":
+            return ConsoleSpanExporter()
+        case other:
+            log.warning("OTEL_TRACES_EXPORTER: must be otlp, console or none (is %.40r); nothing is traced", other)
+            return None
+
+
+def otlp_exporter() -> SpanExporter | None:
+    said = next((value for name in PROTOCOLS if (value := os.environ.get(name, "").strip())), "http/protobuf")
+    if said != "http/protobuf":
+        log.warning("%s: must be http/protobuf (is %.40r); nothing is traced", PROTOCOLS[1], said)
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter(timeout=None if any(name in os.environ for name in TIMEOUTS) else TIMEOUT_SECONDS)
+
+
+# -- spans ----------------------------------------------------------------------------------------------------------
+
+
+class OtelTracing:
+    has_traces = True
+
+    def __init__(self, provider: trace.TracerProvider) -> None:
+        from leaseway import __version__
+
+        self._tracer = provider.get_tracer(NAME, __version__)
+        lines.trace_facts = trace_facts
+
+    @contextmanager
+    def submitting(self, jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+        kinds = {job.kind for job in jobs}
+        name = f"submit {jobs[0].kind}" if len(kinds) == 1 else "submit"
+        with self._span(name, SpanKind.PRODUCER, submission_facts(jobs)):
+            origin = self.origin()
+            yield jobs if origin is None else [replace(job, trace=origin) for job in jobs]
+
+    def origin(self) -> str | None:
+        """None, too, for what is not kept: there would be nothing to find at the end of a link."""
+        context = trace.get_current_span().get_span_context()
+        if not (context.is_valid and context.trace_flags.sampled):
+            return None
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+    @contextmanager
+    def running(self, lease: Lease, origin: str | None) -> Iterator["AttemptSpan"]:
+        linked = None if origin is None else link_to(origin)
+        links = () if linked is None else (linked,)
+        job = JOB.set(lease)
+        try:
+            with self._span(f"run {lease.kind}", SpanKind.CONSUMER, attempt_facts(lease), Context(), links) as span:
+                yield AttemptSpan(span)
+        finally:
+            JOB.reset(job)
+
+    @contextmanager
+    def serving(self, method: str, headers: Mapping[str, str]) -> Iterator["ServedSpan"]:
+        known = method if method in METHODS else "_OTHER"
+        facts, context = {"http.request.method": known}, propagate.extract(headers)
+        with self._span(known, SpanKind.SERVER, facts, context) as span:
+            yield ServedSpan(span, known)
+
+    @contextmanager
+    def _span(
+        self, name: str, kind: SpanKind, facts: Facts, context: Context | None = None, links: Sequence[Link] = ()
+    ) -> Iterator[Span]:
+        """An error is told by its type alone: its message may hold what users said."""
+        with self._tracer.start_as_current_span(
+            name, context, kind, facts, links, record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield span
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__name__)
+                span.set_status(StatusCode.ERROR)
+                raise
+
+
+class AttemptSpan:
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def end(self, outcome: Outcome) -> None:
+        self._span.set_attribute("leaseway.outcome", outcome_name(outcome))
+        if isinstance(outcome, Failed):
+            self._span.set_attribute("error.type", outcome.failure.code)
+            self._span.set_status(StatusCode.ERROR, outcome.failure.code)
+
+
+class ServedSpan:
+    def __init__(self, span: Span, method: str) -> None:
+        self._span = span
+        self._method = method
+
+    def end(self, route: str | None, status: int, facts: Mapping[str, str]) -> None:
+        if route is not None:
+            self._span.update_name(f"{self._method} {route}")
+            self._span.set_attribute("http.route", route)
+        self._span.set_attribute("http.response.status_code", status)
+        self._span.set_attributes({f"leaseway.{name}": value for name, value in facts.items()})
+        if status >= ERROR_STATUS:
+            self._span.set_attribute("error.type", str(status))
+            self._span.set_status(StatusCode.ERROR)
+
+
+def link_to(origin: str) -> Link | None:
+    """What comes from a store may be anything."""
+    found = TRACEPARENT.fullmatch(origin)
+    if found is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    return Link(context) if context.is_valid else None
+
+
+def submission_facts(jobs: Sequence[NewJob]) -> Facts:
+    facts: dict[str, str | int] = {
+        "messaging.system": NAME, "messaging.operation.name": "submit", "messaging.operation.type": "send",
+    }  # fmt: skip
+    queues = {job.queue for job in jobs}
+    if len(queues) == 1:
+        facts["messaging.destination.name"] = jobs[0].queue
+    if len(jobs) != 1:
+        return {**facts, "messaging.batch.message_count": len(jobs)}
+    (job,) = jobs
+    return {**facts, "messaging.message.id": job.id, "leaseway.kind": job.kind, "leaseway.tenant": job.tenant}
+
+
+def attempt_facts(lease: Lease) -> Facts:
+    return {
+        "messaging.system": NAME, "messaging.operation.name": "run", "messaging.operation.type": "process",
+        "messaging.destination.name": lease.queue, "messaging.message.id": lease.id, "leaseway.kind": lease.kind,
+        "leaseway.tenant": lease.tenant, "leaseway.attempt": lease.attempts, "leaseway.fence": lease.fence,
+    }  # fmt: skip
+
+
+def trace_facts() -> Mapping[str, str]:
+    """For log lines."""
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return lines.NO_FACTS
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

@@ -1,0 +1,147 @@
+"""Where rows lie, as the sinks tell it for a map: part after part, each row once, whatever the rows hold."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.imports.sink_places import PLACES, Place, empty_place
+
+from leaseway.domain.imports.columns import ColumnType
+from leaseway.domain.imports.page import Row
+from leaseway.domain.imports.places import Position, position_of
+from leaseway.domain.imports.shard import canonical
+from leaseway.domain.imports.spec import read_spec
+from leaseway.ports.places import Placed
+from leaseway.ports.sink import Sink
+from leaseway.testing.sink_contract.actors import imported, row
+
+COLUMNS = {"latitude": ColumnType.REAL, "the :table": ColumnType.REAL}
+IN_COLUMNS = Position("latitude", "the :table")
+WAYS = {"columns": IN_COLUMNS, "documents": Position(("at", "lat"), ("at", "it's lon"))}
+Where = tuple[float, float, bool]
+
+
+@pytest.fixture(params=PLACES)
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return await empty_place(request, tmp_path)
+
+
+@pytest.fixture
+async def sink(place: Place) -> AsyncIterator[Sink]:
+    sink = place.sink(columns=COLUMNS)
+    await sink.open()
+    yield sink
+    await sink.close()
+
+
+@pytest.fixture(params=list(WAYS))
+def position(request: pytest.FixtureRequest) -> Position:
+    return WAYS[request.param]
+
+
+def at(number: int, latitude: Any, longitude: Any, version: int = 0) -> Row:
+    """It says so in columns, and in its document."""
+    document = canonical({"id": number, "at": {"lat": latitude, "it's lon": longitude}, "version": version})
+    numbers = {"latitude": latitude, "the :table": longitude}
+    values: dict[str, Any] = {
+        name: value if isinstance(value, int | float) else None for name, value in numbers.items()
+    }
+    return replace(row(number, version, **values), document=document)
+
+
+async def seen(sink: Sink, position: Position, run: str = "first", rows_max: int = 1_000) -> Counter[Where]:
+    """From the beginning to the end."""
+    assert isinstance(sink, Placed)
+    found: Counter[Where] = Counter()
+    after, has_more = "", True
+    while has_more:
+        part = await sink.places("maps", run, position, after, rows_max)
+        found.update({(*cell.middle, cell.is_of_run): cell.rows for cell in part.cells})
+        after, has_more = part.after, part.has_more
+    return found
+
+
+async def test_rows_that_are_close_are_one_point(sink: Sink, position: Position) -> None:
+    """A million rows are some thousand points. The edges of the world belong to the cells that touch them."""
+    rows = [at(1, 40.1, -3.7), at(2, 40.2, -3.6), at(3, 48.2, 16.3), at(4, 90, 180), at(5, -90, -180)]
+    await imported(sink, "first", *rows)
+    found = await seen(sink, position)
+    assert found == {
+        (-3.75, 40.25, True): 2,
+        (16.25, 48.25, True): 1,
+        (179.75, 89.75, True): 1,
+        (-179.75, -89.75, True): 1,
+    }
+
+
+async def test_what_has_no_place_is_passed_over(sink: Sink, position: Position) -> None:
+    """And hides nothing that comes after it."""
+    nowhere = [at(1, None, 1.0), at(2, 91.0, 0.0), at(3, 0.0, -181.0), at(4, "north", "west"), at(6, "40", "10")]
+    await imported(sink, "first", *nowhere, at(5, 10.1, 20.1))
+    assert await seen(sink, position, rows_max=1) == {(20.25, 10.25, True): 1}
+
+
+async def test_a_look_goes_on_where_the_last_one_ended(sink: Sink) -> None:
+    """Points appear as rows arrive: nobody reads the whole table for a hundred new rows."""
+    assert isinstance(sink, Placed)
+    await imported(sink, "first", at(1, 10.1, 10.1), at(2, 20.1, 20.1))
+    first = await sink.places("maps", "first", IN_COLUMNS, "", 1_000)
+    assert (len(first.cells), first.has_more) == (2, False)
+    assert (await sink.places("maps", "first", IN_COLUMNS, first.after, 1_000)).cells == []
+    await imported(sink, "second", at(3, 30.1, 30.1))
+    (cell,) = (await sink.places("maps", "second", IN_COLUMNS, first.after, 1_000)).cells
+    assert (cell.middle, cell.is_of_run, cell.rows) == ((30.25, 30.25), True, 1)
+
+
+async def test_small_parts_add_up_to_the_whole(sink: Sink) -> None:
+    """Each row is in one part, however small the parts are."""
+    rows = [at(number, number / 3 - 80, number / 2 - 170) for number in range(500)]
+    await imported(sink, "first", *rows)
+    whole = await seen(sink, IN_COLUMNS)
+    assert sum(whole.values()) == 500
+    assert await seen(sink, IN_COLUMNS, rows_max=7) == whole
+
+
+async def test_rows_of_other_runs_and_sources_are_told_apart(sink: Sink, place: Place) -> None:
+    """What a run found as it was is not new. Another source's rows, and deleted ones, are not there."""
+    await imported(sink, "first", at(1, 10.1, 10.1), at(2, 20.1, 20.1), at(3, 30.1, 30.1))
+    await imported(sink, "second", at(2, 20.1, 20.1, version=1))
+    await imported(sink, "third", at(9, 50.1, 50.1), source="others")
+    await place.delete("3", 1)
+    assert await seen(sink, IN_COLUMNS, "second") == {(10.25, 10.25, False): 1, (20.25, 20.25, True): 1}
+
+
+SPEC = """
+version = 1
+[source]
+name = "maps"
+base_url = "http://127.0.0.1:1"
+[resource]
+path = "/poi"
+key = "id"
+{filters}
+[resource.columns]
+{columns}
+[sink]
+url = "sqlite:///x.db"
+table = "poi"
+"""
+BOX = '[resource.filters.box]\nparam = "b"\nbox = "west,south,east,north"\nlatitude = "at.lat"\nlongitude = "at.lon"'
+
+
+@pytest.mark.parametrize(
+    ("filters", "columns", "expected"),
+    [
+        ("", 'lat = { path = "a", type = "real" }\nlng = { path = "b", type = "real" }', Position("lat", "lng")),
+        ("", 'latitude = { path = "a", type = "text" }\nlongitude = { path = "b", type = "real" }', None),
+        ("", 'latitude = { path = "a", type = "real" }', None),
+        (BOX, 'y = { path = "$.at.lat", type = "real" }\nx = { path = "at.lon", type = "real" }', Position("y", "x")),
+        (BOX, 'title = { path = "t", type = "text" }', Position(("at", "lat"), ("at", "lon"))),
+    ],
+)
+def test_a_spec_says_where_its_rows_lie(filters: str, columns: str, expected: Position | None) -> None:
+    """In columns of these names, or where the filter for boxes looks; else there is no map."""
+    assert position_of(read_spec(SPEC.format(filters=filters, columns=columns), "x.toml").resource) == expected

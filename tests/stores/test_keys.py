@@ -1,0 +1,152 @@
+"""Every store keeps keys and sessions alike."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from tests.stores.test_postgres_scenery import new_role, opened, value
+
+from leaseway.domain.errors import StoreRefused
+from leaseway.domain.keys import ApiKey
+from leaseway.ports import key_store as port
+from leaseway.stores.keyless import Keyless
+from leaseway.stores.memory import keys as memory_keys
+from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.postgres import keys as postgres_keys
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.sqlite import keys as sqlite_keys
+from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.key_store_contract import *  # noqa: F403
+from leaseway.testing.key_store_contract.actors import new_key, new_session
+from leaseway.testing.postgres import PostgresServer
+
+Stores = MemoryStore | SqliteStore | PostgresStore
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def key_store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> AsyncIterator[Stores]:
+    if request.param == "postgres":
+        store: Stores = PostgresStore(request.getfixturevalue("server").url, now_us=clock.now_us)
+    elif request.param == "sqlite":
+        store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
+    else:
+        store = MemoryStore(clock.now_us)
+    await store.open()
+    if isinstance(store, PostgresStore):
+        async with store.connections.transaction() as connection:
+            await connection.execute(f"TRUNCATE {store.address.quoted}.api_keys, {store.address.quoted}.api_sessions")
+    yield store
+    await store.close()
+
+
+async def test_there_is_an_end_to_keys(
+    key_store: port.KeyStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One too many could not be listed, and so not be revoked by anybody who does not know its id."""
+    for module in (memory_keys, sqlite_keys, postgres_keys):
+        monkeypatch.setattr(module, "KEYS_MAX", 2)
+    for number in (1, 2, 1):
+        await key_store.add_key(new_key(number, clock))
+    with pytest.raises(StoreRefused, match="that is the most"):
+        await key_store.add_key(new_key(3, clock))
+    assert len(await key_store.keys()) == 2
+
+
+async def test_many_who_use_and_revoke_keys_at_once_do_not_stop_each_other(
+    server: PostgresServer, clock: FakeClock
+) -> None:
+    """Every process of the service writes what it saw, in whatever order it saw it."""
+    async with opened(server) as store:
+        keys = [new_key(number, clock) for number in range(30)]
+        for key in keys:
+            await store.add_key(key)
+        ids = [key.id for key in keys]
+        await asyncio.gather(
+            *(store.touch_keys(dict.fromkeys(order, at)) for at in range(1, 6) for order in (ids, ids[::-1])),
+            *(store.revoke_key(id_) for id_ in ids[::-3]),
+        )
+        assert {key.used_at for key in await store.keys()} == {5}
+
+
+async def test_the_file_holds_no_secret(tmp_path: Path, clock: FakeClock) -> None:
+    """A backup that is lost must not open anything."""
+    store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
+    await store.open()
+    await store.add_key(new_key(1, clock))
+    await store.add_session(new_session(1, clock))
+    await store.close()
+    with sqlite3.connect(tmp_path / "work.db") as connection:
+        dump = "\n".join(connection.iterdump())
+    connection.close()
+    assert new_key(1, clock).hash in dump
+    assert "secret 1" not in dump
+    assert "session 1" not in dump
+
+
+@pytest.mark.parametrize("kind", ["reader", "submitter", "worker"])
+async def test_roles_that_have_no_business_with_keys_learn_nothing_of_them(
+    server: PostgresServer, clock: FakeClock, kind: str
+) -> None:
+    """A worker that runs other people's code must neither make itself a key nor read hashes."""
+    async with opened(server) as owner:
+        schema, role = owner.address.schema, await new_role(server)
+        await value(server, f"SELECT {schema}.grant_{kind}($1)", role)
+        await owner.add_key(new_key(1, clock))
+        for table in ("api_keys", "api_sessions"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await value(server, f"SELECT * FROM {schema}.{table}", user=role)
+        async with opened(server, schema, role) as store:
+            for call in (
+                store.add_key(new_key(2, clock)),
+                store.key("key000000001"),
+                store.keys(),
+                store.revoke_key("key000000001"),
+                store.expire_key("key000000001", 1),
+                store.touch_keys({"key000000001": 1}),
+                store.add_session(new_session(1, clock)),
+                store.session("x"),
+                store.end_session("x"),
+            ):
+                with pytest.raises(StoreRefused, match="permission denied"):
+                    await call
+
+
+async def test_an_operator_has_every_verb_of_keys(server: PostgresServer, clock: FakeClock) -> None:
+    """The service runs with this role."""
+    async with opened(server) as owner:
+        schema, role = owner.address.schema, await new_role(server)
+        await value(server, f"SELECT {schema}.grant_operator($1)", role)
+        async with opened(server, schema, role) as store:
+            await store.add_key(new_key(1, clock))
+            await store.touch_keys({"key000000001": 1})
+            assert await store.expire_key("key000000001", clock.now_us() + 1)
+            assert await store.revoke_key("key000000001")
+            assert [key.id for key in await store.keys()] == ["key000000001"]
+            assert isinstance(await store.key("key000000001"), ApiKey)
+            session = new_session(1, clock, seconds=10**9)
+            await store.add_session(session)
+            assert await store.session(session.hash) == session
+            assert await store.end_session(session.hash)
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await value(server, f"SELECT * FROM {schema}.api_keys", user=role)
+
+
+async def test_a_store_without_keys_says_where_they_are(clock: FakeClock) -> None:
+    """Over HTTP, keys are made by routes; an AttributeError would help nobody."""
+    for call in (
+        Keyless().add_key(new_key(1, clock)),
+        Keyless().key("x"),
+        Keyless().keys(),
+        Keyless().revoke_key("x"),
+        Keyless().expire_key("x", 1),
+        Keyless().touch_keys({}),
+        Keyless().add_session(new_session(1, clock)),
+        Keyless().session("x"),
+        Keyless().end_session("x"),
+    ):
+        with pytest.raises(StoreRefused, match="/v1/keys"):
+            await call

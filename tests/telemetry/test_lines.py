@@ -1,0 +1,126 @@
+"""Log lines for programs: each is one JSON object, knows its job or its request, and tells no secrets."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.keys import key_for
+from tests.api.listening import SECONDS, by_socket
+from tests.api.serving import serving
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from leaseway import App
+from leaseway.domain.errors import BadValue
+from leaseway.telemetry.lines import JsonLines
+
+
+class Lines(logging.StreamHandler[io.StringIO]):
+    def __init__(self) -> None:
+        super().__init__(io.StringIO())
+        self.setFormatter(JsonLines())
+
+    def read(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+@contextmanager
+def lines_of(name: str) -> Iterator[Lines]:
+    logger, lines = logging.getLogger(name), Lines()
+    before = logger.level
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(before)
+
+
+async def test_lines_of_handlers_know_their_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the log of a worker with a hundred jobs at once, a line without its job says nothing."""
+    monkeypatch.setenv("LEASEWAY_LOG", "json")
+    app, log = App("memory://"), logging.getLogger("shop")
+
+    @app.job
+    async def waits() -> None:
+        log.info("async", extra={"facts": {"price": 3}})
+
+    @app.job
+    def blocks() -> None:
+        log.info("plain")
+
+    with lines_of("shop") as lines:
+        ids = {"async": (await waits.submit(tenant="acme")).id, "plain": (await blocks.submit()).id}
+        await app.run_worker(until_empty=True)
+        log.info("nobody's")
+    shown = {line.get("event") or line["message"]: line for line in lines.read()}
+    assert {name: shown[name]["job"] for name in ids} == ids
+    assert (shown["async"]["tenant"], shown["async"]["kind"], shown["async"]["attempt"]) == ("acme", "waits", 1)
+    assert shown["async"]["price"] == 3
+    assert "job" not in shown["nobody's"]
+
+
+def test_without_the_variable_nothing_is_done_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEASEWAY_LOG", raising=False)
+    assert App("memory://").world.tracing is None
+
+
+def test_a_kind_of_lines_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEWAY_LOG", "xml")
+    with pytest.raises(BadValue, match="LEASEWAY_LOG: must be json or text"):
+        App("memory://")
+
+
+async def test_the_access_log_says_who_asked_for_what_and_no_secrets(tmp_path: Path) -> None:
+    """Logs are read by many, kept for long and sent to others."""
+    app = App(f"sqlite:///{tmp_path / 'work.db'}")
+    async with serving(app, auth=True) as served:
+        key = await key_for(served, "acme")
+        with lines_of("leaseway") as lines, lines_of("leaseway.access"):
+            async with served.with_key(key.text) as client:
+                sent = {"kind": "charge", "arguments": {"card": "s3cret card"}, "key": "s3cret-key"}
+                made = await client.post("/v1/jobs", json=sent)
+                await client.get(f"/v1/jobs/{made.json()['id']}")
+                await client.get("/v1/jobs?cursor=t1cket")
+            await served.client.get("/v1/jobs", headers={"Authorization": "Bearer lw_wr0ng"})
+            await served.client.get("/nowhere%0A")
+        shown = lines.read()
+    submitted, looked, listed, refused, lost = shown
+    assert {name: submitted[name] for name in ("event", "logger", "method", "route", "status", "tenant")} == {
+        "event": "request", "logger": "leaseway.access", "method": "POST", "route": "/v1/jobs", "status": 202,
+        "tenant": "acme",
+    }  # fmt: skip
+    assert submitted["request_id"] == made.headers["x-request-id"]
+    assert submitted["seconds"] > 0
+    assert submitted["job"] == looked["job"] == made.json()["id"]
+    assert (looked["route"], looked["status"]) == ("/v1/jobs/{id}", 200)
+    assert (listed["status"], listed["path"]) == (400, "/v1/jobs")
+    assert (refused["status"], refused["tenant"]) == (401, None)
+    assert (lost["status"], lost["route"]) == (404, None)
+    everything = json.dumps(shown)
+    secret = key.text.rpartition("_")[2]
+    assert [word for word in (secret, "s3cret card", "s3cret-key", "t1cket", "wr0ng") if word in everything] == []
+
+
+async def test_a_socket_is_logged_when_it_ends(tmp_path: Path) -> None:
+    """Who listened, and for how long; never with which ticket, of those who are let in and of those who are not."""
+    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+        ticket = (await served.client.post("/v1/tickets")).json()["ticket"]
+        with lines_of("leaseway.access") as lines:
+            async with by_socket(served.url, ticket=ticket) as watcher:
+                await watcher.frame()
+            with pytest.raises(InvalidStatus):
+                await connect(f"ws{served.url.removeprefix('http')}/v1/live?ticket={ticket}", proxy=None)
+            async with asyncio.timeout(SECONDS):
+                while len(ended := [line for line in lines.read() if line["method"] == "WEBSOCKET"]) < 2:
+                    await served.client.get("/healthz")
+    assert sorted(line["status"] for line in ended) == [101, 401]
+    assert {(line["route"], line["tenant"]) for line in ended} == {("/v1/live", "default")}
+    assert ticket not in json.dumps(ended)
