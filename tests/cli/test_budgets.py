@@ -195,3 +195,15 @@ def test_a_budget_is_forgotten_only_on_purpose_and_never_while_something_is_held
     with_ledger(lambda ledger: ledger.void("call"))
     assert place.ok("budgets", "forget", "spend", "--yes").out == "budget spend: forgotten, with its journal\n"
     assert place.json("budgets") == {"budgets": []}
+
+
+def test_a_budget_is_paused_and_resumed(place: Place) -> None:
+    """And a change of its numbers does not resume it."""
+    place.ok("migrate")
+    place.ok("budgets", "set", "spend", "--usd", "5", "--every", "day")
+    assert place.ok("budgets", "pause", "spend").out == "budget spend: paused\n"
+    assert "was paused before" in place.ok("budgets", "pause", "spend").out
+    assert place.ok("budgets", "set", "spend", "--usd", "6").out.startswith("budget spend: 6 usd per day, paused")
+    assert ", paused" in place.ok("budgets").out
+    assert place.json("budgets", "resume", "spend") == {"name": "spend", "paused": False, "version": 4}
+    assert place.run("budgets", "pause", "unknown").code == 2

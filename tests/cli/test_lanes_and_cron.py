@@ -70,3 +70,25 @@ def test_a_time_zone_that_this_machine_lacks_does_not_hide_the_others(place: Pla
     place.sql("INSERT INTO schedules (name, kind, cron, tz, missed, seen) VALUES (?, ?, ?, ?, ?, ?)", *row)
     assert [row["next_fire"] is None for row in place.json("cron")["schedules"]] == [False, True]
     assert "nightly" in place.ok("cron").out
+
+
+def test_lanes_are_paused_and_resumed(place: Place) -> None:
+    """What waits says so with the words that let it go on; and what is not paused cannot be resumed."""
+    job = place.submit("add", "x=1", "--tenant", "acme")
+    assert place.ok("lanes", "pause", "default", "--tenant", "acme").out.startswith(
+        "queue 'default' of tenant 'acme': p"
+    )
+    assert "was paused before" in place.ok("lanes", "pause", "default", "--tenant", "acme").out
+    (lane,) = place.json("lanes", "list")["lanes"]
+    assert (lane["ready"], lane["waits_for"][0]["what"], lane["waits_for"][0]["why"]) == (1, "lane", "it is paused")
+    why = place.json("jobs", "why", job)
+    assert (why["code"], why["advice"]) == ("lane", "Resume it: leaseway lanes resume default --tenant acme")
+    wrong = place.run("lanes", "resume", "default")
+    assert (wrong.code, "queue 'default' of tenant 'acme'" in wrong.err) == (2, True)
+    assert place.json("lanes", "resume", "default", "--tenant", "acme") == {
+        "queue": "default",
+        "tenant": "acme",
+        "paused": False,
+    }
+    place.work_off()
+    assert place.json("jobs", "show", job)["state"] == "done"

@@ -9,10 +9,11 @@ import pytest
 from tests.cli.place import Place
 from tests.cli.test_stores import unwritable
 
-from leaseway.cli.verbs.limiters import batches, look_at
+from leaseway.cli.verbs.limiters import look_at
 from leaseway.domain.buckets import Notice
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits import Ask, Limit
+from leaseway.flows.waits import batches
 from leaseway.ports.limiter import Limiter
 from leaseway.wiring import limiter_at
 
@@ -254,3 +255,14 @@ def test_a_server_that_is_not_there_is_unavailable_and_not_a_mistake(place: Plac
     """Exit code 3 says to a script: the same command may succeed later."""
     answer = place.run("limits", "--limits", "redis://127.0.0.1:1/0")
     assert answer.code == 3
+
+
+def test_a_limit_is_paused_and_resumed(place: Place) -> None:
+    """And a change of its numbers does not resume it."""
+    place.ok("limits", "set", "maps", "100/minute")
+    assert place.ok("limits", "pause", "maps").out == "limit maps: paused\n"
+    assert "was paused before" in place.ok("limits", "pause", "maps").out
+    assert place.ok("limits", "set", "maps", "50/minute").out.startswith("limit maps: 50/minute, paused")
+    assert "when it is resumed" in place.ok("limits").out
+    assert place.json("limits", "resume", "maps") == {"name": "maps", "paused": False, "version": 4}
+    assert place.run("limits", "pause", "unknown").code == 2

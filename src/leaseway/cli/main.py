@@ -14,12 +14,14 @@ from leaseway.cli.settings import Settings
 
 COMMANDS = {
     "work": Lazy("leaseway.cli.commands.work:command", "Run the jobs of an app."),
+    "serve": Lazy("leaseway.cli.commands.serve:command", "Serve the HTTP API and the dashboard."),
     "submit": Lazy("leaseway.cli.commands.submit:command", "Submit a job, or many from a file."),
     "jobs": Lazy("leaseway.cli.commands.jobs:command", "Look at jobs, ask why they wait, retry, cancel, discard."),
-    "lanes": Lazy("leaseway.cli.commands.lanes:command", "What each queue and tenant holds."),
-    "limits": Lazy("leaseway.cli.commands.limits:command", "Limits of providers: list, explain, set, forget."),
+    "lanes": Lazy("leaseway.cli.commands.lanes:command", "What each queue and tenant holds: list, pause, resume."),
+    "limits": Lazy("leaseway.cli.commands.limits:command", "Limits of providers: list, explain, set, pause, forget."),
     "budgets": Lazy("leaseway.cli.commands.budgets:command", "Budgets: what is spent, held and left."),
     "tenants": Lazy("leaseway.cli.commands.tenants:command", "What is agreed with tenants: weights and caps."),
+    "keys": Lazy("leaseway.cli.commands.keys:command", "Keys of the API: create, list, rotate, revoke."),
     "import": Lazy("leaseway.cli.commands.imports:command", "Import from an API or a file: plan, run, resume, look."),
     "cron": Lazy("leaseway.cli.commands.cron:command", "Schedules: list, pause, resume."),
     "migrate": Lazy("leaseway.cli.commands.migrate:command", "Create the store or bring it up to date."),

@@ -1,4 +1,4 @@
-"""leaseway budgets [list|show|set|journal|forget|audit]"""
+"""leaseway budgets [list|show|set|journal|pause|resume|forget|audit]"""
 
 from typing import Any
 
@@ -82,6 +82,28 @@ def journal(settings: Settings, name: str, limit: int) -> None:
     from leaseway.cli.verbs.budgets import show_journal
 
     show_journal(settings, name, limit)
+
+
+@command.command("pause", short_help="Let a budget hold nothing for now.")
+@one_name
+@with_store
+@pass_settings
+def pause(settings: Settings, name: str) -> None:
+    """Pause a budget: it holds nothing. What is held already is settled; jobs wait, and lose no attempt."""
+    from leaseway.cli.verbs.budgets_change import pause_budget
+
+    pause_budget(settings, name, True)
+
+
+@command.command("resume")
+@one_name
+@with_store
+@pass_settings
+def resume(settings: Settings, name: str) -> None:
+    """Resume a budget. Workers notice within some seconds."""
+    from leaseway.cli.verbs.budgets_change import pause_budget
+
+    pause_budget(settings, name, False)
 
 
 @command.command("forget")

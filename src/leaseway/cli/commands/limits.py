@@ -1,4 +1,4 @@
-"""leaseway limits [list|explain|set|forget]"""
+"""leaseway limits [list|explain|set|pause|resume|forget]"""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ one_name = click.argument("name")
 @pass_settings
 @click.pass_context
 def command(ctx: click.Context, settings: Settings) -> None:
-    """Limits of providers: list, explain, set, forget. Without a word: list.
+    """Limits of providers: list, explain, set, pause, resume, forget. Without a word: list.
 
     A limit is known as soon as a worker has met a job that needs it.
     """
@@ -70,6 +70,28 @@ def set_(settings: Settings, /, name: str, rates: tuple[str, ...], **given: Any)
     from leaseway.cli.verbs.limits import set_limit
 
     set_limit(settings, name, rates, given)
+
+
+@command.command("pause", short_help="Let a limit grant nothing for now.")
+@one_name
+@with_limits
+@pass_settings
+def pause(settings: Settings, name: str) -> None:
+    """Pause a limit: it grants nothing, to nobody. Calls that are under way go on; jobs wait, and lose no attempt."""
+    from leaseway.cli.verbs.limits import pause_limit
+
+    pause_limit(settings, name, True)
+
+
+@command.command("resume")
+@one_name
+@with_limits
+@pass_settings
+def resume(settings: Settings, name: str) -> None:
+    """Resume a limit. Workers notice within some seconds."""
+    from leaseway.cli.verbs.limits import pause_limit
+
+    pause_limit(settings, name, False)
 
 
 @command.command("forget")

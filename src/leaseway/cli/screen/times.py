@@ -1,21 +1,9 @@
-"""Instants and durations: relative and in local time for people, ISO 8601 in UTC for programs."""
+"""Instants and durations for people: relative, and in local time. Programs get theirs from `api.documents`."""
 
 from datetime import UTC, datetime
 
 from leaseway.domain.checkup import in_words
 from leaseway.domain.ids import SECOND_US, Instant
-
-
-def iso(instant: Instant | None) -> str | None:
-    if instant is None:
-        return None
-    try:
-        # Not through a float: it cannot hold all the digits.
-        seconds, us = divmod(instant, SECOND_US)
-        moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=us)
-    except (ValueError, OverflowError, OSError):
-        return None  # beyond the calendar
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def local(instant: Instant) -> str:
@@ -47,7 +35,3 @@ def span(us: int) -> str:
     if us >= 10 * SECOND_US:
         return in_words(us)
     return f"{us / SECOND_US:.3g} s" if us >= SECOND_US // 1_000 else f"{us / 1_000:.3g} ms"
-
-
-def seconds_of(us: int | None) -> float | None:
-    return None if us is None else us / SECOND_US

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from leaseway.api.documents import budget_json, entry_json
 from leaseway.cli.screen.amounts import amount, of
-from leaseway.cli.screen.as_json import budget_json, document, entry_json
+from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.styles import LEVEL_STYLES
 from leaseway.cli.screen.table import Cell, Column, Row, show_table
 from leaseway.cli.screen.text import facts, heading, note, say, wrapped
@@ -80,6 +81,8 @@ def rows_of(definition: BudgetDefinition, books: Books) -> list[Row]:
     """One for each name with a window under way; a budget with fields that nobody used yet has one of its own."""
     accounts = books.of(definition)
     rows = [row_of(account, accounts, books.now) for account in accounts if account.has_begun]
+    if definition.paused:
+        rows = [(*row[:4], Cell(f"{row[4]}, paused", "yellow"), *row[5:]) for row in rows]
     if rows:
         return rows
     each = f"one for each {' and '.join(fields_of(definition.name))}" if is_pattern(definition.name) else ""

@@ -1,15 +1,18 @@
-"""leaseway budgets set|forget"""
+"""leaseway budgets set|pause|resume|forget"""
 
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
-from leaseway.cli.screen.as_json import budget_definition_json, document
+from leaseway.api.documents import budget_definition_json
+from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.text import say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.budgets import unknown_budget
+from leaseway.cli.verbs.limits import pause_in_words
 from leaseway.cli.verbs.stores import change, ledger_in
 from leaseway.domain.budgets import Budget, BudgetDefinition, amount_text
 from leaseway.domain.errors import BadValue, UsageError
@@ -45,7 +48,8 @@ def merged(name: str, before: BudgetDefinition | None, named: Mapping[str, Any])
     if before is not None:
         kept = {"every": before.every.value, "tz": before.tz, "over": before.over.value}
         words = {**kept, "overdraft": amount_text(before.overdraft_micros), **words}
-    return Budget(name, **{unit: amount}, **words).definition
+    definition = Budget(name, **{unit: amount}, **words).definition
+    return definition if before is None else replace(definition, paused=before.paused)
 
 
 def amount_of(name: str, before: BudgetDefinition | None, named: Mapping[str, Any]) -> tuple[str, Any]:
@@ -75,7 +79,26 @@ def in_words(definition: BudgetDefinition) -> str:
         parts.append(f"overdraft {amount_text(definition.overdraft_micros)}")
     if not definition.waits and definition.over.value != "wait":
         parts.append("what is more fails")
+    if definition.paused:
+        parts.append("paused")
     return ", ".join(parts)
+
+
+def pause_budget(settings: Settings, name: str, is_paused: bool) -> None:
+    async def command(store: Store) -> tuple[bool, int]:
+        ledger = ledger_in(store, settings)
+        known = {definition.name: (definition, version) for definition, version in await ledger.definitions()}
+        if name not in known:
+            raise unknown_budget(name, list(known))
+        before, version = known[name]
+        after = replace(before, paused=is_paused)
+        return before != after, await ledger.change(after, expected=version)
+
+    is_new, version = change(settings, command)
+    if settings.json:
+        document({"name": name, "paused": is_paused, "version": version})
+    else:
+        say(f"budget {name}: {pause_in_words(is_paused, is_new)}")
 
 
 def forget_budget(settings: Settings, name: str, yes: bool) -> None:

@@ -1,14 +1,14 @@
 """leaseway cron"""
 
-from leaseway.cli.screen.as_json import document, schedule_json
+from leaseway.api.documents import schedule_json
+from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.table import Cell, Column, Row, show_table
 from leaseway.cli.screen.text import note, say
 from leaseway.cli.screen.times import moment
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import ask, change
-from leaseway.domain.errors import BadValue, NoSuchJob
-from leaseway.domain.ids import Instant
-from leaseway.domain.schedule import ScheduleRow, check, next_fire
+from leaseway.domain.errors import NoSuchJob
+from leaseway.domain.schedule import ScheduleRow, coming_fire
 from leaseway.ports.store import Store
 
 COLUMNS = (
@@ -25,7 +25,7 @@ COLUMNS = (
 def list_schedules(settings: Settings) -> None:
     rows = ask(settings, lambda store: store.schedules())
     if settings.json:
-        document({"schedules": [schedule_json(row, coming(row)) for row in rows]})
+        document({"schedules": [schedule_json(row, coming_fire(row)) for row in rows]})
     elif not rows:
         note("there are no schedules yet: a worker declares those of its app when it starts")
     else:
@@ -34,20 +34,9 @@ def list_schedules(settings: Settings) -> None:
 
 def row_of(row: ScheduleRow) -> Row:
     schedule = row.schedule
-    following = Cell("paused", "yellow") if row.paused else moment(coming(row), row.now) or Cell("never", "dim")
+    following = Cell("paused", "yellow") if row.paused else moment(coming_fire(row), row.now) or Cell("never", "dim")
     last = moment(row.last_fire, row.now) or Cell("never", "dim")
     return (schedule.name, schedule.kind, schedule.cron, schedule.tz, schedule.missed.value, last, following)
-
-
-def coming(row: ScheduleRow) -> Instant | None:
-    """The next fire; None if it is paused, or cannot be computed on this machine."""
-    if row.paused:
-        return None
-    try:
-        check(row.schedule)
-    except BadValue:
-        return None
-    return next_fire(row.schedule, row.now)
 
 
 def pause_schedule(settings: Settings, name: str, paused: bool) -> None:

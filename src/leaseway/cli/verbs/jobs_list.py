@@ -1,6 +1,7 @@
 """leaseway jobs list"""
 
-from leaseway.cli.screen.as_json import document, job_json
+from leaseway.api.documents import job_json
+from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.styles import STATE_STYLES
 from leaseway.cli.screen.table import Cell, Column, Row, show_table
 from leaseway.cli.screen.text import note

@@ -3,13 +3,15 @@
 import json
 import sys
 
-from leaseway.cli.screen.as_json import document, error_json, job_json, reason_json, stored
+from leaseway.api.documents import error_json, job_json, reason_json, stored
+from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.needs import needs_in_words
 from leaseway.cli.screen.paint import painted
 from leaseway.cli.screen.styles import STATE_STYLES
 from leaseway.cli.screen.text import block, facts, heading, say, wrapped
 from leaseway.cli.screen.times import moment, relative
 from leaseway.cli.settings import Settings
+from leaseway.cli.verbs.lanes_pause import pauses_in
 from leaseway.cli.verbs.stores import ask, job_of
 from leaseway.cli.verbs.waits import shut_gates
 from leaseway.domain.checkup import in_words
@@ -17,6 +19,7 @@ from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import Shut
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, State
+from leaseway.domain.pauses import shut_by_pauses
 from leaseway.domain.why import Reason, explain
 from leaseway.ports.store import Store
 
@@ -100,7 +103,8 @@ def why_job(settings: Settings, id_: str) -> None:
         is_ready = job.state is State.PENDING and job.run_at <= now
         shuts = await shut_gates(settings, store, [gate] if is_ready else [], now)
         lanes = {(lane.queue, lane.tenant, lane.needs): lane for lane in await store.lanes()}
-        return job, lanes.get((job.queue, job.tenant, job.needs)), shuts.get(gate, []), now
+        paused = shut_by_pauses(job.queue, job.tenant, await pauses_in(store)) if is_ready else []
+        return job, lanes.get((job.queue, job.tenant, job.needs)), [*paused, *shuts.get(gate, [])], now
 
     job, lane, shuts, now = ask(settings, question)
     reason = explain(job, lane, now, shuts)

@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence
 
-from leaseway.cli.screen.as_json import document, lane_json
+from leaseway.api.documents import lane_json
+from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.needs import needs_in_words
 from leaseway.cli.screen.table import Cell, Column, Row, show_table
 from leaseway.cli.screen.text import note
 from leaseway.cli.screen.times import span
 from leaseway.cli.settings import Settings
+from leaseway.cli.verbs.lanes_pause import pauses_in
 from leaseway.cli.verbs.stores import ask
-from leaseway.cli.verbs.waits import Shuts, shut_gates
+from leaseway.cli.verbs.waits import shut_gates
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import Shut, longest
 from leaseway.domain.job import LaneCount
+from leaseway.domain.pauses import Pause, shut_by_pauses
+from leaseway.flows.waits import Shuts
 from leaseway.ports.store import Store
 
 COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
@@ -20,19 +24,20 @@ STYLES = {"ready": "yellow", "leased": "cyan", "failed": "red"}
 
 
 def show_lanes(settings: Settings) -> None:
-    async def question(store: Store) -> tuple[Sequence[LaneCount], Shuts]:
+    async def question(store: Store) -> tuple[Sequence[LaneCount], Shuts, Sequence[Pause]]:
         lanes, now = await store.lanes(), await store.now()
-        return lanes, await shut_gates(settings, store, (gate_of(lane) for lane in lanes if lane.ready), now)
+        shuts = await shut_gates(settings, store, (gate_of(lane) for lane in lanes if lane.ready), now)
+        return lanes, shuts, await pauses_in(store)
 
-    lanes, shuts = ask(settings, question)
+    lanes, shuts, pauses = ask(settings, question)
     totals = {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
     if settings.json:
-        document({"lanes": [lane_json(lane, of_lane(lane, shuts)) for lane in lanes], "total": totals})
+        document({"lanes": [lane_json(lane, of_lane(lane, shuts, pauses)) for lane in lanes], "total": totals})
     elif not lanes:
         note("there are no lanes yet: a lane begins with its first job")
     else:
         names = names_of(lanes)
-        rows = [[*row_of(lane, names), waits_for(of_lane(lane, shuts))] for lane in lanes]
+        rows = [[*row_of(lane, names), waits_for(of_lane(lane, shuts, pauses))] for lane in lanes]
         show_table(columns(names), rows, total_of(lanes, names, totals))
 
 
@@ -40,9 +45,11 @@ def gate_of(lane: LaneCount) -> Gate:
     return Gate(lane.needs, lane.tenant)
 
 
-def of_lane(lane: LaneCount, shuts: Shuts) -> list[Shut]:
+def of_lane(lane: LaneCount, shuts: Shuts, pauses: Sequence[Pause]) -> list[Shut]:
     """Only who has something ready waits."""
-    return shuts.get(gate_of(lane), []) if lane.ready else []
+    if not lane.ready:
+        return []
+    return [*shut_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(gate_of(lane), [])]
 
 
 def waits_for(shuts: list[Shut]) -> Cell:

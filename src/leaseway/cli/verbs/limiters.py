@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import closing, existing, looked_into, refuse_memory, store_url
-from leaseway.domain.asks import ASKS_MAX
-from leaseway.domain.errors import UnknownLimit
 from leaseway.domain.gates import Seen
-from leaseway.domain.limits import Ask, Definition
+from leaseway.domain.limits import Ask
+from leaseway.flows import waits
+from leaseway.flows.waits import Defined
 from leaseway.ports.limiter import Limiter
 from leaseway.wiring import limiter_at
 
@@ -97,39 +97,13 @@ async def opened_limiter(url: str) -> AsyncIterator[Limiter]:
         await limiter.close()
 
 
-async def definitions_of(limiter: Limiter | None) -> dict[str, tuple[Definition, int]]:
+async def definitions_of(limiter: Limiter | None) -> Defined:
     """By name, each with its version."""
-    found = [] if limiter is None else await limiter.definitions()
-    return {definition.name: (definition, version) for definition, version in found}
+    return {} if limiter is None else await waits.definitions_of(limiter)
 
 
 async def look_at(limiter: Limiter, asks: Iterable[Ask]) -> dict[Ask, Seen]:
     """The levels of all that are defined; one that is forgotten at this moment is left out."""
     if is_file(limiter):
         await limiter.open()  # which makes nothing: the file is there
-    seen: dict[Ask, Seen] = {}
-    for batch in batches(dict.fromkeys(Ask(ask.name, ask.limit) for ask in asks)):
-        seen |= await look_at_once(limiter, batch)
-    return seen
-
-
-def batches(asks: Iterable[Ask]) -> Iterator[list[Ask]]:
-    """As many as one look takes, and no name twice."""
-    batch: dict[str, Ask] = {}
-    for ask in asks:
-        if len(batch) == ASKS_MAX or ask.name in batch:
-            yield list(batch.values())
-            batch = {}
-        batch[ask.name] = ask
-    if batch:
-        yield list(batch.values())
-
-
-async def look_at_once(limiter: Limiter, batch: list[Ask]) -> dict[Ask, Seen]:
-    try:
-        now, levels = await limiter.look(batch)
-    except UnknownLimit:
-        # One of them is gone. It must not take the others along.
-        alone = [[ask] for ask in batch] if len(batch) > 1 else []
-        return {ask: seen for each in alone for ask, seen in (await look_at_once(limiter, each)).items()}
-    return {ask: Seen(level, now) for ask, level in zip(batch, levels, strict=True)}
+    return await waits.levels_of(limiter, asks)

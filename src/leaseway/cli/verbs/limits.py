@@ -1,22 +1,22 @@
-"""leaseway limits list|set|forget"""
+"""leaseway limits list|set|pause|resume|forget"""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from leaseway.cli.screen.as_json import definition_json, document, limit_json
+from leaseway.api.documents import definition_json, limit_json
+from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.table import Cell, Column, Row, show_table
 from leaseway.cli.screen.text import note, say
 from leaseway.cli.screen.times import moment, span
 from leaseway.cli.settings import NONE, Settings
 from leaseway.cli.verbs.limiters import ask_limiter, change_limiter, definitions_of, look_at
-from leaseway.domain.buckets import size, tokens
+from leaseway.domain.buckets import PAUSED, size, tokens
 from leaseway.domain.errors import BadValue, LeasewayError, UnknownLimit
 from leaseway.domain.gates import Seen, Shut, shut_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import Ask, Definition, Limit, check, fields_of, rate_of
+from leaseway.domain.limits import Ask, Definition, Limit, check, fields_of, kept_by, rate_of
 from leaseway.domain.times import duration_us
 from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us
@@ -107,6 +107,8 @@ def seats_of(definition: Definition, seen: Seen) -> str:
 def next_free(shut: Shut | None) -> str:
     if shut is None:
         return "now"
+    if shut.why == PAUSED:
+        return "when it is resumed"
     return "when a seat is left" if shut.wait_us is None else f"in {span(shut.wait_us)}"
 
 
@@ -166,7 +168,32 @@ def in_words(definition: Definition) -> str:
     for name, us in (("lease", definition.lease_us), ("delay", definition.delay_us)):
         if us is not None:
             parts.append(f"{name} {us / SECOND_US:g} s")
+    if definition.paused:
+        parts.append("paused")
     return ", ".join(parts)
+
+
+def pause_limit(settings: Settings, name: str, is_paused: bool) -> None:
+    async def command(limiter: Limiter) -> tuple[bool, int]:
+        defined = await definitions_of(limiter)
+        if name not in defined:
+            raise unknown_limit(name, defined)
+        before, version = defined[name]
+        if before.paused == is_paused:
+            return False, version
+        return True, await limiter.change(replace(before, paused=is_paused), expected=version)
+
+    is_new, version = change_limiter(settings, command)
+    if settings.json:
+        document({"name": name, "paused": is_paused, "version": version})
+    else:
+        say(f"limit {name}: {pause_in_words(is_paused, is_new)}")
+
+
+def pause_in_words(is_paused: bool, is_new: bool) -> str:
+    if not is_new:
+        return "was paused before" if is_paused else "was not paused"
+    return "paused" if is_paused else "resumed; workers notice within some seconds"
 
 
 def forget_limit(settings: Settings, name: str) -> None:
@@ -187,10 +214,7 @@ def unknown_limit(name: str, defined: Known) -> UnknownLimit:
 
 def definition_named(name: str, defined: Known) -> Definition:
     """The limit of this name, or the one with fields that it fills."""
-    if name in defined:
-        return defined[name][0]
-    for definition, _ in defined.values():
-        parts = re.split(r"\{[a-z_][a-z0-9_]*\}", definition.name)
-        if len(parts) > 1 and re.fullmatch(".+".join(map(re.escape, parts)), name):
-            return definition
-    raise unknown_limit(name, defined)
+    limit = kept_by(name, defined)
+    if limit is None:
+        raise unknown_limit(name, defined)
+    return defined[limit][0]

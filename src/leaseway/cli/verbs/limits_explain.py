@@ -3,7 +3,8 @@
 import math
 from typing import Any
 
-from leaseway.cli.screen.as_json import document, limit_json
+from leaseway.api.documents import limit_json
+from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.text import facts, heading, note, say
 from leaseway.cli.screen.times import moment, span
 from leaseway.cli.settings import Settings

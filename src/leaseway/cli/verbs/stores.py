@@ -35,9 +35,9 @@ def ask(settings: Settings, question: Callable[[Store], Awaitable[T]]) -> T:
     return asyncio.run(_with(looked_into(store_url(settings)), question))
 
 
-def change(settings: Settings, command: Callable[[Store], Awaitable[T]]) -> T:
-    """Change something in a store that exists."""
-    return asyncio.run(_with(opened(store_url(settings), must_exist=True), command))
+def change(settings: Settings, command: Callable[[Store], Awaitable[T]], *, must_exist: bool = True) -> T:
+    """Change something in a store that exists, or that may begin with this."""
+    return asyncio.run(_with(opened(store_url(settings), must_exist=must_exist), command))
 
 
 async def _with(store: AbstractAsyncContextManager[Store], use: Callable[[Store], Awaitable[T]]) -> T:

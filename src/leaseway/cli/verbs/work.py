@@ -48,7 +48,7 @@ def work(settings: Settings, wanted: Wanted) -> int:
     # The app's own events get their share, unless they are the log lines that we write anyway.
     events = WorkEvents(None if isinstance(app.events, LogEvents) else app.events)
     app.move(store_url(settings, app.url), events, named_limits(settings))
-    log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
+    settings.json = log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
     settings.runs_handlers = True
     report = run_to_the_end(work_until_stopped(app, wanted, events, show=not (settings.json or wanted.quiet)))
     show_report(settings, report)

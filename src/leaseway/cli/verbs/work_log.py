@@ -1,15 +1,16 @@
 """What a worker tells while it works: one line for each event, for people or for programs."""
 
-import json
 import logging
 import sys
 from datetime import UTC, datetime
 
 from leaseway.cli.screen.paint import harmless, painted
 from leaseway.ports.events import Events
+from leaseway.telemetry.lines import JsonLines, wants_json
 from leaseway.telemetry.log import LEVELS
 
 LOGGER = "leaseway"
+ACCESS = "leaseway.access"
 STYLES = {logging.DEBUG: "dim", logging.INFO: "green", logging.WARNING: "yellow", logging.ERROR: "red"}
 
 
@@ -29,10 +30,14 @@ class WorkEvents:
             self._also.emit(name, **facts)
 
 
-def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> None:
-    """Our lines always; those of the app's own loggers too, unless it has made its own arrangements."""
+def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> bool:
+    """Our lines always; those of the app's own loggers too, unless it has made its own arrangements. Whether they are
+    JSON: then nothing else shall come in between."""
+    as_json = as_json or wants_json()
     handler = logging.StreamHandler(Stderr())
     handler.setFormatter(JsonLines() if as_json else Lines())
+    # A line for each request is for programs that read them, or for people who asked for everything.
+    logging.getLogger(ACCESS).setLevel(logging.INFO if (wants_json() or verbose) and not quiet else logging.WARNING)
     ours, root = logging.getLogger(LOGGER), logging.getLogger()
     ours.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
     ours.addHandler(handler)
@@ -40,6 +45,7 @@ def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> None:
     if not root.handlers:
         root.addHandler(handler)
         root.setLevel(logging.INFO if verbose else logging.WARNING)
+    return as_json
 
 
 class Stderr:
@@ -61,14 +67,3 @@ class Lines(logging.Formatter):
         if record.exc_info:
             text += f"\n{harmless(self.formatException(record.exc_info))}"
         return f"{painted(time, 'dim', sys.stderr)} {level} {text}"
-
-
-class JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        facts = getattr(record, "facts", None)
-        said = {"message": record.getMessage()} if facts is None else {"event": record.getMessage(), **facts}
-        if record.exc_info:
-            said["traceback"] = self.formatException(record.exc_info)
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = {"time": time, "level": record.levelname.lower(), "logger": record.name}
-        return json.dumps({**line, **said}, default=str)

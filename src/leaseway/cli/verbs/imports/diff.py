@@ -1,12 +1,12 @@
 """leaseway import diff"""
 
+from leaseway.api.import_documents import differences_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.paint import harmless
 from leaseway.cli.screen.table import Cell, Column, show_table
 from leaseway.cli.screen.text import facts, heading, note, say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports import words
-from leaseway.cli.verbs.imports.as_json import differences_json
 from leaseway.cli.verbs.imports.looking import Look, look, run_of
 from leaseway.domain.errors import NoSuchJob
 from leaseway.domain.imports.progress import RunRow, ShardRow

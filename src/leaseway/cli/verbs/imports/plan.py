@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from leaseway.api.documents import iso
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.paint import harmless
 from leaseway.cli.screen.table import Column, show_table
 from leaseway.cli.screen.text import counted, facts, note, say, wrapped
-from leaseway.cli.screen.times import iso, local
+from leaseway.cli.screen.times import local
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports import words
 from leaseway.cli.verbs.imports.looking import named, place_on_disk

@@ -1,8 +1,8 @@
 """leaseway import quarantine"""
 
 from collections.abc import Sequence
-from typing import Any
 
+from leaseway.api.import_documents import quarantined_json, replayed_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.counter import Counter
 from leaseway.cli.screen.paint import harmless
@@ -22,7 +22,7 @@ NUMBERS_SHOWN_MAX = 10
 def show_quarantine(settings: Settings, text: str, run: str | None) -> None:
     kept = look(text, lambda at: listed(at, run, ROWS_MAX if settings.json else SHOWN_MAX + 1))
     if settings.json:
-        document([kept_json(each) for each in kept])
+        document([quarantined_json(each) for each in kept])
         return
     if not kept:
         note("nothing is in quarantine")
@@ -38,20 +38,6 @@ def show_quarantine(settings: Settings, text: str, run: str | None) -> None:
 def cells(each: Kept) -> list[str]:
     bad = each.bad
     return [f"{each.number:,}", each.run, each.shard, bad.external_id or "", bad.code, bad.problem]
-
-
-def kept_json(each: Kept) -> dict[str, Any]:
-    bad = each.bad
-    return {
-        "number": each.number,
-        "run": each.run,
-        "shard": each.shard,
-        "position": bad.position,
-        "external_id": bad.external_id,
-        "code": bad.code,
-        "problem": bad.problem,
-        "document": bad.document,
-    }
 
 
 async def listed(at: Look, run: str | None, rows_max: int) -> list[Kept]:
@@ -74,7 +60,7 @@ def replay_quarantine(settings: Settings, text: str, run: str | None, discarded:
     with Counter("looked at") as counter:
         done = look(text, lambda at: dropped(at, discarded) if discarded else tried(at, run, counter))
     if settings.json:
-        document(done_json(done))
+        document(replayed_json(done))
         return
     if discarded:
         say(f"{counted(done.discarded, 'record')} discarded")
@@ -110,16 +96,3 @@ async def dropped(at: Look, numbers: Sequence[int]) -> Replayed:
             f"See: leaseway import quarantine list {at.name}"
         )
     return await discard(at.sink, numbers)
-
-
-def done_json(done: Replayed) -> dict[str, Any]:
-    return {
-        "written": done.written,
-        "discarded": done.discarded,
-        "stayed": done.stayed_count,
-        "by_code": {
-            code: [{"number": number, "problem": problem} for number, problem in stayed]
-            for code, stayed in sorted(done.stayed.items())
-        },
-        "gone": done.gone,
-    }

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from leaseway.api.import_documents import report_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.paint import harmless
 from leaseway.cli.screen.table import Cell, Column, show_table
 from leaseway.cli.screen.text import counted, facts, heading, note, say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports import words
-from leaseway.cli.verbs.imports.as_json import report_json
 from leaseway.cli.verbs.imports.looking import Look, look, run_of
 from leaseway.cli.verbs.imports.summary import budget_in_words, next_command
 from leaseway.domain.checkup import in_bytes

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import IO, NamedTuple
 
+from leaseway.api.import_documents import summary_json
 from leaseway.app import App
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.paint import harmless
 from leaseway.cli.screen.text import note, say
 from leaseway.cli.settings import Settings
-from leaseway.cli.verbs.imports.as_json import summary_json
 from leaseway.cli.verbs.imports.looking import Look, jobs_url, named, run_of
 from leaseway.cli.verbs.imports.shard_jobs import given_up
 from leaseway.cli.verbs.imports.summary import next_command, show_summary

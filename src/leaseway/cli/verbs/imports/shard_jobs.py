@@ -1,16 +1,14 @@
 """What the jobs of a run know and its sink does not: which are dead letters, and whether anybody is at work."""
 
-import msgspec
-
 from leaseway.cli.verbs.stores import looked_into
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.imports.progress import ShardRow, ShardState
 from leaseway.domain.job import Job, State
 from leaseway.domain.query import PAGE_MAX, JobFilter
+from leaseway.imports.given_up import dead
 from leaseway.imports.run import QUEUE
 from leaseway.ports.store import Store
 
-PAGES_MAX = 100
 OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
 
@@ -35,30 +33,6 @@ async def is_at_work(url: str, source: str) -> bool | None:
             return any(job.lease_until is not None and job.lease_until > now for job in leased)
     except LeasewayError:
         return None
-
-
-async def dead(store: Store, source: str, run: str, keys: set[str]) -> dict[str, Job]:
-    which = JobFilter(states=(State.FAILED,), queue=f"{QUEUE}:{source}")
-    found: dict[str, Job] = {}
-    before = None
-    for _ in range(PAGES_MAX):
-        jobs = await store.jobs(which, before=before, limit=PAGE_MAX)
-        for job in jobs:
-            key = shard_in(job, run)
-            if key in keys:
-                found.setdefault(str(key), job)
-        if len(jobs) < PAGE_MAX:
-            break
-        before = jobs[-1].id
-    return found
-
-
-def shard_in(job: Job, run: str) -> str | None:
-    try:
-        payload = msgspec.json.decode(job.payload)
-    except msgspec.DecodeError:
-        return None
-    return payload.get("key_of_shard") if isinstance(payload, dict) and payload.get("run") == run else None
 
 
 async def told(store: Store, job: Job) -> str:

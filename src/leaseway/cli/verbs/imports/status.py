@@ -2,10 +2,10 @@
 
 import contextlib
 
+from leaseway.api.import_documents import shard_json, summary_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.text import say
 from leaseway.cli.settings import Settings
-from leaseway.cli.verbs.imports.as_json import shard_json, summary_json
 from leaseway.cli.verbs.imports.looking import Look, jobs_url, look, run_of
 from leaseway.cli.verbs.imports.shard_jobs import given_up, is_at_work
 from leaseway.cli.verbs.imports.summary import next_command, show_shards, show_summary

@@ -1,16 +1,20 @@
-"""Runs and shards as JSON documents. Names are stable: programs read them."""
+"""Runs and shards of imports as JSON documents, for the API and for the command line. Names are stable."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from leaseway.cli.screen.times import iso
-from leaseway.domain.ids import Instant
+from leaseway.api.documents import iso
+from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.imports.drift import Drift
 from leaseway.domain.imports.progress import EXIT_CODES, RunRow, ShardRow, ShardState
 from leaseway.domain.imports.spec_parts import RunBudget
 from leaseway.imports.differences import Differences
+from leaseway.imports.forecast import Forecast
+from leaseway.imports.live import Snapshot
+from leaseway.imports.plan import Plan
+from leaseway.imports.replay import Kept, Replayed
 from leaseway.imports.report import (
     COUNTS,
     Report,
@@ -22,6 +26,12 @@ from leaseway.imports.report import (
     totals_of,
 )
 from leaseway.ports.sink import Changes
+
+SHARDS_MAX = 1_000
+PARKED_MAX = 20
+
+Pace = tuple[float, float]
+"""Rows and requests a second."""
 
 
 def run_json(run: RunRow) -> dict[str, Any]:
@@ -57,6 +67,27 @@ def summary_json(run: RunRow, shards: Sequence[ShardRow], budget: RunBudget | No
             if row.state is ShardState.PARKED
         ],
         "notes": dict(run.notes),
+    }
+
+
+def progress_json(
+    run: RunRow, shards: Sequence[ShardRow], budget: RunBudget | None, snapshot: Snapshot, pace: Pace | None
+) -> dict[str, Any]:
+    """One look at a run, with what can only be seen between two of them."""
+    summary = summary_json(run, shards, budget)
+    rate = snapshot.limit
+    is_over = run.finished_at is not None
+    rows, requests = pace if pace is not None and not is_over else (None, None)
+    return {
+        **summary,
+        "parked": summary["parked"][:PARKED_MAX],
+        "share": round(snapshot.share, 4),
+        "shards_total": snapshot.shards,
+        "shards_ended": snapshot.ended,
+        "rows_per_second": None if rows is None else round(rows, 2),
+        "requests_per_second": None if requests is None else round(requests, 2),
+        "seconds_left": None if is_over or snapshot.seconds_left is None else round(snapshot.seconds_left, 1),
+        "limit": None if rate is None else {"count": rate.count, "window_seconds": rate.window_us / SECOND_US},
     }
 
 
@@ -143,3 +174,53 @@ def differences_json(found: Differences) -> dict[str, Any]:
 
 def facts_json(row: ShardRow) -> dict[str, Any]:
     return {"state": row.state.value, "rows": row.rows, "why": row.why}
+
+
+def quarantined_json(each: Kept) -> dict[str, Any]:
+    bad = each.bad
+    return {
+        "number": each.number,
+        "run": each.run,
+        "shard": each.shard,
+        "position": bad.position,
+        "external_id": bad.external_id,
+        "code": bad.code,
+        "problem": bad.problem,
+        "document": bad.document,
+    }
+
+
+def replayed_json(done: Replayed) -> dict[str, Any]:
+    return {
+        "written": done.written,
+        "discarded": done.discarded,
+        "stayed": done.stayed_count,
+        "by_code": {
+            code: [{"number": number, "problem": problem} for number, problem in stayed]
+            for code, stayed in sorted(done.stayed.items())
+        },
+        "gone": done.gone,
+    }
+
+
+def plan_json(source: str, table: str, plan: Plan, ahead: Forecast) -> dict[str, Any]:
+    return {
+        "source": source,
+        "table": table,
+        "mode": plan.mode.value,
+        "why_mode": plan.why_mode,
+        "since": iso(plan.since),
+        "watermark": iso(plan.watermark),
+        "shards": [
+            {"key": shard.key, "label": shard.label, "predicate": dict(shard.predicate), "rows": rows}
+            for shard, rows in zip(plan.shards[:SHARDS_MAX], ahead.by_shard, strict=False)
+        ],
+        "shards_total": len(plan.shards),
+        "rows": ahead.rows,
+        "requests": ahead.requests,
+        "seconds": ahead.seconds,
+        "is_most": ahead.is_most,
+        "cost": ahead.cost,
+        "requests_max": ahead.requests_max,
+        "is_over_budget": ahead.is_over,
+    }

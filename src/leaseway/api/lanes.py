@@ -1,0 +1,164 @@
+"""/v1/lanes: what each lane holds, and what keeps it from being served."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request
+from msgspec import Struct
+from starlette.responses import Response
+
+from leaseway.api.answers import answer, page
+from leaseway.api.bodies import body_of
+from leaseway.api.documents import iso, lane_json, seconds_of
+from leaseway.api.operating import Limit, paged, pulse_of, service_in
+from leaseway.api.problems import Problem
+from leaseway.api.routes import Asking, Routes, tenant_for
+from leaseway.domain.callers import Scope
+from leaseway.domain.errors import LeasewayError, TransientError, UsageError
+from leaseway.domain.exchange import Gate
+from leaseway.domain.gates import Shut, longest, unanswered_limit
+from leaseway.domain.ids import Instant
+from leaseway.domain.job import LaneCount
+from leaseway.domain.limits import Ask
+from leaseway.domain.needs import Charge
+from leaseway.domain.pauses import Pause, check, shut_by_pauses
+from leaseway.domain.values import name_of
+from leaseway.flows.waits import Found, Shuts, shut_budgets, shut_gates, shut_limits
+from leaseway.flows.world import World
+from leaseway.ports.lane_pauses import LanePauses
+
+routes = Routes("/v1/lanes", "lanes")
+
+COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
+SILENT = TransientError("the limiter does not answer")
+"""What it said itself names addresses."""
+
+Since = dict[tuple[str, str, str], Instant]
+
+
+class LanesBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The lanes of a queue, whatever their jobs need."""
+
+    queue: str
+    tenant: str | None = None
+    """null: of all tenants, also of those who come later."""
+
+    def pause(self) -> Pause:
+        return check(Pause(self.queue, self.tenant))
+
+
+@routes.get("", Scope.JOBS_READ)
+async def list_lanes(
+    request: Request,
+    caller: Asking,
+    queue: str | None = None,
+    tenant: str | None = None,
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> Response:
+    """Every lane with its counters, and why and until when it waits."""
+    world, whose = service_in(request).world, tenant_for(caller, tenant)
+    if queue is not None:
+        name_of("queue", queue)
+    lanes = [lane for lane in await world.store.lanes() if is_asked_for(lane, queue, whose)]
+    shown, more = paged(request, caller, lanes, key_of, limit, cursor)
+    now = await world.store.now()
+    shuts, pauses = await shut_now(world, shown, now), await pauses_in(world)
+    since = {(each.queue, each.tenant, each.needs): each.since for each in await pulse_of(request).waiting()}
+    items = [lane_document(lane, of_lane(lane, shuts, pauses), since, now) for lane in shown]
+    return answer({"items": items, "next": more, "total": totals_of(lanes)})
+
+
+@routes.get("/pauses", Scope.OPERATE)
+async def list_pauses(request: Request, caller: Asking, limit: Limit = 50, cursor: str | None = None) -> Response:
+    """Every pause of lanes that is in force, also of queues that hold nothing."""
+    found = await pauses_in(service_in(request).world)
+    shown, more = paged(request, caller, found, str, limit, cursor)
+    return page([pause_json(pause) for pause in shown], more)
+
+
+@routes.post("/pause", Scope.OPERATE, body=LanesBody)
+async def pause_lanes(request: Request) -> Response:
+    """Pause the lanes of a queue: none of their jobs begins until they are resumed. What runs goes on to its end."""
+    wanted, store = (await body_of(request, LanesBody)).pause(), pausable(request)
+    await store.pause_lanes(wanted.queue, wanted.tenant)
+    found = next(
+        (each for each in await store.pauses() if (each.queue, each.tenant) == (wanted.queue, wanted.tenant)), None
+    )
+    return answer(pause_json(found or wanted) | {"paused": True})
+
+
+@routes.post("/resume", Scope.OPERATE, body=LanesBody)
+async def resume_lanes(request: Request) -> Response:
+    """Resume the lanes of a queue that were paused with the same words."""
+    wanted, store = (await body_of(request, LanesBody)).pause(), pausable(request)
+    if not await store.resume_lanes(wanted.queue, wanted.tenant):
+        known = "; ".join(map(str, await store.pauses()))[:300]
+        raise Problem(404, "not_found", f"{wanted} is not paused; paused are: {known or 'none'}")
+    return answer({"queue": wanted.queue, "tenant": wanted.tenant, "since": None, "paused": False})
+
+
+def pausable(request: Request) -> LanePauses:
+    store = service_in(request).world.store
+    if not isinstance(store, LanePauses):
+        raise UsageError("this store cannot pause lanes; serve one that can: sqlite:///… or postgresql://…")
+    return store
+
+
+async def pauses_in(world: World) -> Sequence[Pause]:
+    return await world.store.pauses() if isinstance(world.store, LanePauses) else ()
+
+
+def pause_json(pause: Pause) -> dict[str, Any]:
+    return {"queue": pause.queue, "tenant": pause.tenant, "since": iso(pause.since)}
+
+
+def is_asked_for(lane: LaneCount, queue: str | None, tenant: str | None) -> bool:
+    return queue in (None, lane.queue) and tenant in (None, lane.tenant)
+
+
+def key_of(lane: LaneCount) -> str:
+    return "\n".join((lane.queue, lane.tenant, lane.needs))
+
+
+def totals_of(lanes: Sequence[LaneCount]) -> dict[str, int]:
+    return {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
+
+
+async def shut_now(world: World, lanes: Sequence[LaneCount], now: Instant) -> Shuts:
+    """Only who has something ready waits."""
+
+    async def limits(asks: Sequence[Ask]) -> Found:
+        try:
+            return await shut_limits(world.limiter, asks)
+        except LeasewayError:
+            # Workers may reach it where we do not: it is no reason to say nothing about the lanes.
+            return {ask: unanswered_limit(ask, SILENT) for ask in asks}
+
+    async def budgets(charges: Sequence[Charge]) -> Found:
+        return await shut_budgets(world.ledger, charges, now)
+
+    return await shut_gates(world.store, (gate_of(lane) for lane in lanes if lane.ready), limits, budgets)
+
+
+def gate_of(lane: LaneCount) -> Gate:
+    return Gate(lane.needs, lane.tenant)
+
+
+def of_lane(lane: LaneCount, shuts: Shuts, pauses: Sequence[Pause] = ()) -> Sequence[Shut]:
+    """A pause first: nothing else helps while it lasts."""
+    if not lane.ready:
+        return ()
+    return [*shut_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(gate_of(lane), ())]
+
+
+def lane_document(lane: LaneCount, shuts: Sequence[Shut], since: Since, now: Instant) -> dict[str, Any]:
+    """`reason` and `until` are those of what lasts longest; `until` is null where nobody can know."""
+    shut = longest(shuts) if shuts else None
+    oldest = since.get((lane.queue, lane.tenant, lane.needs))
+    return {
+        **lane_json(lane, shuts),
+        "oldest_ready_seconds": None if oldest is None else seconds_of(max(now - oldest, 0)),
+        "reason": None if shut is None else f"{shut.what} {shut.name}: {shut.why}",
+        "until": None if shut is None or shut.wait_us is None else iso(now + shut.wait_us),
+    }

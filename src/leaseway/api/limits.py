@@ -1,0 +1,120 @@
+"""/v1/limits: what providers permit, and how much of it is used. How that is changed: `limits_changes`."""
+
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from leaseway.api.answers import answer, page
+from leaseway.api.documents import iso, limit_json, seconds_of
+from leaseway.api.operating import Limit as PageLimit
+from leaseway.api.operating import (
+    etag_of,
+    paged,
+    service_in,
+    unknown,
+)
+from leaseway.api.routes import Asking, Routes
+from leaseway.domain.buckets import Level, Window, size, tokens
+from leaseway.domain.callers import Scope
+from leaseway.domain.errors import LeasewayError
+from leaseway.domain.gates import Seen, Shut, shut_by_limit
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.limits import Ask, Definition, Rate, fields_of, kept_by
+from leaseway.flows.waits import Defined, definitions_of, levels_of
+from leaseway.ports.limiter import Limiter
+
+routes = Routes("/v1/limits", "limits")
+
+# -- looking --------------------------------------------------------------------------------------------------------
+
+
+@routes.get("", Scope.OPERATE)
+async def list_limits(request: Request, caller: Asking, limit: PageLimit = 50, cursor: str | None = None) -> Response:
+    """Every limit, with how much of it is used and when it opens."""
+    world = service_in(request).world
+    defined = await definitions_of(world.limiter)
+    shown, more = paged(request, caller, sorted(defined), str, limit, cursor)
+    seen = await seen_in(world.limiter, [Ask(name, name) for name in shown if not fields_of(name)])
+    now = await world.store.now()
+    return page([document(*defined[name], seen.get(Ask(name, name)), now) for name in shown], more)
+
+
+@routes.get("/{name:path}", Scope.OPERATE)
+async def show_limit(request: Request, name: str) -> Response:
+    """One limit; also one of those that a limit with fields stands for."""
+    world = service_in(request).world
+    definition, version = defined_as(name, await definitions_of(world.limiter))
+    seen = await seen_in(world.limiter, [] if fields_of(name) else [Ask(name, definition.name)])
+    shown = document(definition, version, next(iter(seen.values()), None), await world.store.now())
+    return answer({**shown, "name": name, "limit": definition.name}, headers=etag_of(version))
+
+
+def defined_as(name: str, defined: Defined) -> tuple[Definition, int]:
+    limit = kept_by(name, defined)
+    if limit is None:
+        raise unknown("limit", name, "a worker declares it with the first job that needs it, or: PUT it here")
+    return defined[limit]
+
+
+async def seen_in(limiter: Limiter, asks: list[Ask]) -> dict[Ask, Seen]:
+    """Nothing, if they cannot be looked at now: what is agreed can be shown all the same."""
+    try:
+        return await levels_of(limiter, asks)
+    except LeasewayError:
+        return {}
+
+
+def document(definition: Definition, version: int, seen: Seen | None, now: Instant) -> dict[str, Any]:
+    """`definition` is what PUT takes. `now`: of the store; limits may be kept by another clock."""
+    shut = None if seen is None else shut_by_limit(Ask(definition.name, definition.name), definition, seen)
+    return {
+        **limit_json(definition, version, seen, now),
+        "definition": definition_body(definition),
+        "gauges": [] if seen is None else gauges_of(definition, seen),
+        "reason": None if shut is None else shut.why,
+        "until": until_of(shut, now),
+    }
+
+
+def until_of(shut: Shut | None, now: Instant) -> str | None:
+    return None if shut is None or shut.wait_us is None else iso(now + shut.wait_us)
+
+
+def definition_body(definition: Definition) -> dict[str, Any]:
+    return {
+        "rates": [str(rate) for rate in definition.rates],
+        "concurrency": definition.concurrency,
+        "burst": definition.burst_share,
+        "cost_max": definition.cost_max,
+        "lease_seconds": seconds_of(definition.lease_us),
+        "delay_seconds": seconds_of(definition.delay_us),
+        "degraded_share": definition.degraded_share,
+    }
+
+
+def gauges_of(definition: Definition, seen: Seen) -> list[dict[str, Any]]:
+    """One for each window, and one for the seats: `used` and `room` make up `of`."""
+    rates = {rate.window_us: rate for rate in definition.rates}
+    gauges = [gauge_of(window, rates[window.window_us], seen.level, seen.now) for window in size(definition).windows]
+    if definition.concurrency is not None:
+        taken = sum(seat.count for seat in seen.level.seats.values())
+        room = max(definition.concurrency - taken, 0)
+        gauges.append({"what": "seats", "window_seconds": None, "rate": None, "of": definition.concurrency,
+                       "used": taken, "room": room, "full_seconds": None})  # fmt: skip
+    return gauges
+
+
+def gauge_of(window: Window, rate: Rate, level: Level, now: Instant) -> dict[str, Any]:
+    """Tokens come back all the time: `of` is what one may take at once, and `full_seconds` when all of it is back."""
+    bucket = level.buckets.get(window.window_us)
+    room = 0 if bucket is None else min(tokens(window, bucket, now), window.burst)
+    return {
+        "what": "tokens",
+        "window_seconds": window.window_us / SECOND_US,
+        "rate": str(rate),
+        "of": window.burst,
+        "used": window.burst - room,
+        "room": room,
+        "full_seconds": None if bucket is None else max(bucket.tat - now, 0) / SECOND_US,
+    }

@@ -1,0 +1,245 @@
+"""strict body ─► [bounds] ─► store: what a worker says is checked like what a client says.
+
+Inside the house nobody makes a job with a lease of a thousand years. Out there somebody writes his own client.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from leaseway.domain import budgets, limits, schedule, tenants
+from leaseway.domain.asks import check_asks
+from leaseway.domain.errors import BadValue
+from leaseway.domain.exchange import Exchange, Gate, Wants
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.job import NewJob, Settlement
+from leaseway.domain.needs import NEEDS_BYTES_MAX, needs_of
+from leaseway.domain.options import LEASE_SECONDS_MAX, attempts_of, priority_of
+from leaseway.domain.payload import BYTES_MAX
+from leaseway.domain.values import NAME_LENGTH_MAX, name_of, whole_number
+from leaseway.stores.http import words
+
+ITEMS_MAX = 10_000
+"""Of anything in one call."""
+COUNT_MAX = 1_000_000
+VERSION_MAX = 2**31 - 1
+SPAN_US_MAX = 200 * 366 * 86_400 * SECOND_US
+INSTANT_MAX = 253_402_300_800 * SECOND_US
+"""The year 10,000."""
+LEASE_US_MAX = LEASE_SECONDS_MAX * SECOND_US
+
+TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+_json = msgspec.json.Decoder(msgspec.Raw)
+
+
+def check(asked: object) -> None:
+    CHECKS.get(type(asked), lambda _: None)(asked)
+
+
+def some(field: str, items: Sequence[object]) -> None:
+    if len(items) > ITEMS_MAX:
+        raise BadValue(field, f"must be at most {ITEMS_MAX:,} (are {len(items):,})")
+
+
+def text(field: str, value: str | None, bytes_max: int = BYTES_MAX) -> None:
+    if value is not None and (len(value) > bytes_max or len(value.encode()) > bytes_max):
+        raise BadValue(field, f"must have at most {bytes_max:,} bytes")
+
+
+def span(field: str, value: int | None, least: int = 0, most: int = SPAN_US_MAX) -> None:
+    if value is not None:
+        whole_number(field, value, least, most)
+
+
+def every(check_one: Callable[[Any], object], items: Iterable[object]) -> None:
+    for item in items:
+        check_one(item)
+
+
+def names(field: str, values: Iterable[str]) -> None:
+    for value in values:
+        name_of(field, value)
+
+
+def queues(values: Sequence[str]) -> None:
+    some("queues", values)
+    names("queues", values)
+
+
+def gates(field: str, values: Sequence[Gate]) -> None:
+    some(field, values)
+    for gate in values:
+        text(f"{field}.needs", gate.needs, NEEDS_BYTES_MAX)
+        name_of(f"{field}.tenant", gate.tenant)
+
+
+# -- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def job(new: NewJob) -> None:
+    for field, value in (("id", new.id), ("kind", new.kind), ("queue", new.queue), ("tenant", new.tenant)):
+        name_of(field, value)
+    for field, given in (("key", new.key), ("shard_key", new.shard_key)):
+        if given is not None:
+            name_of(field, given)
+    priority_of("priority", new.priority)
+    attempts_of("attempts_max", new.attempts_max)
+    span("lease_us", new.lease_us, 1, LEASE_US_MAX)
+    span("timeout_us", new.timeout_us, 1)
+    span("delay_us", new.delay_us)
+    span("key_keep_us", new.key_keep_us)
+    span("run_at", new.run_at, 0, INSTANT_MAX)
+    text("fingerprint", new.fingerprint, NAME_LENGTH_MAX)
+    text("cursor", new.cursor)
+    text("needs", new.needs, NEEDS_BYTES_MAX)
+    if new.trace is not None and TRACE.fullmatch(new.trace) is None:
+        raise BadValue("trace", "must be a traceparent as W3C Trace Context has it: 00-…-…-01")
+    arguments(new.payload)
+
+
+def needs(new: NewJob) -> None:
+    """Every worker reads them: what one tenant says must not stop the workers of all."""
+    try:
+        needs_of(new.needs)
+    except msgspec.DecodeError as error:
+        raise BadValue("needs", f"must be what a job of this kind needs, as JSON ({error})") from error
+
+
+def arguments(payload: str) -> None:
+    text("payload", payload)
+    try:
+        _json.decode(payload)
+    except msgspec.DecodeError as error:
+        raise BadValue("payload", f"must be JSON as text ({error})") from error
+
+
+def jobs(new: Sequence[NewJob]) -> None:
+    some("jobs", new)
+    for each in new:
+        job(each)
+
+
+def exchange(call: Exchange) -> None:
+    name_of("worker", call.worker)
+    some("settlements", call.settlements)
+    for each in call.settlements:
+        settlement(each)
+    if call.wants is not None:
+        wants(call.wants)
+
+
+def wants(value: Wants) -> None:
+    queues(value.queues)
+    whole_number("wants.count", value.count, -ITEMS_MAX, ITEMS_MAX)
+    name_of("wants.token", value.token)
+    gates("wants.closed", value.closed)
+    gates("wants.admits", [admit.gate for admit in value.admits])
+    for admit in value.admits:
+        whole_number("wants.admits.count", admit.count, -COUNT_MAX, COUNT_MAX)
+
+
+def settlement(said: Settlement) -> None:
+    names("settlements", (said.id, said.token))
+    span("settlements.delay_us", said.delay_us)
+    span("settlements.run_at", said.run_at, 0, INSTANT_MAX)
+    text("settlements.result", said.result)
+    text("settlements.progress", said.progress)
+    if said.failure is not None:
+        text("settlements.failure.code", said.failure.code, NAME_LENGTH_MAX)
+        text("settlements.failure.message", said.failure.message)
+        text("settlements.failure.traceback", said.failure.traceback)
+    jobs(said.children)
+
+
+def renew(asked: words.Renew | words.Origins) -> None:
+    some("leases", asked.leases)
+    for held in asked.leases:
+        names("leases", (held.id, held.token))
+        span("leases.lease_us", held.lease_us, 1, LEASE_US_MAX)
+
+
+def checkpoint(asked: words.Checkpoint) -> None:
+    names("checkpoint", (asked.job, asked.token))
+    text("cursor", asked.cursor)
+
+
+def reports(asked: words.Reports) -> None:
+    some("reports", asked.reports)
+    for each in asked.reports:
+        names("reports", (each.id, each.token))
+        text("reports.progress", each.progress)
+
+
+def look(asked: words.Look) -> None:
+    queues(asked.queues)
+    gates("closed", asked.closed)
+
+
+def old(asked: words.Old) -> None:
+    span("keep_us", asked.keep_us)
+    whole_number("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
+
+
+def fire(asked: words.Fire) -> None:
+    name_of("name", asked.name)
+    jobs(asked.jobs)
+
+
+# -- limits and budgets ---------------------------------------------------------------------------------------------
+
+
+def give_back(asked: words.GiveBack) -> None:
+    check_asks(asked.granted.asks)
+    if len(asked.granted.generations) != len(asked.granted.asks):
+        raise BadValue("granted", "must be given back as it was granted")
+
+
+def limit(asked: Any) -> None:
+    whole_number("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
+
+
+def one_limit(asked: words.OneLimit) -> None:
+    limits.check(asked.definition)
+    version(asked.expected)
+
+
+def one_budget(asked: words.OneBudget) -> None:
+    budgets.check(asked.definition)
+    version(asked.expected)
+
+
+def version(expected: int | None) -> None:
+    if expected is not None:
+        whole_number("expected", expected, 0, VERSION_MAX)
+
+
+CHECKS: dict[type, Callable[[Any], object]] = {
+    Exchange: exchange,
+    words.Submit: lambda asked: jobs(asked.jobs),
+    words.Renew: renew,
+    words.Origins: renew,
+    words.Checkpoint: checkpoint,
+    words.Reports: reports,
+    words.Look: look,
+    words.Old: old,
+    words.Fire: fire,
+    words.SomeJobs: limit,
+    words.Page: limit,
+    words.Most: limit,
+    words.Journal: limit,
+    words.OneJob: lambda asked: name_of("job", asked.job),
+    words.OneHold: lambda asked: name_of("id", asked.id),
+    words.Named: lambda asked: name_of("name", asked.name),
+    words.Pause: lambda asked: name_of("name", asked.name),
+    words.Agreed: lambda asked: tenants.check(asked.tenant),
+    words.Schedules: lambda asked: every(schedule.check, asked.schedules),
+    words.Limits: lambda asked: every(limits.check, asked.definitions),
+    words.OneLimit: one_limit,
+    words.GiveBack: give_back,
+    words.Budgets: lambda asked: every(budgets.check, asked.definitions),
+    words.OneBudget: one_budget,
+}
+"""What the stores check by themselves, before they look at anything, is not in here."""

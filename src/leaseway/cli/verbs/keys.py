@@ -1,0 +1,138 @@
+"""leaseway keys"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from leaseway.api.key_documents import key_json, state_of
+from leaseway.cli.screen.as_json import document
+from leaseway.cli.screen.table import Cell, Column, Row, show_table
+from leaseway.cli.screen.text import facts, note, say
+from leaseway.cli.screen.times import moment, relative
+from leaseway.cli.settings import Settings
+from leaseway.cli.verbs.migrate import look
+from leaseway.cli.verbs.stores import ask, change, store_url
+from leaseway.domain.addresses import shown
+from leaseway.domain.callers import SCOPES_OF, Role, Scope
+from leaseway.domain.errors import NoSuchJob
+from leaseway.domain.ids import Instant
+from leaseway.domain.keys import ApiKey, WantedKey
+from leaseway.domain.times import duration_us
+from leaseway.flows.keys import Made, make, rotate
+from leaseway.ports.store import Store
+from leaseway.system import random_text
+
+COLUMNS = (
+    Column("id"),
+    Column("name", may_shrink=True, leaves=2),
+    Column("tenant"),
+    Column("role"),
+    Column("scopes", may_shrink=True, leaves=1),
+    Column("state"),
+    Column("expires", leaves=4),
+    Column("used", leaves=3),
+)
+
+
+class Found(NamedTuple):
+    keys: list[ApiKey]
+    now: Instant
+
+
+def list_keys(settings: Settings, tenant: str | None) -> None:
+    async def question(store: Store) -> Found:
+        return Found(await store.keys(tenant), await store.now())
+
+    keys, now = ask(settings, question)
+    if settings.json:
+        document({"keys": [key_json(key, now) for key in keys]})
+    elif not keys:
+        note("there are no keys yet; make one with: leaseway keys create --tenant NAME")
+    else:
+        show_table(COLUMNS, [row_of(key, now) for key in keys])
+
+
+def row_of(key: ApiKey, now: Instant) -> Row:
+    state = state_of(key, now)
+    expires = "" if key.expires_at is None or state == "revoked" else relative(key.expires_at, now)
+    used = "never" if key.used_at is None else relative(key.used_at, now)
+    return (key.id, key.name, key.tenant, key.role.value, scopes_text(key), Cell(state, STYLES[state]), expires, used)
+
+
+STYLES = {"live": "", "expired": "dim", "revoked": "dim"}
+
+
+def scopes_text(key: ApiKey) -> str:
+    return "all of its role" if set(key.scopes) == SCOPES_OF[key.role] else ", ".join(key.scopes)
+
+
+def create_key(settings: Settings, given: Mapping[str, Any]) -> None:
+    wanted = WantedKey(
+        role=Role(given["role"]),
+        tenant=given["tenant"],
+        scopes=tuple(map(Scope, given["scopes"])) or None,
+        name=given["name"],
+        life_us=life_us(given["expires"]),
+    )
+    url = store_url(settings)
+    is_new = not asyncio.run(look(url)).present
+    # A newcomer makes a key before the first job: the store begins with it, as it would with `serve`.
+    show_once(settings, change(settings, lambda store: make(store, wanted, random_text), must_exist=False))
+    if is_new:
+        note(f"{shown(url)} is new, and begins with this key.")
+
+
+def life_us(expires: float | None) -> int | None:
+    return None if expires is None else duration_us("--expires", expires, 1)
+
+
+def show_once(settings: Settings, made: Made, ends: tuple[str, Instant] | None = None) -> None:
+    key = made.key
+    if settings.json:
+        document({**key_json(key, key.created_at), "key": made.text})
+        return
+    say(made.text, "bold")
+    facts(
+        [
+            ("tenant", key.tenant),
+            ("role", key.role.value),
+            ("scopes", ", ".join(key.scopes)),
+            ("expires", moment(key.expires_at, key.created_at)),
+            ("the old one", "" if ends is None else f"{ends[0]} ends {moment(ends[1], key.created_at)}"),
+        ]
+    )
+    note("Keep it now: it is not shown again. Programs send it as: Authorization: Bearer lw_…")
+
+
+def revoke_key(settings: Settings, id_: str) -> None:
+    async def command(store: Store) -> tuple[bool, ApiKey, Instant]:
+        await known(store, id_)
+        is_new = await store.revoke_key(id_)
+        return is_new, await known(store, id_), await store.now()
+
+    is_new, key, now = change(settings, command)
+    if settings.json:
+        document(key_json(key, now))
+    elif is_new:
+        say(f"key {id_}: revoked; running services notice within half a minute")
+    else:
+        say(f"key {id_}: was revoked {moment(key.revoked_at, now)}")
+
+
+def rotate_key(settings: Settings, id_: str, grace: float, expires: float | None) -> None:
+    async def command(store: Store) -> tuple[Made, ApiKey]:
+        old = await known(store, id_)
+        made = await rotate(store, old, duration_us("--grace", grace), random_text, life_us(expires))
+        return made, await known(store, id_)
+
+    made, old = change(settings, command)
+    assert old.expires_at is not None
+    show_once(settings, made, (old.id, old.expires_at))
+
+
+async def known(store: Store, id_: str) -> ApiKey:
+    key = await store.key(id_)
+    if key is None:
+        hint = "; the id is the part after lw_" if id_.startswith("lw_") else ""
+        raise NoSuchJob(f"there is no key {id_[:40]!r} (leaseway keys list){hint}")
+    return key

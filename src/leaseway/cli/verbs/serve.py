@@ -1,0 +1,125 @@
+"""leaseway serve: the HTTP API and the dashboard, until there is reason to stop."""
+
+import asyncio
+import errno
+import os
+import socket
+import sys
+from collections.abc import Callable
+from shlex import quote
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from leaseway.app import App
+from leaseway.cli.screen.as_json import line
+from leaseway.cli.screen.text import note, say
+from leaseway.cli.settings import Settings
+from leaseway.cli.verbs.apps import load_app
+from leaseway.cli.verbs.limiters import named_limits
+from leaseway.cli.verbs.stores import refuse_memory, store_url
+from leaseway.cli.verbs.work_log import log_to_stderr
+from leaseway.domain.addresses import shown
+from leaseway.domain.errors import UsageError
+
+if TYPE_CHECKING:
+    from leaseway.api.settings import ServiceSettings
+
+SECRET = "LEASEWAY_SECRET"
+"""Processes that share it continue each other's lists."""
+EXTRA = ("fastapi", "starlette", "uvicorn", "httptools", "websockets", "jwt", "cryptography")
+WHY = {
+    errno.EADDRINUSE: "somebody else listens there; choose another --port, or --port 0 for any free one",
+    errno.EACCES: "this user may not listen there; choose a --port above 1023",
+    errno.EADDRNOTAVAIL: "this machine has no such address; choose another --host",
+}
+
+
+class Wanted(NamedTuple):
+    app: str | None
+    quiet: bool
+    verbose: bool
+    options: dict[str, Any]
+    """Those of `ServiceSettings`."""
+
+
+def serve(settings: Settings, wanted: Wanted) -> None:
+    service_settings = settings_of(wanted)
+    app = App() if wanted.app is None else load_app(wanted.app)
+    url = store_url(settings, app.url)
+    refuse_memory(url)
+    app.move(url, limits=named_limits(settings))
+    settings.json = log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
+    listening = listen(service_settings.host, service_settings.port)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve_until_stopped(settings, app, service_settings, listening))
+
+
+def settings_of(wanted: Wanted) -> "ServiceSettings":
+    try:
+        import leaseway.api.serving  # noqa: F401 - brings all that is needed
+        from leaseway.api.hosts import is_loopback
+        from leaseway.api.settings import ServiceSettings
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in EXTRA:
+            raise
+        raise UsageError(
+            "the service needs more than the rest; install it with: pip install 'leaseway[serve]'"
+        ) from None
+    secret = os.environ.get(SECRET, "").encode()
+    given = ServiceSettings(**wanted.options, cursor_secret=secret)
+    if not given.auth and not is_loopback(given.host):
+        raise UsageError(
+            f"--no-auth on {given.host}: whoever reaches it could do everything; leave --no-auth out and make keys "
+            "(leaseway keys create), or listen on 127.0.0.1"
+        )
+    return given
+
+
+def listen(host: str, port: int) -> socket.socket:
+    from leaseway.api.serving import bound_to
+
+    try:
+        return bound_to(host, port)
+    except OSError as error:
+        why = WHY.get(error.errno or 0, error.strerror or str(error))
+        raise UsageError(f"cannot listen on {host}, port {port}: {why}") from error
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop, where it is installed."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def serve_until_stopped(
+    settings: Settings, app: App, service_settings: "ServiceSettings", listening: socket.socket
+) -> None:
+    from leaseway.api.serving import Server, address_of
+    from leaseway.api.web import web_of
+
+    api = web_of(app, service_settings)
+    # Opened here and not by the server, so that what is wrong with the store is said as other commands say it.
+    try:
+        await api.state.service.open()
+        announce(settings, address_of(listening), app, service_settings)
+        sys.stdout.flush()  # whoever started it waits for the address, mostly at the end of a pipe
+        await Server(api, lifespan=False).serve([listening])
+    finally:
+        listening.close()
+        await api.state.service.close()
+
+
+def announce(settings: Settings, address: str, app: App, service_settings: "ServiceSettings") -> None:
+    if settings.json:
+        line({"event": "serving", "url": address, "store": shown(app.url), "auth": service_settings.auth})
+        return
+    say(f"{shown(app.url)} is served at {address}")
+    if service_settings.auth:
+        # Without a word, `keys` would look for another store than this one.
+        elsewhere = "" if store_url(Settings()) == app.url else f" --store {quote(shown(app.url))}"
+        note(f"Whoever asks needs a key. A first one: leaseway keys create --role operator{elsewhere}")
+    else:
+        note("Without authentication: whoever reaches it on this machine may do everything.")

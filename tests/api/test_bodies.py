@@ -1,0 +1,92 @@
+"""Bodies that two readers could understand differently, or that cost more to read than they are worth."""
+
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from tests.api.serving import Served
+
+from leaseway.api.bodies import DEPTH_MAX, deeper_than, value_of
+from leaseway.api.problems import Problem
+
+
+class Anything(Struct, forbid_unknown_fields=True):
+    x: Any = None
+
+
+def code_of(raw: bytes) -> str:
+    with pytest.raises(Problem) as caught:
+        value_of(raw, Anything)
+    return f"{caught.value.status} {caught.value.code}"
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b"", "400 not_json"),
+        (b"   ", "400 not_json"),
+        (b"{", "400 not_json"),
+        (b'{"x": 1} {"x": 2}', "400 not_json"),
+        (b'{"x": 1, "x": 2}', "400 not_json"),
+        (b'{"x": {"y": 1, "y": 2}}', "400 not_json"),
+        (b'{"x": NaN}', "400 not_json"),
+        (b'{"x": -Infinity}', "400 not_json"),
+        (b'{"x": 1e400}', "422 invalid"),
+        (b'{"x": "a\\u0000b"}', "400 nul"),
+        (b'{"x": "a\x00b"}', "400 nul"),
+        (b'{"x": "\\ud800"}', "400 not_json"),
+        (b'{"x": "\xff"}', "400 not_json"),
+        (b"\xef\xbb\xbf{}", "400 not_json"),
+        ("{}".encode("utf-16"), "400 nul"),
+        (b"[1]", "422 invalid"),
+        (b'{"y": 1}', "422 invalid"),
+        (b'{"x": ' + b"9" * 5_000 + b"}", "400 not_json"),
+        (b'{"x": ' + b"[" * 64 + b"]" * 64 + b"}", "400 too_deep"),
+        (b"[" * 100_000, "400 too_deep"),
+    ],
+)
+def test_what_is_no_strict_json_is_refused_with_a_reason(raw: bytes, code: str) -> None:
+    assert code_of(raw) == code
+
+
+def test_text_that_only_looks_like_nul_or_like_brackets_is_taken() -> None:
+    assert value_of(rb'{"x": "\\u0000"}', Anything).x == r"\u0000"
+    text = "[" * 500 + '\\"' + "{" * 500
+    assert len(value_of(f'{{"x": "{text}"}}'.encode(), Anything).x) == 1_001
+
+
+@pytest.mark.parametrize("inner", [b"", b'"]"', b'"\\"["', b"1, {}, []"])
+def test_depth_is_counted_outside_of_text(inner: bytes) -> None:
+    assert not deeper_than(b"[" * DEPTH_MAX + inner.replace(b"{}, []", b"2") + b"]" * DEPTH_MAX, DEPTH_MAX)
+    assert deeper_than(b"[" * (DEPTH_MAX + 1) + inner + b"]" * (DEPTH_MAX + 1), DEPTH_MAX)
+
+
+def test_an_error_points_at_its_place() -> None:
+    class Deep(Struct):
+        items: list[Anything]
+
+    with pytest.raises(Problem) as caught:
+        value_of(b'{"items": [{}, {"z": 1}]}', Deep)
+    assert caught.value.errors[0]["pointer"] == "/items/1"
+
+
+async def test_too_large_is_refused_whatever_was_announced(served: Served) -> None:
+    """A length may be left out: what counts is what comes."""
+
+    async def chunks() -> Any:
+        for _ in range(6):
+            yield b" " * 50_000
+
+    large = b'{"kind": "add", "arguments": {"a": 1, "text": "' + b"x" * 300_000 + b'"}}'
+    answers = [
+        await served.client.post("/v1/jobs", content=large),
+        await served.client.post("/v1/jobs", content=chunks()),
+    ]
+    assert [(each.status_code, each.json()["code"]) for each in answers] == [(413, "too_large")] * 2
+
+
+async def test_only_plain_json_is_taken(served: Served) -> None:
+    for headers in ({"Content-Type": "text/plain"}, {"Content-Encoding": "gzip"}):
+        answer = await served.client.post("/v1/jobs", content=b"{}", headers=headers)
+        assert answer.status_code == 415
+        assert answer.headers["content-type"] == "application/problem+json"

@@ -1,0 +1,361 @@
+"""Imports over HTTP: planned, started, followed, reported; of specs that the service was started with."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.api.keys import bearer, key_for, operator_of
+from tests.api.listening import Watcher, by_polling, by_socket
+from tests.api.serving import Served, serving
+
+from leaseway import App
+from leaseway.api import import_shapes
+from leaseway.api.known_imports import known_in
+from leaseway.domain.callers import Scope
+from leaseway.domain.errors import UsageError
+from leaseway.imports.parts import parts_of
+from leaseway.imports.run import queue_of, shard_job
+from leaseway.testing.standin import Listing, StandIn, standin
+
+SPEC = """
+version = 1
+[source]
+name = "things"
+base_url = "{url}"
+limits = ["1000/second"]
+[resource]
+path = "/offset/things"
+records = "$.items"
+key = "id"
+page = {{ cursor = "offset", limit_param = "limit", limit = 10, short_page_is_end = true }}
+[resource.on_bad_row]
+max_ratio = 0.5
+[resource.columns]
+size = {{ path = "size", type = "integer" }}
+lat = {{ path = "lat", type = "real" }}
+lon = {{ path = "lon", type = "real" }}
+[sink]
+url = "{sink}"
+table = "things"
+"""
+BASE = "/v1/imports/things"
+RUN = f"{BASE}/runs/first"
+
+
+def thing(number: int) -> dict[str, Any]:
+    return {"id": number, "size": number if number != 7 else "seven", "lat": 40.1, "lon": float(number)}
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[StandIn]:
+    async with standin(0, listings={"things": Listing([thing(number) for number in range(1, 26)])}) as api:
+        yield api
+
+
+@pytest.fixture
+def folder(tmp_path: Path, api: StandIn) -> Path:
+    """Of one spec, of a real API on the loopback."""
+    folder = tmp_path / "imports"
+    folder.mkdir()
+    write(folder, api.url, tmp_path)
+    return folder
+
+
+def write(folder: Path, url: str, place: Path) -> None:
+    (folder / "things.toml").write_text(SPEC.format(url=url, sink=f"sqlite:///{place / 'data.db'}"))
+
+
+@asynccontextmanager
+async def watching(app: App, folder: Path, **settings: Any) -> AsyncIterator[Served]:
+    """It looks often, so that nobody waits."""
+    async with serving(app, imports=str(folder), **settings) as served:
+        assert served.service.import_watch is not None
+        served.service.import_watch.look_seconds = 0.02
+        yield served
+
+
+@pytest.fixture
+async def importing(tmp_path: Path, folder: Path) -> AsyncIterator[Served]:
+    async with watching(App(f"sqlite:///{tmp_path / 'work.db'}"), folder) as served:
+        yield served
+
+
+@pytest.fixture
+async def importing_anywhere(app: App, folder: Path) -> AsyncIterator[Served]:
+    """Jobs in each store that the service is meant for; rows in a file."""
+    async with watching(app, folder) as served:
+        yield served
+
+
+async def work(served: Served, folder: Path) -> None:
+    """As `leaseway import work --until-empty` does: it does not know which shard is the last of a run."""
+    parts = parts_of(folder / "things.toml")
+    await parts.sink.open()
+    app = App(served.app.url)
+    shard_job(app, parts)
+    await app.run_worker(queues=[queue_of(parts)], until_empty=True)
+    await app.close()
+    await parts.sink.close()
+
+
+async def shown_when(served: Served, is_so: Callable[[dict[str, Any]], bool], path: str = RUN) -> dict[str, Any]:
+    """Progress is believed for a second, and the end of a run is seen a moment after it."""
+    while True:
+        answer = await served.client.get(path)
+        assert answer.status_code == 200, answer.text
+        if is_so(shown := answer.json()):
+            return dict(shown)
+        await asyncio.sleep(0.05)
+
+
+async def run_to_its_end(served: Served, folder: Path, run: str = "first") -> dict[str, Any]:
+    started = await served.client.post(f"{BASE}/runs", json={"run": run})
+    assert started.status_code == 202, started.text
+    await work(served, folder)
+    return await shown_when(served, lambda shown: shown["state"] == "complete", f"{BASE}/runs/{run}")
+
+
+async def test_an_import_is_planned_started_and_followed_to_its_end(importing_anywhere: Served, folder: Path) -> None:
+    """The whole way, by routes alone, but for the worker: nobody needs a shell to say that a run is over."""
+    importing = importing_anywhere
+    client = importing.client
+    (known,) = (await client.get("/v1/imports")).json()["items"]
+    assert (known["source"], known["table"], known["last_run"]) == ("things", "things", None)
+    planned = (await client.post(f"{BASE}/plan", json={})).json()
+    assert (planned["mode"], planned["shards_total"]) == ("full", 1)
+    assert (await client.get(f"{BASE}/runs")).json()["items"] == []
+    started = await client.post(f"{BASE}/runs", json={"run": "first"})
+    assert (started.status_code, started.headers["location"]) == (202, RUN)
+    begun = (await client.get(RUN)).json()
+    assert (begun["state"], begun["shards"], begun["share"]) == ("running", {"waiting": 1}, 0.0)
+    assert begun["limit"] == {"count": 1_000, "window_seconds": 1.0}
+    await work(importing, folder)
+    shown = await shown_when(importing, lambda shown: shown["state"] == "complete")
+    assert (shown["rows"], shown["quarantined"], shown["share"], shown["shards_ended"]) == (24, 1, 1.0, 1)
+    (shard,) = (await client.get(f"{RUN}/shards")).json()["items"]
+    assert shard["state"] == "done"
+    assert (await client.get(f"{RUN}/shards", params={"state": "parked"})).json()["items"] == []
+    report = (await client.get(f"{RUN}/report")).json()
+    assert report["changes"]["added"] == 24
+    assert [row["run"] for row in (await client.get(f"{BASE}/runs")).json()["items"]] == ["first"]
+    assert (await client.get(BASE)).json()["last_run"]["state"] == "complete"
+
+
+async def test_a_run_that_ended_while_nobody_served_is_ended_by_the_next_service(tmp_path: Path, folder: Path) -> None:
+    """A restart in the middle of a run must not leave it running for ever."""
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    async with watching(App(url), folder) as served:
+        await served.client.post(f"{BASE}/runs", json={"run": "first"})
+    await work(served, folder)
+    async with watching(App(url), folder) as again:
+        await shown_when(again, lambda shown: shown["state"] == "complete")
+
+
+async def test_a_run_is_started_once(importing: Served) -> None:
+    """Its name is taken; who means the same run resumes it."""
+    await importing.client.post(f"{BASE}/runs", json={"run": "first"})
+    again = await importing.client.post(f"{BASE}/runs", json={"run": "first"})
+    assert (again.status_code, "resume" in again.json()["detail"]) == (422, True)
+    resumed = await importing.client.post(f"{RUN}/resume", json={})
+    assert (resumed.status_code, resumed.json()) == (202, {"run": "first", "shards_open": 1})
+
+
+async def test_a_source_that_is_away_is_no_fault_of_the_store(importing: Served, folder: Path, api: StandIn) -> None:
+    """Who reads "the store does not answer" looks in the wrong place. Its address stays with those who wrote it."""
+    api.cut(after_reading=False, times=1_000)
+    answer = await importing.client.post(f"{BASE}/plan", json={})
+    assert (answer.status_code, answer.json()["code"]) == (503, "source_unavailable")
+    assert api.url not in answer.text
+    assert "things.toml" in answer.text
+    assert (await importing.client.post(f"{BASE}/runs", json={"run": "first"})).status_code == 503
+    assert (await importing.client.get(f"{BASE}/runs")).json()["items"] == []
+
+
+async def test_a_budget_that_is_used_up_is_said_when_a_run_is_resumed(importing: Served, folder: Path) -> None:
+    """A run that cannot ask anything would stand still without a word."""
+    await importing.client.post(f"{BASE}/runs", json={"run": "first", "requests_max": 1})
+    await work(importing, folder)
+    shown = await shown_when(importing, lambda shown: shown["state"] != "running")
+    assert (shown["state"], shown["budget"]["left"]) == ("partial", 0)
+    refused = await importing.client.post(f"{RUN}/resume", json={})
+    assert (refused.status_code, "requests_max" in refused.json()["detail"]) == (422, True)
+    assert (await importing.client.post(f"{RUN}/resume", json={"requests_max": 100})).status_code == 202
+    await work(importing, folder)
+    await shown_when(importing, lambda shown: shown["state"] == "complete")
+
+
+async def test_clients_bring_no_specs(importing: Served) -> None:
+    """Whoever could name an address would have the service fetch it."""
+    for body in ({"spec": "x"}, {"base_url": "http://169.254.169.254"}, {"path": "/etc/passwd"}):
+        assert (await importing.client.post(f"{BASE}/runs", json=body)).status_code == 422
+        assert (await importing.client.post(f"{BASE}/plan", json=body)).status_code == 422
+    for field, value in (("run", "a/b"), ("run", "é"), ("run", ""), ("seats", -1), ("requests_max", 0)):
+        assert (await importing.client.post(f"{BASE}/runs", json={field: value})).status_code == 422
+    for name in ("other", "..%2fthings", "things.toml", "%00"):
+        assert (await importing.client.post(f"/v1/imports/{name}/plan", json={})).status_code == 404
+    for run in ("nothing", "%00"):
+        for path in ("", "/shards", "/points", "/report"):
+            assert (await importing.client.get(f"{BASE}/runs/{run}{path}")).status_code == 404
+
+
+async def test_without_a_folder_there_are_no_imports(tmp_path: Path) -> None:
+    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+        assert (await served.client.get("/v1/imports")).json() == {"items": [], "next": None}
+        assert (await served.client.get(f"{BASE}/runs")).status_code == 404
+
+
+async def test_a_table_that_cannot_be_reached_does_not_hide_the_others(importing: Served, tmp_path: Path) -> None:
+    """The list is where people look first when something is away."""
+    away = SPEC.format(url="http://127.0.0.1:1", sink="postgresql://127.0.0.1:1/nothing").replace("things", "away")
+    (tmp_path / "imports" / "away.toml").write_text(away)
+    async with serving(App(importing.app.url), imports=str(tmp_path / "imports")) as served:
+        items = (await served.client.get("/v1/imports")).json()["items"]
+        assert [(each["source"], each["is_reachable"]) for each in items] == [("away", False), ("things", True)]
+        assert (await served.client.get("/v1/imports/away/runs")).status_code == 503
+
+
+async def test_two_specs_of_one_source_are_refused(tmp_path: Path) -> None:
+    """Nobody could say which of them is meant; said when the service starts."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.toml").write_text(SPEC.format(url="http://127.0.0.1:1", sink="sqlite:///x.db"))
+    with pytest.raises(UsageError, match="both name the source"):
+        known_in(tmp_path)
+    with pytest.raises(UsageError, match="no folder"):
+        known_in(tmp_path / "nothing")
+
+
+# -- on the map -----------------------------------------------------------------------------------------------------
+
+
+async def test_points_appear_as_rows_arrive(importing: Served, folder: Path) -> None:
+    """Each row once, however the answers are cut, and nobody else's cursor is taken."""
+    client = importing.client
+    await client.post(f"{BASE}/runs", json={"run": "first"})
+    before = (await client.get(f"{RUN}/points")).json()
+    assert (before["items"], before["more"], before["has_positions"]) == ([], False, True)
+    await work(importing, folder)
+    await shown_when(importing, lambda shown: shown["state"] == "complete")
+    points: list[list[float]] = []
+    after = before["next"]
+    while after is not None:
+        part = (await client.get(f"{RUN}/points", params={"after": after, "limit": 5})).json()
+        points += part["items"]
+        after = part["next"]
+    assert sorted(points) == [[number + 0.25, 40.25, 1] for number in range(1, 26) if number != 7]
+    assert (await client.get(f"{RUN}/points", params={"after": "made-up"})).status_code == 400
+    assert (await client.get(f"{RUN}/points", params={"limit": 20_001})).status_code == 422
+
+
+async def test_rows_that_were_there_are_others_on_the_map(importing: Served, folder: Path) -> None:
+    """A second run that finds everything as it was would show an empty world otherwise."""
+    await run_to_its_end(importing, folder)
+    await run_to_its_end(importing, folder, "second")
+    found = (await importing.client.get(f"{BASE}/runs/second/points")).json()
+    assert (found["items"], len(found["others"]), found["next"]) == ([], 24, None)
+
+
+# -- quarantine -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_kept_aside_is_listed_tried_again_and_discarded(tmp_path: Path, folder: Path) -> None:
+    """The spec is mended, the service started with it, and the record becomes a row."""
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    async with watching(App(url), folder) as served:
+        await run_to_its_end(served, folder)
+        (kept,) = (await served.client.get(f"{BASE}/quarantine", params={"run": "first"})).json()["items"]
+        assert (kept["external_id"], "size" in kept["problem"]) == ("7", True)
+        stayed = (await served.client.post(f"{BASE}/quarantine/replay", json={"run": "first"})).json()
+        assert (stayed["written"], stayed["stayed"]) == (0, 1)
+        wrong = {"run": "first", "numbers": [kept["number"], 4_711]}
+        assert (await served.client.post(f"{BASE}/quarantine/discard", json=wrong)).status_code == 404
+        assert len((await served.client.get(f"{BASE}/quarantine")).json()["items"]) == 1
+    spec = folder / "things.toml"
+    spec.write_text(spec.read_text().replace('size = { path = "size", type = "integer" }\n', ""))
+    async with watching(App(url), folder) as served:
+        done = (await served.client.post(f"{BASE}/quarantine/replay", json={"run": "first"})).json()
+        assert (done["written"], done["stayed"]) == (1, 0)
+        assert (await served.client.get(f"{BASE}/quarantine")).json()["items"] == []
+
+
+async def test_a_record_is_discarded_by_its_number(importing: Served, folder: Path) -> None:
+    await run_to_its_end(importing, folder)
+    (kept,) = (await importing.client.get(f"{BASE}/quarantine")).json()["items"]
+    body = {"run": "first", "numbers": [kept["number"]]}
+    assert (await importing.client.post(f"{BASE}/quarantine/discard", json=body)).json()["discarded"] == 1
+    assert (await importing.client.get(f"{BASE}/quarantine")).json()["items"] == []
+
+
+# -- who may ----------------------------------------------------------------------------------------------------------
+
+
+async def test_other_tenants_see_no_imports(tmp_path: Path, folder: Path) -> None:
+    """What is imported is the house's own, documents in quarantine included."""
+    async with watching(App(f"sqlite:///{tmp_path / 'work.db'}"), folder, auth=True) as served:
+        async with served.with_key((await key_for(served, "acme")).text) as tenant:
+            assert (await tenant.get("/v1/imports")).json()["items"] == []
+            for path in ("", "/runs", "/runs/first", "/runs/first/points", "/quarantine"):
+                assert (await tenant.get(f"{BASE}{path}")).status_code == 404
+            for path in ("/plan", "/runs", "/runs/first/resume", "/quarantine/replay", "/quarantine/discard"):
+                assert (await tenant.post(f"{BASE}{path}", json={})).status_code == 404
+        async with served.with_key((await operator_of(served)).text) as operator:
+            assert len((await operator.get("/v1/imports")).json()["items"]) == 1
+
+
+async def test_news_of_imports_are_for_those_who_may_read_them(tmp_path: Path, folder: Path) -> None:
+    """A key for jobs alone must not learn from the stream what its routes would refuse."""
+    async with watching(App(f"sqlite:///{tmp_path / 'work.db'}"), folder, auth=True) as served:
+        operator = await operator_of(served)
+        async with served.with_key(operator.text) as client:
+            await client.post(f"{BASE}/runs", json={"run": "first"})
+        async with by_socket(served.url, bearer(operator)) as watcher:
+            await watcher.until(lambda seen: "import" in kinds_in(seen))
+        jobs_only = await key_for(served, "default", scopes=(Scope.JOBS_READ,))
+        for key in (jobs_only, await key_for(served, "acme")):
+            async with by_socket(served.url, bearer(key)) as watcher:
+                await watcher.frame()  # a snapshot of all that he sees
+            assert "import" not in kinds_in(watcher)
+
+
+def kinds_in(watcher: Watcher) -> set[str]:
+    return {event["kind"] for event in watcher.events}
+
+
+async def test_a_run_is_seen_live_to_its_end(importing: Served, folder: Path) -> None:
+    """The page draws it without asking."""
+    async with by_polling(importing.url) as watcher:
+        await watcher.frame()
+        await importing.client.post(f"{BASE}/runs", json={"run": "first"})
+        await work(importing, folder)
+
+        def last() -> dict[str, Any]:
+            return next((event["import"] for event in reversed(watcher.events) if event["kind"] == "import"), {})
+
+        await watcher.until(lambda _: last().get("state") == "complete")
+        assert (last()["source"], last()["run"], last()["rows"]) == ("things", "first", 24)
+
+
+async def test_answers_have_the_shapes_that_are_described(importing: Served, folder: Path) -> None:
+    """A schema that does not fit is worse than none."""
+    client = importing.client
+    msgspec.convert((await client.post(f"{BASE}/plan", json={})).json(), type=import_shapes.ImportPlan)
+    started = await client.post(f"{BASE}/runs", json={"run": "first"})
+    msgspec.convert(started.json(), type=import_shapes.ImportRun)
+    await work(importing, folder)
+    msgspec.convert(await shown_when(importing, lambda shown: shown["rows"] > 0), type=import_shapes.ImportProgress)
+    for path, shape in (
+        ("", import_shapes.Import),
+        ("/runs/first/report", import_shapes.ImportReport),
+        ("/runs/first/points", import_shapes.ImportPoints),
+    ):
+        msgspec.convert((await client.get(f"{BASE}{path}")).json(), type=shape)
+    items = (await client.get(f"{RUN}/shards")).json()["items"]
+    msgspec.convert(items, type=list[import_shapes.ImportShard])
+    items = (await client.get(f"{BASE}/quarantine")).json()["items"]
+    assert msgspec.convert(items, type=list[import_shapes.Quarantined])
+    replayed = await client.post(f"{BASE}/quarantine/replay", json={"run": "first"})
+    msgspec.convert(replayed.json(), type=import_shapes.Replayed)
+    msgspec.convert((await client.get("/v1/imports")).json()["items"], type=list[import_shapes.Import])

@@ -1,0 +1,156 @@
+"""/v1/keys: made, listed, rotated and revoked by those who may, and never beyond what they have themselves."""
+
+import re
+
+import pytest
+from tests.api.keys import bearer, key_for, operator_of
+from tests.api.serving import Served
+
+from leaseway.domain.callers import Role, Scope
+from leaseway.domain.keys import parts_of
+
+
+async def test_a_key_is_shown_once(served_with_keys: Served) -> None:
+    """It opens, it is nowhere else, and nothing that is shown later helps to make it."""
+    served = served_with_keys
+    async with served.with_key((await operator_of(served)).text) as client:
+        body = {"tenant": "acme", "name": "shop", "scopes": ["jobs:read"], "expires_seconds": 86_400}
+        made = await client.post("/v1/keys", json=body)
+        assert made.status_code == 201
+        given = made.json()
+        parts = parts_of(given.pop("key"))
+        assert parts is not None
+        assert (given["id"], given["tenant"], given["scopes"], given["state"]) == (
+            parts[0],
+            "acme",
+            ["jobs:read"],
+            "live",
+        )
+        shown = await client.get(made.headers["location"])
+        assert shown.json() == given
+        listed = await client.get("/v1/keys", params={"tenant": "acme"})
+        assert listed.json() == {"items": [given], "next": None}
+        for answer in (shown, listed):
+            assert parts[1] not in answer.text
+            assert "hash" not in answer.text
+    assert (
+        await served.client.get("/v1/jobs", headers={"Authorization": f"Bearer lw_{parts[0]}_{parts[1]}"})
+    ).is_success
+
+
+async def test_a_revoked_key_opens_nothing_any_more(served_with_keys: Served) -> None:
+    """At once in this process. Revoking it again says the same."""
+    served, victim = served_with_keys, await key_for(served_with_keys)
+    async with served.with_key((await operator_of(served)).text) as client:
+        assert (await served.client.get("/v1/jobs", headers=bearer(victim))).status_code == 200
+        answers = [await client.delete(f"/v1/keys/{victim.key.id}") for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert [answer.json()["state"] for answer in answers] == ["revoked", "revoked"]
+        assert answers[0].json()["revoked_at"] == answers[1].json()["revoked_at"]
+        assert (await served.client.get("/v1/jobs", headers=bearer(victim))).status_code == 401
+        assert (await client.post(f"/v1/keys/{victim.key.id}/rotate", json={})).status_code == 422
+
+
+async def test_after_a_rotation_both_keys_open_for_a_while(served_with_keys: Served) -> None:
+    """Nobody can change all programs in the same second."""
+    served, old = served_with_keys, await key_for(served_with_keys, name="shop", scopes=(Scope.JOBS_READ,))
+    async with served.with_key((await operator_of(served)).text) as client:
+        made = await client.post(f"/v1/keys/{old.key.id}/rotate", json={"grace_seconds": 3_600})
+        assert made.status_code == 201
+        new = made.json()
+        assert (new["name"], new["tenant"], new["scopes"]) == ("shop", "acme", ["jobs:read"])
+        for text in (old.text, new["key"]):
+            assert (await served.client.get("/v1/jobs", headers={"Authorization": f"Bearer {text}"})).status_code == 200
+        assert (await client.get(f"/v1/keys/{old.key.id}")).json()["expires_at"] is not None
+        await client.post(f"/v1/keys/{old.key.id}/rotate", json={"grace_seconds": 0})
+        assert (await served.client.get("/v1/jobs", headers=bearer(old))).status_code == 401
+
+
+async def test_nobody_gives_what_he_does_not_have(served_with_keys: Served) -> None:
+    """Else whoever may make keys may do everything, by one more step."""
+    served = served_with_keys
+    maker = await operator_of(served, scopes=(Scope.ADMIN, Scope.JOBS_READ))
+    strong = await key_for(served, "ops", Role.OPERATOR)
+    async with served.with_key(maker.text) as client:
+        for body, field in (
+            ({"role": "operator", "tenant": "ops"}, "scopes"),
+            ({"role": "operator", "tenant": "ops", "scopes": ["operate"]}, "scopes"),
+            ({"role": "tenant", "tenant": "ops"}, "scopes"),
+            ({"role": "tenant", "tenant": "acme", "scopes": ["jobs:read"]}, "tenant"),
+            ({"role": "worker"}, "tenant"),
+        ):
+            refused = await client.post("/v1/keys", json=body)
+            assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, f"/{field}")
+        rotated = await client.post(f"/v1/keys/{strong.key.id}/rotate", json={})
+        assert (rotated.status_code, "key" in rotated.json()) == (422, False)
+        fine = {"role": "tenant", "tenant": "ops", "scopes": ["jobs:read"]}
+        assert (await client.post("/v1/keys", json=fine)).status_code == 201
+        assert (await client.post("/v1/keys", json={"role": "worker", "tenant": "ops"})).status_code == 201
+
+
+async def test_keys_of_another_tenant_are_like_none(served_with_keys: Served) -> None:
+    """For whoever may make keys but does not see all tenants."""
+    served = served_with_keys
+    maker, theirs = await operator_of(served, scopes=(Scope.ADMIN,)), await key_for(served, "acme")
+    async with served.with_key(maker.text) as client:
+        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/rotate")):
+            answer = await client.request(method, f"/v1/keys/{theirs.key.id}{path}", json={} if path else None)
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+        for tenant in ({}, {"tenant": "acme"}):
+            found = (await client.get("/v1/keys", params=tenant)).json()["items"]
+            assert [key["id"] for key in found] == [maker.key.id]
+    assert (await served.client.get("/v1/jobs", headers=bearer(theirs))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/tenant"),
+        ({"tenant": ""}, "/tenant"),
+        ({"tenant": "*"}, "/tenant"),
+        ({"tenant": "a\nb"}, "/tenant"),
+        ({"tenant": "acme", "role": "operator", "scopes": ["work"]}, "/scopes"),
+        ({"tenant": "acme", "scopes": ["operate"]}, "/scopes"),
+        ({"tenant": "acme", "scopes": []}, "/scopes"),
+        ({"tenant": "acme", "scopes": ["everything"]}, "/scopes/0"),
+        ({"tenant": "acme", "role": "king"}, "/role"),
+        ({"tenant": "acme", "name": "x" * 201}, "/name"),
+        ({"tenant": "acme", "expires_seconds": 0}, "/expires_seconds"),
+        ({"tenant": "acme", "expires_seconds": 1e12}, "/expires_seconds"),
+        ({"tenant": "acme", "id": "aaaaaaaaaaaa"}, ""),
+        ({"tenant": "acme", "hash": "x"}, ""),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_name(served: Served, body: dict[str, object], pointer: str) -> None:
+    refused = await served.client.post("/v1/keys", json=body)
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)
+
+
+async def test_the_list_goes_on_where_it_stopped(served: Served) -> None:
+    """In the order of ids; and a cursor of one list is none of another."""
+    made = [(await key_for(served)).key.id for _ in range(5)]
+    other = (await key_for(served, "other")).key.id
+    seen, cursor = [], None
+    for _ in range(3):
+        answer = await served.client.get("/v1/keys", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))
+        seen += [key["id"] for key in answer.json()["items"]]
+        cursor = answer.json()["next"]
+    assert (seen, cursor) == (sorted([*made, other]), None)
+    first = (await served.client.get("/v1/keys", params={"limit": 2, "tenant": "acme"})).json()
+    assert (await served.client.get("/v1/keys", params={"limit": 2, "cursor": first["next"]})).status_code == 400
+    for params in ({"cursor": "abc"}, {"limit": 0}, {"limit": 201}):
+        assert (await served.client.get("/v1/keys", params=params)).status_code in (400, 422)
+
+
+async def test_ids_that_nobody_has_are_not_found(served: Served) -> None:
+    for id_ in ("aaaaaaaaaaaa", "x" * 5_000, "%00", "'; DROP TABLE api_keys"):
+        answer = await served.client.get(f"/v1/keys/{id_}")
+        assert answer.status_code in (400, 404), id_
+
+
+async def test_secrets_have_their_form(served: Served) -> None:
+    """Secret scanners know keys by it, and it has all the chance that it promises."""
+    texts = [(await key_for(served)).text for _ in range(20)]
+    assert all(re.fullmatch(r"lw_[a-z0-9]{12}_[A-Za-z0-9]{27}", text) for text in texts)
+    assert len(set(texts)) == 20
+    assert len({letter for text in texts for letter in text[16:]}) > 55

@@ -1,0 +1,147 @@
+"""What one tenant may ask of all processes of the service together."""
+
+import asyncio
+from collections import Counter
+
+from tests.api.keys import key_for
+from tests.api.serving import Served, serving
+
+from leaseway import App
+from leaseway.api.limiting import AT_ONCE, Limiting, definitions_of
+from leaseway.api.problems import Problem
+from leaseway.api.settings import ServiceSettings
+from leaseway.domain.buckets import Verdict
+from leaseway.domain.callers import Role
+from leaseway.domain.errors import StoreBusy
+
+
+def limiting_of(served: Served, settings: ServiceSettings, holder: str) -> Limiting:
+    """Another process of the service, at the same store."""
+    return Limiting(served.service.world.limiter, served.service.world.clock, settings, holder)
+
+
+async def test_a_tenant_that_asks_too_much_is_told_when_to_come_back(app: App) -> None:
+    """And another tenant does not notice."""
+    async with serving(app, auth=True, requests_per_minute=600) as served:
+        loud, calm = await key_for(served, "loud"), await key_for(served, "calm")
+        async with served.with_key(loud.text) as client:
+            answers = await asyncio.gather(*(client.get("/v1/jobs") for _ in range(150)))
+        async with served.with_key(calm.text) as client:
+            assert (await client.get("/v1/jobs")).status_code == 200
+    statuses = Counter(answer.status_code for answer in answers)
+    assert set(statuses) == {200, 429}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert (refused.json()["code"], refused.json()["violated-policies"]) == ("rate_limited", ["minute"])
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.headers["ratelimit-policy"] == '"minute";q=600;w=60, "at-once";q=200;qu="concurrent-requests"'
+    assert refused.headers["ratelimit"].startswith('"minute";r=0;t=')
+    taken = next(answer for answer in answers if answer.status_code == 200)
+    assert taken.headers["ratelimit"].startswith('"minute";r=')
+
+
+async def test_operators_and_workers_are_of_the_house(app: App) -> None:
+    async with serving(app, auth=True, requests_per_minute=10) as served:
+        key = await key_for(served, None, Role.OPERATOR)
+        async with served.with_key(key.text) as client:
+            answers = [await client.get("/v1/jobs") for _ in range(15)]
+    assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_all_processes_together_let_no_more_in_at_once(served: Served) -> None:
+    settings = ServiceSettings(requests_at_once=10, requests_per_minute=100_000)
+    processes = [limiting_of(served, settings, f"process {number}") for number in range(3)]
+    for each in processes:
+        await each.open()
+    admitted, refused = [], 0
+    for number in range(30):
+        try:
+            admitted.append(await processes[number % 3].admit("acme"))
+        except Problem as problem:
+            refused += problem.extra == {"violated-policies": ["at-once"]}
+    # A process that took seats ahead and does not use them keeps them from others for a moment; never the other way.
+    assert 1 <= len(admitted) <= 10
+    assert refused == 30 - len(admitted)
+    for let_in in admitted:
+        let_in.leave()
+        let_in.leave()  # which counts once
+    assert all(allowance.busy == 0 for each in processes for allowance in each._allowances.values())
+    for each in processes:
+        await each.close()
+    last = limiting_of(served, settings, "last")
+    await last.open()
+    again = [await last.admit("acme") for _ in range(10)]
+    assert len(again) == 10, "the seats of those who left are free"
+    await last.close()
+
+
+async def test_seats_that_are_not_needed_are_left_to_other_processes(served: Served) -> None:
+    settings = ServiceSettings(requests_at_once=8)
+    first, second = limiting_of(served, settings, "first"), limiting_of(served, settings, "second")
+    await first.open()
+    await second.open()
+    one = await first.admit("acme")  # which took all eight
+    one.leave()
+    for _ in range(2):  # the first says that one was needed since the last time
+        await first._allowances["acme"].keep_seats()
+    assert (await second.admit("acme")).headers
+    await first.close()
+    await second.close()
+
+
+async def test_a_request_that_is_refused_keeps_no_seat(served: Served) -> None:
+    limiting = limiting_of(served, ServiceSettings(requests_at_once=5, requests_per_minute=2), "one")
+    await limiting.open()
+    results = await asyncio.gather(*(limiting.admit("acme") for _ in range(20)), return_exceptions=True)
+    refused = [each for each in results if isinstance(each, Problem)]
+    assert refused
+    assert limiting._allowances["acme"].busy == 20 - len(refused)
+    await limiting.close()
+
+
+async def test_a_busy_tenant_does_not_cost_a_call_for_each_request(served: Served) -> None:
+    limiting = limiting_of(served, ServiceSettings(requests_per_minute=1_000_000), "one")
+    await limiting.open()
+    taken, take = 0, served.service.world.limiter.take
+
+    async def counted(*arguments: object, **options: object) -> Verdict:
+        nonlocal taken
+        taken += 1
+        return await take(*arguments, **options)  # type: ignore[arg-type]
+
+    served.service.world.limiter.take = counted  # type: ignore[method-assign]
+    (await limiting.admit("acme")).leave()
+    await asyncio.sleep(0.2)  # a new limit begins empty, and 500 admissions are quicker than its first tokens
+    for _ in range(500):
+        (await limiting.admit("acme")).leave()
+    # Ten doublings, one call for seats, and one for each second that it takes.
+    assert taken < 100
+    await limiting.close()
+
+
+async def test_a_limiter_that_does_not_answer_is_no_reason_to_refuse(served: Served) -> None:
+    limiting = limiting_of(served, ServiceSettings(), "one")
+    await limiting.open()
+
+    async def busy(*_: object, **__: object) -> Verdict:
+        raise StoreBusy("not now")
+
+    served.service.world.limiter.take = busy  # type: ignore[method-assign]
+    assert (await limiting.admit("acme")).headers
+    await limiting.close()
+
+
+async def test_limits_that_somebody_forgot_are_declared_again(served: Served) -> None:
+    limiting = limiting_of(served, ServiceSettings(), "one")
+    await limiting.open()
+    for definition in definitions_of(ServiceSettings()):
+        assert await served.service.world.limiter.forget(definition.name)
+    assert (await limiting.admit("acme")).headers
+    assert AT_ONCE in [definition.name for definition, _ in await served.service.world.limiter.definitions()]
+    await limiting.close()
+
+
+async def test_the_longest_name_of_a_tenant_has_a_limit_too(served: Served) -> None:
+    limiting = limiting_of(served, ServiceSettings(), "one")
+    await limiting.open()
+    assert (await limiting.admit("t" * 200)).headers
+    await limiting.close()

@@ -1,0 +1,210 @@
+"""Limits over HTTP: what operators look at and change."""
+
+import asyncio
+from typing import Any
+
+from tests.api.keys import key_for, operator_of
+from tests.api.serving import Served, serving
+
+from leaseway import App
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits import Ask
+
+MAPS: dict[str, Any] = {"rates": ["100/minute"]}
+
+
+async def test_a_limit_is_defined_shown_changed_and_forgotten(served: Served) -> None:
+    """The way through; each step is in force at once."""
+    made = await served.client.put("/v1/limits/maps", json=MAPS)
+    assert (made.status_code, made.headers["etag"]) == (201, '"1"')
+    shown = await served.client.get("/v1/limits/maps")
+    assert shown.headers["etag"] == '"1"'
+    assert shown.json()["rates"] == [{"count": 100, "window_seconds": 60.0}]
+    changed = await served.client.put("/v1/limits/maps", json={"rates": [{"count": 5, "window_seconds": 1.5}]})
+    assert (changed.status_code, changed.json()["version"]) == (200, 2)
+    assert changed.json()["definition"]["rates"] == ["5 per 1.5 s"]
+    assert (await served.client.delete("/v1/limits/maps")).status_code == 204
+    assert (await served.client.get("/v1/limits/maps")).status_code == 404
+    assert (await served.client.delete("/v1/limits/maps")).status_code == 404
+
+
+async def test_what_is_shown_can_be_sent_back(served: Served) -> None:
+    """A form reads a limit, changes one field and writes all of them."""
+    sent = {"rates": ["3/second", "100/minute"], "concurrency": 7, "burst": 0.1, "cost_max": 2, "delay_seconds": 0.25}
+    await served.client.put("/v1/limits/maps", json=sent)
+    definition = (await served.client.get("/v1/limits/maps")).json()["definition"]
+    assert definition == {**sent, "lease_seconds": None, "degraded_share": 0.0}
+    again = await served.client.put("/v1/limits/maps", json=definition)
+    assert again.json()["definition"] == definition
+
+
+async def test_gauges_say_what_is_used(served: Served) -> None:
+    """Used and room make up the whole, for tokens and for seats."""
+    await served.client.put("/v1/limits/maps", json={"rates": ["600/minute"], "concurrency": 3})
+    await served.service.world.limiter.keep([Ask("maps", "maps")], "a worker", 2, 60 * SECOND_US)
+    (shown,) = (await served.client.get("/v1/limits")).json()["items"]
+    tokens, seats = shown["gauges"]
+    assert (tokens["what"], tokens["rate"], tokens["window_seconds"]) == ("tokens", "600/minute", 60.0)
+    assert tokens["used"] + tokens["room"] == tokens["of"] > 0
+    assert (seats["what"], seats["used"], seats["room"], seats["of"]) == ("seats", 2, 1, 3)
+
+
+async def test_a_limit_that_is_shut_says_why_and_until_when(served: Served) -> None:
+    """A new limit counts what nobody knows as used: that is the first thing that people ask about."""
+    await served.client.put("/v1/limits/slow", json={"rates": ["1/day"]})
+    shown = (await served.client.get("/v1/limits/slow")).json()
+    assert "begins empty" in shown["reason"]
+    assert shown["until"].endswith("Z")
+
+
+async def test_a_limit_with_fields_is_shown_for_one_value(served: Served) -> None:
+    """There is one for each value, and who asks for one shall see that one."""
+    await served.client.put("/v1/limits/maps:%7Btenant%7D", json=MAPS)
+    (listed,) = (await served.client.get("/v1/limits")).json()["items"]
+    assert (listed["name"], listed["gauges"]) == ("maps:{tenant}", [])
+    shown = (await served.client.get("/v1/limits/maps:acme")).json()
+    assert (shown["name"], shown["limit"]) == ("maps:acme", "maps:{tenant}")
+    assert len(shown["gauges"]) == 1
+
+
+async def test_names_with_slashes_are_names(served: Served) -> None:
+    """Providers are called like their paths."""
+    assert (await served.client.put("/v1/limits/maps/geo%20code", json=MAPS)).status_code == 201
+    assert (await served.client.get("/v1/limits/maps%2Fgeo%20code")).json()["name"] == "maps/geo code"
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({}, "/rates"),
+    ({"rates": ["many"]}, "/rates"),
+    ({"rates": [{"count": -1, "window_seconds": 1}]}, "/rates"),
+    ({"rates": [{"count": 1, "window_seconds": 1e300}]}, "/rates"),
+    ({"rates": [{"count": 1, "window_seconds": 1, "x": 1}]}, "/rates/0"),
+    ({**MAPS, "concurrency": 0}, "/concurrency"),
+    ({**MAPS, "burst": 2}, "/burst"),
+    ({**MAPS, "cost_max": 101}, "/cost_max"),
+    ({**MAPS, "lease_seconds": 1e308}, "/lease_seconds"),
+    ({**MAPS, "delay_seconds": -1}, "/delay_seconds"),
+    ({**MAPS, "degraded_share": 0.9}, "/degraded_share"),
+    ({**MAPS, "rates": "100/minute"}, "/rates"),
+    ({**MAPS, "name": "other"}, ""),
+]
+
+
+async def test_bad_input_is_pointed_at(served: Served) -> None:
+    """Who sent it must find the field; and nothing of it is in force."""
+    for body, pointer in BAD:
+        answer = await served.client.put("/v1/limits/maps", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), body
+        assert [error["pointer"] for error in answer.json()["errors"]] == [pointer], body
+    assert (await served.client.get("/v1/limits")).json()["items"] == []
+
+
+async def test_the_caps_of_tenants_are_changed_elsewhere(served: Served) -> None:
+    """Else the agreement and its caps would say different things."""
+    answer = await served.client.put("/v1/limits/tenant:acme", json=MAPS)
+    assert (answer.status_code, "/v1/tenants/acme" in answer.json()["detail"]) == (422, True)
+    assert (await served.client.delete("/v1/limits/tenant:acme")).status_code == 422
+
+
+async def test_a_change_of_what_was_changed_meanwhile_is_refused(served: Served) -> None:
+    """Two people with one form: the second must see what the first did."""
+    await served.client.put("/v1/limits/maps", json=MAPS)
+    await served.client.put("/v1/limits/maps", json={"rates": ["50/minute"]})
+    answer = await served.client.put("/v1/limits/maps", json=MAPS, headers={"If-Match": '"1"'})
+    assert (answer.status_code, answer.json()["code"], answer.json()["version"]) == (412, "stale", 2)
+    assert (await served.client.delete("/v1/limits/maps", headers={"If-Match": '"1"'})).status_code == 412
+    assert (await served.client.get("/v1/limits/maps")).json()["definition"]["rates"] == ["50/minute"]
+    assert (await served.client.put("/v1/limits/maps", json=MAPS, headers={"If-Match": '"2"'})).status_code == 200
+
+
+async def test_preconditions_about_what_is_not_there(served: Served) -> None:
+    """Who says that it is there, and who says that it is not."""
+    for headers, status in (
+        ({"If-Match": "*"}, 412), ({"If-Match": '"1"'}, 412), ({"If-None-Match": '"1"'}, 400),
+        ({"If-None-Match": "*"}, 201), ({"If-None-Match": "*"}, 412), ({"If-Match": "maps"}, 400),
+    ):  # fmt: skip
+        answer = await served.client.put("/v1/limits/maps", json=MAPS, headers=headers)
+        assert answer.status_code == status, headers
+
+
+async def test_of_many_changes_to_one_version_one_wins(served: Served) -> None:
+    """A look and a change are two calls to the store, and nobody may come between them."""
+    await served.client.put("/v1/limits/maps", json=MAPS)
+    # Who has to connect first comes too late for a race.
+    await asyncio.gather(*(served.client.get("/healthz") for _ in range(20)))
+    headers = {"If-Match": '"1"'}
+    answers = await asyncio.gather(
+        *(served.client.put("/v1/limits/maps", json={"rates": [f"{n}/minute"]}, headers=headers) for n in range(1, 21))
+    )
+    assert sorted(answer.status_code for answer in answers) == [200] + [412] * 19
+
+
+async def test_lists_have_pages(served: Served) -> None:
+    """By name, without gaps; a cursor is of its own list."""
+    for number in range(5):
+        await served.client.put(f"/v1/limits/limit-{number}", json=MAPS)
+    first = (await served.client.get("/v1/limits", params={"limit": 2})).json()
+    second = (await served.client.get("/v1/limits", params={"limit": 2, "cursor": first["next"]})).json()
+    third = (await served.client.get("/v1/limits", params={"limit": 2, "cursor": second["next"]})).json()
+    names = [item["name"] for each in (first, second, third) for item in each["items"]]
+    assert names == [f"limit-{number}" for number in range(5)]
+    assert third["next"] is None
+    assert (await served.client.get("/v1/budgets", params={"cursor": first["next"]})).status_code == 400
+    await served.client.delete("/v1/limits/limit-1")
+    gone = await served.client.get("/v1/limits", params={"cursor": first["next"]})
+    assert (gone.status_code, gone.json()["code"]) == (400, "bad_cursor")
+    assert (await served.client.get("/v1/limits", params={"limit": 0})).status_code == 422
+
+
+async def test_only_operators_see_and_change_limits(served_with_keys: Served) -> None:
+    """Limits are everybody's, and their names may name other tenants."""
+    served = served_with_keys
+    async with served.with_key((await key_for(served)).text) as tenant:
+        assert (await tenant.get("/v1/limits")).status_code == 403
+        assert (await tenant.put("/v1/limits/maps", json=MAPS)).status_code == 403
+        assert (await tenant.delete("/v1/limits/maps")).status_code == 403
+    async with served.with_key((await operator_of(served)).text) as operator:
+        assert (await operator.put("/v1/limits/maps", json=MAPS)).status_code == 201
+    assert (await served.client.get("/v1/limits")).status_code == 401
+
+
+async def test_of_changes_through_two_processes_to_one_version_one_wins(served: Served) -> None:
+    """Behind one load balancer each change may come to another process: the store compares, not the process."""
+    await served.client.put("/v1/limits/maps", json=MAPS)
+    async with serving(App(served.app.url)) as other:
+        headers, clients = {"If-Match": '"1"'}, (served.client, other.client)
+        await asyncio.gather(*(client.get("/v1/limits") for client in clients for _ in range(8)))
+        answers = await asyncio.gather(
+            *(
+                clients[n % 2].put("/v1/limits/maps", json={"rates": [f"{n}/minute"]}, headers=headers)
+                for n in range(1, 17)
+            )
+        )
+    assert sorted(answer.status_code for answer in answers) == [200] + [412] * 15
+
+
+async def test_a_limit_is_paused_and_resumed(served: Served) -> None:
+    """It says so wherever it is shown, and a change of its numbers does not resume it."""
+    await served.client.put("/v1/limits/maps", json=MAPS)
+    paused = await served.client.post("/v1/limits/maps/pause")
+    assert (paused.status_code, paused.json()["paused"], paused.headers["etag"]) == (200, True, '"2"')
+    shown = (await served.client.get("/v1/limits/maps")).json()
+    assert (shown["paused"], shown["reason"], shown["until"]) == (True, "it is paused", None)
+    changed = await served.client.put("/v1/limits/maps", json={"rates": ["50/minute"]})
+    assert changed.json()["paused"] is True
+    stale = await served.client.post("/v1/limits/maps/resume", headers={"If-Match": '"2"'})
+    assert (stale.status_code, stale.json()["code"]) == (412, "stale")
+    assert (await served.client.post("/v1/limits/maps/resume")).json()["paused"] is False
+    (listed,) = (await served.client.get("/v1/limits")).json()["items"]
+    assert (listed["paused"], listed["definition"]["rates"]) == (False, ["50/minute"])
+
+
+async def test_only_what_is_there_can_be_paused(served: Served) -> None:
+    """A limit with fields is paused as a whole; the caps of a tenant are changed elsewhere."""
+    await served.client.put("/v1/limits/maps:%7Btenant%7D", json=MAPS)
+    unknown = await served.client.post("/v1/limits/maps:acme/pause")
+    assert (unknown.status_code, "as a whole" in unknown.json()["detail"]) == (404, True)
+    assert (await served.client.post("/v1/limits/tenant:acme/pause")).status_code == 422
+    whole = await served.client.post("/v1/limits/maps:%7Btenant%7D/pause")
+    assert (whole.json()["name"], whole.json()["paused"]) == ("maps:{tenant}", True)
+    assert (await served.client.get("/v1/limits/maps:acme")).json()["reason"] == "it is paused"

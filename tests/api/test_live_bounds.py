@@ -1,0 +1,229 @@
+"""Live: everything has a bound, and who goes beyond it is told, or dropped, without harm to the others."""
+
+import asyncio
+import socket as sockets
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.api.keys import bearer, key_for
+from tests.api.listening import WAYS, Watcher, bound, by_socket, by_stream, frames_of, socket
+from tests.api.serving import Served, serving
+from websockets.exceptions import ConnectionClosed
+
+from leaseway import App
+from leaseway.api.live.board import Look, Sighting
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    """One store is enough: what is tested here is before it."""
+    return f"sqlite:///{tmp_path / 'work.db'}"
+
+
+@pytest.fixture(params=list(WAYS))
+def way(request: pytest.FixtureRequest) -> Any:
+    return WAYS[request.param]
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1", "http://localhost:1", "null"])
+async def test_a_page_of_another_site_cannot_listen(served: Served, origin: str) -> None:
+    """Browsers let any page open a WebSocket to anywhere, with the cookies of there: only we can refuse it."""
+    with pytest.raises(Exception, match="403"):
+        async with by_socket(served.url, {"Origin": origin}):
+            pass
+    async with by_socket(served.url, {"Origin": served.url}) as watcher:
+        await watcher.frame()
+
+
+# -- bounds ---------------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_revoked_is_thrown_out(served_with_keys: Served) -> None:
+    """A stream outlives the look at a key; who may no longer ask may no longer listen."""
+    served = served_with_keys
+    bound(served, check_seconds=0.01, beat_seconds=0.01)
+    acme = await key_for(served, "acme")
+    made = await served.client.post("/v1/tickets", headers=bearer(acme))
+    async with (
+        socket(served.url, bearer(acme)) as by_key,
+        socket(served.url, ticket=made.json()["ticket"]) as by_ticket,
+    ):
+        await by_key.recv()
+        await by_ticket.recv()
+        await served.service.world.store.revoke_key(acme.key.id)
+        assert served.service.door is not None
+        served.service.door.forget_key(acme.key.id)
+        for line in (by_key, by_ticket):
+            with pytest.raises(ConnectionClosed) as closed:
+                await Watcher(frames_of(line)).until(lambda _: False)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 4401
+
+
+async def test_a_credential_that_expires_takes_its_stream_along(served_with_keys: Served) -> None:
+    """Nobody listens longer than he may ask."""
+    served = served_with_keys
+    bound(served, beat_seconds=0.05, check_seconds=1_000)
+    acme = await key_for(served, "acme", life_us=1_500_000)
+    async with socket(served.url, bearer(acme)) as line:
+        with pytest.raises(ConnectionClosed) as closed:
+            await Watcher(frames_of(line)).until(lambda _: False)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.reason == "expired"
+
+
+async def test_silence_is_told_from_death_by_a_heartbeat(served: Served, way: Any) -> None:
+    """Without it, neither side would notice that the other is gone, and proxies would cut the line."""
+    bound(served, beat_seconds=0.05)
+    async with way(served.url, wait_seconds=1) as watcher:
+        await watcher.frame()
+        while (await watcher.frame())["events"]:
+            pass
+        assert watcher.seq is not None
+
+
+@pytest.mark.parametrize("by", [by_socket, by_stream])
+async def test_who_comes_back_while_nothing_happens_hears_something_at_once(served: Served, by: Any) -> None:
+    """In silence, a line that works is like one that lets nothing through, and browsers would go on to a worse one."""
+    bound(served, beat_seconds=3_600)
+    seq = (await served.client.get("/v1/events")).json()["seq"]
+    async with by(served.url, after=seq) as again:
+        assert await again.frame() == {"seq": seq, "events": []}
+
+
+async def test_only_so_many_may_listen(served_with_keys: Served) -> None:
+    """Each keeps a connection: a tenant must not take all of them, nor all tenants the whole process."""
+    served = served_with_keys
+    bound(served, tenant_listeners_max=2, listeners_max=3)
+    acme, other = await key_for(served, "acme"), await key_for(served, "other")
+    async with by_socket(served.url, bearer(acme)), by_socket(served.url, bearer(acme)):
+        answer = await served.client.get("/v1/events", headers=bearer(acme))
+        assert (answer.status_code, answer.json()["code"]) == (429, "too_many_listeners")
+        async with by_socket(served.url, bearer(other)) as watcher:
+            await watcher.frame()
+            answer = await served.client.get("/v1/events", headers=bearer(other))
+            assert answer.status_code == 503
+        assert "retry-after" in answer.headers
+    assert (await served.client.get("/v1/events", headers=bearer(acme))).status_code == 200
+
+
+async def test_a_stream_of_events_is_not_held_back_by_proxies(served: Served) -> None:
+    """Some gather an answer before they pass it on, and some keep it."""
+    async with served.client.stream("GET", "/v1/events", headers={"Accept": "text/event-stream"}) as answer:
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert answer.headers["x-accel-buffering"] == "no"
+        assert answer.headers["cache-control"] == "no-store, no-transform"
+
+
+async def test_who_says_nonsense_is_shown_the_door(served: Served) -> None:
+    """A listener may name jobs to follow, some of them, now and then. Everything else is somebody who tries."""
+    for words in ("{", '{"follow": 1}', '{"follow": ["x"]}', '{"other": []}', b"\x00", '{"follow": ["' + "a" * 70_000):
+        async with socket(served.url) as line:
+            await line.send(words)
+            with pytest.raises(ConnectionClosed) as closed:
+                await Watcher(frames_of(line)).until(lambda _: False)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code in (1008, 1009)
+
+
+async def test_who_talks_without_end_is_shown_the_door(served: Served) -> None:
+    """Each word costs something."""
+    bound(served, words_max=5)
+    async with socket(served.url) as line:
+        for _ in range(6):
+            await line.send('{"follow": []}')
+        with pytest.raises(ConnectionClosed):
+            await Watcher(frames_of(line)).until(lambda _: False)
+
+
+# -- the end --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_service_that_stops_sends_its_listeners_elsewhere(app: App) -> None:
+    """Nobody waits for streams that have no end, and who listens comes back by himself."""
+    async with serving(app) as served, socket(served.url) as line, by_stream(served.url) as stream:
+        watcher = Watcher(frames_of(line))
+        await watcher.frame()
+        await stream.frame()
+        served.service.stopping.set()
+        with pytest.raises(ConnectionClosed) as closed:
+            await watcher.until(lambda _: False)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code in (1012, 1013)
+        with pytest.raises(StopAsyncIteration):
+            await stream.until(lambda _: False)
+
+
+async def test_nobody_looks_when_nobody_listens(served: Served) -> None:
+    """A store that nobody watches must not pay for being watchable."""
+    bound(served, linger_seconds=0.0)
+    async with by_socket(served.url) as watcher:
+        await watcher.frame()
+    looking = served.service.live.lookout._looking
+    assert looking is not None
+    await asyncio.wait_for(looking, 20)
+
+
+# -- slow ones ------------------------------------------------------------------------------------------------------
+
+
+ASKING = {
+    "socket": "GET /v1/live HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    "stream": "GET /v1/events HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("asking", list(ASKING))
+async def test_who_does_not_read_is_dropped_and_the_others_go_on(served: Served, asking: str) -> None:
+    """One reader that stands still must not fill the memory, nor keep its place, nor hold back anybody."""
+    bound(served, send_seconds=0.2)
+    lookout = served.service.live.lookout
+    async with by_socket(served.url) as quick:
+        await quick.frame()
+        with standing_still(served.url, ASKING[asking]) as line:
+            while lookout.count() < 2:  # noqa: ASYNC110 - nobody tells when somebody has come
+                await asyncio.sleep(0.01)
+            number = 0
+            while lookout.count() == 2:  # ends when it is dropped; else the test's own limit ends it
+                number += 1
+                shout(served, f"{number} " + "x" * 60_000)
+                await quick.until(lambda seen, number=number: heard(seen) == number)  # type: ignore[misc]
+            assert lookout.count() == 1
+            assert await asyncio.to_thread(was_cut, line)
+        shout(served, "0 the end")
+        await quick.until(lambda seen: heard(seen) == 0)
+
+
+def standing_still(url: str, asking: str) -> sockets.socket:
+    host = url.removeprefix("http://")
+    name, _, port = host.partition(":")
+    line = sockets.socket()
+    line.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4_096)
+    line.connect((name, int(port)))
+    line.sendall(asking.format(host=host).encode())
+    return line
+
+
+def shout(served: Served, text: str) -> None:
+    """Something large for all to hear."""
+    lookout = served.service.live.lookout
+    lookout.board.look(Look(lookout.board.seq + 1, [Sighting("import", "large", None, {"text": text})]))
+    for listener in list(lookout._listeners):
+        listener.wake(lookout.board)
+
+
+def heard(watcher: Watcher) -> int:
+    texts = [event["import"]["text"] for event in watcher.events if event["kind"] == "import"]
+    watcher.events.clear()
+    return int(texts[-1].partition(" ")[0]) if texts else -1
+
+
+def was_cut(line: sockets.socket) -> bool:
+    """In the middle of a frame: what was still to be sent is not kept for him."""
+    line.settimeout(20)
+    last = b""
+    while part := line.recv(65_536):
+        last = part
+    return last.endswith(b"x")

@@ -1,0 +1,267 @@
+"""Numbers for screens and for Prometheus."""
+
+from typing import Any
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from tests.api.keys import key_for, operator_of
+from tests.api.listening import by_socket
+from tests.api.serving import Served
+
+from leaseway.api.counting import NO_ROUTE
+from leaseway.api.ends import Ends
+from leaseway.api.exposition import Sample, exposition, gauge
+from leaseway.api.picture import Picture
+from leaseway.api.tally import SETTLEMENTS, SUBMISSIONS
+from leaseway.domain.errors import StoreBusy
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.job import LaneCount
+from leaseway.stores.memory.store import MemoryStore
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.contract.actors import Worker, done, new_job
+
+
+async def submit(served: Served, **more: object) -> None:
+    answer = await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1}, **more})
+    assert answer.status_code == 202
+
+
+async def test_metrics_tell_how_everything_is_doing(served: Served) -> None:
+    """Jobs by state, what waits longest, what was finished in the last minute, limits and budgets."""
+    await submit(served)
+    await served.client.post("/v1/jobs", json={"kind": "broken", "arguments": {"text": "x"}})
+    await served.settle()
+    await submit(served)
+    await submit(served, delay_seconds=600)
+    await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
+    await served.client.put("/v1/budgets/spend", json={"unit": "usd", "limit": 25, "every": "day"})
+    shown = (await served.client.get("/v1/metrics")).json()
+    counted = {
+        name: shown[name] for name in ("pending", "ready", "scheduled", "running", "done", "failed", "cancelled")
+    }
+    assert counted == {
+        "pending": 2, "ready": 1, "scheduled": 1, "running": 0, "done": 1, "failed": 1, "cancelled": 0,
+    }  # fmt: skip
+    assert shown["oldest_ready_seconds"] >= 0
+    throughput = shown["throughput"]
+    assert (throughput["done"], throughput["failed"]) == (1, 1)
+    assert throughput["per_second"] == round(2 / throughput["window_seconds"], 3)
+    assert [limit["name"] for limit in shown["limits"]] == ["maps"]
+    assert [(budget["name"], budget["unit"], budget["left"]) for budget in shown["budgets"]] == [("spend", "usd", "25")]
+    assert shown["workers"] == {"count": 0, "leased": 0, "late": 0}
+
+
+async def test_tenants_see_their_own_numbers(served_with_keys: Served) -> None:
+    """Not those of others, nor what is everybody's."""
+    served = served_with_keys
+    for tenant in ("acme", "other"):
+        async with served.with_key((await key_for(served, tenant)).text) as client:
+            await client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1}})
+    async with served.with_key((await key_for(served, "acme")).text) as client:
+        shown = (await client.get("/v1/metrics")).json()
+        assert (shown["tenant"], shown["ready"]) == ("acme", 1)
+        assert not {"limits", "budgets", "workers"} & set(shown)
+        assert (await client.get("/v1/metrics", params={"tenant": "other"})).status_code == 403
+        assert (await client.get("/metrics")).status_code == 403
+    async with served.with_key((await operator_of(served)).text) as client:
+        assert (await client.get("/v1/metrics")).json()["ready"] == 2
+        assert (await client.get("/v1/metrics", params={"tenant": "other"})).json()["ready"] == 1
+        assert (await client.get("/metrics")).status_code == 200
+
+
+async def scraped(served: Served, accept: str = "text/plain") -> dict[str, Metric]:
+    """What Prometheus' own client makes of it."""
+    answer = await served.client.get("/metrics", headers={"Accept": accept})
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    assert {name for name in families if not name.startswith("leaseway_")} == set()
+    assert {family.type for family in families.values()} <= {"counter", "gauge", "histogram"}
+    return families
+
+
+def value_of(families: dict[str, Metric], name: str, **labels: str) -> float:
+    """Of the one sample with exactly these labels."""
+    family = next(family for family in families.values() if any(sample.name == name for sample in family.samples))
+    (value,) = [sample.value for sample in family.samples if (sample.name, sample.labels) == (name, labels)]
+    return float(value)
+
+
+async def test_prometheus_can_read_it(served: Served) -> None:
+    """Its own parser does: every family has a type and a help, names are what they are, and counters begin at zero."""
+    await submit(served, queue='qu"e\\ue')
+    families = await scraped(served)
+    assert [name for name, family in families.items() if not family.documentation or family.type == "unknown"] == []
+    assert value_of(families, "leaseway_jobs", queue='qu"e\\ue', state="ready") == 1
+    answered = {"method": "POST", "route": "/v1/jobs", "status": "2xx"}
+    assert value_of(families, "leaseway_http_requests_total", **answered) == 1
+    assert value_of(families, "leaseway_http_requests_total", **{**answered, "status": "5xx"}) == 0
+    deleted = {"method": "DELETE", "route": "/v1/jobs/{id}", "status": "5xx"}
+    assert value_of(families, "leaseway_http_requests_total", **deleted) == 0
+    times = {"method": "POST", "route": "/v1/jobs"}
+    assert value_of(families, "leaseway_http_request_seconds_count", **times) == 1
+    assert value_of(families, "leaseway_http_request_seconds_bucket", **times, le="+Inf") == 1
+    assert value_of(families, "leaseway_http_request_seconds_sum", **times) > 0
+    assert value_of(families, "leaseway_store_up") == 1
+    assert min(sample.value for family in families.values() for sample in family.samples) >= 0
+
+
+async def test_paths_that_somebody_makes_up_are_one_series(served: Served) -> None:
+    """A scanner that tries ten thousand paths must not make ten thousand series."""
+    before = await scraped(served)
+    for n in range(5):
+        assert (await served.client.get(f"/wp-login-{n}.php")).status_code == 404
+        assert (await served.client.get(f"/v1/jobs/{n:026}")).status_code == 404
+    after = await scraped(served)
+    lost = {"method": "GET", "route": NO_ROUTE, "status": "4xx"}
+    assert value_of(after, "leaseway_http_requests_total", **lost) == 5
+    known = {"method": "GET", "route": "/v1/jobs/{id}", "status": "4xx"}
+    assert value_of(after, "leaseway_http_requests_total", **known) == 5
+    name = "leaseway_http_requests"
+    assert len(after[name].samples) == len(before[name].samples), "all of them were there from the start"
+
+
+async def test_what_is_submitted_is_counted_by_its_answer(served: Served) -> None:
+    """Each job of a call: taken, known already, refused."""
+    job = {"kind": "add", "arguments": {"a": 1}, "key": "k"}
+    for _ in range(2):
+        await served.client.post("/v1/jobs", json=job)
+    await served.client.post("/v1/jobs/bulk", json={"items": [{**job, "key": "l"}, {**job, "arguments": {"a": 2}}]})
+    families = await scraped(served)
+    counted = {answer: value_of(families, "leaseway_submissions_total", answer=answer) for answer in SUBMISSIONS}
+    assert counted == {"accepted": 2, "replayed": 1, "refused": 1, "failed": 0}
+
+
+async def test_what_workers_take_and_bring_back_over_http_is_counted(served: Served) -> None:
+    await submit(served)
+    await submit(served)
+    wants = {"queues": ["default"], "count": 5, "token": "token-1"}
+    reply = await served.client.post("/v1/work/exchange", json={"worker": "w", "wants": wants})
+    done, late = (
+        {"id": lease["id"], "token": token, "state": "done", "result": "1"}
+        for lease, token in zip(reply.json()["leases"], ("token-1", "stale"), strict=True)
+    )
+    await served.client.post("/v1/work/exchange", json={"worker": "w", "settlements": [done, late]})
+    families = await scraped(served)
+    assert value_of(families, "leaseway_exchanges_total") == 2
+    assert value_of(families, "leaseway_leases_granted_total") == 2
+    counted = {state: value_of(families, "leaseway_settlements_total", state=state) for state in SETTLEMENTS}
+    assert counted == {"done": 1, "failed": 0, "cancelled": 0, "pending": 0, "lost": 1}
+
+
+async def test_what_ended_is_counted_for_good_even_if_it_is_discarded(served: Served) -> None:
+    """A counter that falls when old jobs are pruned looks like a restart, and makes every rate wrong."""
+    ended = "leaseway_jobs_ended_total"
+    await submit(served)
+    assert value_of(await scraped(served), ended, queue="default", outcome="done") == 0
+    await served.settle()
+    done = (await served.client.get("/v1/jobs?state=done")).json()["items"]
+    await expired(served)
+    assert value_of(await scraped(served), ended, queue="default", outcome="done") == 1
+    assert (await served.client.delete(f"/v1/jobs/{done[0]['id']}")).status_code == 204
+    await served.client.post("/v1/jobs", json={"kind": "broken", "arguments": {"text": "x"}})
+    await served.settle()
+    await expired(served)
+    families = await scraped(served)
+    assert value_of(families, ended, queue="default", outcome="done") == 1
+    assert value_of(families, ended, queue="default", outcome="failed") == 1
+    assert value_of(families, "leaseway_jobs", queue="default", state="done") == 0
+
+
+async def expired(served: Served) -> None:
+    """The next scrape shall be a look of its own."""
+    served.api.state.pictures.forget("")
+
+
+async def test_what_ended_while_others_were_pruned_is_counted() -> None:
+    """Where as many are pruned as end, the lanes stay as they are."""
+    clock = FakeClock()
+    store, ends = MemoryStore(clock.now_us), Ends()
+    worker = Worker(store)
+    await store.submit([new_job(1), new_job(2)])
+    await worker.settle(done(await worker.claim_one()))
+    await ends.look(store, await store.lanes(), await store.now())
+    clock.advance(60)
+    await worker.settle(done(await worker.claim_one()))
+    assert await store.prune(30 * SECOND_US, 10) == 1
+    totals = await ends.look(store, await store.lanes(), await store.now())
+    assert totals["default", "done"] == 1
+
+
+async def test_while_the_store_is_away_the_process_tells_of_itself(served: Served) -> None:
+    """When everything fails is the moment in which the numbers are needed."""
+
+    async def away() -> object:
+        raise StoreBusy("the line is cut")
+
+    served.service.world.store.lanes = away  # type: ignore[method-assign, assignment]
+    families = await scraped(served)
+    assert value_of(families, "leaseway_store_up") == 0
+    assert value_of(families, "leaseway_http_requests_under_way") == 1
+    assert "leaseway_jobs" not in families
+
+
+async def test_listeners_are_counted_and_why_they_went(served: Served) -> None:
+    async with by_socket(served.url) as watcher:
+        await watcher.frame()
+        assert value_of(await scraped(served), "leaseway_live_listeners") == 1
+    left = "leaseway_live_listeners_ended_total"
+    while value_of(families := await scraped(served), "leaseway_live_listeners") != 0:
+        pass  # it has been told, and needs a moment
+    assert value_of(families, left, reason="left") == 1
+    assert value_of(families, left, reason="slow") == 0
+
+
+async def test_no_label_names_a_tenant_or_a_job(served: Served) -> None:
+    """Series that grow with tenants bring a Prometheus down, and tell who they are."""
+    await served.client.put("/v1/tenants/zebra", json={"starts": ["10/minute"]})
+    await served.client.put("/v1/limits/maps:%7Btenant%7D", json={"rates": ["100/minute"]})
+    await served.client.put("/v1/budgets/spend:%7Btenant%7D", json={"unit": "usd", "limit": 25})
+    await served.client.put("/v1/limits/plain", json={"rates": ["100/minute"]})
+    text = (await served.client.get("/metrics")).text
+    assert "zebra" not in text
+    assert "{tenant}" not in text
+    assert "tenant=" not in text
+    assert 'limit="plain"' in text
+
+
+async def test_refusals_are_counted(served_with_keys: Served) -> None:
+    """Somebody who tries keys is seen in the numbers."""
+    for _ in range(3):
+        assert (await served_with_keys.client.get("/v1/jobs")).status_code == 401
+    async with served_with_keys.with_key((await operator_of(served_with_keys)).text) as client:
+        text = (await client.get("/metrics")).text
+    assert 'leaseway_http_requests_total{method="GET",route="/v1/jobs",status="4xx"} 3' in text
+
+
+async def test_many_who_ask_share_one_look(served: Served) -> None:
+    """A hundred open screens must not be a hundred times the load."""
+    looks = 0
+    store = served.service.world.store
+    lanes = store.lanes
+
+    async def counted() -> object:
+        nonlocal looks
+        looks += 1
+        return await lanes()
+
+    store.lanes = counted  # type: ignore[method-assign, assignment]
+    for _ in range(5):
+        assert (await served.client.get("/v1/metrics")).status_code == 200
+    assert looks < 5
+
+
+def test_queues_beyond_the_largest_are_one_series() -> None:
+    """Whoever submits names queues as he likes."""
+    from leaseway.api.metrics import OTHERS, QUEUES_MAX, about_jobs
+
+    zero: dict[str, Any] = {"scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
+    lanes = [LaneCount(queue=f"q{n:04}", tenant="t", ready=1, **zero) for n in range(QUEUES_MAX + 50)]
+    picture = Picture(0, lanes, {}, [], [], 0, [], {}, {}, [], [])
+    text = exposition(about_jobs(picture))
+    assert text.count('state="ready"') == QUEUES_MAX + 1
+    assert f'leaseway_jobs{{queue="{OTHERS}",state="ready"}} 50' in text
+
+
+def test_a_name_cannot_break_out_of_its_label() -> None:
+    text = exposition([gauge("x", "Some.", [Sample(1, {"queue": 'a"} 7\nleaseway_y 1\\'})])])
+    assert text.splitlines()[2] == 'leaseway_x{queue="a\\"} 7\\nleaseway_y 1\\\\"} 1'

@@ -1,0 +1,151 @@
+"""Submissions that wait together, and the service's beginning and end."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.api.keys import bearer, key_for
+from tests.api.serving import serving
+
+from leaseway import App
+from leaseway.api.gathering import Gathering
+from leaseway.api.routes import BUSY
+from leaseway.domain.callers import Scope
+from leaseway.domain.errors import KeyConflict, StoreFull
+from leaseway.domain.ids import JobId
+from leaseway.domain.job import NewJob, Submitted
+
+
+class Slow:
+    """A store that waits for its turn, and can be full."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.free = asyncio.Event()
+        self.is_full = False
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        self.batches.append([job.id for job in jobs])
+        await self.free.wait()
+        if self.is_full:
+            raise StoreFull("no room")
+        if any(job.key == "taken" for job in jobs):
+            raise KeyConflict("taken")
+        return [Submitted(job.id) for job in jobs]
+
+
+def job(number: int, key: str | None = None) -> NewJob:
+    return NewJob(id=JobId(f"{number:026}"), kind="x", payload="{}", key=key)
+
+
+def gathering_of(store: Slow) -> Gathering:
+    return Gathering(store, None)  # type: ignore[arg-type]
+
+
+async def test_who_comes_while_others_are_written_goes_together() -> None:
+    store = Slow()
+    gathering = gathering_of(store)
+    waiting = [asyncio.ensure_future(gathering.submit(job(0)))]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting += [asyncio.ensure_future(gathering.submit(job(number))) for number in range(1, 700)]
+    await asyncio.sleep(0)
+    store.free.set()
+    answers = await asyncio.gather(*waiting)
+    assert [answer.id for answer in answers] == [job(number).id for number in range(700)]
+    assert [len(batch) for batch in store.batches] == [1, 500, 199]
+    await gathering.close()
+
+
+async def test_only_he_whose_key_is_taken_hears_of_it_and_soon() -> None:
+    """One by one, a client that repeats such requests would make everybody else wait for hundreds of writes."""
+    store = Slow()
+    store.free.set()
+    gathering = gathering_of(store)
+    jobs = [job(number, "taken" if number == 77 else None) for number in range(256)]
+    answers = await gathering.submit_many(jobs)
+    assert [number for number, answer in enumerate(answers) if isinstance(answer, KeyConflict)] == [77]
+    assert len(store.batches) <= 2 * 8 + 1
+
+
+async def test_everybody_hears_that_the_store_is_full() -> None:
+    store = Slow()
+    store.is_full = True
+    store.free.set()
+    gathering = gathering_of(store)
+    answers = await asyncio.gather(*(gathering.submit(job(number)) for number in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreFull] * 3
+    store.is_full = False
+    assert (await gathering.submit(job(9))).id == job(9).id
+
+
+async def test_a_client_that_goes_away_does_not_take_others_along() -> None:
+    store = Slow()
+    gathering = gathering_of(store)
+    gone, stays = (asyncio.ensure_future(gathering.submit(job(number))) for number in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    store.free.set()
+    assert (await stays).id == job(1).id
+
+
+async def test_a_store_that_is_full_is_a_503_and_nothing_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+        store, submit = served.service.world.store, served.service.world.store.submit
+
+        async def full(jobs: Sequence[NewJob]) -> list[Submitted]:
+            raise StoreFull("/var/lib/secret.db is full")
+
+        store.submit = full  # type: ignore[method-assign]
+        headers = {"Idempotency-Key": '"k"'}
+        answer = await served.client.post("/v1/jobs", json={"kind": "x"}, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert "retry-after" in answer.headers
+        assert "secret" not in answer.text
+        assert "secret" in caplog.text
+        store.submit = submit  # type: ignore[method-assign]
+        again = await served.client.post("/v1/jobs", json={"kind": "x"}, headers=headers)
+        assert (again.status_code, "idempotent-replayed" in again.headers) == (202, False)
+
+
+async def test_a_list_goes_on_at_another_process_that_shares_the_secret(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    async with (
+        serving(App(url), cursor_secret=b"shared") as one,
+        serving(App(url), cursor_secret=b"shared") as two,
+        serving(App(url)) as stranger,
+    ):
+        for _ in range(3):
+            await one.client.post("/v1/jobs", json={"kind": "x"})
+        first = (await one.client.get("/v1/jobs", params={"limit": 1})).json()
+        query = {"limit": 2, "cursor": first["next"]}
+        assert len((await two.client.get("/v1/jobs", params=query)).json()["items"]) == 2
+        assert (await stranger.client.get("/v1/jobs", params=query)).status_code == 400
+
+
+async def test_the_description_is_complete_enough_to_write_a_client(tmp_path: Path) -> None:
+    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+        found = (await served.client.get("/v1/openapi.json")).json()
+    assert found["openapi"].startswith("3.1")
+    body = found["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["$ref"].rpartition("/")[2] in found["components"]["schemas"]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
+async def test_no_page_loads_anything_from_elsewhere(tmp_path: Path, path: str) -> None:
+    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
+        assert (await served.client.get(path)).status_code == 404
+
+
+async def test_the_short_way_to_busy_routes_has_the_same_guard(tmp_path: Path) -> None:
+    async with serving(App(f"sqlite:///{tmp_path / 'work.db'}"), auth=True) as served:
+        reader, writer = await key_for(served, scopes=(Scope.JOBS_READ,)), await key_for(served)
+        statuses = [
+            (await served.client.post("/v1/jobs", json={"kind": "x"}, headers=headers)).status_code
+            for headers in ({}, bearer(reader), bearer(writer))
+        ]
+    assert ("POST", "/v1/jobs") in BUSY
+    assert statuses == [401, 403, 202]

@@ -1,0 +1,296 @@
+"""Every route of the service × own, other's, no, expired and revoked credential.
+
+The routes are those that the service has: a new one is in the matrix by being served. One that takes the id of
+something that belongs to a tenant must be told what to put there, or the matrix complains.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import httpx2
+import pytest
+from fastapi import APIRouter, FastAPI
+from tests.api.issuer import AUDIENCE, ISSUER, NOW, issuing, token
+from tests.api.keys import key_for, operator_of
+from tests.api.serving import Served, serving
+
+from leaseway import App
+from leaseway.api.routes import OPEN, Routes, every_route, scope_of
+from leaseway.api.web import refuse_unscoped
+from leaseway.domain.callers import SCOPES_OF, Role, Scope
+from leaseway.domain.errors import UsageError
+from leaseway.domain.keys import FORM
+
+WAIT_SECONDS = 10
+NOBODY = "00000000000000000000000000"
+PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+
+ONE = {"job": "{job}"}
+SOME = {"which": {"ids": ["{finished}", "{job}"]}, "limit": 10}
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/v1/jobs"): {"kind": "add", "arguments": {"a": 1}},
+    ("POST", "/v1/jobs/bulk"): {"items": [{"kind": "add", "arguments": {"a": 1}}]},
+    ("POST", "/v1/jobs/cancel"): {"ids": ["{job}"]},
+    ("POST", "/v1/jobs/retry"): {"ids": ["{finished}"]},
+    ("POST", "/v1/jobs/discard"): {"ids": ["{finished}"]},
+    ("POST", "/v1/work/jobs/show"): ONE,
+    ("POST", "/v1/work/jobs/errors"): ONE,
+    ("POST", "/v1/work/jobs/cancel"): ONE,
+    ("POST", "/v1/work/jobs/list"): SOME,
+    ("POST", "/v1/work/jobs/replay"): SOME,
+    ("POST", "/v1/work/jobs/discard"): SOME,
+    ("POST", "/v1/work/submit"): {"jobs": []},
+    ("POST", "/v1/keys"): {"tenant": "acme"},
+    ("POST", "/v1/keys/{id}/rotate"): {},
+}
+"""What makes sense to send; to all others {}. Everything of a tenant's that a body can name must be named here."""
+QUERIES = {"/v1/work/wait": "?seconds=0"}
+"""So that nobody waits."""
+BELONGINGS = {"/v1/jobs/": "job", "/v1/keys/": "key", "/v1/tenants/": "tenant"}
+"""By prefix: what the path names."""
+OF_NO_TENANT = ("/v1/imports/",)
+"""Routes for tenants whose paths name nothing of a tenant's: specs that the service was started with."""
+MAKES_A_KEY = {("POST", "/v1/keys", 201), ("POST", "/v1/keys/{id}/rotate", 201)}
+REFUSED_BY_STATE = {409}
+"""The job that we have is not in the state for it; that is told to its owner only."""
+
+
+class Row(NamedTuple):
+    method: str
+    path: str
+    scope: str
+
+    def filled(self, things: dict[str, str]) -> str:
+        what = next((thing for prefix, thing in BELONGINGS.items() if self.path.startswith(prefix)), "")
+        return PARAMETER.sub(things.get(what, NOBODY), self.path) + QUERIES.get(self.path, "")
+
+    def body(self, things: dict[str, str]) -> Any:
+        if self.method in ("GET", "DELETE"):
+            return None
+        text = json.dumps(BODIES.get((self.method, self.path), {}))
+        for name, value in things.items():
+            text = text.replace(f"{{{name}}}", value)
+        return json.loads(text)
+
+    def names(self, things: dict[str, str]) -> bool:
+        """Whether it says what it is about, in its path or in its body."""
+        return bool(PARAMETER.search(self.path)) or any(
+            each in json.dumps(self.body(things)) for each in things.values()
+        )
+
+    @property
+    def is_a_tenants(self) -> bool:
+        return Scope(self.scope) in SCOPES_OF[Role.TENANT]
+
+
+def rows_of(api: FastAPI) -> Iterator[Row]:
+    for route in every_route(api.routes):
+        scope = scope_of(route)
+        for method in sorted(getattr(route, "methods", None) or ()):
+            if scope not in (None, OPEN):
+                yield Row(method, getattr(route, "path", ""), str(scope))
+
+
+class Town(NamedTuple):
+    served: Served
+    things: dict[str, str]
+    clients: dict[str, httpx2.AsyncClient]
+
+    async def ask(self, who: str, row: Row, things: dict[str, str] | None = None) -> httpx2.Response:
+        """Of a stream only the beginning is read."""
+        things = self.things if things is None else things
+        client, body = self.clients[who], row.body(things)
+        request = client.build_request(row.method, row.filled(things), json=body)
+        async with asyncio.timeout(WAIT_SECONDS):
+            reply = await client.send(request, stream=True)
+            if reply.headers.get("content-type", "").startswith("text/event-stream"):
+                reply._content = b""
+            else:
+                await reply.aread()
+            await reply.aclose()
+        return reply
+
+
+@pytest.fixture
+async def town(app: App) -> AsyncIterator[Town]:
+    async with AsyncExitStack() as stack:
+        issuer = await stack.enter_async_context(issuing())
+        settings = {"auth": True, "issuer": ISSUER, "audience": AUDIENCE, "jwks_url": issuer.url}
+        served = await stack.enter_async_context(serving(app, **settings))
+        own, revoked = await key_for(served), await operator_of(served)
+        await served.service.world.store.revoke_key(revoked.key.id)
+        texts = {
+            "own": own.text,
+            "other": (await key_for(served, "other")).text,
+            "operator": (await operator_of(served)).text,
+            "worker": (await key_for(served, None, Role.WORKER)).text,
+            "none": None,
+            "expired": (await operator_of(served, life_us=1)).text,
+            "revoked": revoked.text,
+            "wrong": f"{own.text[:16]}{'A' * 27}",
+            "late token": token(exp=NOW - 100, scope=" ".join(Scope)),
+            "token of another issuer": token(iss="https://other.example", scope=" ".join(Scope)),
+        }
+        clients = {
+            who: await stack.enter_async_context(served.with_key(text) if text else without_key(served))
+            for who, text in texts.items()
+        }
+        body = {"kind": "add", "arguments": {"a": 41}}
+        waiting, over = [(await clients["own"].post("/v1/jobs", json=body)).json()["id"] for _ in range(2)]
+        await clients["own"].post(f"/v1/jobs/{over}/cancel")
+        await clients["operator"].put("/v1/tenants/acme", json={"weight": 3})
+        yield Town(served, {"job": waiting, "finished": over, "key": own.key.id, "tenant": "acme"}, clients)
+
+
+def without_key(served: Served) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(base_url=served.url, timeout=30, trust_env=False)
+
+
+def who_may(row: Row) -> str:
+    """Of our callers, one whose credential has the scope."""
+    if row.is_a_tenants:
+        return "own"
+    return "worker" if row.scope == Scope.WORK else "operator"
+
+
+async def test_who_has_no_valid_credential_gets_nowhere(town: Town) -> None:
+    """Whatever the route, and before anything else of the request is looked at."""
+    holes: list[tuple[object, ...]] = []
+    for row in rows_of(town.served.api):
+        for who in ("none", "expired", "revoked", "wrong", "late token", "token of another issuer"):
+            reply = await town.ask(who, row)
+            if reply.status_code != 401 or reply.json()["code"] != "not_authenticated":
+                holes.append((who, *row, reply.status_code))
+    assert holes == []
+
+
+async def test_who_lacks_the_scope_is_told_so(town: Town) -> None:
+    """Roles are not above each other: a worker submits nothing, an operator leases nothing."""
+    holes: list[tuple[object, ...]] = []
+    for row in rows_of(town.served.api):
+        for who, role in (("own", Role.TENANT), ("operator", Role.OPERATOR), ("worker", Role.WORKER)):
+            if Scope(row.scope) not in SCOPES_OF[role]:
+                reply = await town.ask(who, row)
+                if reply.status_code != 403 or row.scope not in reply.json()["detail"]:
+                    holes.append((who, *row, reply.status_code))
+    assert holes == []
+
+
+async def test_who_may_is_let_in(town: Town) -> None:
+    """Everything with a sample in this file works; everything else at least reaches its route. No answer holds a key,
+    except that to whoever makes one."""
+    holes: list[tuple[object, ...]] = []
+    for row in sorted(rows_of(town.served.api), key=lambda row: row.method == "DELETE"):
+        reply = await town.ask(who_may(row), row)
+        is_known = (row.method, row.path) in BODIES or row.path.startswith(tuple(BELONGINGS))
+        fine = reply.is_success or (reply.status_code in REFUSED_BY_STATE if is_known else reply.status_code < 500)
+        if not fine or reply.status_code in (401, 403):
+            holes.append((*row, reply.status_code, reply.text[:200]))
+        if FORM.search(reply.text) and (*row[:2], reply.status_code) not in MAKES_A_KEY:
+            holes.append((*row, "shows a key"))
+    assert holes == []
+
+
+async def test_what_belongs_to_another_tenant_is_like_nothing(town: Town) -> None:
+    """Not 403, which would say that it exists: the same answer as for an id that nobody has. Nothing happens to it."""
+    before = await belongings(town)
+    nothing = dict.fromkeys(town.things, NOBODY)
+    holes: list[tuple[object, ...]] = []
+    for row in rows_of(town.served.api):
+        if not row.is_a_tenants or not row.names(town.things):
+            continue
+        if not row.path.startswith((*BELONGINGS, *OF_NO_TENANT, "/v1/work/")):
+            holes.append((*row, "whose is what this path names? Say it in BELONGINGS or OF_NO_TENANT"))
+        foreign, unknown = await town.ask("other", row), await town.ask("other", row, nothing)
+        if PARAMETER.search(row.path) and row.path.startswith(tuple(BELONGINGS)) and foreign.status_code != 404:
+            holes.append((*row, foreign.status_code))
+        if is_told_apart(foreign, unknown, town.things):
+            holes.append((*row, foreign.text, unknown.text))
+    assert holes == []
+    assert await belongings(town) == before
+
+
+async def belongings(town: Town) -> list[Any]:
+    return [(await town.clients["own"].get(f"/v1/jobs/{town.things[name]}")).json() for name in ("job", "finished")]
+
+
+def is_told_apart(foreign: httpx2.Response, unknown: httpx2.Response, things: dict[str, str]) -> bool:
+    """Whether the two answers differ in more than what was asked and when."""
+
+    def plain(reply: httpx2.Response) -> str:
+        text = reply.text
+        for thing in (*things.values(), NOBODY):
+            text = text.replace(thing, "ID")
+        return re.sub(r'"request_id":"[^"]*"', "", re.sub(r"\b[0-9a-z]{26}\b|[0-9T:.-]{19,27}Z|\b\d{16}\b", "ID", text))
+
+    return foreign.status_code != unknown.status_code or plain(foreign) != plain(unknown)
+
+
+async def test_no_list_shows_what_belongs_to_another_tenant(town: Town) -> None:
+    """Nor does naming him help, which is for operators."""
+    holes: list[tuple[object, ...]] = []
+    for row in rows_of(town.served.api):
+        if row.is_a_tenants and row.method == "GET" and not PARAMETER.search(row.path):
+            for query in ("", "?tenant=acme", "?tenant=*", "?tenant="):
+                reply = await town.ask("other", Row(row.method, row.path + query, row.scope))
+                if town.things["job"] in reply.text or "acme" in reply.text.replace("tenant=acme", ""):
+                    holes.append((*row, query, reply.text))
+    assert holes == []
+    seen = await town.clients["operator"].get("/v1/jobs", params={"tenant": "acme"})
+    assert town.things["job"] in seen.text
+
+
+# -- a route without a scope ------------------------------------------------------------------------------------------
+
+
+async def nothing() -> None: ...
+
+
+def test_a_route_without_a_scope_is_not_served() -> None:
+    """However it came in: by itself, in a router, in a router's router, as a WebSocket, below a mount."""
+    ways = []
+    for _ in range(5):
+        ways.append((FastAPI(openapi_url="/v1/openapi.json"), APIRouter()))
+    ways[0][0].add_api_route("/v1/hole", nothing)
+    ways[1][1].add_api_route("/v1/hole", nothing)
+    ways[1][0].include_router(ways[1][1])
+    inner = APIRouter()
+    inner.add_api_route("/v1/hole", nothing)
+    ways[2][1].include_router(inner)
+    ways[2][0].include_router(ways[2][1])
+    ways[3][1].add_api_websocket_route("/v1/hole", nothing)
+    ways[3][0].include_router(ways[3][1])
+    mounted = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    mounted.add_api_route("/hole", nothing)
+    ways[4][0].mount("/v1", mounted)
+    for api, _ in ways:
+        with pytest.raises(UsageError, match="hole declares no scope"):
+            refuse_unscoped(without_docs(api))
+
+
+def without_docs(api: FastAPI) -> FastAPI:
+    """FastAPI adds pages of its own, which the service does not have."""
+    api.router.routes = [
+        route for route in api.routes if not getattr(route, "path", "").startswith(("/docs", "/redoc"))
+    ]
+    return api
+
+
+def test_a_route_with_a_scope_is_served() -> None:
+    routes = Routes("/v1/fine", "fine")
+    routes.get("", Scope.JOBS_READ)(nothing)
+    routes.websocket("/live", Scope.JOBS_READ)(nothing)
+    api = FastAPI(openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None)
+    api.include_router(routes.router)
+    refuse_unscoped(api)
+    assert [scope_of(route) for route in every_route(api.routes)][1:] == ["jobs:read", "jobs:read"]
+
+
+def test_a_scope_that_does_not_exist_is_a_mistake() -> None:
+    """A slip of the pen must not be a scope that nobody has, or everybody."""
+    with pytest.raises(ValueError, match="jobs:raed"):
+        Routes("/v1/fine", "fine").get("", "jobs:raed")(nothing)

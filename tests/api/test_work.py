@@ -1,0 +1,368 @@
+"""Workers over HTTP: who may lease what, and how what goes wrong comes back. The contract suites run over it elsewhere:
+tests/stores, tests/limits and tests/budgets."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from msgspec.structs import replace
+from tests.api.keys import key_for, operator_of
+from tests.api.serving import Served, serving
+from tests.api.working import service_in_memory, shared
+
+from leaseway import App, Budget, Limit
+from leaseway.api.work import told
+from leaseway.domain.callers import Role
+from leaseway.domain.errors import (
+    BadValue,
+    KeyConflict,
+    LeasewayError,
+    StoreBusy,
+    StoreFull,
+    StoreRefused,
+    TransientError,
+    UnknownBudget,
+    UnknownLimit,
+    UnknownOutcome,
+)
+from leaseway.domain.job import State
+from leaseway.domain.limits import Ask
+from leaseway.domain.needs import Charge
+from leaseway.domain.query import JobFilter
+from leaseway.domain.schedule import Schedule
+from leaseway.flows.world import World
+from leaseway.stores.http.address import address_of
+from leaseway.stores.http.line import Line
+from leaseway.stores.http.store import HttpStore
+from leaseway.stores.http.verbs import VERBS
+from leaseway.stores.memory.store import MemoryStore
+from leaseway.telemetry.log import LogEvents
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.contract.actors import Worker, done, id_of, keyed_job, new_job
+from leaseway.wiring import world_of
+
+
+def with_jobs(app: App) -> App:
+    @app.job
+    async def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    return app
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    """With authentication, over a file."""
+    async with serving(with_jobs(App(f"sqlite:///{tmp_path / 'work.db'}")), auth=True) as served:
+        yield served
+
+
+@pytest.fixture
+async def world(served: Served) -> AsyncIterator[Callable[[str], World]]:
+    """What somebody with this key works with."""
+    made: list[World] = []
+
+    def with_key(key: str) -> World:
+        made.append(world_of(served.url, None, LogEvents(), key))
+        return made[-1]
+
+    yield with_key
+    for each in made:
+        await each.limiter.close()
+        await each.store.close()
+
+
+# -- who may what ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_needs_no_more_than_an_address_and_a_key(served: Served) -> None:
+    ids = [(await served.app.submit(served.app.bind("add", {"a": n}))).id for n in range(30)]
+    key = (await key_for(served, None, Role.WORKER)).text
+    async with with_jobs(App(served.url, key=key)) as app:
+        worked = await app.run_worker(until_empty=True)
+    assert (worked.settled, worked.lost, worked.is_clean) == (30, 0, True)
+    jobs = [await served.app.find(id_) for id_ in ids]
+    assert [job.result for job in jobs if job is not None] == [str(n + 1) for n in range(30)]
+
+
+async def test_a_tenants_program_submits_by_the_same_address(served: Served) -> None:
+    """Its jobs are its own, whatever it says."""
+    key = (await key_for(served, "acme")).text
+    async with with_jobs(App(served.url, key=key)) as app:
+        first = await app.submit(app.bind("add", {"a": 1}, key="once"))
+        again = await app.submit(app.bind("add", {"a": 1}, key="once"))
+        assert (again.id, again.replayed) == (first.id, True)
+        with pytest.raises(KeyConflict, match="once"):
+            await app.submit(app.bind("add", {"a": 2}, key="once"))
+        with pytest.raises(StoreRefused, match="tenant acme only"):
+            await app.submit(app.bind("add", {"a": 1}, tenant="globex"))
+        with pytest.raises(StoreRefused, match="no scope work"):
+            await app.run_worker(until_empty=True)
+        with pytest.raises(TimeoutError, match="still pending"):
+            await app.wait(first, timeout=0.5)
+    job = await served.app.find(first)
+    assert job is not None
+    assert job.tenant == "acme"
+
+
+async def test_a_worker_of_one_tenant_gets_nothing_of_others(served: Served, world: Callable[[str], World]) -> None:
+    inside = served.service.world.store
+    await inside.submit([new_job(n, tenant="acme" if n % 2 else "globex") for n in range(6)])
+    store = world((await key_for(served, "acme", Role.WORKER)).text).store
+    worker = Worker(store)
+    assert [lease.tenant for lease in await worker.claim(6)] == ["acme"] * 3
+    assert await store.wait_us(("default",)) != 0
+    assert {lane.tenant for lane in await store.lanes()} == {"acme"}
+    sneaky = replace(worker.wants(6), tenant="globex")
+    assert (await worker.exchange(wants=sneaky)).leases == ()
+    everybody = Worker(world((await key_for(served, None, Role.WORKER)).text).store)
+    wants = everybody.wants(6)
+    assert [lease.tenant for lease in (await everybody.exchange(wants=wants)).leases] == ["globex"] * 3
+    assert len((await everybody.exchange(wants=wants, repeat=True)).leases) == 3
+    assert (await worker.exchange(wants=wants, repeat=True)).leases == ()
+
+
+async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
+    served: Served, world: Callable[[str], World]
+) -> None:
+    mine = world((await key_for(served, "acme", Role.WORKER)).text)
+    await served.service.world.store.submit([new_job(1, tenant="acme")])
+    (lease,) = await Worker(mine.store).claim(1)
+    with pytest.raises(StoreRefused, match="tenant acme only"):
+        await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="globex"),)))
+    with pytest.raises(BadValue, match="needs"):
+        await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme", needs="no json"),)))
+    await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme"),)))
+    with pytest.raises(StoreRefused, match="schedules are for all"):
+        await mine.store.declare([Schedule(name="nightly", kind="add", cron="0 3 * * *")])
+    with pytest.raises(StoreRefused, match="limits that nobody has defined"):
+        await mine.limiter.declare([Limit("maps", "1/second").definition])
+    with pytest.raises(StoreRefused, match="budgets that nobody has defined"):
+        await mine.ledger.declare([Budget("spend", usd=1).definition])
+    assert await mine.store.prune(0, 100) == 0
+    assert await served.service.world.store.job(id_of(1)) is not None
+
+
+async def test_what_is_defined_is_not_changed_by_a_worker_of_one_tenant(
+    served: Served, world: Callable[[str], World]
+) -> None:
+    strict = Limit("maps", "1/minute").definition
+    await served.service.world.limiter.declare([strict])
+    mine = world((await key_for(served, "acme", Role.WORKER)).text)
+    await mine.limiter.declare([Limit("maps", "1000/second").definition])
+    found = {definition.name: definition for definition, _ in await mine.limiter.definitions()}
+    assert found["maps"] == strict
+
+
+async def test_another_tenants_jobs_are_none(served: Served, world: Callable[[str], World]) -> None:
+    await served.service.world.store.submit([new_job(1, tenant="globex")])
+    store = world((await key_for(served, "acme")).text).store
+    assert await store.job(id_of(1)) is None
+    assert await store.errors(id_of(1)) == []
+    assert await store.cancel(id_of(1)) == "unknown"
+    assert await store.jobs(JobFilter()) == []
+    assert await store.discard(JobFilter(ids=(id_of(1),)), 10) == []
+    with pytest.raises(StoreRefused, match="own tenant only"):
+        await store.jobs(JobFilter(tenant="globex"))
+    record = await served.service.world.store.job(id_of(1))
+    assert record is not None
+    assert record.state is State.PENDING
+
+
+async def test_an_operator_leases_nothing(served: Served, world: Callable[[str], World]) -> None:
+    store = world((await operator_of(served)).text).store
+    with pytest.raises(StoreRefused, match="no scope work"):
+        await Worker(store).claim(1)
+
+
+@pytest.mark.parametrize("key", [None, f"lw_{'a' * 12}_{'B' * 27}"])
+async def test_who_is_not_known_is_told_how_to_be(served: Served, world: Callable[[Any], World], key: Any) -> None:
+    with pytest.raises(StoreRefused, match="LEASEWAY_KEY"):
+        await Worker(world(key).store).claim(1)
+
+
+# -- what may be said -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/submit", {"jobs": [{"id": "1", "kind": "k", "payload": "{}", "lease_us": 10**15}]}, "lease_us"),
+        ("/submit", {"jobs": [{"id": "1", "kind": "k", "payload": "{}", "priority": 5_000}]}, "priority"),
+        ("/submit", {"jobs": [{"id": "1", "kind": "k", "payload": "no json"}]}, "payload"),
+        ("/submit", {"jobs": [{"id": "1", "kind": "k", "payload": "{}", "delay_us": 10**30}]}, "too large"),
+        ("/exchange", {"worker": ""}, "worker"),
+        ("/exchange", {"worker": "w", "wants": {"queues": ["q"], "count": 10**6, "token": "t"}}, "wants.count"),
+        ("/renew", {"leases": [{"id": "1", "token": "t", "lease_us": 0}]}, "leases.lease_us"),
+        ("/limits/take", {"asks": []}, "asks"),
+        ("/limits/declare", {"definitions": [{"name": "x"}]}, "limits nothing"),
+        ("/limits/change", {"definition": {"name": "x", "concurrency": 1}, "expected": 2**40}, "expected"),
+        ("/budgets/hold", {"id": "", "lines": [], "ttl_us": 1}, "hold"),
+        ("/jobs/show", {"job": "1", "more": 1}, "more"),
+    ],
+)
+async def test_nonsense_is_refused_by_name(path: str, body: Any, field: str) -> None:
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        reply = await client.post(f"{shared().url}/v1/work{path}", json=body)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
+    assert field in reply.json()["detail"]
+
+
+def test_every_verb_has_one_route() -> None:
+    assert len({verb.url for verb in VERBS}) == len(VERBS)
+    served = {path for path in shared().api.openapi()["paths"] if path.startswith("/v1/work/")}
+    assert served == {verb.url for verb in VERBS} | {"/v1/work/wait"}
+
+
+# -- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+async def test_errors_are_the_same_at_both_ends() -> None:
+    async with service_in_memory(FakeClock()) as world:
+        await world.store.submit([keyed_job(1)])
+        with pytest.raises(KeyConflict, match="key-1"):
+            await world.store.submit([keyed_job(2, fingerprint="other")])
+        with pytest.raises(UnknownLimit, match="maps"):
+            await world.limiter.take([Ask("maps", "maps")])
+        with pytest.raises(UnknownBudget, match="spend"):
+            await world.ledger.hold("h", [(Charge("spend", "spend"), 1)], 1_000_000)
+        with pytest.raises(BadValue) as caught:
+            await world.ledger.settle("nobody", {})
+        with pytest.raises(BadValue) as beside_us:
+            await shared().service.world.ledger.settle("nobody", {})
+        assert (caught.value.field, caught.value.problem) == (beside_us.value.field, beside_us.value.problem)
+
+
+@pytest.mark.parametrize("error", [StoreBusy, StoreFull, UnknownOutcome, TransientError])
+async def test_what_the_services_store_does_not_know_nobody_knows(error: type[LeasewayError]) -> None:
+    """Whether to make the same call again, or only to wait, depends on it."""
+
+    class Sick(MemoryStore):
+        async def submit(self, jobs: Any) -> Any:
+            raise error("sick")
+
+    async with service_in_memory(FakeClock()) as world:
+        shared().service.world = shared().service.world._replace(store=Sick(FakeClock().now_us))
+        with pytest.raises(TransientError) as caught:
+            await world.store.submit([new_job(1)])
+        assert type(caught.value) is error
+
+
+def test_others_pass() -> None:
+    with pytest.raises(ZeroDivisionError), told():
+        raise ZeroDivisionError
+
+
+async def spoken_to(answer: bytes | None) -> tuple[asyncio.Server, HttpStore]:
+    """A server that reads a request, says this, and hangs up."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        await reader.readexactly(int(length[1]) if length else 0)
+        writer.write(answer or b"")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    return server, HttpStore(Line(address_of(f"http://127.0.0.1:{port}")))
+
+
+def said(status: int, body: str) -> bytes:
+    return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (None, UnknownOutcome),  # the line was cut after the request had left
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", UnknownOutcome),
+        (said(200, "<html>"), UnknownOutcome),
+        (said(502, "<html>"), UnknownOutcome),
+        (said(500, '{"code":"failed"}'), UnknownOutcome),
+        (said(503, '{"code":"unavailable"}'), TransientError),
+        (said(404, "<html>"), StoreRefused),
+        (said(301, ""), StoreRefused),
+        (said(429, '{"code":"too_many"}'), StoreBusy),
+        (said(413, '{"code":"too_large","detail":"x"}'), BadValue),
+    ],
+)
+async def test_an_answer_that_did_not_come_is_not_a_no(answer: bytes | None, error: type[LeasewayError]) -> None:
+    server, store = await spoken_to(answer)
+    with pytest.raises(LeasewayError) as caught:
+        await store.submit([new_job(1)])
+    assert type(caught.value) is error
+    await store.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_request_that_never_left_changed_nothing() -> None:
+    server, store = await spoken_to(None)
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(TransientError) as caught:
+        await store.submit([new_job(1)])
+    assert type(caught.value) is TransientError
+    assert await store.wait(0.01) is False
+    await store.close()
+
+
+async def test_every_loop_has_its_own_connections() -> None:
+    """Leases are renewed from a thread of their own."""
+    async with service_in_memory(FakeClock()) as world:
+        await world.store.submit([new_job(1)])
+        assert await asyncio.to_thread(lambda: asyncio.run(world.store.now())) == await world.store.now()
+
+
+async def test_who_waits_is_sent_home_when_the_service_stops() -> None:
+    async with serving(App("memory://")) as served, asyncio.timeout(20):
+        waiting = asyncio.ensure_future(served.client.get("/v1/work/wait", params={"seconds": 25}))
+        await served.client.get("/healthz")  # so that the other one has been read
+        served.service.stopping.set()
+        assert (await waiting).json() == {"answer": False}
+
+
+# -- addresses ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEASEWAY_KEY", "LEASEWAY_INSECURE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_keys_do_not_travel_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreRefused, match="in the clear"):
+        App("http://jobs.example")
+    for url in ("http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://jobs.example/"):
+        assert not address_of(url).url.endswith("/")
+    monkeypatch.setenv("LEASEWAY_INSECURE", "1")
+    assert address_of("http://jobs.example").url == "http://jobs.example"
+
+
+def test_a_key_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = f"lw_{'a' * 12}_{'B' * 27}"
+    assert "BBB" not in repr(address_of("https://jobs.example", key))
+    monkeypatch.setenv("LEASEWAY_KEY", key)
+    assert address_of("https://jobs.example").key == key
+    for wrong in (f"https://x:{key}@jobs.example", "https://jobs.example?key=x", "https://"):
+        with pytest.raises(StoreRefused) as caught:
+            address_of(wrong)
+        assert "BBB" not in str(caught.value)
+    for wrong in ("lw_short", "with space", "ä"):
+        with pytest.raises(StoreRefused, match="no key"):
+            address_of("https://jobs.example", wrong)
+
+
+def test_a_key_stays_with_its_service() -> None:
+    """An app that is moved elsewhere must not show it there."""
+    app = App("https://jobs.example", key=f"lw_{'a' * 12}_{'B' * 27}")
+    app.move("https://other.example")
+    store = app.world.store
+    assert isinstance(store, HttpStore)
+    assert store.line.address.key is None

@@ -1,0 +1,57 @@
+"""One service for many tests: it runs in a thread of its own, and each test gives it a new world in memory."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+
+from tests.api.serving import Served, serving
+
+from leaseway import App
+from leaseway.flows.world import World
+from leaseway.stores.memory.ledger import MemoryLedger
+from leaseway.stores.memory.limiter import MemoryLimiter
+from leaseway.stores.memory.store import MemoryStore
+from leaseway.telemetry.log import LogEvents
+from leaseway.testing.clock import FakeClock
+from leaseway.wiring import world_of
+
+
+@cache
+def shared() -> Served:
+    """Started by the first test that needs it; it ends with the process."""
+    ready = threading.Event()
+    found: list[Served] = []
+
+    async def serve() -> None:
+        async with serving(App("memory://")) as served:
+            found.append(served)
+            ready.set()
+            await asyncio.Event().wait()
+
+    threading.Thread(target=lambda: asyncio.run(serve()), name="service", daemon=True).start()
+    assert ready.wait(30)
+    return found[0]
+
+
+@contextmanager
+def world_in_memory(clock: FakeClock) -> Iterator[str]:
+    """The address of a service with an empty world, whose time the test moves."""
+    served = shared()
+    served.service.world = served.app.world._replace(
+        store=MemoryStore(clock.now_us), limiter=MemoryLimiter(clock.now_us), ledger=MemoryLedger(clock.now_us)
+    )
+    yield served.url
+
+
+@asynccontextmanager
+async def service_in_memory(clock: FakeClock) -> AsyncIterator[World]:
+    """The world of somebody who has nothing but the address of a service."""
+    with world_in_memory(clock) as url:
+        world = world_of(url, None, LogEvents())
+        await world.store.open()
+        await world.limiter.open()
+        yield world
+        await world.limiter.close()
+        await world.store.close()

@@ -1,0 +1,32 @@
+"""The service as its users start it: one process or several, over one store."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+SECONDS = 60.0
+NOT_OURS = ("LEASEWAY_", "PYTHONUNBUFFERED")
+"""What our users do not set."""
+
+
+@asynccontextmanager
+async def service(place: Path, store_url: str, *words: str) -> AsyncIterator[str]:
+    """`leaseway serve`; tells its address."""
+    command = [sys.executable, "-m", "leaseway.cli", "serve", "--json", "--port", "0", "--store", store_url, *words]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            told = await process.stdout.readline()
+        yield str(json.loads(told)["url"])
+    finally:
+        process.kill()
+        await process.wait()

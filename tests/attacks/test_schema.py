@@ -1,0 +1,89 @@
+"""Schemathesis asks everything that the description permits, and much that it does not.
+
+In the suite it asks a little of everything: each kind of mistake in each parameter over SQLite, and values by chance
+and chains of calls over PostgreSQL. Both do both, with as many examples for each operation as you like, by
+
+    ATTACK_EXAMPLES=200 ./dev test tests/attacks/test_schema.py
+"""
+
+import asyncio
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.api.keys import bearer
+from tests.attacks.processes import service
+
+from leaseway import App
+from leaseway.domain.callers import Role
+from leaseway.domain.keys import WantedKey
+from leaseway.flows.keys import Made, make
+from leaseway.system import random_text
+
+HERE = Path(__file__).parent
+EXAMPLES = int(os.environ.get("ATTACK_EXAMPLES", "0"))
+WORDS = {
+    "sqlite": ["--phases=coverage", "--exclude-path-regex=^/v1/work/"],
+    "postgresql": ["--phases=fuzzing,stateful", "--max-examples=3"],
+}
+LONG = ["--phases=coverage,fuzzing,stateful", f"--max-examples={EXAMPLES}"]
+PREPARED = 10
+"""Of a hundred operations, at least so many must have been answered with what they are for."""
+
+
+async def keys_in(store_url: str) -> list[Made]:
+    async with App(store_url) as app:
+        store = await app.store()
+        wanted = [WantedKey(tenant="ops", role=Role.OPERATOR), WantedKey(tenant=None, role=Role.WORKER)]
+        return [await make(store, each, random_text) for each in wanted]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 if not EXAMPLES else 36_000)
+async def test_every_answer_is_one_that_was_described(store_url: str, tmp_path: Path) -> None:
+    """None is our fault (5xx), none comes without a credential, none has a shape that nobody was told of."""
+    operator, worker = await keys_in(store_url)
+    asked = tmp_path / "asked"
+    told = {"OPERATOR_KEY": operator.text, "WORKER_KEY": worker.text, "ASKED": str(asked)}
+    async with service(tmp_path, store_url) as url:
+        failures = await schemathesis(url, told, tmp_path, LONG if EXAMPLES else WORDS[store_url.partition(":")[0]])
+        assert failures == "", failures
+        async with httpx2.AsyncClient(base_url=url, trust_env=False) as client:
+            description = (await client.get("/v1/openapi.json")).json()
+            for made in (operator, worker):
+                assert (await client.get("/v1/work/wait?seconds=0", headers=bearer(made))).status_code in (200, 403)
+    check_that_it_asked(asked, sum(len(methods) for methods in description["paths"].values()))
+
+
+async def schemathesis(url: str, told: dict[str, str], place: Path, words: list[str]) -> str:
+    """What it complains about. In a process of its own, because it changes much about the one in which it runs."""
+    command = [str(Path(sys.executable).with_name("st")), f"--config-file={HERE / 'schemathesis.toml'}", "run"]
+    process = await asyncio.create_subprocess_exec(
+        *command, f"{url}/v1/openapi.json", "--seed=1", *words, cwd=place,
+        env={**os.environ, **told, "PYTHONPATH": str(HERE.parent.parent)},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return output.decode() if process.returncode else ""
+
+
+def check_that_it_asked(asked: Path, described: int) -> None:
+    """A run in which everything is refused finds nothing, and proves nothing."""
+    statuses: dict[str, set[int]] = defaultdict(set)
+    for line in asked.read_text().splitlines():
+        status, _, operation = line.partition(" ")
+        statuses[operation].add(int(status))
+    assert len(statuses) > described / 3
+    # A wrong credential is one of the mistakes, and with few examples it may be the only one.
+    refused = [name for name, found in statuses.items() if found <= {401, 403}]
+    assert len(refused) < len(statuses) / 10, refused
+    fine = [name for name, found in statuses.items() if any(status < 300 for status in found)]
+    assert len(fine) > len(statuses) * PREPARED / 100

@@ -1,0 +1,165 @@
+"""Clients that take their time, in every way there is: they are cut off after a while, and keep nobody waiting."""
+
+import asyncio
+import gc
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from tests.api.serving import Served
+from tests.attacks.lines import SECONDS, Line, line_to, port_of, request, until_cut
+
+from leaseway.api.serving import TAKE_BYTES_MIN
+from leaseway.api.serving import Line as ServedLine
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNK = b"10000\r\n" + b" " * 65_536 + b"\r\n"
+SOON = 0.05
+"""Instead of many seconds."""
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    """What is attacked here is before any store."""
+    return f"sqlite:///{tmp_path / 'work.db'}"
+
+
+async def test_hundreds_of_slow_ones_keep_nobody_waiting(served: Served) -> None:
+    """Each holds a connection and nothing else: no thread, no transaction, no turn in a queue."""
+    beginnings = (
+        b"",
+        HEAD,
+        HEAD + b"X-Slow: abc",
+        request("POST", "/v1/jobs", "Content-Length: 100"),
+        CHUNKED + b"5\r\n{",
+    )
+    async with AsyncExitStack() as stack:
+        for number in range(250):
+            line = await stack.enter_async_context(line_to(served))
+            await line.say(beginnings[number % len(beginnings)])
+        answers = [
+            await served.client.get("/healthz"),
+            await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1}}),
+            await served.client.get("/v1/jobs"),
+        ]
+    assert [answer.status_code for answer in answers] == [200, 202, 200]
+    assert len(answers[-1].json()["items"]) == 1
+
+
+async def drip(line: Line, drop: bytes) -> None:
+    """A little now and then, for as long as it is taken."""
+    try:
+        while not line.writer.transport.is_closing():
+            line.writer.write(drop)
+            await asyncio.sleep(SOON / 5)
+    except ConnectionError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("first", "drop"),
+    [
+        pytest.param(b"", b"", id="silence"),
+        pytest.param(b"", b"\r\n", id="blank lines"),
+        pytest.param(HEAD, b"X-Slow: abc\r\n", id="headers"),
+        pytest.param(HEAD + b"X-Slow: ", b"a", id="one header"),
+        pytest.param(HEAD + b"\r\n", b"\r\n", id="blank lines after an answer"),
+        pytest.param(HEAD + b"\r\n" + HEAD, b"X-Slow: abc\r\n", id="headers after an answer"),
+        pytest.param(request("POST", "/v1/jobs", "Content-Length: 100000"), b" ", id="a body"),
+        pytest.param(CHUNKED, b"1\r\n \r\n", id="chunks"),
+        pytest.param(CHUNKED, CHUNK, id="chunks without end"),
+        pytest.param(CHUNKED, b"1;", id="a chunk that does not begin"),
+        pytest.param(CHUNKED + b"2\r\n{}\r\n0\r\n", b"X-Slow: abc\r\n", id="trailers"),
+        pytest.param(request("GET", "/healthz", "Content-Length: 100000"), b" ", id="a body that nobody asked for"),
+        pytest.param(request("POST", "/v1/jobs/x/cancel", "Content-Length: 100000"), b" ", id="one that is not read"),
+        pytest.param(
+            request("POST", "/v1/jobs", "Content-Length: 100000", host="evil.example"), b" ", id="after a refusal"
+        ),
+        pytest.param(request("POST", "/v1/jobs", "Content-Length: 300000"), b" ", id="what is too large"),
+    ],
+)
+async def test_who_sends_drop_by_drop_is_cut_off(
+    served: Served, monkeypatch: pytest.MonkeyPatch, first: bytes, drop: bytes
+) -> None:
+    """The server waits for ever, if it is not told otherwise: enough of these, and there is no room for anybody."""
+    for bound in ("serving.HEADER_SECONDS", "serving.BODY_SECONDS", "bodies.SLOW_SECONDS"):
+        monkeypatch.setattr(f"leaseway.api.{bound}", SOON)
+    async with line_to(served) as line, asyncio.TaskGroup() as group:
+        await line.say(first)
+        dripping = group.create_task(drip(line, drop))
+        assert await line.is_cut()
+        dripping.cancel()
+
+
+async def test_a_header_without_end_is_not_collected(served: Served) -> None:
+    """The parser tells of a header when it has all of it, so somebody else must count."""
+    async with line_to(served) as line:
+        await line.say(HEAD + b"X-Long: ")
+        with pytest.raises(ConnectionError):
+            await flood(line, b"x" * 100_000)
+
+
+async def flood(line: Line, drop: bytes) -> None:
+    """More than the system's buffers hold, and not for long."""
+    for _ in range(400):
+        await line.say(drop)
+
+
+async def test_a_body_without_end_is_not_collected(served: Served) -> None:
+    async with line_to(served) as line, asyncio.TaskGroup() as group:
+        await line.say(CHUNKED)
+        flooding = group.create_task(drip(line, CHUNK))
+        assert (await line.answer()).status == 413
+        flooding.cancel()
+
+
+async def test_who_pipelines_is_answered_in_order(served: Served) -> None:
+    """The bounds count each request apart: a client that sends many at once has done nothing wrong."""
+    body = b'{"kind": "add", "arguments": {"a": 1}}'
+    async with line_to(served) as line:
+        for _ in range(3):
+            await line.say(request("POST", "/v1/jobs", "Content-Type: application/json", body=body) * 20)
+            answers = [await line.answer() for _ in range(20)]
+            assert {answer.status for answer in answers} == {202}
+
+
+# -- who does not take what he asked for -------------------------------------------------------------------------------
+
+
+def unread(served: Served) -> socket.socket:
+    """With so little room that a page of the dashboard does not fit."""
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    line.connect(("127.0.0.1", port_of(served.url)))
+    return line
+
+
+async def test_who_does_not_read_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the system's buffers hold stays with us, and with it a request that cannot go on."""
+    monkeypatch.setattr("leaseway.api.serving.TAKE_SECONDS", SOON)
+    with unread(served) as line:
+        await asyncio.to_thread(line.sendall, request("GET", "/v1/openapi.json") * 300)
+        await asyncio.to_thread(until_cut, line)
+    assert (await served.client.get("/healthz")).status_code == 200
+    assert served.api.state.requests.under_way == 0
+
+
+async def test_who_reads_slowly_is_not_cut_off(served: Served) -> None:
+    """As long as it gets less: a bad line is no attack. The bound is asked here instead of waited for."""
+    with unread(served) as line:
+        await asyncio.to_thread(line.sendall, request("GET", "/v1/openapi.json") * 300)
+        async with asyncio.timeout(SECONDS):
+            while (paused := paused_line()) is None:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.01)
+        left = paused.transport.get_write_buffer_size()
+        paused._go_on(left + TAKE_BYTES_MIN)
+        assert not paused.transport.is_closing()
+        paused._go_on(left + TAKE_BYTES_MIN - 1)
+        assert paused.transport.is_closing()
+
+
+def paused_line() -> ServedLine | None:
+    lines = [each for each in gc.get_objects() if type(each) is ServedLine]  # a proxy of others may be dead by now
+    return next((each for each in lines if each.flow is not None and each.flow.write_paused), None)
