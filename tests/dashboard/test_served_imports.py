@@ -1,0 +1,166 @@
+"""Imports that the service knows, in a real browser: started from the page, and watched on the map to their end."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Page, expect
+from tests.api.serving import Served, serving
+from tests.dashboard.eyes import hindrances
+from tests.dashboard.test_pages import BRIGHT, SIDEWAYS
+
+from leaseway import App
+from leaseway.imports.parts import parts_of
+from leaseway.imports.run import queue_of, shard_job
+from leaseway.testing.standin import Listing, standin
+
+SPEC = """
+version = 1
+[source]
+name = "things"
+base_url = "{url}"
+limits = ["1000/second"]
+[resource]
+path = "/offset/things"
+records = "$.items"
+key = "id"
+page = {{ cursor = "offset", limit_param = "limit", limit = 10, short_page_is_end = true }}
+[resource.on_bad_row]
+max_ratio = 0.5
+[resource.columns]
+size = {{ path = "size", type = "integer" }}
+{columns}
+[sink]
+url = "sqlite:///{sink}"
+table = "things"
+"""
+PLACED = 'lat = { path = "lat", type = "real" }\nlon = { path = "lon", type = "real" }'
+MARKUP = '<img src=x onerror="document.title=1">'
+RECORDS = [{"id": n, "size": n if n != 7 else MARKUP, "lat": 2.0 * n, "lon": -5.0 * n} for n in range(1, 26)]
+PAINTED = """() => {
+  const painted = document.querySelector(".map-points");
+  const canvas = Object.assign(document.createElement("canvas"), {width: painted.width, height: painted.height});
+  const ink = canvas.getContext("2d", {willReadFrequently: true});
+  ink.drawImage(painted, 0, 0);
+  const {data} = ink.getImageData(0, 0, canvas.width, canvas.height);
+  return data.some((value, at) => at % 4 === 3 && value > 0);
+}"""
+RUN = "/#/imports/things/first"
+
+
+@asynccontextmanager
+async def importing(folder: Path, page: Page, columns: str = PLACED) -> AsyncIterator[Served]:
+    async with standin(0, listings={"things": Listing(RECORDS)}) as api:
+        specs = folder / "specs"
+        specs.mkdir()
+        spec = SPEC.format(url=api.url, sink=folder / "data.db", columns=columns)
+        (specs / "things.toml").write_text(spec)
+        async with serving(App(f"sqlite:///{folder / 'work.db'}"), imports=str(specs)) as served:
+            assert served.service.import_watch is not None
+            served.service.import_watch.look_seconds = 0.1  # nobody waits
+            yield served
+            # Streams end with the page: the service shall not have to wait for them.
+            await page.goto("about:blank")
+
+
+async def start(served: Served, run: str = "first", **body: Any) -> None:
+    answer = await served.client.post("/v1/imports/things/runs", json={"run": run, **body})
+    assert answer.status_code == 202, answer.text
+
+
+async def work(served: Served, folder: Path) -> None:
+    """As `leaseway import work --until-empty` does."""
+    parts = parts_of(folder / "specs" / "things.toml")
+    await parts.sink.open()
+    app = App(served.app.url)
+    shard_job(app, parts)
+    await app.run_worker(queues=[queue_of(parts)], until_empty=True)
+    await app.close()
+    await parts.sink.close()
+
+
+async def test_a_run_is_started_from_the_page_and_watched_to_its_end(page: Page, tmp_path: Path) -> None:
+    """All but the worker. Nobody loads the page again: what changes is told."""
+    async with importing(tmp_path, page) as served:
+        await page.goto(f"{served.url}/#/imports")
+        await expect(page.locator(".empty")).to_contain_text("No runs yet")
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.locator("dialog")).to_contain_text("1 shard")
+        await page.get_by_label("Name of the run").fill("first")
+        await page.locator("dialog button[type=submit]").click()
+        await expect(page.locator("h1")).to_have_text("things")
+        await expect(page.locator(".job-title .chip")).to_have_text("running")
+        # Somebody who has just begun is told what comes next.
+        await expect(page.locator(".nobody")).to_contain_text("leaseway import work things.toml")
+        assert not await page.evaluate(PAINTED)
+        await work(served, tmp_path)
+        await expect(page.locator(".job-title .chip")).to_have_text("complete")
+        await expect(page.locator(".nobody")).to_be_hidden()
+        await expect(page.locator(".tile-value").first).to_have_text("24")
+        await expect(page.locator("lw-map + .muted")).to_contain_text("24 places")
+        await page.wait_for_function(PAINTED)
+        await expect(page.locator(".shard[data-tone=done]")).to_have_count(1)
+        await expect(page.locator(".report")).to_contain_text("New rows")
+        await page.goto(f"{served.url}/#/imports")
+        await expect(page.locator("tr[data-row]", has_text="first")).to_contain_text("1 of 1 shard ended")
+
+
+async def test_a_run_that_stopped_is_resumed_with_more_requests(page: Page, tmp_path: Path) -> None:
+    """Its budget is used up: the page asks for a larger one, and does not go on without."""
+    async with importing(tmp_path, page) as served:
+        await start(served, requests_max=1)
+        await work(served, tmp_path)
+        await page.goto(f"{served.url}{RUN}")
+        await expect(page.locator(".job-title .chip")).to_have_text("partial")
+        await page.get_by_role("button", name="Resume").click()
+        await expect(page.locator("dialog")).to_contain_text("all that it had")
+        await page.locator("dialog input").fill("50")
+        await page.locator("dialog button[type=submit]").click()
+        await expect(page.locator(".job-title .chip")).to_have_text("running")
+        await work(served, tmp_path)
+        await expect(page.locator(".job-title .chip")).to_have_text("complete")
+
+
+async def test_records_in_quarantine_are_looked_at_and_discarded(page: Page, tmp_path: Path) -> None:
+    """What they hold stays text, whatever it tries to be."""
+    async with importing(tmp_path, page) as served:
+        await start(served)
+        await work(served, tmp_path)
+        await page.goto(f"{served.url}{RUN}")
+        row = page.get_by_role("table", name="Quarantine").locator("tr[data-row]")
+        await expect(row).to_contain_text("size")
+        await row.locator("summary").click()
+        await expect(row.locator("pre")).to_contain_text("onerror")
+        assert await page.locator("img[src=x]").count() == 0
+        await page.get_by_role("button", name="Try again").click()
+        await expect(page.locator(".toast")).to_contain_text("1 record stayed")
+        await row.get_by_role("button", name="Discard record 7").click()
+        await page.locator("dialog button[type=submit]").click()
+        await expect(row).to_have_count(0)
+
+
+async def test_rows_without_a_place_need_no_map(page: Page, tmp_path: Path) -> None:
+    """An empty world would say that something is wrong."""
+    async with importing(tmp_path, page, columns="") as served:
+        await start(served)
+        await page.goto(f"{served.url}{RUN}")
+        await expect(page.locator(".shard")).to_have_count(1)
+        await expect(page.locator("lw-map")).to_be_hidden()
+
+
+async def test_the_page_is_for_everybody(page: Page, tmp_path: Path, axe: str) -> None:
+    """By what reads aloud, at night, and on a phone. Look at the screenshots in the folder of the test."""
+    async with importing(tmp_path, page) as served:
+        await start(served)
+        await work(served, tmp_path)
+        await page.goto(f"{served.url}{RUN}")
+        await expect(page.locator(".report")).to_be_visible()
+        await page.wait_for_function(PAINTED)
+        assert await hindrances(page, axe) == []
+        await page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+        for width in (1280, 390):
+            await page.set_viewport_size({"width": width, "height": 844})
+            assert await page.evaluate(SIDEWAYS) == []
+            await page.screenshot(path=tmp_path / f"dark-{width}.png", full_page=True)
+            assert await page.evaluate(BRIGHT) == []

@@ -1,0 +1,18 @@
+"""The pages are plain JavaScript with types in comments: a checker reads them as strictly as mypy reads the rest."""
+
+import subprocess
+from pathlib import Path
+
+from tests.dashboard.fetched import node
+
+import leaseway
+
+PROJECT = Path(leaseway.__file__).parent / "dashboard" / "jsconfig.json"
+CHECK_SECONDS_MAX = 300
+
+
+def test_the_types_of_the_pages_fit(typescript: Path) -> None:
+    command = [str(node()), str(typescript), "--noEmit", "--pretty", "false", "-p", str(PROJECT)]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_SECONDS_MAX, check=False)
+    assert checked.stdout == ""
+    assert checked.returncode == 0, checked.stderr
