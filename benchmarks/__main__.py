@@ -1,4 +1,4 @@
-"""./dev bench [NAME …] [--suite sqlite|postgres|limits|imports] [--quick] [--write]"""
+"""./dev bench [NAME …] [--suite sqlite|postgres|limits|imports|service] [--quick] [--write]"""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +16,7 @@ from benchmarks.imports import cases as imports
 from benchmarks.limits import cases as limits
 from benchmarks.postgres import cases as postgres
 from benchmarks.results import HEADER, as_markdown, cells, provenance, write
+from benchmarks.service import cases as service
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -30,6 +31,7 @@ BENCHES = {
     "postgres": Bench(list(postgres.CASES), postgres.run),
     "limits": Bench(list(limits.CASES), limits.run),
     "imports": Bench(list(imports.CASES), imports.run),
+    "service": Bench(list(service.CASES), service.run),
 }
 NAMES = [name for bench in BENCHES.values() for name in bench.names]
 

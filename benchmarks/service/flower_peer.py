@@ -1,0 +1,31 @@
+"""Flower, Celery's HTTP front, over a Valkey: `POST /api/task/async-apply/noop`, with a password.
+
+    python flower_peer.py PORT BROKER
+
+Runs by itself, in whichever environment has Flower: it needs nothing of this package.
+"""
+
+import os
+import sys
+import warnings
+
+USER, PASSWORD = "bench", "bench"
+
+
+def main(port: str, broker: str) -> None:
+    os.environ["FLOWER_BASIC_AUTH"] = f"{USER}:{PASSWORD}"
+    warnings.simplefilter("ignore")
+    from celery import Celery
+
+    app = Celery("bench", broker=broker, set_as_current=True)
+    app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
+
+    @app.task(name="noop")  # type: ignore[untyped-decorator]
+    def noop(text: str) -> None:
+        pass
+
+    app.start(["flower", "--address=127.0.0.1", f"--port={port}", "--logging=error", "--enable-events=false"])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
