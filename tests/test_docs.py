@@ -12,6 +12,7 @@ The language of a fenced block decides what happens to it, the words after the l
     toml, json                        parsed; with title="..." written to that file as well
     … no-run reason="needs a server"  python, console and sh: only checked for syntax
 
+What a document leaves running has a session and a file with its id, and is ended by that id, never by name.
 An `export` in a console block holds for the rest of the document. `./dev` commands are not run but
 looked up in `./dev help`. Blocks in any other language are left alone. A document that speaks of `DATABASE_URL` finds a
 PostgreSQL server there, as its reader does.
@@ -159,6 +160,10 @@ def check_words(block: Block) -> None:
         name = Path(block.words["title"])
         inside = name.name != "" and not name.is_absolute() and ".." not in name.parts
         block.expect(inside, "a title is the name of a file in the document's directory")
+    if block.language in {"console", "sh"}:
+        # Readers, and tests that run beside this one, have processes of the same name.
+        by_name = re.search(r"\b(pkill|killall)\b", block.text)
+        block.expect(by_name is None, "ends processes by their name; keep the id in a file and end that one")
 
 
 def run_python(block: Block, place: Workplace) -> None:
@@ -335,6 +340,8 @@ FAILING = {
     "a shell script with bad syntax": ([('sh no-run reason="slow"', "if true")], "not a shell command"),
     "an unknown ./dev command": ([("console", "$ ./dev tset")], "does not list 'tset'"),
     "an unknown ./dev command in a script": ([("sh", "./dev tset")], "does not list 'tset'"),
+    "an end by name": ([("sh", "pkill -f nobody-is-called-so || true")], "keep the id in a file"),
+    "an end by name at a prompt": ([("console", "$ killall nobody || true")], "keep the id in a file"),
     "bad toml": ([("toml", "a =")], "toml"),
     "bad json": ([("json", "{a}")], "json"),
 }

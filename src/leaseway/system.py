@@ -74,5 +74,10 @@ class SystemIds:
         return WorkerId(f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
 
 
+def random_text(alphabet: str, length: int) -> str:
+    """For secrets: nobody can guess it."""
+    return "".join(secrets.choice(alphabet) for _ in range(length))
+
+
 def base32(number: int, length: int) -> str:
     return "".join([ALPHABET[(number >> shift) & 31] for shift in range(5 * (length - 1), -1, -5)])
