@@ -37,6 +37,7 @@ export default class Jobs extends Page {
   next = null;
   isKnown = false;
   isSeeking = false;
+  isDue = false;
   lookedAt = 0;
   turn = 0;
   followed = "";
@@ -175,8 +176,10 @@ export default class Jobs extends Page {
   /** News say less than an answer does: what they leave out stays. @param {any} news */
   hear(news) {
     const at = this.jobs.findIndex((job) => job.id === news.id);
-    if (at >= 0) this.jobs[at] = { ...this.jobs[at], ...news };
-    else if (this.arrived.has(news.id)) this.arrived.set(news.id, { ...this.arrived.get(news.id), ...news });
+    if (at >= 0) {
+      this.jobs[at] = { ...this.jobs[at], ...news };
+      this.drawSoon();
+    } else if (this.arrived.has(news.id)) this.arrived.set(news.id, { ...this.arrived.get(news.id), ...news });
     else if (this.isNew(news)) this.arrived.set(news.id, news);
     if (this.arrived.size && this.isQuiet()) this.showNews();
   }
@@ -220,6 +223,16 @@ export default class Jobs extends Page {
   }
 
   // -- drawing --------------------------------------------------------------------------------------------------------
+
+  /** However many news come, once a frame. */
+  drawSoon() {
+    if (this.isDue) return;
+    this.isDue = true;
+    requestAnimationFrame(() => {
+      this.isDue = false;
+      if (!this.signal.aborted) this.draw();
+    });
+  }
 
   draw() {
     this.jobs = this.jobs.filter((job) => !job.gone);
