@@ -63,6 +63,24 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert (tmp_path / "work.db").exists()
 
 
+ENDING = """
+import atexit, gc, sys
+
+atexit.register(lambda: print(gc.get_freeze_count(), len(sys.modules), flush=True))
+"""
+
+
+def test_what_was_imported_is_not_looked_through_again(tmp_path: Path) -> None:
+    """About once a second it was, for 50 ms, in which nobody was answered."""
+    (tmp_path / "tasks.py").write_text(TASKS + ENDING)
+    with running(tmp_path, "tasks:app", "--no-auth") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stdout is not None
+        frozen, modules = map(int, process.stdout.read().split())
+    assert frozen > 10 * modules > 1_000
+
+
 def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
     with running(tmp_path, "--no-auth") as (process, url):
         id_ = answer(url, "/v1/jobs", json={"kind": "x"}).json()["id"]

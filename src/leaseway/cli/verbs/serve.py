@@ -97,13 +97,14 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def serve_until_stopped(
     settings: Settings, app: App, service_settings: "ServiceSettings", listening: socket.socket
 ) -> None:
-    from leaseway.api.serving import Server, address_of
+    from leaseway.api.serving import Server, address_of, set_aside_what_is_loaded
     from leaseway.api.web import web_of
 
     api = web_of(app, service_settings)
     # Opened here and not by the server, so that what is wrong with the store is said as other commands say it.
     try:
         await api.state.service.open()
+        set_aside_what_is_loaded()
         announce(settings, address_of(listening), app, service_settings)
         sys.stdout.flush()  # whoever started it waits for the address, mostly at the end of a pipe
         await Server(api, lifespan=False).serve([listening])
