@@ -1,14 +1,10 @@
-"""One call ─► one request ─► one answer. Nothing is sent twice: whoever asked decides whether to ask again.
-
-A client of httpx2 belongs to one event loop, and a store is used from several, so each loop has one of its own.
-"""
+"""One call ─► one request ─► one answer. Nothing is sent twice: whoever asked decides whether to ask again."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 import httpx2
 import msgspec
@@ -18,6 +14,7 @@ from leaseway.stores.http.address import Address
 from leaseway.stores.http.failures import of_answer, of_line
 from leaseway.stores.http.replies import Said
 from leaseway.stores.http.verbs import WAIT_PATH, WAIT_SECONDS_MAX, Verb
+from leaseway.stores.per_loop import PerLoop
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -44,7 +41,7 @@ class Line:
         self.address = address
         self._origin = origin
         """Whose doing a call is, as a `traceparent`; None: nobody traces."""
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
+        self._clients = PerLoop(lambda: client_of(address), httpx2.AsyncClient.aclose)
 
     async def ask(self, verb: Verb[B, A], body: B) -> A:
         reply = await self._send("POST", verb.url, CALL_SECONDS_MAX, content=encoded(body))
@@ -58,12 +55,12 @@ class Line:
         return said.answer
 
     async def _send(self, method: str, path: str, seconds: float, **options: Any) -> httpx2.Response:
-        client = await self._client()
+        client = await self._clients.here()
         if self._origin is not None and (origin := self._origin()) is not None:
             options["headers"] = {"traceparent": origin}
         try:
             async with asyncio.timeout(seconds):
-                reply = await client.http.request(method, path, **options)
+                reply = await client.request(method, path, **options)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:  # a TimeoutError is an OSError
             raise of_line(error, self.address) from error
         if reply.status_code != httpx2.codes.OK:
@@ -77,55 +74,24 @@ class Line:
             raise of_answer(httpx2.codes.BAD_GATEWAY, b"", self.address) from error
         return answer
 
-    async def _client(self) -> "Client":
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            client = self._clients[loop] = Client(self.address)
-            await client.start()
-        return client
-
     async def close(self) -> None:
-        here = asyncio.get_running_loop()
-        for loop, client in list(self._clients.items()):
-            if loop is here:
-                await client.close()
-            elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(client.close(), loop)
-        self._clients.clear()
+        await self._clients.close()
 
 
-class Client:
-    """The connections of one event loop."""
-
-    def __init__(self, address: Address) -> None:
-        headers = {"User-Agent": NAME, "Accept": "application/json", "Content-Type": "application/json"}
-        if address.key is not None:
-            headers["Authorization"] = f"Bearer {address.key}"
-        self.http = httpx2.AsyncClient(
-            base_url=address.url,
-            headers=headers,
-            # Every call has its own deadline around it.
-            timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS_MAX, pool=CONNECT_SECONDS_MAX),
-            limits=httpx2.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_ALIVE_SECONDS),
-            verify=address.url.startswith("https:"),  # which takes a moment that the loopback can save
-            trust_env=not address.is_local,
-        )
-        self._until_the_end = self._closed_with_the_loop()
-
-    async def start(self) -> None:
-        await anext(self._until_the_end)
-
-    async def _closed_with_the_loop(self) -> AsyncGenerator[None, None]:
-        """asyncio ends the async generators of a loop before it closes it: the one moment in which connections that
-        nobody closed can still be closed."""
-        try:
-            yield
-        finally:
-            await self.http.aclose()
-
-    async def close(self) -> None:
-        await self._until_the_end.aclose()
+def client_of(address: Address) -> httpx2.AsyncClient:
+    """For one event loop."""
+    headers = {"User-Agent": NAME, "Accept": "application/json", "Content-Type": "application/json"}
+    if address.key is not None:
+        headers["Authorization"] = f"Bearer {address.key}"
+    return httpx2.AsyncClient(
+        base_url=address.url,
+        headers=headers,
+        # Every call has its own deadline around it.
+        timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS_MAX, pool=CONNECT_SECONDS_MAX),
+        limits=httpx2.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_ALIVE_SECONDS),
+        verify=address.url.startswith("https:"),  # which takes a moment that the loopback can save
+        trust_env=not address.is_local,
+    )
 
 
 def encoded(body: object) -> bytes:

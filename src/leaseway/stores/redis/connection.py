@@ -1,16 +1,11 @@
-"""Connections, deadlines and scripts. Nothing that changes something is ever sent twice.
-
-A connection of redis-py belongs to one event loop, and a limiter is used from several, so each loop has a client of
-its own.
-"""
+"""Connections, deadlines and scripts. Nothing that changes something is ever sent twice."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from redis import exceptions as driver
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -18,6 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from leaseway.domain.errors import StoreBusy, TransientError
+from leaseway.stores.per_loop import PerLoop
 from leaseway.stores.redis.address import Address
 from leaseway.stores.redis.failures import translated
 
@@ -50,7 +46,7 @@ def script(text: str) -> Script:
 class Connections:
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
+        self._clients: PerLoop[Any] = PerLoop(lambda: client_of(address), lambda client: client.aclose())
 
     async def run(self, script: Script, keys: Sequence[str], request: bytes) -> Any:
         """One script, sent once. A server that does not know it has not run it, and is told its text."""
@@ -76,64 +72,30 @@ class Connections:
             return await self.call(*command)
 
     async def _send(self, *command: Any) -> Any:
-        client = await self._client()
         try:
+            client = await self._clients.here()
             async with asyncio.timeout(CONNECT_SECONDS_MAX + CALL_SECONDS_MAX):
-                return await client.redis.execute_command(*command)
+                return await client.execute_command(*command)
         except driver.NoScriptError:
             raise
         except DRIVER_ERRORS as error:  # a TimeoutError is an OSError
             raise translated(error, self.address) from error
 
-    async def _client(self) -> "Client":
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            try:
-                client = self._clients[loop] = Client(self.address)
-            except DRIVER_ERRORS as error:
-                raise translated(error, self.address) from error
-            await client.start()
-        return client
-
     async def close(self) -> None:
-        here = asyncio.get_running_loop()
-        for loop, client in list(self._clients.items()):
-            if loop is here:
-                await client.close()
-            elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(client.close(), loop)
-        self._clients.clear()
+        await self._clients.close()
 
 
-class Client:
-    """The connections of one event loop."""
-
-    def __init__(self, address: Address) -> None:
-        pool = BlockingConnectionPool.from_url(
-            address.url,
-            max_connections=address.pool,
-            timeout=WAIT_SECONDS_MAX,
-            socket_connect_timeout=CONNECT_SECONDS_MAX,
-            # Every call has its own deadline around it. The driver's would swallow cancellations on Python 3.11.
-            socket_timeout=None,
-            retry=Retry(NoBackoff(), 0),
-            client_name="leaseway",
-            protocol=2,
-        )
-        self.redis: Any = Redis.from_pool(pool)
-        self._until_the_end = self._closed_with_the_loop()
-
-    async def start(self) -> None:
-        await anext(self._until_the_end)
-
-    async def _closed_with_the_loop(self) -> AsyncGenerator[None, None]:
-        """asyncio ends the async generators of a loop before it closes it: the one moment in which connections that
-        nobody closed can still be closed."""
-        try:
-            yield
-        finally:
-            await self.redis.aclose()
-
-    async def close(self) -> None:
-        await self._until_the_end.aclose()
+def client_of(address: Address) -> Any:
+    """For one event loop."""
+    pool = BlockingConnectionPool.from_url(
+        address.url,
+        max_connections=address.pool,
+        timeout=WAIT_SECONDS_MAX,
+        socket_connect_timeout=CONNECT_SECONDS_MAX,
+        # Every call has its own deadline around it. The driver's would swallow cancellations on Python 3.11.
+        socket_timeout=None,
+        retry=Retry(NoBackoff(), 0),
+        client_name="leaseway",
+        protocol=2,
+    )
+    return Redis.from_pool(pool)
