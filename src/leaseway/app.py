@@ -5,6 +5,7 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
@@ -363,7 +364,12 @@ class App:
             self._start_anew_after_fork()
         world = self._world
         if not self._is_open:
-            await world.store.open()
+            try:
+                await world.store.open()
+            except BaseException:
+                if not self._is_open:  # nobody else would: an app that is not open has nothing to close
+                    await world.store.close()
+                raise
             self._is_open = world is self._world
         return world.store
 
@@ -396,13 +402,26 @@ class App:
 
     def sync(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for one of the async calls above, from code that is not async."""
-        with self._portal_lock:  # threads that come first at the same moment share one
+        try:
+            refuse_running_loop()
+        except UsageError:
+            call.close()
+            raise
+        with self._portal_lock:  # threads that come first at the same moment share one, and none comes after its end
             if self._portal is None or self._pid != os.getpid():
                 self._portal = Portal()
-        return self._portal.wait_for(call)
+            answer = self._portal.begin(call)
+        return answer.result()
 
     def close_sync(self) -> None:
-        self.sync(self.close())
+        refuse_running_loop()
+        try:
+            self.sync(self.close())
+        finally:
+            with self._portal_lock:
+                portal, self._portal = self._portal, None
+            if portal is not None:
+                portal.close()
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -507,16 +526,33 @@ class Portal:
     """An event loop in a thread, for callers that have none."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="leaseway-sync", daemon=True).start()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # which leaves this thread's loop alone
+        self._loop = self._runner.get_loop()
+        self._is_left = asyncio.Event()
+        self._calls: set[Future[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name="leaseway-sync", daemon=True)
+        self._thread.start()
 
-    def wait_for(self, call: Coroutine[Any, Any, T]) -> T:
-        try:
-            refuse_running_loop()
-        except UsageError:
-            call.close()
-            raise
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+    def begin(self, call: Coroutine[Any, Any, T]) -> "Future[T]":
+        answer = asyncio.run_coroutine_threadsafe(call, self._loop)
+        self._calls.add(answer)
+        answer.add_done_callback(self._calls.discard)
+        return answer
+
+    def close(self) -> None:
+        """After the last `begin`. Whoever waits for an answer in another thread gets it, and is not waited for."""
+        self._loop.call_soon_threadsafe(self._is_left.set)
+        if all(call.done() for call in self._calls.copy()):
+            self._thread.join()
+
+    def _run(self) -> None:
+        with self._runner:
+            self._runner.run(self._until_left())
+
+    async def _until_left(self) -> None:
+        await self._is_left.wait()
+        for call in self._calls.copy():
+            await asyncio.wait([asyncio.wrap_future(call)])
 
 
 WOULD_BLOCK = "this would block the event loop that is running here; await the call without _sync instead"

@@ -4,11 +4,11 @@ SIGTERM and SIGINT: the first drains, the second hurries, the third leaves.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 12.0
 """What a worker may take beyond its grace period to stop its handlers and to hand everything back."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def drained_by_signals(worker: Worker, scope: asyncio.Timeout) -> Iterator[None]:
     """While the body runs. `scope` ends it if the worker does not end by itself."""
     # Not loop.add_signal_handler: while a handler blocks the loop, nobody would hear the third signal.
@@ -70,6 +70,7 @@ def run_to_the_end(working: Coroutine[Any, Any, T]) -> T:
         return loop.run_until_complete(working)
     finally:
         loop.run_until_complete(end_tasks())
+        loop.run_until_complete(end_generators())
         if asyncio.all_tasks(loop):
             loop.set_exception_handler(lambda *_: None)  # it would complain of tasks that we leave on purpose
         else:
@@ -82,3 +83,10 @@ async def end_tasks() -> None:
         task.cancel()
     if left:
         await asyncio.wait(left, timeout=STUBBORN_SECONDS)
+
+
+async def end_generators() -> None:
+    """With those that the handlers left go the connections of this loop that nobody else closes, as those of a sink."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STUBBORN_SECONDS):
+            await asyncio.get_running_loop().shutdown_asyncgens()
