@@ -307,7 +307,7 @@ async def test_a_wrong_password_is_refused() -> None:
         with pytest.raises(StoreRefused, match="check user, password and authSource") as caught:
             await sink.open()
         assert "wrong" not in str(caught.value)
-        await sink.close()
+        assert not sink.clients._clients, "nobody closes what did not open"
         sink = MongoSink(f"mongodb://127.0.0.1:{server.port}/places", "poi")
         with pytest.raises(StoreRefused, match="grant it the role readWrite"):
             await sink.open()

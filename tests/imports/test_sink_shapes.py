@@ -1,5 +1,7 @@
 """Which tables a sink takes: its own, others that have room for its rows, and no more."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, empty_place, empty_postgres
+from tests.left_open import open_in
 
 from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused
 from leaseway.domain.imports.columns import ColumnType
@@ -55,6 +58,21 @@ def table(place: Place, changes: dict[str, str | None] | None = None, key: str =
     }
     lines = [f"{name} {kind}" for name, kind in columns.items() if kind is not None]
     return f"CREATE TABLE poi ({', '.join(lines)}{f', UNIQUE ({key})' if key else ''})"
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("leaseway-")]
+
+
+async def test_a_sink_that_was_refused_leaves_nothing_open(place: Place) -> None:
+    """A service tries again at every look, and each time there would be one connection more."""
+    await place.execute(table(place, {"document": None}))
+    before = threads()
+    with pytest.raises(StoreRefused):
+        await place.sink(table="poi", columns=TITLE).open()
+    await asyncio.sleep(0)  # the turn in which a transport that was told to close does
+    assert threads() == before
+    assert open_in(asyncio.get_running_loop()) == []
 
 
 async def test_a_table_with_more_columns_is_taken(place: Place) -> None:

@@ -64,7 +64,7 @@ class Changes(Struct, frozen=True):
 
 class Sink(Protocol):
     async def open(self) -> None:
-        """Connect, make what is missing, and refuse a table of another shape."""
+        """Connect, make what is missing, and refuse a table of another shape. If it fails, nothing is left open."""
         ...
 
     async def close(self) -> None: ...

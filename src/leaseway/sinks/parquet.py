@@ -37,6 +37,7 @@ from leaseway.domain.imports.progress import RunState
 from leaseway.sinks import books
 from leaseway.sinks.columns import check_columns
 from leaseway.sinks.fitting import IS_DELETED, Line, without_nul
+from leaseway.sinks.opening import closed_if_it_fails
 from leaseway.sinks.parquet_books import LoggedFile, LoggedPages, translating
 from leaseway.sinks.parquet_files import VERSION, Shelf
 from leaseway.sinks.sqlite import SqliteSink, listed
@@ -108,9 +109,10 @@ class ParquetSink(SqliteSink):
         self._lasting = LoggedFile(self.path, self._shelf)
 
     async def open(self) -> None:
-        await asyncio.to_thread(translating, lambda: self._shelf.folder.mkdir(parents=True, exist_ok=True))
-        await super().open()
-        await self._lasting.write(self._catch_up)
+        async with closed_if_it_fails(self.close):
+            await asyncio.to_thread(translating, lambda: self._shelf.folder.mkdir(parents=True, exist_ok=True))
+            await super().open()
+            await self._lasting.write(self._catch_up)
 
     def _catch_up(self, connection: sqlite3.Connection) -> None:
         """While we hold the books nobody else is between a file and its commit."""

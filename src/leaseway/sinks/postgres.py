@@ -25,6 +25,7 @@ from leaseway.ports.sink import Changes, PageWrite, Sweep
 from leaseway.sinks import books, turns
 from leaseway.sinks.columns import check_columns, check_table, quoted
 from leaseway.sinks.fitting import Line, binary_json, without_nul
+from leaseway.sinks.opening import closed_if_it_fails
 from leaseway.sinks.postgres_places import places_in
 from leaseway.sinks.postgres_tables import STAGED, STAGING, Statement, own_statements, prepare
 from leaseway.sinks.turns import FLAGGED, turned, waiting
@@ -65,7 +66,7 @@ class PostgresSink:
         self._staged = [*STAGED, *self._columns]
 
     async def open(self) -> None:
-        async with self.connections.transaction() as connection:
+        async with closed_if_it_fails(self.close), self.connections.transaction() as connection:
             refuse_old_server(connection, self.address)
             await refuse_read_only(connection, self.address)
             schema = self._schema or await connection.fetchval("SELECT current_schema()")

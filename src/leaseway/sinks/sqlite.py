@@ -24,6 +24,7 @@ from leaseway.ports.sink import Changes, PageWrite, Sweep
 from leaseway.sinks import books, turns
 from leaseway.sinks.columns import check_columns, check_table
 from leaseway.sinks.fitting import Line, without_nul
+from leaseway.sinks.opening import closed_if_it_fails
 from leaseway.sinks.sqlite_places import places_in
 from leaseway.sinks.sqlite_tables import own_statements, prepare
 from leaseway.sinks.turns import Known, sorted_out, turned, waiting
@@ -71,11 +72,12 @@ class SqliteSink:
         self._lasting = Connection(path, random, inline=inline)
 
     async def open(self) -> None:
-        await self._lasting.open()
-        await self._lasting.write(
-            partial(prepare, sql=self._sql, path=self.path, table=self.target, columns=self._columns)
-        )
-        await self._pages.open()
+        async with closed_if_it_fails(self.close):
+            await self._lasting.open()
+            await self._lasting.write(
+                partial(prepare, sql=self._sql, path=self.path, table=self.target, columns=self._columns)
+            )
+            await self._pages.open()
 
     async def close(self) -> None:
         await self._pages.close()

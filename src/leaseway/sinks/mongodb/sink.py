@@ -40,6 +40,7 @@ from leaseway.sinks.mongodb.clients import Clients, Database, Document, Session,
 from leaseway.sinks.mongodb.fitting import DocumentFitting, check_fields
 from leaseway.sinks.mongodb.places import QUARANTINE, RUNS, SHARDS, check_collection, prepared
 from leaseway.sinks.mongodb.rows import Mark, Merge
+from leaseway.sinks.opening import closed_if_it_fails
 from leaseway.sinks.turns import turned, waiting
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ class MongoSink:
         self._has_transactions: bool | None = None
 
     async def open(self) -> None:
-        async with self.clients.calling() as database:
+        async with closed_if_it_fails(self.close), self.clients.calling() as database:
             self._has_transactions = await prepared(database, self.target, self.address.shown)
 
     async def close(self) -> None:
