@@ -30,10 +30,13 @@ async def ears(connection: Any, store: PostgresStore, number: int = 1) -> list[i
     return await until(enough)
 
 
-async def is_deaf(store: PostgresStore) -> bool:
-    """Whether it knows that its listening connection is gone: the server's word travels through the event loop."""
-    ear = store._listener._ears[asyncio.get_running_loop()]
-    return not ear.is_open
+async def hears(store: PostgresStore, is_so: bool = True) -> None:
+    """As soon as it knows that it listens, or that it does not any more: the server's word travels through the loop."""
+
+    async def knows() -> bool:
+        return store._listener._ears[asyncio.get_running_loop()].is_open is is_so
+
+    await until(knows)
 
 
 class Pair:
@@ -45,10 +48,10 @@ class Pair:
         self.other = other
 
     async def waiting(self) -> "asyncio.Future[bool]":
-        """A wait that has begun to listen."""
+        """A wait that listens, and knows it."""
         waiting = asyncio.ensure_future(self.waiter.wait(LONG_SECONDS))
-        async with connected(self.server) as connection:
-            await ears(connection, self.waiter)
+        await asyncio.sleep(0)  # its first step
+        await hears(self.waiter)
         return waiting
 
     async def is_woken(self, waiting: "asyncio.Future[bool]") -> bool:
@@ -74,12 +77,14 @@ async def test_after_the_listening_connection_was_ended_hints_come_back(
     async with connected(server) as connection:
         (pid,) = await ears(connection, pair.waiter)
         await connection.execute("SELECT pg_terminate_backend($1)", pid)
-        await until_gone(connection, pid)
+        await hears(pair.waiter, False)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
+        await until_gone(connection, pid)
         again = asyncio.ensure_future(pair.waiter.wait(LONG_SECONDS))
         (other_pid,) = await ears(connection, pair.waiter)
         assert other_pid != pid
+        await hears(pair.waiter)
         await pair.other.submit([new_job(1)])
         assert await pair.is_woken(again)
 
@@ -224,9 +229,12 @@ async def test_claims_and_plain_results_ring_no_bell(server: PostgresServer) -> 
     """They make no work. Ringing for them would wake every worker for every job that any of them finishes."""
     heard: list[object] = []
     async with opened(server) as store, connected(server) as connection:
-        await store.submit([new_job(number) for number in range(5)])
-        await store._ringer.close()
         await connection.add_listener(f"leaseway.{store.address.schema}", lambda *_: heard.append(1))
+        await store.submit([new_job(number) for number in range(5)])
+        async with asyncio.timeout(SOON_SECONDS):
+            while not heard:
+                await connection.fetchval("SELECT 1")
+        heard.clear()
         worker = Worker(store)
         leases = await worker.claim(5)
         await worker.exchange(*map(done, leases), wants=worker.wants(5))

@@ -49,7 +49,7 @@ async def test_a_hint_that_one_hears_oneself_is_not_passed_on_for_ever(server: P
         await listening(store)
         await store.submit([new_job(1)])
         (telling,) = store._ringer._telling.values()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(SOON_SECONDS):
             await telling
 
 
@@ -59,7 +59,7 @@ async def test_hints_of_two_who_listen_do_not_answer_each_other(
     """One submission in each of two processes, and then silence."""
     await asyncio.gather(*(store.submit([new_job(number)]) for number, store in enumerate(pair)))
     tasks = [task for store in pair for task in store._ringer._telling.values()]
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(SOON_SECONDS):
         await asyncio.gather(*tasks)
 
 
