@@ -2,14 +2,17 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.left_open import left_open, watch
 from tests.scheduling import Scheduling, long_ones_first
 from xdist.remote import Producer  # type: ignore[import-untyped]
 
 pytest.register_assert_rewrite("leaseway.testing")
+
+watch()
 
 from leaseway.testing.postgres import PostgresServer, postgres_server  # noqa: E402
 
@@ -35,3 +38,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # one process of several
         long_ones_first(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """The loop of a test ends with its last fixture."""
+    yield
+    left = left_open()
+    assert not left, f"an event loop has ended, and these are still open: {left}"

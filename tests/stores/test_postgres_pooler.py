@@ -31,6 +31,9 @@ class Pooler:
         self._greeting = b""
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        """To clients and to sessions."""
+        self._is_closed = False
         self.transactions = 0
 
     @property
@@ -41,23 +44,35 @@ class Pooler:
     async def __aenter__(self) -> "Pooler":
         for _ in range(self._sessions):
             self._backends.put_nowait(await self._connect())
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         return self
 
     async def __aexit__(self, *error: object) -> None:
         assert self._server is not None
         self._server.close()
+        self._is_closed = True
         for task in self._clients:
             task.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
-        while not self._backends.empty():
-            _, writer = self._backends.get_nowait()
-            writer.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        for writer in self._writers.copy():
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Remembered at once, and not when its task first runs: who is cancelled before that closes nothing."""
+        self._writers.add(writer)
+        if self._is_closed:
+            writer.transport.abort()
+            return
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._clients.add(task)
+        task.add_done_callback(self._clients.discard)
+
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers.add(writer)
         body = STARTUP.to_bytes(4, "big") + b"user\0postgres\0database\0postgres\0application_name\0pooler\0\0"
         writer.write((len(body) + 4).to_bytes(4, "big") + body)
         self._greeting = b""
@@ -68,9 +83,6 @@ class Pooler:
                 return reader, writer
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._clients.add(task)
         try:
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 if await self._greet(reader, writer):
@@ -78,9 +90,6 @@ class Pooler:
                         self.transactions += 1
         finally:
             writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
-            self._clients.discard(task)
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         while True:
@@ -105,13 +114,15 @@ class Pooler:
             while True:
                 to_backend.write(message)
                 asking = asyncio.ensure_future(read(reader))
-                await asyncio.wait({asking, answering}, return_when=asyncio.FIRST_COMPLETED)
-                if answering.done():
-                    # The client writes no more until it has read the answer: nothing of the next message is here yet.
+                try:
+                    await asyncio.wait({asking, answering}, return_when=asyncio.FIRST_COMPLETED)
+                    if answering.done():
+                        # The client writes no more until it has read the answer: of its next message nothing is here.
+                        return True
+                    _, message = asking.result()
+                finally:
                     asking.cancel()
                     await asyncio.gather(asking, return_exceptions=True)
-                    return True
-                _, message = asking.result()
         finally:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
