@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from leaseway import __version__
 from leaseway.api import health, jobs, jobs_changes, keys, pages, sessions, work
@@ -62,8 +63,7 @@ def web_of(app: App, settings: ServiceSettings) -> FastAPI:
         openapi_url="/v1/openapi.json", telemetry=NO_TELEMETRY,
     )  # fmt: skip
     api.state.service = service
-    for routes in ROUTES:
-        api.include_router(routes.router)
+    api.router.routes.extend(included(ROUTES))
     refuse_unscoped(api)
     for kind in (Problem, LeasewayError, RequestValidationError, HTTPException):
         api.add_exception_handler(kind, answered)
@@ -73,6 +73,16 @@ def web_of(app: App, settings: ServiceSettings) -> FastAPI:
     trace_requests(api, app.world.tracing)
     describe(api)
     return api
+
+
+@cache
+def included(parts: tuple[Routes, ...]) -> list[BaseRoute]:
+    """Made once in a process: they know nothing of the service that they serve, and what FastAPI makes of each of them
+    at its first request takes longer than most requests."""
+    together = APIRouter(redirect_slashes=False)
+    for routes in parts:
+        together.include_router(routes.router)
+    return together.routes
 
 
 def refuse_unscoped(api: FastAPI) -> None:
