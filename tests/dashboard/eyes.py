@@ -1,4 +1,4 @@
-"""What hinders people on a page, as axe sees it, in the light and in the dark."""
+"""What hinders people on a page, as axe sees it, in the light and in the dark; and on screens of any width."""
 
 from typing import Any, Literal
 
@@ -11,6 +11,18 @@ SERIOUS = """async (theme) => {
   const serious = found.violations.filter(({impact}) => impact === "serious" || impact === "critical");
   return serious.map(({id, nodes}) => [theme, id, ...nodes.map((node) => `${node.html} ${node.failureSummary}`)]);
 }"""
+
+AT_WIDTH = """(width) => new Promise((done) => {
+  const drawn = () => requestAnimationFrame(() => requestAnimationFrame(done));
+  const look = () => innerWidth === width ? drawn() : requestAnimationFrame(look);
+  look();
+})"""
+
+
+async def resize(page: Page, width: int) -> None:
+    """Until it is drawn for it: charts learn their new width at the end of a frame, and are wider before."""
+    await page.set_viewport_size({"width": width, "height": 844})
+    await page.evaluate(AT_WIDTH, width)
 
 
 async def hindrances(page: Page, axe: str) -> list[Any]:

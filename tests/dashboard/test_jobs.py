@@ -56,7 +56,7 @@ async def test_filters_are_in_the_address_and_survive_a_reload(page: Page, tmp_p
         await expect(page.locator("tr[data-row]")).to_have_count(2)
         await page.get_by_label("Kind", exact=True).fill("broken")
         await expect(page.locator("tr[data-row]")).to_have_count(1)
-        assert page.url.endswith("#/jobs?kind=broken")
+        await expect(page).to_have_url(f"{served.url}/#/jobs?kind=broken")
         await page.reload()
         await expect(page.locator("tr[data-row]")).to_have_count(1)
         await page.get_by_role("button", name="Clear").click()

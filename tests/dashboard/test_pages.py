@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 from tests.dashboard.browser import paged
-from tests.dashboard.eyes import hindrances
+from tests.dashboard.eyes import hindrances, resize
 from tests.dashboard.filled import PAGES, Filled
 
 BRIGHT = """() => [...document.querySelectorAll("body, #app *")].filter((element) => {
@@ -48,7 +48,7 @@ async def test_the_dark_has_no_lamps(page: Page, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [390, 1280])
 async def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
-    await page.set_viewport_size({"width": width, "height": 844})
+    await resize(page, width)
     assert await page.evaluate(SIDEWAYS) == []
     assert await page.evaluate("() => document.documentElement.scrollWidth") <= width
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 from tests.api.serving import Served, serving
-from tests.dashboard.eyes import hindrances
+from tests.dashboard.eyes import hindrances, resize
 from tests.dashboard.test_pages import BRIGHT, SIDEWAYS
 
 from leaseway import App
@@ -160,7 +160,7 @@ async def test_the_page_is_for_everybody(page: Page, tmp_path: Path, axe: str) -
         assert await hindrances(page, axe) == []
         await page.emulate_media(color_scheme="dark", reduced_motion="reduce")
         for width in (1280, 390):
-            await page.set_viewport_size({"width": width, "height": 844})
+            await resize(page, width)
             assert await page.evaluate(SIDEWAYS) == []
             await page.screenshot(path=tmp_path / f"dark-{width}.png", full_page=True)
             assert await page.evaluate(BRIGHT) == []
