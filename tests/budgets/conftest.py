@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.working import service_in_memory
+from tests.emptied import empty_tables
 
 from leaseway.ports.ledger import Ledger
 from leaseway.stores.memory.ledger import MemoryLedger
@@ -13,14 +14,10 @@ from leaseway.stores.sqlite.ledger import SqliteLedger
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 
-TABLES = "budgets, budget_windows, holds, hold_lines, budget_journal"
-
 
 async def empty(ledger: PostgresLedger) -> None:
-    """Emptying the tables is faster than making them anew for every test."""
-    async with ledger.connections.transaction() as connection:
-        await connection.execute(f"SET LOCAL search_path TO {ledger.address.quoted}")
-        await connection.execute(f"TRUNCATE {TABLES} RESTART IDENTITY")
+    async with ledger.connections.lent() as connection:
+        await empty_tables(connection, ledger.address.quoted)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.working import service_in_memory
+from tests.emptied import empty_tables
 
 from leaseway.ports.limiter import Limiter
 from leaseway.stores.memory.limiter import MemoryLimiter
@@ -49,7 +50,7 @@ async def in_postgres(request: pytest.FixtureRequest, clock: FakeClock, folder: 
     try:
         await limiter.open()
         async with limiter.connections.lent() as connection:
-            await connection.execute("TRUNCATE leaseway.limits, leaseway.levels, leaseway.seats, leaseway.fence")
+            await empty_tables(connection, limiter.address.quoted)
         yield limiter
     finally:
         await limiter.close()

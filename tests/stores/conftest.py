@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 from tests.api.working import service_in_memory
+from tests.emptied import empty_tables
 
 from leaseway.stores.http.store import HttpStore
 from leaseway.stores.memory.store import MemoryStore
@@ -19,14 +20,10 @@ Stores = Keeping | HttpStore
 KEEPING = ("memory", "sqlite", "postgres")
 """Those that keep something themselves: over HTTP, the service does."""
 
-TABLES = "lanes, lane_changes, jobs, payloads, errors, history, keys, schedules, tenants, pauses"
-
 
 async def empty(store: PostgresStore) -> None:
-    """Emptying the tables is faster than making them anew for every test."""
-    async with store.connections.transaction() as connection:
-        await connection.execute(f"SET LOCAL search_path TO {store.address.quoted}")
-        await connection.execute(f"TRUNCATE {TABLES} RESTART IDENTITY")
+    async with store.connections.lent() as connection:
+        await empty_tables(connection, store.address.quoted)
 
 
 @pytest.fixture
