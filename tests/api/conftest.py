@@ -8,6 +8,13 @@ from tests.api.serving import Served, serving
 from tests.emptied import emptied
 
 from leaseway import App
+from leaseway.api.live import streams
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that has much else to do, a first look takes longer than a service lets a client wait for it."""
+    monkeypatch.setattr(streams, "FIRST_SECONDS", 60.0)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

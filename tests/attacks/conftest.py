@@ -1,5 +1,5 @@
 """The service as the tests of the API have it: over SQLite and over PostgreSQL, with and without keys."""
 
-from tests.api.conftest import app, served, served_with_keys, store_url
+from tests.api.conftest import app, patience, served, served_with_keys, store_url
 
-__all__ = ["app", "served", "served_with_keys", "store_url"]
+__all__ = ["app", "patience", "served", "served_with_keys", "store_url"]

@@ -5,9 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from leaseway import App, Job, Submitted
 
 T = TypeVar("T")
+
+SOON_SECONDS = 60.0
+"""Longer than anything here takes, on any machine."""
 
 
 async def record(app: App, job: Submitted) -> Job:
@@ -18,7 +23,7 @@ async def record(app: App, job: Submitted) -> Job:
 
 async def worked(app: App, job: Submitted, **settings: Any) -> Job:
     """The record of a job after a worker has done everything that there is."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SOON_SECONDS):
         await app.run_worker(until_empty=True, **settings)
     return await record(app, job)
 
@@ -28,7 +33,7 @@ async def codes(app: App, job: Submitted) -> list[tuple[int, str]]:
     return [(error.attempt, error.code) for error in await (await app.store()).errors(job.id)]
 
 
-async def eventually(condition: Callable[[], Awaitable[T]], seconds: float = 10) -> T:
+async def eventually(condition: Callable[[], Awaitable[T]], seconds: float = SOON_SECONDS) -> T:
     """What the condition answers as soon as it holds."""
     async with asyncio.timeout(seconds):
         while not (answer := await condition()):  # noqa: ASYNC110 - a store has no event for every condition
@@ -37,9 +42,10 @@ async def eventually(condition: Callable[[], Awaitable[T]], seconds: float = 10)
 
 
 @asynccontextmanager
-async def working(app: App, **settings: Any) -> AsyncIterator[None]:
+async def working(app: App, *, poll_seconds: float = 1.0, **settings: Any) -> AsyncIterator[None]:
     """A worker beside the body, drained when the body is over."""
     worker = app.worker(**{"grace": 0, **settings})
+    worker._settings = replace(worker._settings, poll_seconds=poll_seconds)
     async with asyncio.TaskGroup() as group:
         group.create_task(app.run_worker(worker))
         try:

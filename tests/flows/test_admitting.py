@@ -304,6 +304,7 @@ async def test_a_tenant_never_runs_more_at_once_than_agreed(app: App) -> None:
     """Counted across all workers, with seats, and not by counting rows that others are changing."""
     await app.set_tenant("acme", concurrency=2)
     running = most = others = 0
+    are_two = asyncio.Event()
 
     @app.job
     async def work(ctx: Context) -> None:
@@ -313,6 +314,9 @@ async def test_a_tenant_never_runs_more_at_once_than_agreed(app: App) -> None:
             return
         running += 1
         most = max(most, running)
+        if running == 2:
+            are_two.set()
+        await are_two.wait()  # so many must come to be at work at once; whoever comes too many comes beside them
         await asyncio.sleep(0.02)
         running -= 1
 

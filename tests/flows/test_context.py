@@ -157,9 +157,9 @@ async def test_plain_functions_run_in_threads_and_side_by_side(app: App) -> None
     """A plain function that waits must not hold up the others, nor the event loop."""
     meeting = threading.Barrier(4)
 
-    @app.job(timeout=10)
+    @app.job(timeout=50)
     def meet(ctx: Context) -> int:
-        meeting.wait(5)
+        meeting.wait(45)
         return threading.get_ident()
 
     jobs = [await meet.submit() for _ in range(4)]

@@ -3,6 +3,8 @@
 import asyncio
 from collections import deque
 
+from tests.flows.seen import SOON_SECONDS
+
 from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed
 from leaseway.domain.ids import SECOND_US, Instant, JobId, Token, WorkerId
 from leaseway.domain.job import Lease
@@ -66,11 +68,11 @@ async def test_a_lease_that_cannot_be_renewed_is_lost_in_time_though_the_store_i
     keeping = asyncio.ensure_future(keeper.keep())
     try:
         clock.seconds = (RENEW_AFTER + 0.1) * LEASE_SECONDS
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON_SECONDS):
             await store.asked.wait()
         assert told.empty()
         clock.seconds = (SAFE_UNTIL + 0.01) * LEASE_SECONDS
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON_SECONDS):
             assert await told.get() is Stop.LOST
     finally:
         keeping.cancel()

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-import time
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -157,9 +157,11 @@ async def test_a_timeout_that_the_handler_raises_itself_is_its_own_error(app: Ap
 async def test_a_plain_function_that_takes_too_long_is_left_behind(app: App) -> None:
     """Its thread cannot be stopped, but the worker must go on without it, and its late result must not count."""
 
+    is_over = threading.Event()
+
     @app.job(timeout=0.05, attempts=1)
     def slow() -> str:
-        time.sleep(0.4)
+        is_over.wait(60)
         return "too late"
 
     @app.job
@@ -168,6 +170,7 @@ async def test_a_plain_function_that_takes_too_long_is_left_behind(app: App) -> 
 
     submitted, other = await slow.submit(), await quick.submit()
     job = await worked(app, submitted, concurrency=2)
+    is_over.set()
     assert (job.state, job.last_error_code, job.result) == (State.FAILED, "timeout", None)
     assert (await record(app, other)).result == '"in time"'
 

@@ -235,7 +235,7 @@ async def test_a_silent_provider_is_not_asked_again(it: Provider, place: Place) 
     """The next try would take as long, and the work may be under way."""
     it.hang(times=3)
     with pytest.raises(httpx2.ReadTimeout):
-        await place.http().get(it.url, timeout=0.05)
+        await place.http().get(it.url, timeout=0.5)
     assert len(it.arrivals) == 1
     assert place.door.fates == [Fate.UNKNOWN]
 
