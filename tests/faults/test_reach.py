@@ -7,10 +7,6 @@ from tests.faults.harness import Lab
 
 pytestmark = pytest.mark.slow
 
-POLL_SECONDS = 30
-BEFORE_POLL_SECONDS = POLL_SECONDS / 2 - 3
-"""Whoever comes before this was woken: polls are spread over the second half of the time between them."""
-
 
 def test_cancelling_reaches_a_handler_in_another_process(lab: Lab) -> None:
     """Somebody presses cancel because it costs money. The promise is about two seconds."""
@@ -28,7 +24,7 @@ def test_cancelling_reaches_a_handler_in_another_process(lab: Lab) -> None:
 
 def test_an_idle_worker_in_another_process_is_woken_by_a_submission(lab: Lab) -> None:
     """The poll is thirty seconds away, so it is the wake-up that brings the job."""
-    lab.worker(poll_seconds=POLL_SECONDS)
+    lab.worker(poll_seconds=30)
     warm = lab.submit("nap", n=0, seconds=0)
     lab.await_finished(warm)
     for n in range(1, 6):
@@ -36,29 +32,29 @@ def test_an_idle_worker_in_another_process_is_woken_by_a_submission(lab: Lab) ->
         asked = time.monotonic()
         job = lab.submit("nap", n=n, seconds=0)
         start = lab.await_event("start", job=job)
-        assert start["at"] - asked < BEFORE_POLL_SECONDS
+        assert start["at"] - asked < 1
         lab.await_finished(job)
 
 
 def test_an_idle_worker_is_woken_when_a_delayed_job_becomes_due(lab: Lab) -> None:
     """Nobody writes at that moment: the worker must have asked when it will be."""
-    lab.worker(poll_seconds=POLL_SECONDS)
+    lab.worker(poll_seconds=30)
     lab.await_finished(lab.submit("nap", n=0, seconds=0))
     asked = time.monotonic()
     job = lab.submit("nap", n=1, seconds=0, options={"delay": 0.7})
     start = lab.await_event("start", job=job)
-    assert 0.6 < start["at"] - asked < BEFORE_POLL_SECONDS
+    assert 0.6 < start["at"] - asked < 2
 
 
 def test_those_who_wait_for_a_result_do_not_take_the_wake_up_from_the_worker(lab: Lab) -> None:
     """One hint, several who wait for it in one process: each of them must hear it."""
     never = lab.submit("quick", n=0, options={"delay": 3600})
-    worker = lab.start("work_and_wait", job=never, poll_seconds=POLL_SECONDS)
+    worker = lab.start("work_and_wait", job=never, poll_seconds=30)
     lab.await_event("worker_started", pid=worker.pid)
     for n in range(1, 6):
         time.sleep(0.05)  # let it become idle; a busy worker would prove nothing
         asked = time.monotonic()
         job = lab.submit("nap", n=n, seconds=0)
         start = lab.await_event("start", job=job, seconds=40)
-        assert start["at"] - asked < BEFORE_POLL_SECONDS
+        assert start["at"] - asked < 1
         lab.await_finished(job)
