@@ -70,21 +70,28 @@ async def test_jobs_behind_a_closed_gate_cost_no_exchange(app: App, monkeypatch:
         ran.append(-n)
 
     await rare.submit_many([{"n": n} for n in range(1, 10_001)])
-    store, exchanges = await app.store(), 0
-    exchange = store.exchange
+    store, exchanges, idle_looks = await app.store(), 0, 0
+    exchange, wait_us = store.exchange, store.wait_us
 
     async def counted(call: Exchange) -> Exchanged:
         nonlocal exchanges
         exchanges += 1
         return await exchange(call)
 
+    async def looked(*asked: Any) -> int | None:
+        nonlocal idle_looks
+        wait = await wait_us(*asked)
+        idle_looks += wait != 0
+        return wait
+
     monkeypatch.setattr(store, "exchange", counted)
+    monkeypatch.setattr(store, "wait_us", looked)
     worker = app.worker()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(app.run_worker(worker))
-        await asyncio.sleep(1.5)
+        await until(lambda: idle_looks >= 2)  # it knows that the gate is closed
         before, ran_before = exchanges, list(ran)
-        await asyncio.sleep(1.5)
+        await until(lambda: idle_looks >= 5)
         idle = exchanges - before
         await often.submit(n=1)
         await until(lambda: ran != ran_before)
