@@ -22,6 +22,8 @@ from chaos.verdict import Verdict, page
 ROUND_SECONDS_MAX = 300.0
 """A longer campaign has several rounds, each with its own server and its own verdict: what a round writes down must fit
 into memory, and a violation should not have to wait for the morning."""
+PLANNED_MIN = 10
+"""Faults that `--plan` shows, even of one kind: enough to see all its lengths."""
 
 
 @click.command()
@@ -107,7 +109,8 @@ def tell(verdict: Verdict) -> bool:
 
 
 def show_plan(seed: int, scale: Scale, faults: tuple[str, ...]) -> None:
-    for pause_seconds, fault in islice(schedule(str(seed), scale, faults), 2 * len(faults or FAULTS)):
+    count = max(PLANNED_MIN, 2 * len(faults or FAULTS))
+    for pause_seconds, fault in islice(schedule(str(seed), scale, faults), count):
         click.echo(f"after {pause_seconds:4} s  {fault.name:10} {fault.what()}")
 
 

@@ -27,7 +27,8 @@ def schedule(seed: str, scale: Scale, names: Sequence[str] = ()) -> Iterator[Pla
     """Endless. Like a deck of cards that is shuffled anew when it is used up, so that no fault is forgotten."""
     chance = random.Random(f"{seed}:nemesis")
     deck = [FAULTS[name] for name in (names or FAULTS)]
+    dealers = {kind: kind.dealt(chance, scale) for kind in deck}
     while True:
         chance.shuffle(deck)
         for kind in deck:
-            yield Planned(round(chance.uniform(*scale.pause), 2), kind.drawn(chance, scale))
+            yield Planned(round(chance.uniform(*scale.pause), 2), next(dealers[kind]))

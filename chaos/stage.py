@@ -26,6 +26,8 @@ class Scale(Struct, frozen=True, kw_only=True):
     outage: float = 3.0
     """A server that was killed stays away for this long at most."""
     blackhole: float = 60.0
+    patience: float = 20.0
+    """After this time nobody waits for an answer any more: the store's own doing, here for the lengths of faults."""
     squeeze: float = 6.0
     """Locks, refusals, time-outs and delays last for this long at most."""
     calm: float = 6.0

@@ -11,6 +11,15 @@ from chaos.rules import Rule, books, leases, liveness, results, submissions
 RULES: list[Rule] = [*submissions.RULES, *results.RULES, *leases.RULES, *books.RULES, *liveness.RULES]
 SHOWN_MAX = 10
 """Violations of one rule that are shown; a broken safeguard breaks it hundreds of times."""
+LASTING_SECONDS = 10.0
+"""A fault that lasted for longer is told by itself, with what it took to come back from it."""
+
+
+class Lasting(NamedTuple):
+    fault: str
+    seconds: float
+    returned: float
+    """The slowest return after it, in seconds."""
 
 
 class Verdict(NamedTuple):
@@ -18,6 +27,7 @@ class Verdict(NamedTuple):
     """By rule."""
     recovered: dict[str, float]
     """The slowest return after each kind of fault, in seconds."""
+    lasting: list[Lasting]
     reached: dict[str, int]
     """How often the campaign got to where mistakes are made; a zero says that it proved nothing there."""
 
@@ -28,10 +38,18 @@ class Verdict(NamedTuple):
 
 def judged(evidence: Evidence) -> Verdict:
     found = {rule.__name__: list(rule(evidence)) for rule in RULES}
+    violations = {rule: each for rule, each in found.items() if each}
     slowest: dict[str, float] = defaultdict(float)
+    returned: dict[int, float] = defaultdict(float)
     for fault, _, seconds in liveness.recoveries(evidence):
         slowest[fault.fault] = max(slowest[fault.fault], seconds)
-    return Verdict({rule: each for rule, each in found.items() if each}, dict(slowest), reached(evidence))
+        returned[fault.number] = max(returned[fault.number], seconds)
+    lasting = [
+        Lasting(fault.fault, fault.ended - fault.began, returned[fault.number])
+        for fault in liveness.ended(evidence)
+        if fault.number in returned and fault.ended - fault.began > LASTING_SECONDS
+    ]
+    return Verdict(violations, dict(slowest), lasting, reached(evidence))
 
 
 def reached(evidence: Evidence) -> dict[str, int]:
@@ -61,11 +79,16 @@ def reached(evidence: Evidence) -> dict[str, int]:
 def page(verdict: Verdict) -> Iterator[str]:
     yield "reached: " + ", ".join(f"{what} {count:,}" for what, count in verdict.reached.items())
     yield "slowest return after each fault: " + ", ".join(
-        f"{fault} {'never' if math.isinf(seconds) else f'{seconds:.1f} s'}"
-        for fault, seconds in sorted(verdict.recovered.items())
+        f"{fault} {shown(seconds)}" for fault, seconds in sorted(verdict.recovered.items())
     )
+    for fault, seconds, returned in verdict.lasting:
+        yield f"after {seconds:.1f} s of {fault} everything was back in: {shown(returned)}"
     for rule, violations in verdict.violations.items():
         yield f"VIOLATED {rule}: {len(violations)}"
         yield from (f"    {violation}" for violation in violations[:SHOWN_MAX])
     if verdict.is_good:
         yield "nothing lost, nothing doubled, nobody held what another one held, everything came back"
+
+
+def shown(seconds: float) -> str:
+    return "never" if math.isinf(seconds) else f"{seconds:.1f} s"

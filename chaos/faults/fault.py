@@ -1,6 +1,7 @@
 """What every fault can do."""
 
 import random
+from collections.abc import Iterator
 from typing import ClassVar, Self
 
 from msgspec import Struct
@@ -15,6 +16,13 @@ class Fault(Struct, frozen=True):
     def drawn(cls, chance: random.Random, scale: Scale) -> Self:
         """One of its kind, with everything about it decided."""
         raise NotImplementedError
+
+    @classmethod
+    def dealt(cls, chance: random.Random, scale: Scale) -> Iterator[Self]:
+        """Endless: those of its kind that a round meets, one after the other; each by itself, unless the fault has
+        an order."""
+        while True:
+            yield cls.drawn(chance, scale)
 
     def what(self) -> str:
         """What will happen, in a few words."""

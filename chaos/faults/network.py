@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import ClassVar, Self
 
 from chaos.faults.fault import Fault, between, some_groups
@@ -30,8 +32,12 @@ class Blackhole(OfNetwork, frozen=True):
     name: ClassVar[str] = "blackhole"
 
     @classmethod
-    def drawn(cls, chance: random.Random, scale: Scale) -> Self:
-        return cls(some_groups(chance), between(chance, 0.1, scale.blackhole), chance.random() < 0.5)
+    def dealt(cls, chance: random.Random, scale: Scale) -> Iterator[Self]:
+        """One of each length before one of the same length again: few rounds last long enough to wait for chance."""
+        lengths = hole_lengths(scale)
+        while True:
+            for least, most in chance.sample(lengths, len(lengths)):
+                yield cls(some_groups(chance), between(chance, least, most), chance.random() < 0.5)
 
     def what(self) -> str:
         end = "and connections turn out to be dead" if self.ends_in_reset else "and everything arrives late"
@@ -49,6 +55,13 @@ class Blackhole(OfNetwork, frozen=True):
                     proxy.reset()
                 proxy.release()
         return ""
+
+
+def hole_lengths(scale: Scale) -> list[tuple[float, float]]:
+    """From, to: short ones, in which nobody loses a lease; middle ones, in which those who are cut off lose all of
+    theirs; long ones, in which everybody there gives up his calls, connects anew and fails at that, too."""
+    ends = [0.1, *(end for end in (scale.lease, scale.patience) if end < scale.blackhole), scale.blackhole]
+    return list(pairwise(ends))
 
 
 class Reset(OfNetwork, frozen=True):

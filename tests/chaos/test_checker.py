@@ -78,6 +78,17 @@ def test_the_slowest_return_after_each_fault_is_told() -> None:
     assert story.verdict().recovered["reset"] == pytest.approx(5.15 - 4.1)
 
 
+def test_the_return_from_a_long_fault_is_told_by_itself() -> None:
+    """The slowest of all may have followed a short one: it says nothing about the long ones."""
+    story = Story()
+    story.fault("blackhole", [EAST], 2.0, 3.0)
+    story.fault("blackhole", [EAST], 10.0, 55.0)
+    story.done("a", 4.9, EAST)
+    story.done("b", 56.0, EAST)
+    assert "after 45.0 s of blackhole everything was back in: 1.1 s" in [*page(story.verdict())]
+    assert len(story.verdict().lasting) == 1
+
+
 def test_what_was_not_reached_is_a_zero() -> None:
     reached = Story().verdict().reached
     assert reached["exchanges repeated"] == 0

@@ -1,0 +1,52 @@
+"""Which faults a round will meet. A campaign that never gets to the hard ones proves nothing about them."""
+
+from itertools import islice
+
+import pytest
+from chaos.faults.network import Blackhole, hole_lengths
+from chaos.plan import FAULTS, schedule
+from chaos.stage import SHORT, Scale
+
+SCALE = Scale()
+SEEDS = [str(number) for number in range(50)]
+
+
+def holes(seed: str, scale: Scale, count: int, *names: str) -> list[float]:
+    """The lengths of the first ones."""
+    found = (each.fault.seconds for each in schedule(seed, scale, names) if isinstance(each.fault, Blackhole))
+    return list(islice(found, count))
+
+
+@pytest.mark.parametrize("names", [(), ("blackhole",), ("kill", "blackhole")])
+def test_of_three_holes_one_is_short_one_costs_the_leases_and_one_outlasts_all_patience(names: tuple[str, ...]) -> None:
+    """Drawn by chance alone, most rounds never saw a hole longer than a few seconds."""
+    for seed in SEEDS:
+        short, middle, long = sorted(holes(seed, SCALE, 3, *names))
+        assert 0.1 <= short <= SCALE.lease <= middle <= SCALE.patience <= long <= SCALE.blackhole
+
+
+def test_the_long_holes_reach_up_to_the_longest() -> None:
+    longest = [max(holes(seed, SCALE, 3)) for seed in SEEDS]
+    assert min(longest) < 25
+    assert max(longest) > 55
+
+
+def test_the_order_of_the_lengths_is_left_to_chance() -> None:
+    """Or a short campaign would only ever see the same one."""
+    assert len({holes(seed, SCALE, 3).index(max(holes(seed, SCALE, 3))) for seed in SEEDS}) == 3
+
+
+def test_lengths_that_the_scale_does_not_have_are_left_out() -> None:
+    assert hole_lengths(SHORT) == [(0.1, SHORT.blackhole)]
+    assert hole_lengths(Scale(blackhole=15.0)) == [(0.1, 3.0), (3.0, 15.0)]
+    assert max(holes("1", SHORT, 20)) <= SHORT.blackhole
+
+
+def test_a_seed_is_a_schedule() -> None:
+    """Whoever is told a seed must meet the same faults again."""
+    first, again = (list(islice(schedule("7", SCALE), 60)) for _ in range(2))
+    assert first == again
+
+
+def test_every_fault_comes_before_one_comes_twice() -> None:
+    assert {each.fault.name for each in islice(schedule("7", SCALE), len(FAULTS))} == set(FAULTS)
