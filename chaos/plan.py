@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from chaos.faults.fault import Fault
-from chaos.faults.network import Blackhole, Delay, Forget, Reset, Swallow, Trap
+from chaos.faults.network import Blackhole, Bury, Delay, Forget, Reset, Swallow, Trap
 from chaos.faults.process import Freeze, Kill
 from chaos.faults.server import Cancel, Crash, Lock, Refuse, Restart, Terminate, Timeouts
 from chaos.stage import Scale
@@ -13,7 +13,7 @@ from chaos.stage import Scale
 KINDS: tuple[type[Fault], ...] = (
     *(Kill, Freeze),
     *(Crash, Restart, Terminate, Cancel, Timeouts, Lock, Refuse),
-    *(Blackhole, Reset, Forget, Delay, Swallow, Trap),
+    *(Blackhole, Bury, Reset, Forget, Delay, Swallow, Trap),
 )
 FAULTS: dict[str, type[Fault]] = {kind.name: kind for kind in KINDS}
 

@@ -37,7 +37,11 @@ class Blackhole(OfNetwork, frozen=True):
         lengths = hole_lengths(scale)
         while True:
             for least, most in chance.sample(lengths, len(lengths)):
-                yield cls(some_groups(chance), between(chance, least, most), chance.random() < 0.5)
+                yield cls.of_length(chance, least, most)
+
+    @classmethod
+    def of_length(cls, chance: random.Random, least: float, most: float) -> Self:
+        return cls(some_groups(chance), between(chance, least, most), chance.random() < 0.5)
 
     def what(self) -> str:
         end = "and connections turn out to be dead" if self.ends_in_reset else "and everything arrives late"
@@ -55,6 +59,39 @@ class Blackhole(OfNetwork, frozen=True):
                     proxy.reset()
                 proxy.release()
         return ""
+
+
+class Bury(Blackhole, frozen=True):
+    """A blackhole, and in the midst of it a kill -9: the successor has to start where nothing goes through."""
+
+    role: str
+    victim: int
+    name: ClassVar[str] = "bury"
+
+    @classmethod
+    def of_length(cls, chance: random.Random, least: float, most: float) -> Self:
+        role = chance.choices(["worker", "submitter"], [4, 1])[0]
+        return cls(
+            some_groups(chance), between(chance, least, most), chance.random() < 0.5, role, chance.randrange(100)
+        )
+
+    def what(self) -> str:
+        return f"{super().what()}; in the midst of it kill -9 of a {self.role}, and another one"
+
+    async def strike(self, stage: Stage) -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(super().strike(stage))
+            replacing = group.create_task(self._replace(stage))
+        return replacing.result()
+
+    async def _replace(self, stage: Stage) -> str:
+        await asyncio.sleep(self.seconds / 3)
+        there = [each for each in stage.fleet.members(self.role) if each.place.group in self.groups]
+        if not there:  # fewer workers than groups
+            return ""
+        victim = there[self.victim % len(there)]
+        place = stage.fleet.kill(victim)
+        return f"{victim.name} is dead, {stage.fleet.start(place).name} takes its place"
 
 
 def hole_lengths(scale: Scale) -> list[tuple[float, float]]:

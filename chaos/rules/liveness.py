@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from chaos.evidence import Evidence, Struck
+from chaos.evidence import Evidence, Process, Struck
 from chaos.rules import FINAL, Rule
 
 BACK_SECONDS_MAX = 5.0
@@ -18,6 +18,8 @@ WORTH_SECONDS = 0.5
 """The work as a whole is back when so many settlements have come as normally come in this time."""
 CALM_SECONDS_MIN = 3.0
 """Less time than this without faults does not tell what is normal."""
+START_SECONDS_MAX = 3.0
+"""A process that began later than this before the end of a fault may be blamed on nobody: it was not yet awake."""
 DRAINED, KILLED = 0, -9
 
 
@@ -49,13 +51,19 @@ def of_the_whole(evidence: Evidence) -> Iterator[Recovery]:
 
 
 def of_each(evidence: Evidence, role: str) -> Iterator[Recovery]:
-    """A process that lived through a fault that hit it must do again what it did before."""
+    """A process that lived through a fault that hit it must do again what it did before; so must one that came into
+    the world while it lasted."""
     for process in evidence.processes.values():
         if process.role != role:
             continue
         times = settled_at(evidence, process.name) if role == "worker" else acknowledged_at(evidence, process.name)
-        hits = [fault for fault in ended(evidence) if process.name in fault.hits and process.ended > fault.ended]
+        hits = [fault for fault in ended(evidence) if is_survived(fault, process)]
         yield from recovered(hits, process.name, times, 1, min(process.ended, submitters_left_at(evidence)))
+
+
+def is_survived(fault: Struck, process: Process) -> bool:
+    is_hit = process.name in fault.hits or fault.began < process.started < fault.ended - START_SECONDS_MAX
+    return is_hit and process.ended > fault.ended
 
 
 def recovered(faults: list[Struck], what: str, times: list[float], worth: int, end: float) -> Iterator[Recovery]:

@@ -1,9 +1,10 @@
 """Which faults a round will meet. A campaign that never gets to the hard ones proves nothing about them."""
 
+from collections.abc import Sequence
 from itertools import islice
 
 import pytest
-from chaos.faults.network import Blackhole, hole_lengths
+from chaos.faults.network import Blackhole, Bury, hole_lengths
 from chaos.plan import FAULTS, schedule
 from chaos.stage import SHORT, Scale
 
@@ -11,17 +12,23 @@ SCALE = Scale()
 SEEDS = [str(number) for number in range(50)]
 
 
-def holes(seed: str, scale: Scale, count: int, *names: str) -> list[float]:
+def holes(
+    seed: str, scale: Scale, count: int, names: Sequence[str] = (), kind: type[Blackhole] = Blackhole
+) -> list[float]:
     """The lengths of the first ones."""
-    found = (each.fault.seconds for each in schedule(seed, scale, names) if isinstance(each.fault, Blackhole))
+    found = (each.fault.seconds for each in schedule(seed, scale, names) if type(each.fault) is kind)
     return list(islice(found, count))
 
 
-@pytest.mark.parametrize("names", [(), ("blackhole",), ("kill", "blackhole")])
-def test_of_three_holes_one_is_short_one_costs_the_leases_and_one_outlasts_all_patience(names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("kind", [Blackhole, Bury])
+@pytest.mark.parametrize("others", [None, [], ["kill"]])
+def test_of_three_holes_one_is_short_one_costs_the_leases_and_one_outlasts_all_patience(
+    kind: type[Blackhole], others: list[str] | None
+) -> None:
     """Drawn by chance alone, most rounds never saw a hole longer than a few seconds."""
     for seed in SEEDS:
-        short, middle, long = sorted(holes(seed, SCALE, 3, *names))
+        names = () if others is None else [kind.name, *others]
+        short, middle, long = sorted(holes(seed, SCALE, 3, names, kind))
         assert 0.1 <= short <= SCALE.lease <= middle <= SCALE.patience <= long <= SCALE.blackhole
 
 

@@ -61,6 +61,24 @@ def everybody_does_a_little_and_it_is_not_enough(story: Story) -> None:
         story.done(f"after {n}", 13.0 + 2 * n, EAST if n % 2 else WEST)
 
 
+@breaks("everything_comes_back")
+def who_started_where_nothing_went_through_never_does_anything(story: Story) -> None:
+    story.fault("bury", [EAST], 2.0, 12.0)
+    story.ended(EAST, 5.0)
+    story.started("worker-heir", 5.1)
+    for n in range(40):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+
+
+@sound
+def who_started_at_the_end_of_a_fault_may_take_his_time(story: Story) -> None:
+    story.fault("kill", [EAST], 2.0, 3.0)
+    story.ended(EAST, 2.0)
+    story.started("worker-heir", 2.9)
+    for n in range(40):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+
+
 @sound
 def a_fault_that_follows_at_once_leaves_no_time_to_come_back(story: Story) -> None:
     story.fault("reset", [EAST], 2.0, 2.1)
