@@ -58,12 +58,19 @@ def of_each(evidence: Evidence, role: str) -> Iterator[Recovery]:
             continue
         times = settled_at(evidence, process.name) if role == "worker" else acknowledged_at(evidence, process.name)
         hits = [fault for fault in ended(evidence) if is_survived(fault, process)]
-        yield from recovered(hits, process.name, times, 1, min(process.ended, submitters_left_at(evidence)))
+        end = min(fell_at(evidence, process), submitters_left_at(evidence))
+        yield from recovered(hits, process.name, times, 1, end)
 
 
 def is_survived(fault: Struck, process: Process) -> bool:
     is_hit = process.name in fault.hits or fault.began < process.started < fault.ended - START_SECONDS_MAX
     return is_hit and process.ended > fault.ended
+
+
+def fell_at(evidence: Evidence, process: Process) -> float:
+    """When it ended, or when the fault began in the midst of which it was killed: from then on it could do nothing."""
+    fatal = [each.began for each in ended(evidence) if each.touches(process.name, process.ended, process.ended)]
+    return min([process.ended, *fatal])
 
 
 def recovered(faults: list[Struck], what: str, times: list[float], worth: int, end: float) -> Iterator[Recovery]:

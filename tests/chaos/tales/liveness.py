@@ -80,6 +80,16 @@ def who_started_at_the_end_of_a_fault_may_take_his_time(story: Story) -> None:
 
 
 @sound
+def who_is_killed_where_nothing_goes_through_had_no_time_to_come_back_before(story: Story) -> None:
+    """From a fault that was over for two seconds only when the fatal one began, though he died much later."""
+    story.fault("crash", [EAST], 2.0, 2.1)
+    story.fault("bury", [EAST], 4.0, 20.0)
+    story.ended(EAST, 10.0)
+    for n in range(60):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+
+
+@sound
 def a_fault_that_follows_at_once_leaves_no_time_to_come_back(story: Story) -> None:
     story.fault("reset", [EAST], 2.0, 2.1)
     story.fault("reset", [EAST], 4.0, 4.1)
