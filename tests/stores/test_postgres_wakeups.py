@@ -118,6 +118,19 @@ async def test_a_hint_that_cannot_be_sent_is_nobodys_problem(
         assert len(await Worker(store).claim(9)) == 2
 
 
+@pytest.mark.parametrize("fault", ["RAISE 'no'", "PERFORM pg_sleep(600)"])
+async def test_a_job_is_stored_whatever_becomes_of_its_hint(server: PostgresServer, fault: str) -> None:
+    """From rest both are one call: its answer must not say that nothing was written, when the job was."""
+    async with opened(server) as store:
+        body = f"AS $$ BEGIN {fault}; END $$"
+        schema = store.address.schema
+        await value(server, f"CREATE OR REPLACE FUNCTION {schema}.hint() RETURNS void LANGUAGE plpgsql {body}")
+        async with store.connections.lent() as connection:  # the one that the submission will be lent
+            await connection.execute("SET statement_timeout = 200")
+        await store.submit([new_job(1)])
+        assert len(await Worker(store).claim(9)) == 1
+
+
 # -- heard ------------------------------------------------------------------------------------------------------------
 
 
@@ -128,6 +141,14 @@ async def test_a_submission_wakes_who_waits_in_another_process(pair: Pair) -> No
         assert not waiting.done()
         await pair.other.submit([new_job(number)])
         assert await pair.is_woken(waiting)
+
+
+async def test_from_rest_the_hint_travels_with_the_job(server: PostgresServer, pair: Pair) -> None:
+    """A hint of its own would be one more round trip between a job and its worker."""
+    waiting = await pair.waiting()
+    await value(server, f"DROP FUNCTION {pair.other.address.schema}.ring()")
+    await pair.other.submit([new_job(1)])
+    assert await pair.is_woken(waiting)
 
 
 async def test_work_that_comes_back_wakes_as_well(pair: Pair) -> None:

@@ -12,9 +12,13 @@ class Bell:
 
     def ring(self) -> None:
         self.rings += 1
+        here = loop_here()
         for event, loop in self._waiting.copy().items():
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(event.set)
+            if loop is here:
+                event.set()  # without the detour over a pipe that wakes a loop from outside
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                    loop.call_soon_threadsafe(event.set)
 
     @property
     def is_awaited(self) -> bool:
@@ -28,3 +32,10 @@ class Bell:
             yield event
         finally:
             del self._waiting[event]
+
+
+def loop_here() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

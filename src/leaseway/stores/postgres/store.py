@@ -3,8 +3,10 @@
 The server's clock decides. `now_us` is for tests that move time: what it answers is then sent along as the instant.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -28,6 +30,7 @@ from leaseway.stores.postgres.pauses import PostgresPauses
 from leaseway.stores.postgres.pulse import PostgresPulse
 from leaseway.stores.postgres.rows import as_json
 from leaseway.stores.postgres.search import PostgresSearch
+from leaseway.stores.postgres.together import Together
 from leaseway.stores.postgres.traces import PostgresTraces
 from leaseway.stores.postgres.wakeups import Belief, Listener, Ringer
 from leaseway.stores.postgres.within import fetch_within, fetch_within_now
@@ -55,6 +58,7 @@ class PostgresStore(
         self._bell = Bell()
         self._ringer = Ringer(self.connections, self._bell)
         self._listener = Listener(self.connections, self._bell, self._ringer.is_echo)
+        self._gathered: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
         self._beliefs: dict[Question, Belief] = {}
         self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
 
@@ -83,13 +87,31 @@ class PostgresStore(
     # -- jobs: writing ----------------------------------------------------------------------------------------------
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        if len(jobs) == 1 and jobs[0].key is None and jobs[0].trace is None:
-            await self._call("submit_one", *rows.single(jobs[0]), self._at())
-            self._ringer.ring()
+        if len(jobs) == 1 and jobs[0].key is None:
+            await self._together().submit(jobs[0])
             return [Submitted(jobs[0].id)]
+        return await self._submit(jobs)
+
+    async def _submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        if len(jobs) == 1 and jobs[0].key is None and jobs[0].trace is None:
+            return await self._submit_one(jobs[0])
         answers = await self._call("submit", *self._submission(jobs))
         self._ringer.ring()
         return rows.submitted(jobs, answers)
+
+    async def _submit_one(self, job: NewJob) -> list[Submitted]:
+        with self._ringer.travelling() as tells:
+            verb = "submit_one_and_ring" if tells else "submit_one"
+            await self._call(verb, *rows.single(job), self._at())
+        return [Submitted(job.id)]
+
+    def _together(self) -> Together:
+        """Those who submit in this loop."""
+        loop = asyncio.get_running_loop()
+        together = self._gathered.get(loop)
+        if together is None:
+            together = self._gathered[loop] = Together(self._submit)
+        return together
 
     async def submit_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         return rows.submitted(

@@ -11,7 +11,8 @@ watchman: it looks as often as it polls, and rings for the others. They believe 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import asyncpg
@@ -44,6 +45,7 @@ class Ringer:
         self._bell = bell
         self._sql = f"SELECT {connections.address.quoted}.ring()"
         self._telling: WeakKeyDictionary[Loop, asyncio.Task[None]] = WeakKeyDictionary()
+        self._is_travelling = False
         self._rings = 0
         """Our own, and not those that we hear."""
         self._sessions: WeakKeyDictionary[Loop, int] = WeakKeyDictionary()
@@ -52,11 +54,37 @@ class Ringer:
     def ring(self) -> None:
         self._bell.ring()
         self._rings += 1
+        self._begin(asyncio.get_running_loop(), self._tell)
+
+    @contextlib.contextmanager
+    def travelling(self) -> Iterator[bool]:
+        """Around a call that makes work. True: that call shall tell the others itself, which saves a round trip, because
+        all is quiet; nobody at home waits, and nobody was told a moment ago. Otherwise they are told afterwards."""
         loop = asyncio.get_running_loop()
+        if not self._is_quiet(loop):
+            yield False
+            self.ring()
+            return
+        self._is_travelling = True
+        try:
+            yield True
+        finally:
+            self._is_travelling = False
+        self._bell.ring()  # somebody may have come home meanwhile
+        self._begin(loop, self._tell_later)
+
+    def _is_quiet(self, loop: Loop) -> bool:
+        has_company = self._bell.is_awaited or self._is_travelling or not self._connections.address.has_sessions
+        return not has_company and self._is_silent(loop)
+
+    def _is_silent(self, loop: Loop) -> bool:
         task = self._telling.get(loop)
-        if task is None or task.done():
+        return task is None or task.done()
+
+    def _begin(self, loop: Loop, telling: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._is_silent(loop):
             # This store is the parent of these tasks: it ends them when it closes.
-            self._telling[loop] = loop.create_task(self._tell())
+            self._telling[loop] = loop.create_task(telling())
 
     def is_echo(self, session: int) -> bool:
         """Whether a hint is our own: all who wait here have heard the bell before."""
@@ -65,7 +93,15 @@ class Ringer:
     async def _tell(self) -> None:
         if self._bell.is_awaited:
             await asyncio.sleep(HOME_FIRST_SECONDS)
-        told = -1
+        await self._tell_from(-1)
+
+    async def _tell_later(self) -> None:
+        """The others were told just now: what happens within a moment from now, they hear together."""
+        told = self._rings
+        await asyncio.sleep(COALESCE_SECONDS)
+        await self._tell_from(told)
+
+    async def _tell_from(self, told: int) -> None:
         while told != self._rings:
             told = self._rings
             with contextlib.suppress(LeasewayError):  # a hint may be lost
