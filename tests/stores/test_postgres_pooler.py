@@ -194,7 +194,8 @@ async def test_every_verb_works_though_each_transaction_has_another_session(stor
 
 async def test_many_at_once_share_few_sessions(store: PostgresStore, pooler: Pooler) -> None:
     """What a pooler is for: more clients than sessions, and no answer goes to the wrong one."""
-    await asyncio.gather(*(store.submit([new_job(number)]) for number in range(60)))
+    # With a key each is a transaction of its own; without, they would be written together.
+    await asyncio.gather(*(store.submit([keyed_job(number, key=f"k{number}")]) for number in range(60)))
     claims = await asyncio.gather(*(Worker(store, f"w{n}").claim(10) for n in range(8)))
     ids = [lease.id for claim in claims for lease in claim]
     assert len(ids) == len(set(ids)) == 60

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -43,17 +44,19 @@ class Connections:
         deadlocks = 0
         while True:  # ends with an answer or with an error that is no deadlock, or one too many
             try:
-                async with self.lent(seconds) as connection:
-                    return await self.fetch(connection, sql, values)
+                async with Loan(self, self._pool(), seconds, has_scope=not self.address.has_sessions) as connection:
+                    return await self.fetch(connection, sql, values, seconds)
             except Deadlocked:  # who had to give way did nothing, and goes again
                 deadlocks += 1
                 if deadlocks > DEADLOCKS_MAX:
                     raise
 
-    async def fetch(self, connection: asyncpg.Connection, sql: str, values: tuple[object, ...] = ()) -> list[Record]:
+    async def fetch(
+        self, connection: asyncpg.Connection, sql: str, values: tuple[object, ...] = (), seconds: float | None = None
+    ) -> list[Record]:
         """One statement on a connection that was lent."""
         if self.address.has_sessions:
-            answer: list[Record] = await connection.fetch(sql, *values)
+            answer: list[Record] = await connection.fetch(sql, *values, timeout=seconds)
             return answer
         # The driver first describes a statement and then executes it. Only inside a transaction does a pooler let both
         # reach the same server.
@@ -78,23 +81,11 @@ class Connections:
         async with self.lent(seconds) as connection, connection.transaction(isolation="read_committed"):
             yield connection
 
-    @asynccontextmanager
-    async def lent(self, seconds: float = CALL_SECONDS_MAX) -> AsyncIterator[asyncpg.Connection]:
+    def lent(self, seconds: float = CALL_SECONDS_MAX) -> "Loan":
         """A connection for several statements."""
-        pool = self._pool()
-        connection = await pool.take()
-        try:
-            async with asyncio.timeout(seconds):
-                yield connection
-        except BaseException as error:
-            meaning = self._meaning(error, connection, seconds)
-            if meaning is error:
-                raise
-            raise meaning from error
-        finally:
-            pool.give_back(connection)
+        return Loan(self, self._pool(), seconds)
 
-    def _meaning(self, error: BaseException, connection: asyncpg.Connection, seconds: float) -> BaseException:
+    def meaning(self, error: BaseException, connection: asyncpg.Connection, seconds: float) -> BaseException:
         """Every wait for the server has an end, and every failure a meaning. A connection in which something may be
         unfinished is never lent again."""
         if isinstance(error, LeasewayError):
@@ -140,6 +131,43 @@ class Connections:
             else:
                 pool.abandon(loop)
         self._pools.clear()
+
+
+class Loan:
+    """A connection from a pool, for a time. A class, and not a generator, because every call goes through it.
+
+    Without a scope of its own the time is the statement's, which the driver watches for a third of the price.
+    """
+
+    __slots__ = ("_connection", "_connections", "_pool", "_scope", "_seconds")
+
+    def __init__(self, connections: Connections, pool: "Pool", seconds: float, *, has_scope: bool = True) -> None:
+        self._connections = connections
+        self._pool = pool
+        self._seconds = seconds
+        self._scope = asyncio.timeout(seconds) if has_scope else None
+
+    async def __aenter__(self) -> asyncpg.Connection:
+        self._connection = await self._pool.take()
+        if self._scope is not None:
+            await self._scope.__aenter__()
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._scope is not None:
+            try:
+                await self._scope.__aexit__(kind, error, trace)
+            except TimeoutError as late:
+                error = late
+        try:
+            if error is not None:
+                meaning = self._connections.meaning(error, self._connection, self._seconds)
+                if meaning is not error:
+                    raise meaning from error
+        finally:
+            self._pool.give_back(self._connection)
 
 
 class Pool:

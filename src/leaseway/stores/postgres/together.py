@@ -62,8 +62,8 @@ class Together:
         try:
             return await waiting.turn
         except asyncio.CancelledError:
-            # Who gives up is passed over, and his job is not written. If his turn came in this very moment, the next one
-            # has it.
+            # Who gives up is passed over, and his job is not written. If his turn came in this very moment, it is the
+            # next one's.
             turn = waiting.turn
             if not turn.cancelled() and turn.exception() is None and (others := turn.result()) is not None:
                 self._waiting.extendleft(reversed(others))

@@ -58,8 +58,8 @@ class Ringer:
 
     @contextlib.contextmanager
     def travelling(self) -> Iterator[bool]:
-        """Around a call that makes work. True: that call shall tell the others itself, which saves a round trip, because
-        all is quiet; nobody at home waits, and nobody was told a moment ago. Otherwise they are told afterwards."""
+        """Around a call that makes work. True: it shall tell the others itself, which saves a round trip. All is quiet:
+        nobody at home waits, and nobody was told a moment ago. Otherwise they are told afterwards."""
         loop = asyncio.get_running_loop()
         if not self._is_quiet(loop):
             yield False
