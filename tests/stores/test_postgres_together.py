@@ -157,7 +157,7 @@ async def test_a_crowd_is_stored_in_few_transactions(server: PostgresServer) -> 
     """Each of them once, and the counters are right."""
     async with opened(server) as store:
         await store.submit([new_job(0)])
-        answers = await asyncio.gather(*(store.submit([new_job(number)]) for number in range(1, 61)))
+        answers = await asyncio.gather(*(store.submit([new_job(number)], fresh=True) for number in range(1, 61)))
         assert [answer.id for (answer,) in answers] == ids(*range(1, 61))
         assert sorted(await ids_in(store)) == sorted(ids(*range(61)))
         sql = f"SELECT count(DISTINCT xmin::text) FROM {store.address.schema}.payloads"

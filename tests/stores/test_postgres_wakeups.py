@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from tests.stores.test_postgres_scenery import SOON_SECONDS, connected, opened, seen_now, until, until_gone, value
 
+from leaseway.domain.errors import UnknownOutcome
 from leaseway.stores.postgres import wakeups
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import Worker, done, id_of, new_job, retry
+from leaseway.testing.contract.actors import Worker, done, id_of, ids_in, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 
 LONG_SECONDS = 600.0
@@ -127,8 +128,23 @@ async def test_a_job_is_stored_whatever_becomes_of_its_hint(server: PostgresServ
         await value(server, f"CREATE OR REPLACE FUNCTION {schema}.hint() RETURNS void LANGUAGE plpgsql {body}")
         async with store.connections.lent() as connection:  # the one that the submission will be lent
             await connection.execute("SET statement_timeout = 200")
-        await store.submit([new_job(1)])
+        await store.submit([new_job(1)], fresh=True)
         assert len(await Worker(store).claim(9)) == 1
+
+
+async def test_a_call_that_is_cancelled_after_the_job_was_stored_does_not_say_that_it_was_not(
+    server: PostgresServer,
+) -> None:
+    """Whoever believed it would submit the job again under another id."""
+    async with opened(server) as store:
+        verb = f"{store.address.schema}.submit_fresh_and_ring"
+        text = await value(server, "SELECT pg_get_functiondef($1::text::regproc)", verb)
+        await value(server, text.replace("COMMIT;", "COMMIT; PERFORM pg_sleep(600);", 1))
+        async with store.connections.lent() as connection:  # the one that the submission will be lent
+            await connection.execute("SET statement_timeout = 200")
+        with pytest.raises(UnknownOutcome):
+            await store.submit([new_job(1)], fresh=True)
+        assert await ids_in(store) == [id_of(1)]
 
 
 # -- heard ------------------------------------------------------------------------------------------------------------
@@ -147,7 +163,7 @@ async def test_from_rest_the_hint_travels_with_the_job(server: PostgresServer, p
     """A hint of its own would be one more round trip between a job and its worker."""
     waiting = await pair.waiting()
     await value(server, f"DROP FUNCTION {pair.other.address.schema}.ring()")
-    await pair.other.submit([new_job(1)])
+    await pair.other.submit([new_job(1)], fresh=True)
     assert await pair.is_woken(waiting)
 
 
@@ -210,7 +226,7 @@ async def test_a_burst_of_submissions_sends_few_notifications(
         loop = asyncio.get_running_loop()
         began = loop.time()
         for batch in range(10):
-            await asyncio.gather(*(store.submit([new_job(100 * batch + n)]) for n in range(30)))
+            await asyncio.gather(*(store.submit([new_job(100 * batch + n)], fresh=True) for n in range(30)))
         took = loop.time() - began
         async with asyncio.timeout(SOON_SECONDS):
             while heard == 0:

@@ -19,8 +19,9 @@ from leaseway.domain.query import Cancelling, JobFilter
 
 
 class JobStore(Protocol):
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        """Store all of them or none, and answer in their order.
+    async def submit(self, jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
+        """Store all of them or none, and answer in their order. `fresh`: the caller has just made their ids and never
+        sent them, so a store need not look for them among the finished.
 
         A job whose (tenant, key) is known is not stored: the answer names the first job, if kind and arguments are
         the same; `KeyConflict` otherwise. A job whose id is known was submitted before: nothing is stored again.

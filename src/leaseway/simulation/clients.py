@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from leaseway.domain.errors import KeyConflict, StoreBusy, StoreFull, TransientError
+from leaseway.domain.errors import KeyConflict, StoreBusy, StoreFull, TransientError, UnknownOutcome
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import NewJob, State, Submitted
 from leaseway.domain.query import JobFilter
@@ -66,15 +66,15 @@ class Client:
 
     async def _submit_once(self, new: list[NewJob]) -> list[Submitted]:
         """Between two unknown outcomes, a refusal says nothing about the first try: the ids must stay."""
-        is_unknown = False
+        unknown: UnknownOutcome | None = None
         while True:
             try:
-                return await submitting.submit(self._store, new, self.process.clock)
+                return await submitting.submit(self._store, new, self.process.clock, unknown)
             except (StoreBusy, StoreFull):
-                if not is_unknown:
+                if unknown is None:
                     raise
-            except TransientError:
-                is_unknown = True
+            except TransientError as error:
+                unknown = UnknownOutcome(str(error))
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _cancel(self, job: JobId) -> None:

@@ -99,7 +99,9 @@ async def believe_it_failed(worker: Worker, call: Exchange) -> tuple[Exchanged, 
         return Exchanged(), sent_at
 
 
-async def submit_anew(store: JobStore, jobs: Sequence[NewJob], clock: Clock) -> list[Submitted]:
+async def submit_anew(
+    store: JobStore, jobs: Sequence[NewJob], clock: Clock, unknown: UnknownOutcome | None = None
+) -> list[Submitted]:
     for _ in range(5):
         try:
             return await store.submit(jobs)
@@ -109,7 +111,9 @@ async def submit_anew(store: JobStore, jobs: Sequence[NewJob], clock: Clock) -> 
     return await store.submit(jobs)
 
 
-async def submit_once_more(store: JobStore, jobs: Sequence[NewJob], clock: Clock) -> list[Submitted]:
+async def submit_once_more(
+    store: JobStore, jobs: Sequence[NewJob], clock: Clock, unknown: UnknownOutcome | None = None
+) -> list[Submitted]:
     """Lets a refusal of the second try through, as if nothing had been written by the first."""
     try:
         return await store.submit(jobs)

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from leaseway.domain.errors import BadValue
 from leaseway.domain.exchange import Exchange, Exchanged, Gate, Gated
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State, Submitted
@@ -24,7 +25,10 @@ rates_of = msgspec.json.Decoder(tuple[Rate, ...]).decode
 
 
 def as_json(value: Any) -> str:
-    return json_text(value).decode()
+    try:
+        return json_text(value).decode()
+    except UnicodeEncodeError as error:
+        raise BadValue("text", f"must be Unicode without lone surrogates (has {error.object!a})") from error
 
 
 def clean(text: str) -> str:
@@ -48,7 +52,7 @@ SPEC = ("queue", "tenant", "kind", "priority", "attempts_max", "lease_us", "time
 
 
 def single(job: NewJob) -> Values:
-    """As `submit_one` takes it, without key and trace."""
+    """As `submit_fresh` takes it, without key and trace."""
     return (job.id, job.payload, *spec_of(job)[:-2])
 
 

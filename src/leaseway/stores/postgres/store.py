@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from weakref import WeakKeyDictionary
 
+import asyncpg
 from msgspec.structs import replace
 
 from leaseway.domain.checkup import Finding
+from leaseway.domain.errors import StoreBusy, UnknownOutcome
 from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Settlement, State, Submitted
@@ -86,31 +88,37 @@ class PostgresStore(
 
     # -- jobs: writing ----------------------------------------------------------------------------------------------
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        if len(jobs) == 1 and jobs[0].key is None:
+    async def submit(self, jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
+        if fresh and len(jobs) == 1 and jobs[0].key is None and jobs[0].trace is None:
             await self._together().submit(jobs[0])
             return [Submitted(jobs[0].id)]
         return await self._submit(jobs)
 
     async def _submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        if len(jobs) == 1 and jobs[0].key is None and jobs[0].trace is None:
-            return await self._submit_one(jobs[0])
         answers = await self._call("submit", *self._submission(jobs))
         self._ringer.ring()
         return rows.submitted(jobs, answers)
 
-    async def _submit_one(self, job: NewJob) -> list[Submitted]:
+    async def _submit_fresh(self, jobs: Sequence[NewJob]) -> None:
+        if len(jobs) > 1:
+            await self._submit(jobs)
+            return
         with self._ringer.travelling() as tells:
-            verb = "submit_one_and_ring" if tells else "submit_one"
-            await self._call(verb, *rows.single(job), self._at())
-        return [Submitted(job.id)]
+            verb = "submit_fresh_and_ring" if tells else "submit_fresh"
+            try:
+                await self._call(verb, *rows.single(jobs[0]), self._at())
+            except StoreBusy as error:
+                if tells and isinstance(error.__cause__, asyncpg.QueryCanceledError):
+                    # It commits on its way: nobody knows whether it was stopped before that or after it.
+                    raise UnknownOutcome(str(error)) from error
+                raise
 
     def _together(self) -> Together:
         """Those who submit in this loop."""
         loop = asyncio.get_running_loop()
         together = self._gathered.get(loop)
         if together is None:
-            together = self._gathered[loop] = Together(self._submit)
+            together = self._gathered[loop] = Together(self._submit_fresh)
         return together
 
     async def submit_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:

@@ -52,9 +52,10 @@ class Ringer:
         """The server's number of the connection that told last."""
 
     def ring(self) -> None:
+        telling = self._tell_after_home if self._bell.is_awaited else self._tell
         self._bell.ring()
         self._rings += 1
-        self._begin(asyncio.get_running_loop(), self._tell)
+        self._begin(asyncio.get_running_loop(), telling)
 
     @contextlib.contextmanager
     def travelling(self) -> Iterator[bool]:
@@ -91,9 +92,11 @@ class Ringer:
         return session in self._sessions.values()
 
     async def _tell(self) -> None:
-        if self._bell.is_awaited:
-            await asyncio.sleep(HOME_FIRST_SECONDS)
         await self._tell_from(-1)
+
+    async def _tell_after_home(self) -> None:
+        await asyncio.sleep(HOME_FIRST_SECONDS)
+        await self._tell()
 
     async def _tell_later(self) -> None:
         """The others were told just now: what happens within a moment from now, they hear together."""

@@ -104,7 +104,6 @@ DECLARE
   only_tenant text := nullif(current_setting('leaseway.wanted_tenant', true), '');
   rest text := format('leaseway.rest_%s', current_schema());
   began timestamptz;
-  took_us bigint;
   seen outlook;
 BEGIN
   IF done_ids IS NOT NULL OR others IS NOT NULL THEN
@@ -127,7 +126,7 @@ BEGIN
               AND (NOT EXISTS (SELECT 1 FROM pauses) OR NOT is_paused)
             ORDER BY greatest(vtime, lowest), vtime, queue, tenant, needs LIMIT 100)
     -- While an old snapshot keeps dead rows alive, the first of these steps over every lease that ended since: a session
-    -- for which that takes long looks less often, for a twentieth of its time.
+    -- for which that takes long looks less often (`any_expired`).
     SELECT coalesce(nullif(current_setting(rest, true), '')::bigint, 0) <= now_us()
              AND EXISTS (SELECT 1 FROM jobs WHERE stage = 2 AND until <= instant),
            EXISTS (SELECT 1 FROM jobs WHERE stage = 1 AND run_at <= instant),
@@ -138,9 +137,8 @@ BEGIN
            array_agg(id), array_agg(ready), array_agg(ready), array_agg(weight),
            (SELECT lowest FROM floor), min(place), max(served_at)
       INTO seen FROM turns;
-    took_us := extract(epoch FROM clock_timestamp() - began) * 1000000;
-    IF took_us > 20000 AND NOT seen.is_late THEN
-      PERFORM set_config(rest, (now_us() + least(20 * took_us, 5000000))::text, false);
+    IF NOT seen.is_late AND clock_timestamp() - began > interval '20 milliseconds' THEN
+      PERFORM any_expired(instant); -- which finds out whether it was this, and not the first plan or a busy machine
     END IF;
     EXIT WHEN look = 2 OR NOT (seen.is_late OR seen.is_due);
     -- What is taken back or promoted now can be claimed at once: so look again.
