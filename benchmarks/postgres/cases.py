@@ -156,17 +156,27 @@ def submit(size: Size, server: PostgresServer) -> list[Figure]:
             "one by one": contestants.submitted(server.url, "submit_single", size.single),
             "raw": contestants.raw_inserts(server.url, size.single),
             "plain": contestants.submitted(server.url, "submit_plain", size.single),
-            "sixteen at once": contestants.submitted(server.url, "submit_at_once", size.single),
+            "sixteen at once": contestants.submitted(server.url, "submit_at_once", 4 * size.single),
+            "raw, sixteen at once": contestants.raw_inserts(server.url, 4 * size.single, "insert_at_once"),
             "bulk": contestants.submitted(server.url, "submit_bulk", size.bulk),
         },
         size.repeats,
     )
-    single, bare, plain, at_once, bulk = (median(values) for values in found.values())
+    single, bare, plain, at_once, bare_at_once, bulk = (median(values) for values in found.values())
     note = f"{single:,.0f} against {bare:,.0f} jobs/s; each in its own durable transaction; {spread(found['raw'])} raw"
+    crowd = (
+        f"{at_once:,.0f} against {bare_at_once:,.0f} jobs/s; sixteen callers, each of whom waits for each of his jobs"
+    )
     return [
-        Figure("submit one by one, share of a raw insert", 100 * single / bare, "%", Target(AT_LEAST, 90), note),
+        Figure("submit one by one, alone, share of a raw insert", 100 * single / bare, "%", Target(AT_LEAST, 90), note),
         Figure("the same from plain code", 100 * plain / bare, "%", None, f"{plain:,.0f} jobs/s"),
-        Figure("the same from sixteen tasks at once", 100 * at_once / bare, "%", None, f"{at_once:,.0f} jobs/s"),
+        Figure(
+            "submit one by one, sixteen callers, share of sixteen raw inserters",
+            100 * at_once / bare_at_once,
+            "%",
+            Target(AT_LEAST, 90),
+            crowd,
+        ),
         Figure("submit in bulk", bulk, "jobs/s", Target(AT_LEAST, 60_000), spread(found["bulk"])),
     ]
 

@@ -117,11 +117,11 @@ def peer(server_url: str, peer: Peer, setup: Setup, count: int, workers: int = 1
     return measure
 
 
-def raw_inserts(server_url: str, count: int) -> Measure:
+def raw_inserts(server_url: str, count: int, verb: str = "insert") -> Measure:
     def measure(_: Path) -> float:
         with new_database(server_url) as url:
             checkpoint(url)
-            return rate(figures_of(RAW.module, "insert", url, count))
+            return rate(figures_of(RAW.module, verb, url, count))
 
     return measure
 

@@ -1,6 +1,7 @@
 """Bare asyncpg on one plain table: the ceiling. No handlers, no checks, no history, one connection.
 
-python -m benchmarks.postgres.raw insert URL COUNT    one INSERT, one transaction, each
+python -m benchmarks.postgres.raw insert URL COUNT          one INSERT, one transaction, each
+python -m benchmarks.postgres.raw insert_at_once URL COUNT  the same from sixteen tasks, each on a connection of its own
 python -m benchmarks.postgres.raw fill URL COUNT
 python -m benchmarks.postgres.raw drain URL '{"batch": 100}'
 python -m benchmarks.postgres.raw pickup URL COUNT
@@ -22,7 +23,7 @@ from benchmarks.postgres.setups import RawSetup
 from benchmarks.together import done, ready
 from leaseway.bench.noop import TEXT
 from leaseway.bench.picking import IDLE_SECONDS
-from leaseway.bench.submitting import SINGLE_SECONDS_MAX
+from leaseway.bench.submitting import SINGLE_SECONDS_MAX, TASKS
 
 PAYLOAD = json.dumps({"text": TEXT}, separators=(",", ":"))
 
@@ -67,6 +68,25 @@ async def insert(url: str, count: int) -> None:
         seconds = time.perf_counter() - started_at
     await connection.close()
     print(json.dumps({"count": done_count, "seconds": seconds}))
+
+
+async def insert_at_once(url: str, count: int) -> None:
+    connections = [await asyncpg.connect(url) for _ in range(TASKS)]
+    await connections[0].execute(TABLE)
+    statements = [await connection.prepare(INSERT) for connection in connections]
+
+    async def insert_some(statement: asyncpg.prepared_stmt.PreparedStatement) -> None:
+        for _ in range(count // TASKS):
+            await statement.fetch(PAYLOAD)
+
+    started_at = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for statement in statements:
+            group.create_task(insert_some(statement))
+    seconds = time.perf_counter() - started_at
+    for connection in connections:
+        await connection.close()
+    print(json.dumps({"count": count // TASKS * TASKS, "seconds": seconds}))
 
 
 async def fill(url: str, count: int) -> None:
@@ -115,7 +135,8 @@ def main(name: str, url: str, argument: str) -> None:
     if name == "drain":
         asyncio.run(drain(url, RawSetup(**json.loads(argument))))
     else:
-        asyncio.run({"insert": insert, "fill": fill, "pickup": pickup}[name](url, int(argument)))
+        verbs = {"insert": insert, "insert_at_once": insert_at_once, "fill": fill, "pickup": pickup}
+        asyncio.run(verbs[name](url, int(argument)))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ CREATE TYPE outlook AS (
   is_late boolean,       -- a lease ran out
   is_due boolean,        -- a scheduled job's time has come
   is_cancelling boolean, -- a job of this worker shall stop
-  is_gated boolean,      -- there are gates
-  is_full boolean,       -- there are enough changes of lanes to fold them
+  is_gated boolean,      -- jobs are ready behind a gate
   lanes integer[], ready bigint[], usable bigint[], weights integer[], -- to claim from, the one furthest behind first
   lowest bigint, first_place bigint, last_served bigint);
 
@@ -51,13 +50,13 @@ BEGIN
   -- One long lane alone needs no turns, and no row of it for every claim.
   IF NOT is_alone OR seen.ready[1] < 10000 OR seen.last_served < instant - 1000000 THEN
     -- A hint for the next one: whoever serves the lane at the same moment is not waited for.
-    UPDATE lanes AS each
-       SET served_at = instant, vfloor = greatest(each.vfloor, seen.first_place),
-           vtime = greatest(each.vtime, seen.lowest) + served.portion::bigint * 1000000 / served.weight
-      FROM (SELECT each.id, portion, weight
-              FROM unnest(seen.lanes, shares, seen.weights) AS served (id, portion, weight) JOIN lanes AS each USING (id)
-             WHERE portion > 0 FOR UPDATE OF each SKIP LOCKED) AS served
-     WHERE each.id = served.id;
+    UPDATE lanes
+       SET served_at = instant, vfloor = greatest(vfloor, seen.first_place),
+           vtime = greatest(vtime, seen.lowest)
+                   + shares[array_position(seen.lanes, id)]::bigint * 1000000 / seen.weights[array_position(seen.lanes, id)]
+     WHERE id = ANY (ARRAY(SELECT free.id FROM lanes AS free
+                            WHERE free.id = ANY (seen.lanes) AND shares[array_position(seen.lanes, free.id)] > 0
+                              FOR UPDATE SKIP LOCKED));
   END IF;
   IF is_alone AND seen.ready[1] < 10000 THEN -- as `pick` does, without the step
     picked := ARRAY(SELECT jobs.id FROM jobs WHERE jobs.lane = seen.lanes[1] AND stage = 0
@@ -116,14 +115,17 @@ BEGIN
 
   FOR look IN 1 .. 2 LOOP
     began := clock_timestamp();
-    WITH floor AS MATERIALIZED (
-           SELECT coalesce(max(vfloor), 0) AS lowest FROM lanes WHERE queue = ANY (wanted_queues)),
+    WITH known AS MATERIALIZED (
+           SELECT id, queue, tenant, needs, ready::bigint AS ready, weight, served_at, vtime, vfloor, is_gated
+             FROM lane_counts WHERE queue = ANY (wanted_queues)),
+         floor AS MATERIALIZED (
+           SELECT coalesce(max(vfloor), 0) AS lowest, coalesce(bool_or(is_gated AND ready > 0), false) AS is_gated FROM known),
          turns AS (
-           SELECT id, ready::bigint AS ready, weight, served_at, greatest(vtime, lowest) AS place
-             FROM lane_counts CROSS JOIN floor
-            WHERE queue = ANY (wanted_queues) AND ready > 0 AND NOT is_gated
-              AND (only_tenant IS NULL OR tenant = only_tenant)
-              AND (NOT EXISTS (SELECT 1 FROM pauses) OR NOT is_paused)
+           SELECT id, ready, weight, served_at, greatest(vtime, lowest) AS place
+             FROM known CROSS JOIN floor
+            WHERE ready > 0 AND NOT known.is_gated AND (only_tenant IS NULL OR tenant = only_tenant)
+              AND (NOT EXISTS (SELECT 1 FROM pauses)
+                   OR NOT EXISTS (SELECT 1 FROM pauses WHERE pauses.queue = known.queue AND pauses.tenant IN ('', known.tenant)))
             ORDER BY greatest(vtime, lowest), vtime, queue, tenant, needs LIMIT 100)
     -- While an old snapshot keeps dead rows alive, the first of these steps over every lease that ended since: a session
     -- for which that takes long looks less often (`any_expired`).
@@ -131,9 +133,7 @@ BEGIN
              AND EXISTS (SELECT 1 FROM jobs WHERE stage = 2 AND until <= instant),
            EXISTS (SELECT 1 FROM jobs WHERE stage = 1 AND run_at <= instant),
            EXISTS (SELECT 1 FROM jobs WHERE stage = 2 AND cancel_requested AND owner = worker),
-           EXISTS (SELECT 1 FROM lanes WHERE queue = ANY (wanted_queues) AND needs <> '')
-             OR EXISTS (SELECT 1 FROM tenants WHERE is_capped),
-           EXISTS (SELECT 1 FROM lane_changes OFFSET 49),
+           (SELECT is_gated FROM floor),
            array_agg(id), array_agg(ready), array_agg(ready), array_agg(weight),
            (SELECT lowest FROM floor), min(place), max(served_at)
       INTO seen FROM turns;
@@ -165,7 +165,7 @@ BEGIN
                         NULL::bigint, NULL::bigint, NULL, NULL, NULL::smallint, NULL
                    FROM jobs WHERE stage = 2 AND cancel_requested AND owner = worker ORDER BY seq;
   END IF;
-  IF seen.is_full THEN
-    PERFORM fold(50);
+  IF random() < 0.04 THEN -- to count the changes of lanes each time would cost as much as they do
+    PERFORM fold(25);
   END IF;
 END $$;
