@@ -1,7 +1,7 @@
 -- From rest a step inside a function costs three times what it costs in a loop: nothing of it is near the processor any
 -- more. So one look says all that an exchange has to know, where there were ten; what is seldom due has a step of its
 -- own, taken only if the look says so; and changes of lanes are folded earlier, since every look adds them up.
--- `claim`, `open_lanes`, `floor_of` and `any_gates` are not called any more; they go with the next version.
+-- `claim`, `open_lanes` and `any_gates` are not called any more; they go with the next version.
 
 -- What an exchange has to know, once it has settled.
 CREATE TYPE outlook AS (
