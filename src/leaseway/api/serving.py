@@ -6,7 +6,7 @@ import gc
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -182,7 +182,9 @@ class Line(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """`leaseway serve`, and the same for tests. Signals end it in order, and it answers for itself what the end was."""
 
-    def __init__(self, api: FastAPI, *, lifespan: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, api: FastAPI, *, lifespan: bool = True, started: Callable[[], None] = lambda: None, **settings: Any
+    ) -> None:
         known: dict[str, Any] = {
             "http": Line, "lifespan": "on" if lifespan else "off", "log_config": None, "access_log": False,
             "server_header": False, "proxy_headers": False,
@@ -195,6 +197,12 @@ class Server(uvicorn.Server):
         }  # fmt: skip
         super().__init__(uvicorn.Config(api, **known))
         self._service = api.state.service
+        self._tell_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Whoever hears that it has started may stop it at once: signals are heard by now."""
+        await super().startup(sockets)
+        self._tell_started()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

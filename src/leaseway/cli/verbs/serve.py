@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,9 +106,8 @@ async def serve_until_stopped(
     try:
         await api.state.service.open()
         set_aside_what_is_loaded()
-        announce(settings, address_of(listening), app, service_settings)
-        sys.stdout.flush()  # whoever started it waits for the address, mostly at the end of a pipe
-        await Server(api, lifespan=False).serve([listening])
+        tell = partial(announce, settings, address_of(listening), app, service_settings)
+        await Server(api, lifespan=False, started=tell).serve([listening])
     finally:
         listening.close()
         await api.state.service.close()
@@ -116,7 +116,12 @@ async def serve_until_stopped(
 def announce(settings: Settings, address: str, app: App, service_settings: "ServiceSettings") -> None:
     if settings.json:
         line({"event": "serving", "url": address, "store": shown(app.url), "auth": service_settings.auth})
-        return
+    else:
+        announce_to_people(address, app, service_settings)
+    sys.stdout.flush()  # whoever started it waits for the address, mostly at the end of a pipe
+
+
+def announce_to_people(address: str, app: App, service_settings: "ServiceSettings") -> None:
     say(f"{shown(app.url)} is served at {address}")
     if service_settings.auth:
         # Without a word, `keys` would look for another store than this one.
