@@ -7,8 +7,8 @@ Promises that hold for every verb:
 - The store's clock decides; callers pass durations.
 - What was acknowledged survives the death of every process.
 - `TransientError`: nothing happened, or (`UnknownOutcome`) nobody knows; the same call may be made again.
-- `fresh` is the caller's promise that he has just made the ids and never sent them: a store need not look for such a job
-  among the finished. Whoever makes a call again does not say so.
+- `fresh` is the caller's promise that he has just made the ids and never sent them: a store need not look for such
+  jobs among the finished. Whoever makes a call again does not say so.
 """
 
 from collections.abc import Sequence
