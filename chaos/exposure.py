@@ -23,7 +23,7 @@ class Exposure(NamedTuple):
 
 def lost_replies(scale: Scale) -> list[Fault]:
     """Of jobs without a key: a key would find the first one, whatever ids the repetition has."""
-    return [Trap(GROUPS, 0.01, "submit_fresh", 5)]
+    return [Trap(GROUPS, 0.01, "submit_one", 5)]
 
 
 def late_arrivals(scale: Scale) -> list[Fault]:

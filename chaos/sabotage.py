@@ -44,7 +44,7 @@ async def submit_anew(
 ) -> list[Submitted]:
     for _ in range(submitting.TRIES_MAX):
         try:
-            return await store.submit(jobs, fresh=True)
+            return await store.submit(jobs)
         except UnknownOutcome:
             jobs = [replace(job, id=IDS.job()) for job in jobs]
             await asyncio.sleep(0.1)

@@ -82,6 +82,8 @@ class App:
         self.events = LogEvents() if events is None else events
         self._world = world_of(url, self.limits_url, self.events, self._key)
         self._is_open = False
+        self._opening = 0
+        """Those who are at it now."""
         self._pid = os.getpid()
         self._portal: Portal | None = None
         self._portal_lock = threading.Lock()
@@ -364,13 +366,17 @@ class App:
             self._start_anew_after_fork()
         world = self._world
         if not self._is_open:
+            self._opening += 1
             try:
                 await world.store.open()
+                self._is_open = world is self._world
             except BaseException:
-                if not self._is_open:  # nobody else would: an app that is not open has nothing to close
+                # The last who fails closes it, since nobody else would: an app that is not open has nothing to close.
+                if self._opening == 1 and not self._is_open:
                     await world.store.close()
                 raise
-            self._is_open = world is self._world
+            finally:
+                self._opening -= 1
         return world.store
 
     def _start_anew_after_fork(self) -> None:

@@ -25,7 +25,7 @@ class Slow:
         self.free = asyncio.Event()
         self.is_full = False
 
-    async def submit(self, jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         self.batches.append([job.id for job in jobs])
         await self.free.wait()
         if self.is_full:
@@ -96,7 +96,7 @@ async def test_a_store_that_is_full_is_a_503_and_nothing_is_kept(
     async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         store, submit = served.service.world.store, served.service.world.store.submit
 
-        async def full(jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
+        async def full(jobs: Sequence[NewJob]) -> list[Submitted]:
             raise StoreFull("/var/lib/secret.db is full")
 
         store.submit = full  # type: ignore[method-assign]

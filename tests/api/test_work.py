@@ -242,7 +242,7 @@ async def test_what_the_services_store_does_not_know_nobody_knows(error: type[Le
     """Whether to make the same call again, or only to wait, depends on it."""
 
     class Sick(MemoryStore):
-        async def submit(self, jobs: Any, *, fresh: bool = False) -> Any:
+        async def submit(self, jobs: Any) -> Any:
             raise error("sick")
 
     async with service_in_memory(FakeClock()) as world:

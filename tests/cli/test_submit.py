@@ -186,7 +186,7 @@ def test_a_store_that_fails_in_the_middle_is_told_with_what_is_stored(
     calls = 0
     submit = SqliteStore.submit
 
-    async def failing(self: SqliteStore, jobs: Any, *, fresh: bool = False) -> Any:
+    async def failing(self: SqliteStore, jobs: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls > 2:

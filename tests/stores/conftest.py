@@ -8,7 +8,6 @@ from typing import cast
 import pytest
 from tests.api.working import service_in_memory
 from tests.emptied import empty_tables
-from tests.stores.caller import CalledPostgres
 
 from leaseway.stores.http.store import HttpStore
 from leaseway.stores.memory.store import MemoryStore
@@ -41,7 +40,7 @@ async def kept(request: pytest.FixtureRequest, clock: FakeClock, folder: Path) -
     elif request.param == "sqlite":
         store = SqliteStore(str(folder / "work.db"), now_us=clock.now_us)
     else:
-        store = CalledPostgres(request.getfixturevalue("server").url, now_us=clock.now_us)
+        store = PostgresStore(request.getfixturevalue("server").url, now_us=clock.now_us)
     await store.open()
     if isinstance(store, PostgresStore):
         await empty(store)

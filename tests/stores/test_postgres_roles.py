@@ -171,7 +171,7 @@ async def test_who_was_a_submitter_before_an_update_is_one_after_it(
             schema = owner.address.schema
             await value(server, f"SELECT {schema}.grant_submitter($1)", role)
     async with opened(server, schema), opened(server, schema, role) as store:
-        await store.submit([new_job(1)], fresh=True)
+        await store.submit([new_job(1)])
 
 
 async def test_a_reader_sees_everything(town: Town) -> None:

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from tests.stores.test_postgres_scenery import opened, value
+from tests.stores.test_postgres_scenery import connected, opened, value
 
-from leaseway.domain.errors import StoreBusy, UnknownOutcome
+from leaseway.domain.errors import BadValue, LeasewayError, StoreBusy, TerminalError, UnknownOutcome
 from leaseway.domain.job import NewJob
 from leaseway.stores.postgres.together import TOGETHER_MAX, WRITERS_MAX, Together
 from leaseway.testing.contract.actors import id_of, ids_in, new_job
@@ -79,8 +79,8 @@ async def test_who_comes_while_others_write_is_written_with_the_rest_of_them(des
     assert all(task.done() and task.exception() is None for task in tasks)
 
 
-async def test_a_write_that_is_stuck_holds_up_its_own_jobs_only() -> None:
-    """Somebody's open transaction may keep one lane shut for minutes."""
+async def test_one_write_that_is_stuck_holds_up_nobody_else() -> None:
+    """Its answer was lost, perhaps: the others need not wait for its deadline."""
     desk = Desk()
     await desk.come(1)
     (task,) = await desk.come(2)
@@ -131,6 +131,43 @@ async def test_who_gives_up_in_the_moment_of_his_turn_leaves_it_to_the_next(desk
     assert second.exception() is None
 
 
+async def test_lanes_do_not_wait_for_each_other(server: PostgresServer) -> None:
+    """Somebody's open transaction that made a lane may last for minutes: it holds up who submits there, nobody else."""
+    async with opened(server) as store, connected(server) as connection:
+        await store.submit([new_job(0)])
+        transaction = connection.transaction()
+        await transaction.start()
+        await store.submit_within(connection, [new_job(1, tenant="new")])
+        stuck = [asyncio.ensure_future(store.submit([new_job(number, tenant="new")])) for number in range(2, 6)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):  # half of what a statement may take
+            await asyncio.gather(*(store.submit([new_job(number)]) for number in range(6, 20)))
+        assert not any(task.done() for task in stuck)
+        await transaction.commit()
+        await asyncio.gather(*stuck)
+        assert len(await ids_in(store)) == 20
+
+
+async def test_one_job_that_is_refused_for_good_does_not_take_the_others_along(server: PostgresServer) -> None:
+    async with opened(server) as store:
+        await store.submit([new_job(0)])
+        jobs = [new_job(number, shard_key="a\0b" if number == 7 else "fine") for number in range(1, 12)]
+        answers = await asyncio.gather(*(store.submit([job]) for job in jobs), return_exceptions=True)
+        assert [isinstance(answer, TerminalError) for answer in answers] == [job.id == id_of(7) for job in jobs]
+        assert len(await ids_in(store)) == 11
+
+
+async def test_an_error_of_several_parts_reaches_everybody_as_well(desk: Desk) -> None:
+    """Whoever is not told waits for ever."""
+    tasks = await desk.come(7, 8)
+    await desk.answer()
+    await desk.answer()
+    await desk.answer(BadValue("text", "must be Unicode"))
+    await desk.answer(BadValue("text", "must be Unicode"))
+    await desk.answer(BadValue("text", "must be Unicode"))
+    assert all(isinstance(task.exception(), LeasewayError) for task in tasks)
+
+
 async def test_everybody_hears_of_a_failure_by_an_error_of_his_own(desk: Desk) -> None:
     """One object in many hands would carry everybody's traceback."""
     tasks = await desk.come(7, 8, 9)
@@ -157,7 +194,7 @@ async def test_a_crowd_is_stored_in_few_transactions(server: PostgresServer) -> 
     """Each of them once, and the counters are right."""
     async with opened(server) as store:
         await store.submit([new_job(0)])
-        answers = await asyncio.gather(*(store.submit([new_job(number)], fresh=True) for number in range(1, 61)))
+        answers = await asyncio.gather(*(store.submit([new_job(number)]) for number in range(1, 61)))
         assert [answer.id for (answer,) in answers] == ids(*range(1, 61))
         assert sorted(await ids_in(store)) == sorted(ids(*range(61)))
         sql = f"SELECT count(DISTINCT xmin::text) FROM {store.address.schema}.payloads"

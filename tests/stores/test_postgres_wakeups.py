@@ -128,7 +128,7 @@ async def test_a_job_is_stored_whatever_becomes_of_its_hint(server: PostgresServ
         await value(server, f"CREATE OR REPLACE FUNCTION {schema}.hint() RETURNS void LANGUAGE plpgsql {body}")
         async with store.connections.lent() as connection:  # the one that the submission will be lent
             await connection.execute("SET statement_timeout = 200")
-        await store.submit([new_job(1)], fresh=True)
+        await store.submit([new_job(1)])
         assert len(await Worker(store).claim(9)) == 1
 
 
@@ -137,14 +137,47 @@ async def test_a_call_that_is_cancelled_after_the_job_was_stored_does_not_say_th
 ) -> None:
     """Whoever believed it would submit the job again under another id."""
     async with opened(server) as store:
-        verb = f"{store.address.schema}.submit_fresh_and_ring"
+        verb = f"{store.address.schema}.submit_one_and_ring"
         text = await value(server, "SELECT pg_get_functiondef($1::text::regproc)", verb)
         await value(server, text.replace("COMMIT;", "COMMIT; PERFORM pg_sleep(600);", 1))
         async with store.connections.lent() as connection:  # the one that the submission will be lent
             await connection.execute("SET statement_timeout = 200")
         with pytest.raises(UnknownOutcome):
-            await store.submit([new_job(1)], fresh=True)
+            await store.submit([new_job(1)])
         assert await ids_in(store) == [id_of(1)]
+
+
+@pytest.mark.parametrize("code", ["55P03", "54000", "53100"])
+async def test_a_hint_that_cannot_be_committed_leaves_the_caller_in_doubt(server: PostgresServer, code: str) -> None:
+    """A NOTIFY takes its lock and its room when it commits. The job is stored by then: to call it refused would double
+    it."""
+    async with opened(server) as store, connected(server) as other:
+        await other.execute(f"""
+        SET search_path TO {store.address.schema};
+        CREATE TABLE trap (x integer);
+        CREATE FUNCTION spring() RETURNS trigger LANGUAGE plpgsql AS
+          $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}', MESSAGE = 'no'; END $$;
+        CREATE CONSTRAINT TRIGGER late AFTER INSERT ON trap DEFERRABLE INITIALLY DEFERRED
+          FOR EACH ROW EXECUTE FUNCTION spring();
+        CREATE OR REPLACE FUNCTION hint() RETURNS void LANGUAGE sql AS
+          'INSERT INTO {store.address.schema}.trap VALUES (1)';
+        """)
+        with pytest.raises(UnknownOutcome):
+            await store.submit([new_job(1)])
+        assert await ids_in(store) == [id_of(1)]
+
+
+async def test_what_happens_while_the_hint_travels_is_told_as_well(
+    server: PostgresServer, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job may have been stored after the others were told: nobody would look for it."""
+    monkeypatch.setattr(wakeups, "COALESCE_SECONDS", 0.0)
+    waiting = await pair.waiting()
+    ringer = pair.other._ringer
+    with ringer.travelling() as tells:
+        assert tells
+    ringer.ring()  # in the same turn of the loop, before anything that was begun there has run
+    assert await pair.is_woken(waiting)
 
 
 # -- heard ------------------------------------------------------------------------------------------------------------
@@ -163,7 +196,7 @@ async def test_from_rest_the_hint_travels_with_the_job(server: PostgresServer, p
     """A hint of its own would be one more round trip between a job and its worker."""
     waiting = await pair.waiting()
     await value(server, f"DROP FUNCTION {pair.other.address.schema}.ring()")
-    await pair.other.submit([new_job(1)], fresh=True)
+    await pair.other.submit([new_job(1)])
     assert await pair.is_woken(waiting)
 
 
@@ -226,7 +259,7 @@ async def test_a_burst_of_submissions_sends_few_notifications(
         loop = asyncio.get_running_loop()
         began = loop.time()
         for batch in range(10):
-            await asyncio.gather(*(store.submit([new_job(100 * batch + n)], fresh=True) for n in range(30)))
+            await asyncio.gather(*(store.submit([new_job(100 * batch + n)]) for n in range(30)))
         took = loop.time() - began
         async with asyncio.timeout(SOON_SECONDS):
             while heard == 0:

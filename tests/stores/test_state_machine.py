@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Struct
 from msgspec.structs import replace
-from tests.stores.caller import CalledPostgres
 from tests.stores.conftest import empty
 
 from leaseway.domain.errors import KeyConflict
@@ -440,7 +439,7 @@ class Postgres(TwoStores):
     url: ClassVar[str] = ""
 
     def open_store(self) -> Stores:
-        store = CalledPostgres(self.url, now_us=self.clock.now_us)
+        store = PostgresStore(self.url, now_us=self.clock.now_us)
         self.run(self.emptied(store))
         return store
 

@@ -74,7 +74,7 @@ async def submit(
         if attempt:
             await clock.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
         try:
-            return await store.submit(jobs, fresh=not attempt and unknown is None)
+            return await store.submit(jobs)
         except UnknownOutcome as error:
             unknown = error
         except TransientError:

@@ -7,8 +7,6 @@ Promises that hold for every verb:
 - The store's clock decides; callers pass durations.
 - What was acknowledged survives the death of every process.
 - `TransientError`: nothing happened, or (`UnknownOutcome`) nobody knows; the same call may be made again.
-- `fresh` is the caller's promise that he has just made the ids and never sent them: a store need not look for such
-  jobs among the finished. Whoever makes a call again does not say so.
 """
 
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from leaseway.domain.query import Cancelling, JobFilter
 
 
 class JobStore(Protocol):
-    async def submit(self, jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Store all of them or none, and answer in their order.
 
         A job whose (tenant, key) is known is not stored: the answer names the first job, if kind and arguments are

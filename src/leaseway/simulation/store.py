@@ -36,7 +36,7 @@ class FaultyStore(Keyless):
 
     # -- jobs: writing ----------------------------------------------------------------------------------------------
 
-    async def submit(self, jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         return await self._link.call(self._link.store.submit, jobs)
 
     async def exchange(self, call: Exchange) -> Exchanged:

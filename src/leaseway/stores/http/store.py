@@ -63,7 +63,7 @@ class HttpStore(Keyless):
 
     # -- what submitters do -----------------------------------------------------------------------------------------
 
-    async def submit(self, jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         return (await self.line.ask(verbs.SUBMIT, words.Submit(tuple(jobs)))).answer
 
     async def cancel(self, job: JobId) -> Cancelling:

@@ -120,7 +120,7 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
 
     # -- submit ---------------------------------------------------------------------------------------------
 
-    async def submit(self, jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         return self.submit_now(jobs)
 
     def submit_now(self, jobs: Sequence[NewJob]) -> list[Submitted]:

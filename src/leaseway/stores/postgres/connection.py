@@ -149,8 +149,12 @@ class Loan:
 
     async def __aenter__(self) -> asyncpg.Connection:
         self._connection = await self._pool.take()
-        if self._scope is not None:
-            await self._scope.__aenter__()
+        try:
+            if self._scope is not None:
+                await self._scope.__aenter__()
+        except BaseException:
+            self._pool.give_back(self._connection)
+            raise
         return self._connection
 
     async def __aexit__(

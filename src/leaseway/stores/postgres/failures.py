@@ -14,6 +14,7 @@ from leaseway.domain.errors import (
     TransientError,
     UnknownLimit,
     UnknownOutcome,
+    UsageError,
 )
 from leaseway.stores.postgres.address import Address
 
@@ -43,6 +44,8 @@ BUSY = {
     "57P03": "the server is starting or stopping",
     "25006": "the server became read-only, perhaps another one is the primary now",
 }
+BEFORE_ANY_COMMIT = ("22", "23", "25", "53300", "57P03")
+"""Values that do not fit, a server that takes no writes or no sessions: nothing has been written."""
 LOST = ("08", "57P01", "57P02", "57P04", "57P05")
 """The connection ended. What was on its way may have happened."""
 
@@ -76,6 +79,12 @@ def translated(error: Exception, address: Address) -> LeasewayError:
     if code.startswith("53"):
         return TransientError(f"{where}: the server is short of something ({error}); nothing was written, try again")
     return TerminalError(f"{where}: {error} ({code})")
+
+
+def may_be_stored(error: LeasewayError) -> bool:
+    """After a call that commits on its way: what the server says may be about what came behind the commit."""
+    code = getattr(error.__cause__, "sqlstate", None) or ""
+    return bool(code) and not isinstance(error, UsageError) and not code.startswith(BEFORE_ANY_COMMIT)
 
 
 def not_connected(error: Exception, address: Address) -> LeasewayError:

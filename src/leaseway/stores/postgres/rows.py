@@ -52,7 +52,7 @@ SPEC = ("queue", "tenant", "kind", "priority", "attempts_max", "lease_us", "time
 
 
 def single(job: NewJob) -> Values:
-    """As `submit_fresh` takes it, without key and trace."""
+    """As `submit_one` takes it, without key and trace."""
     return (job.id, job.payload, *spec_of(job)[:-2])
 
 

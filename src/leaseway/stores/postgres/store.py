@@ -3,16 +3,13 @@
 The server's clock decides. `now_us` is for tests that move time: what it answers is then sent along as the instant.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from weakref import WeakKeyDictionary
 
-import asyncpg
 from msgspec.structs import replace
 
 from leaseway.domain.checkup import Finding
-from leaseway.domain.errors import StoreBusy, UnknownOutcome
+from leaseway.domain.errors import LeasewayError, UnknownOutcome
 from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Settlement, State, Submitted
@@ -24,6 +21,7 @@ from leaseway.stores.bell import Bell
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import Connections, Record
+from leaseway.stores.postgres.failures import may_be_stored
 from leaseway.stores.postgres.glances import PostgresGlances
 from leaseway.stores.postgres.keyed import PostgresKeyed
 from leaseway.stores.postgres.keys import PostgresKeys
@@ -32,7 +30,7 @@ from leaseway.stores.postgres.pauses import PostgresPauses
 from leaseway.stores.postgres.pulse import PostgresPulse
 from leaseway.stores.postgres.rows import as_json
 from leaseway.stores.postgres.search import PostgresSearch
-from leaseway.stores.postgres.together import Together
+from leaseway.stores.postgres.together import Gathered
 from leaseway.stores.postgres.traces import PostgresTraces
 from leaseway.stores.postgres.wakeups import Belief, Listener, Ringer
 from leaseway.stores.postgres.within import fetch_within, fetch_within_now
@@ -60,7 +58,7 @@ class PostgresStore(
         self._bell = Bell()
         self._ringer = Ringer(self.connections, self._bell)
         self._listener = Listener(self.connections, self._bell, self._ringer.is_echo)
-        self._gathered: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
+        self._gathered = Gathered(self._submit_gathered)
         self._beliefs: dict[Question, Belief] = {}
         self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
 
@@ -88,9 +86,9 @@ class PostgresStore(
 
     # -- jobs: writing ----------------------------------------------------------------------------------------------
 
-    async def submit(self, jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
-        if fresh and len(jobs) == 1 and jobs[0].key is None and jobs[0].trace is None:
-            await self._together().submit(jobs[0])
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        if len(jobs) == 1 and jobs[0].key is None and jobs[0].trace is None:
+            await self._gathered.submit(jobs[0])
             return [Submitted(jobs[0].id)]
         return await self._submit(jobs)
 
@@ -99,27 +97,21 @@ class PostgresStore(
         self._ringer.ring()
         return rows.submitted(jobs, answers)
 
-    async def _submit_fresh(self, jobs: Sequence[NewJob]) -> None:
+    async def _submit_gathered(self, jobs: Sequence[NewJob]) -> None:
+        """Without keys and traces: each stands for itself."""
         if len(jobs) > 1:
             await self._submit(jobs)
             return
         with self._ringer.travelling() as tells:
-            verb = "submit_fresh_and_ring" if tells else "submit_fresh"
+            if not tells:
+                await self._call("submit_one", *rows.single(jobs[0]), self._at())
+                return
             try:
-                await self._call(verb, *rows.single(jobs[0]), self._at())
-            except StoreBusy as error:
-                if tells and isinstance(error.__cause__, asyncpg.QueryCanceledError):
-                    # It commits on its way: nobody knows whether it was stopped before that or after it.
-                    raise UnknownOutcome(str(error)) from error
+                await self._call("submit_one_and_ring", *rows.single(jobs[0]), self._at())
+            except LeasewayError as error:
+                if may_be_stored(error):
+                    raise UnknownOutcome(f"{error}; the call may be repeated") from error
                 raise
-
-    def _together(self) -> Together:
-        """Those who submit in this loop."""
-        loop = asyncio.get_running_loop()
-        together = self._gathered.get(loop)
-        if together is None:
-            together = self._gathered[loop] = Together(self._submit_fresh)
-        return together
 
     async def submit_within(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         return rows.submitted(

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -66,13 +67,13 @@ class Ringer:
             yield False
             self.ring()
             return
-        self._is_travelling = True
+        self._is_travelling, told = True, self._rings
         try:
             yield True
         finally:
             self._is_travelling = False
         self._bell.ring()  # somebody may have come home meanwhile
-        self._begin(loop, self._tell_later)
+        self._begin(loop, partial(self._tell_later, told))
 
     def _is_quiet(self, loop: Loop) -> bool:
         has_company = self._bell.is_awaited or self._is_travelling or not self._connections.address.has_sessions
@@ -98,9 +99,9 @@ class Ringer:
         await asyncio.sleep(HOME_FIRST_SECONDS)
         await self._tell()
 
-    async def _tell_later(self) -> None:
-        """The others were told just now: what happens within a moment from now, they hear together."""
-        told = self._rings
+    async def _tell_later(self, told: int) -> None:
+        """The others were told just now: what happened since that call began, and within a moment from now, they hear
+        together."""
         await asyncio.sleep(COALESCE_SECONDS)
         await self._tell_from(told)
 

@@ -77,7 +77,7 @@ class SqliteStore(SqliteKeys, SqliteGlances, SqlitePulse, SqliteSearch, SqlitePa
 
     # -- jobs: writing ----------------------------------------------------------------------------------------------
 
-    async def submit(self, jobs: Sequence[NewJob], *, fresh: bool = False) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         answers = await self._write(lambda transaction: transaction.submit(jobs))
         self._bell.ring()
         return answers

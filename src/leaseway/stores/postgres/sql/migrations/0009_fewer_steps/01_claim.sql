@@ -165,7 +165,8 @@ BEGIN
                         NULL::bigint, NULL::bigint, NULL, NULL, NULL::smallint, NULL
                    FROM jobs WHERE stage = 2 AND cancel_requested AND owner = worker ORDER BY seq;
   END IF;
-  IF random() < 0.04 THEN -- to count the changes of lanes each time would cost as much as they do
+  -- To count the changes of lanes each time would cost as much as they do. Where many lanes change, they are many soon.
+  IF random() < 0.04 OR cardinality(seen.lanes) > 10 THEN
     PERFORM fold(25);
   END IF;
 END $$;
