@@ -115,6 +115,20 @@ def ended_after_work(hangs: bool) -> list[str]:
     return ended
 
 
+async def test_who_gives_up_opening_does_not_close_it_for_the_others(tmp_path: Path) -> None:
+    """A web server's first two requests open it together, and one of them is cancelled."""
+    for number in range(20):
+        app = App(f"sqlite:///{tmp_path}/work{number}.db")
+        first, second = (asyncio.ensure_future(app.store()) for _ in range(2))
+        for _ in range(number % 5):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        store = await second
+        assert await store.lanes() == []
+        await app.close()
+
+
 def test_a_worker_closes_what_its_handlers_left_open() -> None:
     """The sink of an import is used by the worker's loop, and by nobody who could close it there."""
     assert ended_after_work(hangs=False) == ["closed"]

@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.stores.test_postgres_scenery import address, connected, new_name, opened, recounted
+from tests.stores.test_postgres_scenery import address, connected, new_name, opened, recounted, value
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Lease
@@ -59,6 +59,22 @@ def test_the_server_shares_as_the_domain_does(sharing: Any, wanted: int, lanes: 
     ready, weights = [ready for ready, _ in lanes], [weight for _, weight in lanes]
     expected = share(wanted, dict(enumerate(ready)), dict(enumerate(weights)))
     assert sharing(wanted, ready, weights) == [expected.get(lane, 0) for lane in range(len(ready))]
+
+
+# -- many lanes -------------------------------------------------------------------------------------------------------
+
+
+async def test_where_many_lanes_change_their_changes_are_folded_each_time(server: PostgresServer) -> None:
+    """Every look adds them up for every lane: with thousands of tenants an exchange became nine times as slow."""
+    async with opened(server) as store:
+        worker = Worker(store)
+        most = 0
+        for turn in range(8):
+            await store.submit([new_job(100 * turn + n, tenant=f"t{n}") for n in range(60)])
+            assert len(await worker.claim(60)) == 60
+            changes = await value(server, f"SELECT count(*) FROM {store.address.schema}.lane_changes")
+            most = max(most, changes)
+        assert most <= 60
 
 
 # -- long lanes -------------------------------------------------------------------------------------------------------
