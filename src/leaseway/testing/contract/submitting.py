@@ -186,6 +186,17 @@ async def test_a_submission_sent_again_after_its_job_finished(store: Store) -> N
     assert await counts(store) == {"done": 1}
 
 
+async def test_a_first_try_that_arrives_after_its_repetition_has_run(store: Store) -> None:
+    """It was stuck on its way for longer than its caller waited. One job alone and without a key may have a way of its
+    own into the store."""
+    job, worker = new_job(1), Worker(store)
+    await store.submit([job])
+    await worker.settle(done(await worker.claim_one()))
+    assert await store.submit([job]) == [Submitted(id_of(1))]
+    assert await worker.claim(2) == ()
+    assert await counts(store) == {"done": 1}
+
+
 async def test_a_submission_sent_again_after_its_job_was_discarded(store: Store) -> None:
     """The key still names this id, so the job is known, though its record is gone."""
     await store.submit([keyed_job(1)])
