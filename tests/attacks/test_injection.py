@@ -17,6 +17,7 @@ from leaseway.api.pages import ASSETS
 
 SPLIT = "a%0d%0aX-Injected:%20yes%0d%0a%0d%0a"
 BAD_CURSOR = (400, "bad_cursor")
+OURS_TO_KEEP = "not-to-be-repeated"  # with letters that no id by chance has: those are hexadecimal
 
 
 @pytest.fixture
@@ -41,14 +42,15 @@ async def test_no_path_and_no_question_becomes_a_header(served: Served) -> None:
 async def test_no_header_comes_back_as_another(served: Served) -> None:
     """A request id is repeated only if it is harmless; everything else is not repeated at all."""
     for value in ("a b", "a;b", "\x7f", "a\xe4", '"', "<b>", "x" * 65, "a\tb", "", "..%0d%0aX-Injected: yes"):
-        raw = request("GET", "/v1/jobs", f"X-Request-Id: {value}", "X-Echo: 7f3a", "Cookie: c=7f3a", "User-Agent: 7f3a")
+        others = (f"{name}: {OURS_TO_KEEP}" for name in ("X-Echo", "Cookie", "User-Agent"))
+        raw = request("GET", "/v1/jobs", f"X-Request-Id: {value}", *others)
         answer = await answer_to(served, raw)
         if answer.status == 400:  # the parser does not take it
             continue
         (given,) = [found for name, found in answer.headers if name == "x-request-id"]
         assert given != value
         assert given.isalnum()
-        assert "7f3a" not in str(answer.headers) + answer.body.decode()
+        assert OURS_TO_KEEP not in str(answer.headers) + answer.body.decode()
 
 
 async def test_no_name_becomes_a_header_or_a_second_line(served: Served) -> None:
