@@ -56,6 +56,15 @@ def single(job: NewJob) -> Values:
     return (job.id, job.payload, *spec_of(job)[:-2])
 
 
+def alike(jobs: Sequence[NewJob]) -> Values | None:
+    """As `submit_alike` takes them; None, if one of them has a key or a trace, or differs in more than its payload.
+    Each id once."""
+    first = spec_of(jobs[0]) if jobs else ()
+    if not jobs or jobs[0].trace is not None or any(job.key is not None or spec_of(job) != first for job in jobs):
+        return None
+    return ([job.id for job in jobs], [job.payload for job in jobs], *first[:-2])
+
+
 def submission(jobs: Sequence[NewJob]) -> Values:
     """ids, payloads, spec_of, specs, keys, fingerprints: as `submit` and `fire` take them. Each id once."""
     numbers: dict[Values, int] = {}

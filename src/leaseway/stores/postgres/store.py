@@ -93,9 +93,14 @@ class PostgresStore(
         return await self._submit(jobs)
 
     async def _submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        answers = await self._call("submit", *self._submission(jobs))
+        alike = rows.alike(distinct(jobs))
+        if alike is None:
+            answers = rows.submitted(jobs, await self._call("submit", *self._submission(jobs)))
+        else:
+            await self._call("submit_alike", *alike, self._at())
+            answers = [Submitted(job.id) for job in jobs]
         self._ringer.ring()
-        return rows.submitted(jobs, answers)
+        return answers
 
     async def _submit_gathered(self, jobs: Sequence[NewJob]) -> None:
         """Without keys and traces: each stands for itself."""
@@ -124,7 +129,7 @@ class PostgresStore(
         )
 
     def _submission(self, jobs: Sequence[NewJob]) -> rows.Values:
-        return (*rows.submission(list({job.id: job for job in jobs}.values())), False, self._at())
+        return (*rows.submission(distinct(jobs)), False, self._at())
 
     async def exchange(self, call: Exchange) -> Exchanged:
         settlements = call.settlements
@@ -255,8 +260,7 @@ class PostgresStore(
         return [rows.schedule_of(row, now) for row in found]
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
-        distinct = list({job.id: job for job in jobs}.values())
-        ((fired,),) = await self._call("fire", name, seen, upto, *rows.submission(distinct), self._at())
+        ((fired,),) = await self._call("fire", name, seen, upto, *rows.submission(distinct(jobs)), self._at())
         self._ringer.ring()
         return bool(fired)
 
@@ -295,6 +299,11 @@ class PostgresStore(
         conditions, values = conditions_of(which, [max(limit, 0)])
         text = self._sql["select_finished"].replace(":conditions", " AND ".join([stage, *conditions]))
         return [id_ for (id_,) in await self.connections.look(text, *values)]
+
+
+def distinct(jobs: Sequence[NewJob]) -> list[NewJob]:
+    """Each id once: the last that was said of it."""
+    return list({job.id: job for job in jobs}.values())
 
 
 def conditions_of(which: JobFilter, values: list[object]) -> tuple[list[str], list[object]]:

@@ -41,6 +41,51 @@ BEGIN
   END IF;
 END $$;
 
+-- Jobs without keys that differ in nothing but their payloads, which is how they come when they are many: one lane, and
+-- nothing to be read from JSON and joined again.
+CREATE FUNCTION submit_alike(
+  new_ids text[], new_payloads text[], queue text, tenant text, kind text, priority smallint, attempts_max integer,
+  lease_us bigint, timeout_us bigint, shard_key text, cursor text, delay_us bigint, run_at bigint,
+  needs text DEFAULT '', at bigint DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
+#variable_conflict use_variable
+DECLARE
+  instant bigint := coalesce(at, now_us());
+  starts_at bigint := coalesce(run_at, instant + delay_us);
+  is_ready integer := (starts_at <= instant)::integer;
+  has_lane boolean;
+  stored text[];
+  smallest text;
+  largest text;
+BEGIN
+  LOOP -- twice at most: a lane stays for ever
+    WITH lane AS MATERIALIZED (
+           SELECT lanes.id FROM lanes WHERE lanes.queue = queue AND lanes.tenant = tenant AND lanes.needs = needs),
+         body AS (
+           INSERT INTO payloads (id, created_at, lease_us, timeout_us, attempts_max, kind, shard_key, payload)
+           SELECT sent.id, instant, lease_us, timeout_us, attempts_max, kind, shard_key, sent.payload
+             FROM lane CROSS JOIN unnest(new_ids, new_payloads) AS sent (id, payload)
+           ON CONFLICT DO NOTHING -- a known id was submitted before
+           RETURNING id),
+         job AS (
+           INSERT INTO jobs (id, lane, stage, priority, run_at, cursor)
+           SELECT body.id, lane.id, 1 - is_ready, priority, starts_at, cursor FROM lane CROSS JOIN body
+           RETURNING id),
+         counted AS (
+           INSERT INTO lane_changes (lane, ready, scheduled)
+           SELECT lane.id, is_ready * many, (1 - is_ready) * many
+             FROM lane CROSS JOIN (SELECT count(*)::integer AS many FROM job) AS jobs WHERE many > 0)
+    SELECT EXISTS (SELECT 1 FROM lane), array_agg(id), min(id), max(id) INTO has_lane, stored, smallest, largest FROM job;
+    EXIT WHEN has_lane;
+    PERFORM lane_of(queue, tenant, needs); -- the first jobs that this lane sees
+  END LOOP;
+  -- After the insert, and within the range first: as `keep_jobs` does.
+  IF EXISTS (SELECT 1 FROM history WHERE history.finished_at > instant - 86400000000
+                AND history.id >= smallest AND history.id <= largest) THEN
+    PERFORM withdraw(finished_among(stored, instant));
+  END IF;
+END $$;
+
 -- Tell the workers that there may be work, and nothing else. A hint needs no disk.
 CREATE FUNCTION hint() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN

@@ -1,0 +1,91 @@
+"""Jobs that differ in nothing but their payloads take a shorter way into the store, and it must show in nothing else."""
+
+from typing import Any
+
+import pytest
+from tests.stores.test_postgres_scenery import opened, recounted
+
+from leaseway.domain.job import NewJob
+from leaseway.domain.query import JobFilter
+from leaseway.stores.postgres import rows
+from leaseway.testing.contract.actors import HOUR_US, Worker, counts, done, id_of, ids_in, keyed_job, new_job
+from leaseway.testing.postgres import PostgresServer
+
+
+def many(first: int, last: int, **options: Any) -> list[NewJob]:
+    return [new_job(number, payload=f'{{"n":{number}}}', **options) for number in range(first, last + 1)]
+
+
+async def test_they_are_stored_in_their_order_and_each_with_its_own_payload(server: PostgresServer) -> None:
+    async with opened(server) as store:
+        answers = await store.submit(many(1, 9))
+        assert [(answer.id, answer.replayed) for answer in answers] == [(id_of(n), False) for n in range(1, 10)]
+        leases = await Worker(store).claim(20)
+        assert [(lease.id, lease.payload) for lease in leases] == [(job.id, job.payload) for job in many(1, 9)]
+
+
+async def test_what_is_known_is_not_stored_again_whatever_became_of_it(server: PostgresServer) -> None:
+    """Two are done, one is at work, three wait, three are new: a repetition adds the last three, and no more."""
+    async with opened(server) as store:
+        await store.submit(many(1, 6))
+        worker = Worker(store)
+        await worker.settle(*(done(lease) for lease in await worker.claim(2)))
+        await worker.claim(1)
+        await store.submit(many(1, 9))
+        assert sorted(await ids_in(store)) == [id_of(number) for number in range(1, 10)]
+        assert await counts(store) == {"done": 2, "leased": 1, "ready": 6}
+        assert await store.lanes() == await recounted(store)
+        assert [lease.id for lease in await worker.claim(20)] == [id_of(number) for number in range(4, 10)]
+
+
+async def test_if_all_are_known_nothing_happens_and_one_that_is_not_counts(server: PostgresServer) -> None:
+    async with opened(server) as store:
+        await store.submit(many(1, 3))
+        await store.submit(many(1, 3))
+        assert await counts(store) == {"ready": 3}
+        await store.submit(many(1, 4))
+        assert await counts(store) == {"ready": 4}
+        assert await store.lanes() == await recounted(store)
+
+
+async def test_the_same_id_twice_is_one_job_and_has_two_answers(server: PostgresServer) -> None:
+    async with opened(server) as store:
+        answers = await store.submit([*many(1, 2), *many(1, 2)])
+        assert [answer.id for answer in answers] == [id_of(1), id_of(2), id_of(1), id_of(2)]
+        assert await counts(store) == {"ready": 2}
+
+
+async def test_they_may_all_be_for_later(server: PostgresServer) -> None:
+    async with opened(server) as store:
+        await store.submit(many(1, 4, delay_us=HOUR_US, tenant="later"))
+        assert await counts(store, tenant="later") == {"scheduled": 4}
+        assert await Worker(store).claim(5) == ()
+
+
+async def test_what_differs_in_more_keeps_it(server: PostgresServer) -> None:
+    async with opened(server) as store:
+        await store.submit([*many(1, 2), *many(3, 4, kind="other", priority=5), *many(5, 6, tenant="else")])
+        found = await store.jobs(JobFilter(), limit=10)
+        seen = {job.id: (job.kind, job.tenant) for job in found}
+        kinds = [("count", "default")] * 2 + [("other", "default")] * 2 + [("count", "else")] * 2
+        assert seen == {id_of(number): kind for number, kind in enumerate(kinds, start=1)}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        keyed_job(2),
+        new_job(2, trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        new_job(2, kind="other"),
+        new_job(2, needs="somebody's"),
+        new_job(2, shard_key="b"),
+    ],
+    ids=["key", "trace", "kind", "needs", "shard"],
+)
+def test_not_alike(other: NewJob) -> None:
+    assert rows.alike([new_job(1), other]) is None
+    assert rows.alike([other, new_job(1)]) is None
+
+
+def test_nothing_is_not_alike() -> None:
+    assert rows.alike([]) is None
