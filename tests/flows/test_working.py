@@ -11,6 +11,7 @@ from leaseway import App, BadValue, Context, State, UsageError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.query import JobFilter
 from leaseway.flows.prune import prune
+from leaseway.flows.worker import EMPTY_SECONDS
 
 
 async def test_a_worker_until_empty_ends_when_everything_is_done(app: App) -> None:
@@ -37,6 +38,28 @@ async def test_a_worker_until_empty_ends_when_everything_is_done(app: App) -> No
 async def test_a_worker_until_empty_without_work_ends_at_once(app: App) -> None:
     async with asyncio.timeout(SOON_SECONDS):
         assert (await app.run_worker(until_empty=True)).settled == 0
+
+
+async def test_a_worker_until_empty_looks_often_for_its_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody hints that the last job is done, perhaps somebody else's: a run would end a second late."""
+    store = await app.store()
+    waits: list[float] = []
+    has_waited = asyncio.Event()
+
+    async def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        has_waited.set()
+        await asyncio.sleep(0)
+        return False
+
+    @app.job
+    async def task() -> None:
+        await has_waited.wait()  # a worker that has room looks for more meanwhile
+
+    monkeypatch.setattr(store, "wait", wait)
+    await task.submit()
+    await app.run_worker(until_empty=True)
+    assert max(waits) <= EMPTY_SECONDS
 
 
 async def test_a_job_does_not_start_before_its_time(app: App) -> None:

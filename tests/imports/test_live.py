@@ -14,9 +14,10 @@ from rich.console import Console
 from leaseway.domain.imports.progress import RunRow, ShardRow, ShardState
 from leaseway.domain.imports.shard import shard_of
 from leaseway.domain.limits import Rate
+from leaseway.imports import screen
 from leaseway.imports.live import Budget, Snapshot, Strip, Trouble, Watching, share_of, tightest
 from leaseway.imports.parts import parts_of
-from leaseway.imports.screen import LINE_SECONDS, Screen, asked, frame, line, span, watch
+from leaseway.imports.screen import LINE_SECONDS, LOOK_SECONDS, Screen, asked, frame, line, span, watch
 
 FIFTY = Rate(1_000_000, 50)
 WAITING, RUNNING, DONE, SPLIT, PARKED = ShardState
@@ -259,8 +260,8 @@ def waiting_process() -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
 
-async def test_watching_ends_with_the_processes(tmp_path: Path) -> None:
-    """The workers decide when it is over, not the screen."""
+async def test_watching_ends_with_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers decide when it is over, not the screen: it may look as rarely as it likes."""
     (tmp_path / "people.jsonl").write_text('{"id": 1}\n')
     (tmp_path / "spec.toml").write_text(SPEC.format(folder=tmp_path))
     parts = parts_of(tmp_path / "spec.toml")
@@ -275,5 +276,9 @@ async def test_watching_ends_with_the_processes(tmp_path: Path) -> None:
             while "0 of 1 shards" not in console.file.getvalue():
                 await asyncio.sleep(0.02)
                 assert not watching.done()
-            worker.communicate(b"\n")
+            monkeypatch.setattr(screen, "LOOK_SECONDS", 600.0)
+            await asyncio.sleep(2 * LOOK_SECONDS)  # the last look that was made in time
+            async with asyncio.timeout(60):
+                worker.communicate(b"\n")
+                await watching
     assert "people → people" in console.file.getvalue()

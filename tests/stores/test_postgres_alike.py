@@ -1,4 +1,4 @@
-"""Jobs that differ in nothing but their payloads take a shorter way into the store, and it must show in nothing else."""
+"""Jobs that differ in nothing but their payloads take a shorter way into the store, which must show in nothing else."""
 
 from typing import Any
 

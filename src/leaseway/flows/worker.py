@@ -38,6 +38,8 @@ from leaseway.flows.world import World
 PULSE_SECONDS = 1.0
 """While jobs run, the store is asked at least this often whether one of them shall be cancelled."""
 REPORT_SECONDS = 0.5
+EMPTY_SECONDS = 0.2
+"""How often somebody who leaves when everything is done looks whether it is: nobody hints at that."""
 STUBBORN_SECONDS = 5.0
 """How long a handler may resist being stopped, and a last settlement may take, before the worker leaves anyway."""
 
@@ -393,7 +395,10 @@ class Worker:
 
     async def _hinted(self, wait_us: int | None) -> bool:
         """Wait until it is time to look again, or until a hint comes."""
-        seconds = jittered(self._settings.poll_seconds, self._world.chance.random())
+        poll_seconds = self._settings.poll_seconds
+        if self._settings.until_empty:
+            poll_seconds = min(poll_seconds, EMPTY_SECONDS)
+        seconds = jittered(poll_seconds, self._world.chance.random())
         if wait_us is not None:
             seconds = min(seconds, wait_us / SECOND_US)
         return await self._world.store.wait(seconds)

@@ -21,6 +21,8 @@ FRAMES_PER_SECOND = 8
 LOOK_SECONDS = 0.5
 LOOK_SHARE = 10
 """A run of a hundred thousand shards is looked at more rarely: looking shall not cost more than a tenth of the time."""
+LEFT_SECONDS = 0.05
+"""How soon it is seen that all workers have left."""
 LINE_SECONDS = 2.0
 STRIPS_MAX = 8
 STRIP_WIDTH = 48
@@ -36,8 +38,10 @@ async def watch(parts: Parts, run: str, processes: "list[subprocess.Popen[bytes]
     try:
         with Screen(console, f"{parts.spec.source.name} → {parts.spec.sink.table}") as screen:
             pause = LOOK_SECONDS
-            while any(process.poll() is None for process in processes):
-                await clock.sleep(pause)
+            while is_any_left(processes):
+                until = clock.monotonic() + pause
+                while is_any_left(processes) and clock.monotonic() < until:
+                    await clock.sleep(LEFT_SECONDS)
                 began = clock.monotonic()
                 try:
                     row, shards = await parts.sink.run(run), await parts.sink.shards(run)
@@ -48,6 +52,10 @@ async def watch(parts: Parts, run: str, processes: "list[subprocess.Popen[bytes]
                 pause = max(LOOK_SECONDS, (clock.monotonic() - began) * LOOK_SHARE)
     finally:
         await parts.sink.close()
+
+
+def is_any_left(processes: "list[subprocess.Popen[bytes]]") -> bool:
+    return any(process.poll() is None for process in processes)
 
 
 def limit_of(parts: Parts) -> Rate | None:
