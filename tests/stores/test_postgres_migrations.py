@@ -21,7 +21,7 @@ from leaseway.domain.errors import BadValue
 from leaseway.stores.postgres import migrate
 from leaseway.stores.postgres.address import schema_of
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, new_job
+from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, leased_job, new_job
 from leaseway.testing.postgres import PostgresServer
 
 VERSIONS = len(migrate.NEEDS)
@@ -255,3 +255,13 @@ async def test_nobody_may_call_a_function_that_was_not_granted(server: PostgresS
         assert await value(server, sql, schema, role) is None
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await value(server, f"SELECT {schema}.submit_job('count')", user=role)
+
+
+async def test_a_first_try_of_the_version_before_is_looked_for_as_well(server: PostgresServer) -> None:
+    """Its workers call another function, which did not look: a try that is late would run a finished job again."""
+    async with opened(server) as store, connected(server) as connection:
+        lease = await leased_job(store)
+        await Worker(store).settle(done(lease))
+        call = f"SELECT {store.address.quoted}.submit_fresh($1, '{{}}', 'default', 'default', 'count', 0::smallint, 3, "
+        await connection.execute(f"{call} 15000000, NULL, NULL, NULL, 0, NULL, '', NULL)", lease.id)
+        assert await counts(store) == {"done": 1}

@@ -17,7 +17,7 @@ from leaseway.stores.postgres.address import Address
 
 SQL = files(__package__) / "sql"
 VERSION_MIN = 14
-NEEDS = (1, 1, 1, 1, 1, 1, 1, 1, 1)
+NEEDS = (1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 """By version: the oldest version that code must know to work with a schema of this one."""
 
 LEDGER = """

@@ -5,7 +5,7 @@ DECLARE signature regprocedure;
 BEGIN
   -- Who may submit, may do so in every way.
   IF 'submit_one' = ANY (names) THEN
-    names := names || ARRAY['submit_alike', 'submit_one_and_ring', 'hint', 'tidy'];
+    names := names || ARRAY['submit_fresh', 'submit_fresh_and_ring', 'hint', 'tidy'];
   END IF;
   EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), grantee);
   EXECUTE format('GRANT SELECT ON migrations TO %I', grantee);
