@@ -77,17 +77,27 @@ def recovered(faults: list[Struck], what: str, times: list[float], worth: int, e
     """After each of these faults, as far as there was time until the next one, or until the end."""
     first_of_all: Struck | None = None
     ends = [*(fault.began for fault in faults[1:]), end]
-    for fault, until in zip(faults, ends, strict=False):
-        to_blame = first_of_all or fault
+    for number, (fault, until) in enumerate(zip(faults, ends, strict=False)):
         first = bisect_left(times, fault.ended)
         back = times[first + worth - 1] if first + worth <= len(times) else math.inf
+        to_blame, since = first_of_all or fault, fault.ended
+        if min(back, until) - since > allowed(to_blame):
+            patient = still_waiting(faults[:number], fault)
+            to_blame, since = (patient, patient.ended) if patient else (to_blame, since)
         if back <= until:
-            yield Recovery(to_blame, what, back - fault.ended)
+            yield Recovery(to_blame, what, back - since)
             first_of_all = None
         else:
-            first_of_all = to_blame
-            if until - fault.ended > allowed(to_blame):
+            first_of_all = first_of_all or fault
+            if until - since > allowed(to_blame):
                 yield Recovery(to_blame, what, math.inf)
+
+
+def still_waiting(before: list[Struck], fault: Struck) -> Struck | None:
+    """The last fault before this one whose time was not over when this one ended. Who did something in between need not
+    have been back: a settlement that was answered already says nothing about a call that hangs."""
+    patient = (each for each in reversed(before) if each.ended + allowed(each) > fault.ended + allowed(fault))
+    return next(patient, None)
 
 
 def ended(evidence: Evidence) -> list[Struck]:

@@ -105,6 +105,27 @@ def who_waits_on_a_dead_connection_comes_back_when_his_patience_ends(story: Stor
     story.done("late", 22.5, EAST)
 
 
+@sound
+def who_does_something_before_he_finds_the_dead_connection_is_given_the_same_time(story: Story) -> None:
+    """The one settlement had been answered before; what he waits for afterwards was taken by the first fault."""
+    story.fault("forget", [EAST], 2.0, 2.1)
+    story.done("answered already", 2.3, EAST)
+    story.fault("terminate", [EAST, WEST], 2.5, 2.6)
+    for n in range(60):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.done("late", 22.5, EAST)
+
+
+@breaks("everything_comes_back")
+def who_waits_longer_than_for_a_dead_connection_has_no_excuse(story: Story) -> None:
+    story.fault("forget", [EAST], 2.0, 2.1)
+    story.done("answered already", 2.3, EAST)
+    story.fault("terminate", [EAST, WEST], 2.5, 2.6)
+    for n in range(80):
+        story.done(f"job {n}", 1.0 + n / 2, WEST)
+    story.done("too late", 29.0, EAST)
+
+
 @breaks("nobody_leaves")
 def a_worker_ended_by_itself(story: Story) -> None:
     story.ended(EAST, 5.0, code=1, is_wanted=False)
