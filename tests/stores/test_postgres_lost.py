@@ -118,7 +118,7 @@ async def until_closed(store: PostgresStore) -> None:
     """The end of a connection is read by the loop, a moment after the server wrote it."""
 
     async def are_closed() -> bool:
-        return all(connection.is_closed() for connection in store.connections._pool()._idle)
+        return all(connection.is_closed() for connection, _ in store.connections._pool()._idle)
 
     await until(are_closed)
 
@@ -248,3 +248,22 @@ async def test_after_a_silent_connection_the_idle_ones_are_not_trusted(server: P
             await call("SELECT pg_sleep(60)", seconds=0.05)
         ((fresh,),) = await call("SELECT pg_backend_pid()")
         assert fresh not in pids
+
+
+async def test_connections_that_only_a_crowd_needed_are_closed_after_a_while(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server has a hundred, and each of many workers has its crowded moment: all kept, they would not suffice."""
+    monkeypatch.setattr(connection_module, "UNUSED_SECONDS_MAX", 0.2)
+    async with opened(server) as store, connected(server) as other:
+        call = store.connections.call
+        answers = await asyncio.gather(*(call("SELECT pg_backend_pid() FROM pg_sleep(0.1)") for _ in range(5)))
+        crowd = {pid for ((pid,),) in answers}
+        assert len(crowd) == 5
+
+        async def one_is_left() -> bool:
+            there = await other.fetch("SELECT pid FROM pg_stat_activity WHERE pid = ANY ($1)", crowd)
+            return len(there) == 1
+
+        await until(one_is_left)
+        assert await pid_of(store) in crowd, "the last one stays"

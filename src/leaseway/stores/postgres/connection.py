@@ -23,6 +23,8 @@ CONNECT_SECONDS_MAX = 5.0
 CALL_SECONDS_MAX = 10.0
 WAIT_SECONDS_MAX = 20.0
 CLOSE_SECONDS_MAX = 2.0
+UNUSED_SECONDS_MAX = 60.0
+"""How long a connection that only a crowd needed is kept. Servers have few, and many processes share them."""
 
 SESSION = {"application_name": "leaseway", "default_transaction_isolation": "read committed"}
 """Each statement must see what was committed before it, whatever the default of the database is."""
@@ -175,11 +177,15 @@ class Loan:
 
 
 class Pool:
-    """The connections of one event loop."""
+    """The connections of one event loop. The one that was used last is lent first; the others are for a crowd, and go
+    when none has come for a while."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._idle: list[asyncpg.Connection] = []
+        self._idle: list[tuple[asyncpg.Connection, float]] = []
+        """And since when, the longest first."""
+        self._looking: asyncio.TimerHandle | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(connections.address.pool)
         self._is_closed = False
         self._until_the_end: AsyncGenerator[None, None] | None = None
@@ -191,7 +197,7 @@ class Pool:
         await self._wait_for_room()
         try:
             while self._idle:
-                connection = self._idle.pop()
+                connection, _ = self._idle.pop()
                 if not connection.is_closed():
                     return connection
             return await self._connections.connect()
@@ -216,14 +222,28 @@ class Pool:
     def distrust(self) -> None:
         """Where one connection is dead without a word, the others may be as well: each would cost another deadline."""
         while self._idle:
-            self._idle.pop().terminate()
+            self._idle.pop()[0].terminate()
 
     def give_back(self, connection: asyncpg.Connection) -> None:
         if self._is_closed:
             connection.terminate()
         elif not connection.is_closed():
-            self._idle.append(connection)
+            self._idle.append((connection, asyncio.get_running_loop().time()))
+            self._look_later()
         self._room.release()
+
+    def _look_later(self) -> None:
+        if self._looking is None and len(self._idle) > 1:
+            self._looking = asyncio.get_running_loop().call_later(UNUSED_SECONDS_MAX, self._look_for_unused)
+
+    def _look_for_unused(self) -> None:
+        self._looking, loop = None, asyncio.get_running_loop()
+        while len(self._idle) > 1 and self._idle[0][1] <= loop.time() - UNUSED_SECONDS_MAX:
+            connection, _ = self._idle.pop(0)
+            leaving = loop.create_task(hang_up(connection))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        self._look_later()
 
     async def _closed_with_the_loop(self) -> AsyncGenerator[None, None]:
         """asyncio ends the async generators of a loop before it closes it: the one moment in which connections that
@@ -240,10 +260,13 @@ class Pool:
         await self._close_idle()
 
     async def _close_idle(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         while self._idle:
-            connection = self._idle.pop()
-            with contextlib.suppress(*DRIVER_ERRORS):
-                await connection.close(timeout=CLOSE_SECONDS_MAX)
+            await hang_up(self._idle.pop()[0])
+        if self._leaving:
+            await asyncio.wait(self._leaving)
 
     def abandon(self, loop: asyncio.AbstractEventLoop) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed before
@@ -252,3 +275,9 @@ class Pool:
     def _terminate_idle(self) -> None:
         self._is_closed = True
         self.distrust()
+
+
+async def hang_up(connection: asyncpg.Connection) -> None:
+    """With a word to the server, if it listens."""
+    with contextlib.suppress(*DRIVER_ERRORS):
+        await connection.close(timeout=CLOSE_SECONDS_MAX)

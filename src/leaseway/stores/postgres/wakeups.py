@@ -21,7 +21,7 @@ import asyncpg
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.bell import Bell
-from leaseway.stores.postgres.connection import CLOSE_SECONDS_MAX, DRIVER_ERRORS, Connections
+from leaseway.stores.postgres.connection import DRIVER_ERRORS, Connections, hang_up
 
 COALESCE_SECONDS = 0.010
 HOME_FIRST_SECONDS = 0.004
@@ -237,8 +237,7 @@ class Ear:
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(*DRIVER_ERRORS):
-                await connection.close(timeout=CLOSE_SECONDS_MAX)
+            await hang_up(connection)
 
 
 class Belief:
