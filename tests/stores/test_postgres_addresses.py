@@ -1,15 +1,18 @@
 """Addresses that mean nothing: said at once, in words, without the password."""
 
 import builtins
+import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stores.test_postgres_scenery import error_of
+from tests.stores.test_postgres_scenery import address, error_of, new_role, opened
 
 from leaseway.app import App
 from leaseway.domain import addresses
 from leaseway.domain.errors import BadValue, LeasewayError, StoreRefused, TransientError
+from leaseway.stores.postgres import connection as connection_module
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.postgres import PostgresServer, free_port
@@ -160,3 +163,61 @@ async def test_of_several_hosts_the_one_that_takes_writes_is_found(server: Postg
     await store.open()
     assert await store.now() > 0
     await store.close()
+
+
+async def test_a_silent_host_does_not_use_up_the_time_of_the_others(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is gone answers nobody, and refuses nobody either."""
+    monkeypatch.setattr(connection_module, "CONNECT_SECONDS_MAX", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{server.port}"
+        store = PostgresStore(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write")
+        await store.open()
+        assert await store.now() > 0
+        await store.close()
+
+
+async def test_while_there_is_no_primary_workers_are_told_to_wait(server: PostgresServer) -> None:
+    """In the middle of a failover no server takes writes: a worker that took this for a wrong address would end."""
+    role = await new_role(server, "ALTER ROLE {0} SET default_transaction_read_only = on")
+    error = await error_of(PostgresStore(address(server, "any", role, target_session_attrs="read-write")).open())
+    assert isinstance(error, TransientError)
+    assert "none of the servers is read-write now" in str(error)
+
+
+def test_a_kind_of_server_that_nobody_knows_is_named() -> None:
+    with pytest.raises(BadValue, match=r"target_session_attrs: must be one of any, primary.*\(is 'foo'\)"):
+        address_of("postgresql://host/db?target_session_attrs=foo")
+
+
+async def test_an_address_that_names_the_session_is_heard(server: PostgresServer) -> None:
+    """People find their sessions by it."""
+    async with opened(server) as store, opened(server, application_name="mine") as named:
+        assert await store.connections.call("SHOW application_name") == [("leaseway",)]
+        assert await named.connections.call("SHOW application_name") == [("mine",)]
+
+
+async def test_a_session_begins_without_words_that_poolers_refuse(server: PostgresServer) -> None:
+    """PgBouncer lets nobody in who brings `default_transaction_isolation`; said later, it may be said."""
+    sql = "SELECT name FROM pg_settings WHERE source = 'client' AND name LIKE 'default%'"
+    async with opened(server) as store:
+        assert await store.connections.call(sql) == []
+        assert await store.connections.call("SHOW default_transaction_isolation") == [("read committed",)]
+
+
+# -- TLS --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_without_tls_is_not_called_out_of_reach(server: PostgresServer) -> None:
+    error = await error_of(PostgresStore(f"{server.url}?sslmode=require").open())
+    assert isinstance(error, StoreRefused)
+    assert "the server offers no TLS" in str(error)
+    assert "sslmode=prefer" in str(error)
+
+
+async def test_a_certificate_that_is_not_there_is_named(server: PostgresServer, tmp_path: Path) -> None:
+    error = await error_of(PostgresStore(f"{server.url}?sslmode=verify-full&sslrootcert={tmp_path}/nope.crt").open())
+    assert isinstance(error, StoreRefused)
+    assert "sslrootcert: there is no file" in str(error)
+    assert "nope.crt" in str(error)

@@ -17,9 +17,10 @@ from tests.stores.test_postgres_scenery import (
     value,
 )
 
-from leaseway.domain.errors import BadValue
+from leaseway.domain.errors import BadValue, StoreBusy
 from leaseway.stores.postgres import migrate
 from leaseway.stores.postgres.address import schema_of
+from leaseway.stores.postgres.connection import CALL_SECONDS_MAX
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, leased_job, new_job
 from leaseway.testing.postgres import PostgresServer
@@ -91,6 +92,49 @@ def test_every_version_says_what_it_needs() -> None:
     assert len(migrate.NEEDS) == len(migrate.versions())
     assert list(migrate.NEEDS) == sorted(migrate.NEEDS)
     assert all(needs <= version for version, needs in enumerate(migrate.NEEDS, start=1))
+
+
+async def test_a_migration_has_more_time_than_a_call(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index over a long history takes minutes; cut off after ten seconds, it would begin again for ever."""
+    assert migrate.MIGRATE_SECONDS_MAX > 100 * CALL_SECONDS_MAX
+    monkeypatch.setattr(migrate, "MIGRATE_SECONDS_MAX", 0.3)
+    async with opened(server) as store:
+        with_scripts(monkeypatch, "SELECT pg_sleep(30)")
+        assert "no answer within 0.3 s" in str(await error_of(store.open()))
+
+
+async def test_a_migration_that_would_wait_for_others_names_them_and_lets_everybody_by(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for a whole table keeps everybody waiting behind him: a forgotten report would stop all workers."""
+    monkeypatch.setattr(migrate, "LOCK_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(migrate, "LOCK_TRIES_MAX", 2)
+    monkeypatch.setattr(migrate, "LOCK_PAUSE_SECONDS", 0.1)
+    async with opened(server) as store, connected(server, server_settings={"application_name": "report"}) as other:
+        with_scripts(monkeypatch, "ALTER TABLE payloads ADD COLUMN extra integer")
+        async with other.transaction():
+            await other.fetch(f"SELECT 1 FROM {store.address.schema}.payloads")
+            error = await error_of(store.open())
+            assert isinstance(error, StoreBusy)
+            assert f"pid {other.get_server_pid()} of report, idle in transaction" in str(error)
+            await store.submit([new_job(1)])
+        assert await store.open() == 1
+
+
+async def test_whoever_migrates_everything_belongs_to_the_owner(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of a superuser's among those of the owner: the owner's could not call it, and every worker ends."""
+    role = await new_role(server, "GRANT CREATE ON DATABASE postgres TO {0}")
+    async with opened(server, user=role) as store, opened(server, store.address.schema) as superuser:
+        with_scripts(monkeypatch, "CREATE TABLE more (x integer)", "CREATE FUNCTION less() RETURNS int RETURN 1")
+        assert await superuser.open() == 1
+        found = {finding.check: finding for finding in await store.checkup()}
+        assert found["owners"].text == f"everything belongs to {role!r}"
+        await value(server, f"ALTER FUNCTION {store.address.schema}.less() OWNER TO postgres")
+        found = {finding.check: finding for finding in await store.checkup()}
+        assert found["owners"].level == "problem"
+        assert "1 of 'postgres'" in found["owners"].text
 
 
 # -- many at once -----------------------------------------------------------------------------------------------------

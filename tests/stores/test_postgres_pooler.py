@@ -9,7 +9,7 @@ import pytest
 from tests.stores.test_postgres_scenery import new_name, opened, seen_now, value
 
 from leaseway import App
-from leaseway.domain.errors import LeasewayError
+from leaseway.domain.errors import StoreRefused
 from leaseway.domain.job import Submitted
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, failed, id_of, keyed_job, new_job, retry
@@ -170,7 +170,7 @@ async def test_without_the_word_a_pooler_is_told_apart_from_a_server(pooler: Poo
         for number in range(5):
             await store.submit([new_job(number)])
 
-    with pytest.raises(LeasewayError, match=r"prepared statement .* does not exist"):
+    with pytest.raises(StoreRefused, match=r"prepared statement .* does not exist; .* say so: \?pooler=transaction"):
         await use()
     await store.close()
 

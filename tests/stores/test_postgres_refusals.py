@@ -258,6 +258,34 @@ async def test_a_server_that_becomes_read_only_can_be_read_and_may_come_back(ser
         assert await ids_in(owner) == [id_of(1)]
 
 
+async def test_a_database_that_cannot_keep_every_text_is_refused(server: PostgresServer) -> None:
+    """A result with a letter that it does not know would end the worker that hands it in."""
+    name = new_name("latin")
+    await value(server, f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
+    error = await error_of(PostgresStore(f"postgresql://postgres@127.0.0.1:{server.port}/{name}").open())
+    assert isinstance(error, StoreRefused)
+    assert "keeps its texts in LATIN1" in str(error)
+    assert "ENCODING 'UTF8'" in str(error)
+
+
+async def test_a_schema_whose_versions_were_deleted_is_left_alone(server: PostgresServer) -> None:
+    async with opened(server) as store:
+        await store.submit([new_job(1)])
+        await value(server, f"DELETE FROM {store.address.schema}.migrations RETURNING 1")
+        error = await error_of(store.open())
+        assert isinstance(error, StoreRefused)
+        assert "nothing in its table of migrations says their version" in str(error)
+        assert await ids_in(store) == [id_of(1)]
+
+
+async def test_the_doctor_sees_a_session_that_may_only_read(server: PostgresServer) -> None:
+    role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_read_only = on")
+    async with opened(server) as owner, opened(server, owner.address.schema, role) as store:
+        found = {finding.check: finding for finding in await store.checkup()}
+    assert found["primary"].level == "problem"
+    assert "may only read" in found["primary"].text
+
+
 # -- what is that -----------------------------------------------------------------------------------------------------
 
 

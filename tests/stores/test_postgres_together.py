@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from tests.stores.test_postgres_scenery import connected, opened, value
 
-from leaseway.domain.errors import BadValue, LeasewayError, StoreBusy, TerminalError, UnknownOutcome
+from leaseway.domain.errors import BadValue, LeasewayError, StoreBusy, UnknownOutcome, UsageError
 from leaseway.domain.job import NewJob
 from leaseway.stores.postgres.together import TOGETHER_MAX, WRITERS_MAX, Together
 from leaseway.testing.contract.actors import id_of, ids_in, new_job
@@ -153,7 +153,7 @@ async def test_one_job_that_is_refused_for_good_does_not_take_the_others_along(s
         await store.submit([new_job(0)])
         jobs = [new_job(number, shard_key="a\0b" if number == 7 else "fine") for number in range(1, 12)]
         answers = await asyncio.gather(*(store.submit([job]) for job in jobs), return_exceptions=True)
-        assert [isinstance(answer, TerminalError) for answer in answers] == [job.id == id_of(7) for job in jobs]
+        assert [isinstance(answer, UsageError) for answer in answers] == [job.id == id_of(7) for job in jobs]
         assert len(await ids_in(store)) == 11
 
 

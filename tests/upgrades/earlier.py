@@ -63,7 +63,10 @@ class Tree:
         self.version = earlier.version
         self.folder = folder
         with tarfile.open(fileobj=io.BytesIO(git("archive", earlier.commit, *NEEDED))) as archive:
-            archive.extractall(folder, filter="data")
+            if hasattr(tarfile, "data_filter"):
+                archive.extractall(folder, filter="data")
+            else:  # Python before 3.11.4; the history is our own
+                archive.extractall(folder)
 
     def get_todays_schema(self) -> None:
         """Its code and its statements stay; the schemas that it makes are today's."""

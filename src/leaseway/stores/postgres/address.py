@@ -13,6 +13,8 @@ from leaseway.domain.errors import BadValue, StoreRefused
 SCHEMA = "leaseway"
 POOL = 10
 POOL_MAX = 1_000
+SERVERS = ("any", "primary", "read-write", "standby", "read-only", "prefer-standby")
+"""What `target_session_attrs` may say."""
 
 
 class Address(NamedTuple):
@@ -31,6 +33,18 @@ class Address(NamedTuple):
         """The schema's name as SQL takes it, even if it is one of SQL's own words."""
         return f'"{self.schema}"'
 
+    @property
+    def hosts(self) -> list[str]:
+        """For the driver, one host each: one that is silent shall not use up the time of the others."""
+        parts = urlsplit(self.dsn)
+        user, at, hosts = parts.netloc.rpartition("@")
+        return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What the address says to driver and server."""
+        return dict(parse_qsl(urlsplit(self.dsn).query, keep_blank_values=True))
+
 
 def address_of(url: str) -> Address:
     try:
@@ -47,6 +61,10 @@ def address_of(url: str) -> Address:
     pooler = given.pop("pooler", "session")
     if pooler not in ("session", "transaction"):
         raise BadValue("pooler", f"must be session or transaction (is {pooler!r})")
+    if given.get("target_session_attrs", "any") not in SERVERS:
+        raise BadValue(
+            "target_session_attrs", f"must be one of {', '.join(SERVERS)} (is {given['target_session_attrs']!r})"
+        )
     dsn = urlunsplit(parts._replace(query=urlencode(given)))
     return Address(dsn, shown(dsn), schema, pool, has_sessions=pooler == "session")
 

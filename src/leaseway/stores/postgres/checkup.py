@@ -5,7 +5,7 @@
 A step that makes the following ones senseless ends the look.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import asyncpg
 
@@ -60,6 +60,13 @@ SELECT pg_total_relation_size('{0}.jobs') + pg_total_relation_size('{0}.payloads
          WHERE schemaname = '{1}' AND relname IN ('jobs', 'payloads'))
 """
 REST = "SELECT count(*) FROM (SELECT 1 FROM {0}.history_rest LIMIT {1}) AS rest"
+WRITES = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
+OWNERS = """
+SELECT pg_get_userbyid(owner), count(*) FROM (
+  SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace($1)
+  UNION ALL SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace($1)) AS every (owner)
+ GROUP BY 1 ORDER BY 2 DESC
+"""
 RECOUNT = """
 SELECT queue, tenant, needs, coalesce(counted.ready, 0), coalesce(counted.scheduled, 0), coalesce(counted.leased, 0),
        coalesce(counted.done, 0), coalesce(counted.failed, 0), coalesce(counted.cancelled, 0)
@@ -105,11 +112,12 @@ async def look(connection: asyncpg.Connection, connections: Connections, seconds
     address = connections.address
     version = await connection.fetchval("SHOW server_version")
     yield ok("server", f"{address.shown}, PostgreSQL {version}")
-    yield primary(await connection.fetchval("SELECT pg_is_in_recovery()"))
+    yield primary(*await connection.fetchrow(WRITES))
     found = await schema(connection, address)
     yield schema_finding(found, address.schema)
     if found.present < found.newest:
         return
+    yield owners(await connection.fetch(OWNERS, address.schema))
     yield room(*await connection.fetchrow(ROOM))
     if await connection.fetchval(MAY_SEE):
         yield snapshot(await connection.fetchrow(OLDEST_SNAPSHOT))
@@ -125,9 +133,12 @@ async def look(connection: asyncpg.Connection, connections: Connections, seconds
         yield finding
 
 
-def primary(is_replica: bool) -> Finding:
+def primary(is_replica: bool, is_read_only: bool) -> Finding:
     if is_replica:
         return problem("primary", "this server is a read-only replica", "Name the primary in the store's address")
+    if is_read_only:
+        advice = "Look for default_transaction_read_only in the server, the database and the role"
+        return problem("primary", "this session may only read", advice)
     return ok("primary", "takes writes")
 
 
@@ -136,6 +147,15 @@ def schema_finding(found: Versions, name: str) -> Finding:
         what = f"{name!r} has version {found.present}" if found.present else f"there is no schema {name!r}"
         return problem("schema", f"{what}; the newest is {found.newest}", "Bring it up to date: leaseway migrate")
     return ok("schema", f"{name!r} has version {found.present}, the newest")
+
+
+def owners(found: Sequence[tuple[str, int]]) -> Finding:
+    """Functions run with the rights of their owner: those of another one could not use the tables."""
+    if len(found) > 1:
+        text = ", ".join(f"{count} of {owner!r}" for owner, count in found)
+        advice = f"Make {found[0][0]!r} the owner of all: ALTER FUNCTION, PROCEDURE, TABLE … OWNER TO"
+        return problem("owners", f"tables and functions belong to several roles: {text}", advice)
+    return ok("owners", f"everything belongs to {found[0][0]!r}")
 
 
 def room(used: int, most: int) -> Finding:

@@ -26,8 +26,10 @@ CLOSE_SECONDS_MAX = 2.0
 UNUSED_SECONDS_MAX = 60.0
 """How long a connection that only a crowd needed is kept. Servers have few, and many processes share them."""
 
-SESSION = {"application_name": "leaseway", "default_transaction_isolation": "read committed"}
-"""Each statement must see what was committed before it, whatever the default of the database is."""
+NAME = "leaseway"
+ISOLATION = "SET default_transaction_isolation TO 'read committed'"
+"""Each statement must see what was committed before it, whatever the default of the database is. Said to a session that
+has begun: poolers refuse to begin one with words that they do not know."""
 DEADLOCKS_MAX = 2
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
@@ -105,15 +107,30 @@ class Connections:
         return error
 
     async def connect(self) -> asyncpg.Connection:
-        settings = SESSION if self.address.has_sessions else None
+        *others, last = self.address.hosts
+        for host in others:
+            with contextlib.suppress(TransientError):
+                return await self._connect_to(host)
+        return await self._connect_to(last)
+
+    async def _connect_to(self, host: str) -> asyncpg.Connection:
+        has_sessions = self.address.has_sessions
+        has_name = not has_sessions or "application_name" in self.address.words
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                return await asyncpg.connect(
-                    self.address.dsn,
-                    server_settings=settings,
+                connection = await asyncpg.connect(
+                    host,
+                    server_settings=None if has_name else {"application_name": NAME},
                     # A pooler hands our statements to other connections than those that prepared them.
-                    statement_cache_size=100 if self.address.has_sessions else 0,
+                    statement_cache_size=100 if has_sessions else 0,
                 )
+                try:
+                    if has_sessions:
+                        await connection.execute(ISOLATION)
+                except BaseException:
+                    connection.terminate()
+                    raise
+                return connection
         except (*DRIVER_ERRORS, ValueError) as error:  # a TimeoutError is an OSError
             raise not_connected(error, self.address) from error
 

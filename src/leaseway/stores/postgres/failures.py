@@ -1,5 +1,8 @@
 """What happened, to what, and what to do next: the server's error codes in our words."""
 
+import ssl
+from pathlib import Path
+
 import asyncpg
 
 from leaseway.domain.errors import (
@@ -35,14 +38,19 @@ REFUSED = {
     "42501": "ask the owner of the schema for the rights: see docs/guides/postgresql.md",
     "42704": "a word in the address is unknown to the server; our own are schema, pool and pooler",
     "0A": "this server cannot do it; PostgreSQL 14 or newer is needed",
+    "26000": "does a pooler lend connections by the transaction? Then say so: ?pooler=transaction",
+    "42P05": "does a pooler lend connections by the transaction? Then say so: ?pooler=transaction",
 }
+UNWRITABLE = ("22000", "22021", "22P05")
+"""The driver, or the server, cannot put this text into its words."""
 BUSY = {
     "40001": "transactions were in each other's way",
     "55P03": "another transaction holds a lock",
     "57014": "the statement was cancelled or took too long",
     "53300": "the server has no connection left",
     "57P03": "the server is starting or stopping",
-    "25006": "the server became read-only, perhaps another one is the primary now",
+    "25006": "it is a replica, or no longer the primary: name the primary, or all hosts with "
+    "target_session_attrs=read-write",
 }
 BEFORE_ANY_COMMIT = ("22", "23", "25", "53300", "57P03")
 """Values that do not fit, a server that takes no writes or no sessions: nothing has been written."""
@@ -75,7 +83,9 @@ def translated(error: Exception, address: Address) -> LeasewayError:
     for meanings, kind in ((REFUSED, StoreRefused), (BUSY, StoreBusy)):
         advice = meanings.get(code) or meanings.get(code[:2])
         if advice:
-            return kind(f"{where}: {error}; {advice}")
+            return kind(f"{where}: {described(error)}; {advice}")
+    if code in UNWRITABLE:
+        return UsageError(f"{where}: a value holds NUL or bytes that are no text ({described(error)})")
     if code.startswith("53"):
         return TransientError(f"{where}: the server is short of something ({error}); nothing was written, try again")
     return TerminalError(f"{where}: {error} ({code})")
@@ -89,16 +99,44 @@ def may_be_stored(error: LeasewayError) -> bool:
 
 def not_connected(error: Exception, address: Address) -> LeasewayError:
     """The meaning of an error before there was a connection: nothing has happened."""
+    where = address.shown
     if isinstance(error, asyncpg.PostgresError):
         meaning = translated(error, address)
+        if getattr(error, "sqlstate", "") == "08P01":
+            return StoreRefused(f"{where}: {described(error)}; write the address without it")
         return TransientError(str(meaning)) if isinstance(meaning, UnknownOutcome) else meaning
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        wanted = address.words.get("target_session_attrs")
+        return TransientError(f"{where}: none of the servers is {wanted} now; is one of them about to become it?")
     if isinstance(error, TimeoutError):
-        return TransientError(f"{address.shown}: no answer; is it the right host, and does a firewall let us through?")
+        return TransientError(f"{where}: no answer; is it the right host, and does a firewall let us through?")
     if isinstance(error, ConnectionRefusedError):
-        return TransientError(f"{address.shown}: nobody listens there; is PostgreSQL running, are host and port right?")
+        return TransientError(f"{where}: nobody listens there; is PostgreSQL running, are host and port right?")
     if isinstance(error, OSError):
-        return TransientError(f"{address.shown}: cannot be reached ({described(error)}); check host and port")
-    return StoreRefused(f"{address.shown}: cannot be used as an address ({described(error)})")
+        return without_tls(error, address) or TransientError(
+            f"{where}: cannot be reached ({described(error)}); check host and port"
+        )
+    return StoreRefused(f"{where}: cannot be used as an address ({described(error)})")
+
+
+def without_tls(error: OSError, address: Address) -> StoreRefused | None:
+    """Both sides must want it, and trust each other: no repetition changes that."""
+    where = address.shown
+    for word in ("sslrootcert", "sslcert", "sslkey", "sslcrl"):
+        path = address.words.get(word)
+        if path is not None and not Path(path).is_file():
+            return StoreRefused(f"{where}: {word}: there is no file {path!r}")
+    if "rejected SSL upgrade" in str(error):
+        return StoreRefused(
+            f"{where}: the server offers no TLS, and the address asks for it; set it up there (ssl = on), or write "
+            "sslmode=prefer"
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return StoreRefused(
+            f"{where}: the server's certificate is not trusted ({error.verify_message}); name who signed it: "
+            "sslrootcert=FILE"
+        )
+    return None
 
 
 def described(error: Exception) -> str:

@@ -87,8 +87,8 @@ class PostgresLedger:
         """The server's clock when it answered last."""
 
     async def open(self) -> None:
+        await migrate(self.connections)
         async with self.connections.lent() as connection:
-            await migrate(connection, self.address)
             await refuse_read_only(connection, self.address)
 
     async def close(self) -> None:

@@ -46,8 +46,8 @@ class PostgresLimiter:
         self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
 
     async def open(self) -> None:
+        await migrate(self.connections)
         async with self.connections.lent() as connection:
-            await migrate(connection, self.address)
             await refuse_read_only(connection, self.address)
             for (table,) in await connection.fetch(self._sql["unsafe"], self.address.quoted):
                 raise StoreRefused(

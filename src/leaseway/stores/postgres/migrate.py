@@ -11,12 +11,21 @@ from typing import Any
 
 import asyncpg
 
-from leaseway.domain.errors import StoreRefused
+from leaseway.domain.errors import StoreBusy, StoreRefused
 from leaseway.domain.versions import Versions
 from leaseway.stores.postgres.address import Address
+from leaseway.stores.postgres.connection import Connections
 
 SQL = files(__package__) / "sql"
 VERSION_MIN = 14
+ENCODING = "UTF8"
+MIGRATE_SECONDS_MAX = 3_600.0
+"""An index over the history of a large database takes its time."""
+LOCK_SECONDS_MAX = 2.0
+"""Whoever waits for a table keeps everybody else waiting behind him."""
+LOCK_TRIES_MAX = 5
+LOCK_PAUSE_SECONDS = 1.0
+"""Until the next try: time for those who had to wait."""
 NEEDS = (1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 """By version: the oldest version that code must know to work with a schema of this one."""
 
@@ -35,6 +44,14 @@ SELECT to_regclass(quote_ident($1) || '.migrations') IS NULL
         OR EXISTS (SELECT 1 FROM pg_proc WHERE pronamespace = to_regnamespace(quote_ident($1))))
 """
 
+HOLDERS = """
+SELECT format('pid %s of %s, %s', pid, coalesce(nullif(application_name, ''), usename), coalesce(state, 'state hidden'))
+  FROM pg_locks JOIN pg_class ON pg_class.oid = relation JOIN pg_stat_activity USING (pid)
+ WHERE relnamespace = to_regnamespace($1) AND granted AND pid <> pg_backend_pid()
+ GROUP BY pid, application_name, usename, state, xact_start ORDER BY xact_start LIMIT 3
+"""
+"""Those whose transactions have touched our tables, the oldest first."""
+
 
 @cache
 def versions() -> Mapping[str, tuple[str, ...]]:
@@ -50,6 +67,7 @@ def scripts_of(folder: Any) -> tuple[str, ...]:
 async def schema(connection: asyncpg.Connection, address: Address) -> Versions:
     """The version that there is and the one there may be; refuses servers and schemas that do not fit."""
     refuse_old_server(connection, address)
+    refuse_other_encoding(connection, address)
     table = await connection.fetchval("SELECT to_regclass($1)", f"{address.quoted}.migrations")
     if table is None:
         return Versions(0, len(versions()))
@@ -72,24 +90,57 @@ def refuse_old_server(connection: asyncpg.Connection, address: Address) -> None:
         )
 
 
-async def migrate(connection: asyncpg.Connection, address: Address) -> int:
-    """Bring the schema to the newest version, in one transaction; how many versions that took."""
-    found = await schema(connection, address)
-    if found.present >= found.newest:
-        return 0
-    await refuse_read_only(connection, address)
-    try:
-        async with connection.transaction(isolation="read_committed"):
-            # One at a time. Who comes second finds nothing to do.
-            await connection.execute(
-                "SELECT pg_advisory_xact_lock(hashtext('leaseway.migrate'), hashtext($1))", address.schema
-            )
-            return await _apply(connection, address)
-    except asyncpg.InsufficientPrivilegeError as error:
+def refuse_other_encoding(connection: asyncpg.Connection, address: Address) -> None:
+    found = connection.get_settings().server_encoding
+    if found != ENCODING:
         raise StoreRefused(
-            f"{address.shown}: {error}; schema {address.schema!r} has version {found.present}, "
-            f"and {found.newest} is needed. Let a role that may create it run: leaseway migrate"
-        ) from error
+            f"{address.shown}: the database keeps its texts in {found}, which has no place for many of them; make one "
+            f"with CREATE DATABASE name ENCODING '{ENCODING}' TEMPLATE template0"
+        )
+
+
+async def migrate(connections: Connections) -> int:
+    """Bring the schema to the newest version, in one transaction; how many versions that took."""
+    address = connections.address
+    async with connections.lent() as connection:
+        found = await schema(connection, address)
+        if found.present >= found.newest:
+            return 0
+        await refuse_read_only(connection, address)
+    async with connections.lent(MIGRATE_SECONDS_MAX) as connection:
+        for _ in range(LOCK_TRIES_MAX):
+            try:
+                return await _migrate(connection, address)
+            except asyncpg.InsufficientPrivilegeError as error:
+                raise StoreRefused(
+                    f"{address.shown}: {error}; schema {address.schema!r} has version {found.present}, "
+                    f"and {found.newest} is needed. Let a role that may create it run: leaseway migrate"
+                ) from error
+            except asyncpg.LockNotAvailableError:
+                holders = [holder for (holder,) in await connection.fetch(HOLDERS, address.schema)]
+                await connection.execute("SELECT pg_sleep($1)", LOCK_PAUSE_SECONDS)
+        raise StoreBusy(
+            f"{address.shown}: schema {address.schema!r} has version {found.present}, and {found.newest} is needed; "
+            f"open transactions use its tables: {'; '.join(holders) or 'they have ended'}. Try again without them"
+        )
+
+
+async def _migrate(connection: asyncpg.Connection, address: Address) -> int:
+    async with connection.transaction(isolation="read_committed"):
+        # One at a time. Who comes second finds nothing to do.
+        lock = "SELECT pg_advisory_xact_lock(hashtext('leaseway.migrate'), hashtext($1))"
+        await connection.execute(lock, address.schema)
+        await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS_MAX} s'")
+        await _become_owner(connection, address)
+        return await _apply(connection, address)
+
+
+async def _become_owner(connection: asyncpg.Connection, address: Address) -> None:
+    """Everything in the schema belongs to one role, whoever migrates: functions run with the rights of their owner."""
+    sql = "SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = to_regclass($1)"
+    owner = await connection.fetchval(sql, f"{address.quoted}.migrations")
+    if owner is not None:
+        await connection.execute(f"SET LOCAL ROLE {owner}")
 
 
 async def refuse_read_only(connection: asyncpg.Connection, address: Address) -> None:
@@ -115,6 +166,11 @@ async def _apply(connection: asyncpg.Connection, address: Address) -> int:
     await connection.execute("SET LOCAL check_function_bodies = off")
     await connection.execute(LEDGER)
     present = await connection.fetchval("SELECT coalesce(max(version), 0) FROM migrations")
+    if not present and await connection.fetchval("SELECT to_regclass('jobs') IS NOT NULL"):
+        raise StoreRefused(
+            f"{address.shown}: schema {address.schema!r} has tables, but nothing in its table of migrations says "
+            "their version; restore it from a backup"
+        )
     missing = list(enumerate(versions().items(), start=1))[present:]
     for version, (name, scripts) in missing:
         for script in scripts:

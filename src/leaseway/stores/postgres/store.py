@@ -64,8 +64,7 @@ class PostgresStore(
 
     async def open(self) -> int:
         """Connect, and bring the schema up to date; how many migrations that took."""
-        async with self.connections.lent() as connection:
-            return await migrate(connection, self.address)
+        return await migrate(self.connections)
 
     async def versions(self) -> Versions:
         async with self.connections.lent() as connection:
