@@ -41,6 +41,8 @@ def drained_by_signals(worker: Worker, scope: asyncio.Timeout) -> Iterator[None]
             os._exit(LEASES_LEFT)
 
     def drain(grace: float) -> None:
+        if is_over.is_set() or scope.expired():  # a late signal finds nothing to drain
+            return
         worker.drain(grace)
         scope.reschedule(min(scope.when() or float("inf"), loop.time() + grace + PATIENCE_SECONDS))
 

@@ -370,6 +370,7 @@ class Worker:
 
     async def _watch(self) -> None:
         """While the worker is hungry, look for work: at once when something hints at it, now and then anyway."""
+        failures = 0
         while True:  # until it is cancelled
             await self._hungry.wait()
             try:
@@ -383,10 +384,12 @@ class Worker:
                 elif await self._hinted(wait_us or None) and self._trusts_hints:
                     self._trusts_hints = False
                     self._go_for_work()
-                self._is_barren = False
+                self._is_barren, failures = False, 0
             except TransientError as error:
-                self._world.events.emit("store_unavailable", worker=self.id, doing="watch", error=error)
-                await self._world.clock.sleep(retry_seconds(1, self._world.chance.random()))
+                failures += 1
+                told = {"worker": self.id, "doing": "watch", "failures": failures, "error": error}
+                self._world.events.emit("store_unavailable", **told)
+                await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
 
     def _go_for_work(self) -> None:
         self._hungry.clear()
