@@ -102,7 +102,7 @@ def shape_of(schema: Json | bool) -> str:
         return "any JSON"
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(REF)
-        return f"[{name}](#{name.lower()})"
+        return f"[{name}](#{name.lower().replace('.', '')})"  # as GitHub names its headings
     if "anyOf" in schema:
         return " or ".join(shape_of(each) for each in schema["anyOf"])
     if "enum" in schema:

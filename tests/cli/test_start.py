@@ -108,3 +108,10 @@ def test_a_command_that_is_not_installed_says_so(place: Place, monkeypatch: pyte
     answer = place.run("demo")
     assert answer.code == 2
     assert "has no 'demo'" in answer.err
+
+
+def test_a_command_that_is_nearly_right_is_guessed(place: Place) -> None:
+    answer = place.run("sumbit")
+    assert answer.code == 2
+    assert "no such command 'sumbit'. Did you mean 'submit'?" in answer.err
+    assert "Did you mean" not in place.run("zzz").err

@@ -51,6 +51,15 @@ def test_bad_rows_are_listed_with_what_is_wrong_with_them(desk: Desk) -> None:
     assert desk.ok("quarantine", "list", "things.toml", "--run", "one", "--json").json == told
 
 
+def test_a_run_that_left_records_out_says_where_they_are(desk: Desk) -> None:
+    """It is complete, and whoever reads no further would never miss them."""
+    desk.imported("one", [*things(30), *bad(2)])
+    told = desk.ok("status", "things.toml").out
+    assert "2 records in quarantine; look with: leaseway import quarantine things.toml" in told
+    desk.imported("two", things(30))
+    assert "quarantine;" not in desk.ok("status", "things.toml").out
+
+
 def test_an_empty_quarantine_is_said_to_be_empty(desk: Desk) -> None:
     desk.imported("one", things(3))
     for words in (("list",), ("replay",)):

@@ -1,6 +1,7 @@
 """Groups of commands: imported when they are called, listed in the order in which they are written."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,6 +43,14 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"this installation of leaseway has no '{cmd_name}'") from error
         assert isinstance(found, click.Command)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        is_a_name = not args[0].startswith("-") and not ctx.resilient_parsing
+        if is_a_name and args[0] not in self._lazy and (close := get_close_matches(args[0], self._lazy, n=1)):
+            ctx.fail(f"no such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

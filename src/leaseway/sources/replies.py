@@ -48,7 +48,7 @@ def check_status(status: int, where: str, sample: str = "", location: str | None
         raise HeavyPage(said)
     if status in PASSING:
         raise BadReply(said)
-    raise TerminalError(said)
+    raise TerminalError(f"{said} (look at source.base_url, and at the path and the params)")
 
 
 def too_slow() -> tuple[type[Exception], ...]:

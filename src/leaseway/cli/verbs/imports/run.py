@@ -20,7 +20,7 @@ from leaseway.cli.screen.text import note, say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports.looking import Look, jobs_url, named, run_of
 from leaseway.cli.verbs.imports.shard_jobs import given_up
-from leaseway.cli.verbs.imports.summary import next_command, show_summary
+from leaseway.cli.verbs.imports.summary import next_command, show_quarantine, show_summary
 from leaseway.cli.verbs.limiters import named_limits
 from leaseway.cli.verbs.stores import refuse_memory
 from leaseway.domain.errors import BadValue, UsageError
@@ -228,6 +228,7 @@ async def closed(settings: Settings, parts: Parts, wish: Wish, run: str, seconds
         document({**summary_json(row, shards, parts.spec.budget), "seconds": seconds, "next": following})
     else:
         show_summary(parts.spec, row, shards, dead, seconds)
+        show_quarantine(settings, wish.spec, shards)
         if following:
             say(following)
     return EXIT_CODES.get(state, 1)

@@ -8,7 +8,7 @@ from leaseway.cli.screen.text import say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports.looking import Look, jobs_url, look, run_of
 from leaseway.cli.verbs.imports.shard_jobs import given_up, is_at_work
-from leaseway.cli.verbs.imports.summary import next_command, show_shards, show_summary
+from leaseway.cli.verbs.imports.summary import next_command, show_quarantine, show_shards, show_summary
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.imports.progress import RunRow, RunState
@@ -38,6 +38,7 @@ async def told(settings: Settings, found: Look, run: str | None) -> None:
     say(f"run {row.id}", "bold")
     show_shards(shards, dead)
     show_summary(found.spec, row, shards, dead, seconds_of(row))
+    show_quarantine(settings, found.name, shards)
     following = next_command(settings, found.name, row, run is not None)
     if following and row.state is not RunState.RUNNING:
         say(following)

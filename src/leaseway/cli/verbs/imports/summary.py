@@ -106,6 +106,12 @@ def shard_cells(row: ShardRow, given_up: GivenUp) -> list[Cell | str]:
     ]
 
 
+def show_quarantine(settings: Settings, name: str, shards: Sequence[ShardRow]) -> None:
+    """A run is complete without the records that could not become rows: somebody should know of them."""
+    if count := totals_of(shards)["quarantined"]:
+        say(f"{counted(count, 'record')} in quarantine; look with: {command(settings, 'quarantine', name)}", "yellow")
+
+
 def next_command(settings: Settings, name: str, run: RunRow, is_named: bool = False) -> str | None:
     """What helps, by the state of the run. None: nothing has to be done."""
     id_ = run.id if is_named else None
