@@ -86,7 +86,7 @@ async def existing(store: Store, url: str) -> Versions:
         missing = f" (no file {path.absolute()})" if path is not None else ""
         raise StoreRefused(
             f"there is no store at {shown(url)}{missing}; name another one with --store or {VARIABLE}, "
-            "or create it with: leaseway migrate"
+            f"or create it with: leaseway migrate --store {shown(url)}"
         )
     return versions
 
