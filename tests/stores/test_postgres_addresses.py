@@ -169,7 +169,7 @@ async def test_a_silent_host_does_not_use_up_the_time_of_the_others(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that is gone answers nobody, and refuses nobody either."""
-    monkeypatch.setattr(connection_module, "CONNECT_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(connection_module, "CONNECT_SECONDS_MAX", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{server.port}"
         store = PostgresStore(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write")

@@ -97,8 +97,8 @@ def test_every_version_says_what_it_needs() -> None:
 async def test_a_migration_has_more_time_than_a_call(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index over a long history takes minutes; cut off after ten seconds, it would begin again for ever."""
     assert migrate.MIGRATE_SECONDS_MAX > 100 * CALL_SECONDS_MAX
-    monkeypatch.setattr(migrate, "MIGRATE_SECONDS_MAX", 0.3)
     async with opened(server) as store:
+        monkeypatch.setattr(migrate, "MIGRATE_SECONDS_MAX", 0.3)
         with_scripts(monkeypatch, "SELECT pg_sleep(30)")
         assert "no answer within 0.3 s" in str(await error_of(store.open()))
 
@@ -107,10 +107,9 @@ async def test_a_migration_that_would_wait_for_others_names_them_and_lets_everyb
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits for a whole table keeps everybody waiting behind him: a forgotten report would stop all workers."""
-    monkeypatch.setattr(migrate, "LOCK_SECONDS_MAX", 0.2)
-    monkeypatch.setattr(migrate, "LOCK_TRIES_MAX", 2)
-    monkeypatch.setattr(migrate, "LOCK_PAUSE_SECONDS", 0.1)
     async with opened(server) as store, connected(server, server_settings={"application_name": "report"}) as other:
+        for name, least in {"LOCK_SECONDS_MAX": 0.2, "LOCK_TRIES_MAX": 2, "LOCK_PAUSE_SECONDS": 0.1}.items():
+            monkeypatch.setattr(migrate, name, least)
         with_scripts(monkeypatch, "ALTER TABLE payloads ADD COLUMN extra integer")
         async with other.transaction():
             await other.fetch(f"SELECT 1 FROM {store.address.schema}.payloads")
