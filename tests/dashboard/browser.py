@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Playwright, Request, async_playwright
-from tests.dashboard.fetched import CHROMIUM, NotFetchedError, extract, fetched, node
+from tests.archives import extract
+from tests.dashboard.fetched import CHROMIUM, NotFetchedError, fetched, node
 
 CHOICE = "LEASEWAY_CHROMIUM"
 FETCH = "fetch"

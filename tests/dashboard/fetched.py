@@ -10,11 +10,12 @@ import hashlib
 import importlib.util
 import os
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.archives import extract
 
 TOOLS = Path(__file__).parents[2] / ".tools"
 FETCH_SECONDS_MAX = 180
@@ -119,14 +120,6 @@ def run_npm(*arguments: str, cache: Path) -> None:
         raise NotFetchedError(f"{arguments[1]}: {error}") from error
     if ended.returncode:
         raise NotFetchedError(f"{arguments[1]}: npm says {' '.join(ended.stderr.split())[:160]}")
-
-
-def extract(archive: Path, folder: Path) -> None:
-    with tarfile.open(archive) as tar:
-        if hasattr(tarfile, "data_filter"):
-            tar.extractall(folder, filter="data")
-        else:  # Python before 3.11.4; what is in it is known by its hash
-            tar.extractall(folder)
 
 
 def unpack(archive: Path, folder: Path) -> Path:

@@ -2,10 +2,12 @@
 
 import builtins
 import socket
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 from tests.stores.test_postgres_scenery import address, error_of, new_role, opened
 
@@ -14,6 +16,7 @@ from leaseway.domain import addresses
 from leaseway.domain.errors import BadValue, LeasewayError, StoreRefused, TransientError
 from leaseway.stores.postgres import connection as connection_module
 from leaseway.stores.postgres.address import address_of
+from leaseway.stores.postgres.failures import not_connected
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.postgres import PostgresServer, free_port
 from leaseway.wiring import store_at
@@ -221,3 +224,20 @@ async def test_a_certificate_that_is_not_there_is_named(server: PostgresServer, 
     assert isinstance(error, StoreRefused)
     assert "sslrootcert: there is no file" in str(error)
     assert "nope.crt" in str(error)
+
+
+def test_a_certificate_that_nobody_trusts_is_no_matter_of_host_and_port() -> None:
+    """Trying again would change nothing: somebody has to name who signed it."""
+    untrusted = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    untrusted.verify_message = "self-signed certificate"
+    error = not_connected(untrusted, address_of("postgresql://host/db?sslmode=verify-full"))
+    assert isinstance(error, StoreRefused)
+    assert "not trusted (self-signed certificate); name who signed it: sslrootcert=FILE" in str(error)
+
+
+def test_a_word_that_a_pooler_refuses_is_named() -> None:
+    """PgBouncer takes few words to begin with, and says which one it does not."""
+    refused = asyncpg.ProtocolViolationError("unsupported startup parameter: geqo")
+    error = not_connected(refused, address_of("postgresql://host/db?geqo=off"))
+    assert isinstance(error, StoreRefused)
+    assert "unsupported startup parameter: geqo; write the address without it" in str(error)

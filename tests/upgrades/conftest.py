@@ -1,4 +1,4 @@
-"""A parameter `earlier` is each earlier version of the schema, the newest first."""
+"""A test that asks for a `tree` is run with each earlier version of the schema, the newest first."""
 
 import pytest
 from tests.upgrades.earlier import Earlier, Tree, earlier_versions

@@ -4,14 +4,14 @@ Version n is the last commit that had n migrations, each of them as it is in the
 before anybody had it was no version.
 """
 
-import io
 import re
 import shutil
 import subprocess
-import tarfile
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.archives import extract
 
 from leaseway.stores.postgres import migrate
 
@@ -31,11 +31,9 @@ def earlier_versions() -> tuple[Earlier, ...]:
     """The newest first; none where there is no history."""
     head, newest = folders("HEAD"), len(migrate.versions())
     changes = git("log", "--first-parent", "--format=%H", "--", MIGRATIONS).decode().split()
+    last_before_each = [f"{change}^" for change in changes]
     found: dict[int, str] = {}
-    for commit in (
-        "HEAD",
-        *(f"{change}^" for change in changes),
-    ):  # the last before each change, and today's own changes
+    for commit in ("HEAD", *last_before_each):  # the first, if today's migration is not committed yet
         there = folders(commit)
         if there and there.items() <= head.items() and len(there) < newest:
             found.setdefault(len(there), commit)
@@ -62,11 +60,9 @@ class Tree:
     def __init__(self, earlier: Earlier, folder: Path) -> None:
         self.version = earlier.version
         self.folder = folder
-        with tarfile.open(fileobj=io.BytesIO(git("archive", earlier.commit, *NEEDED))) as archive:
-            if hasattr(tarfile, "data_filter"):
-                archive.extractall(folder, filter="data")
-            else:  # Python before 3.11.4; the history is our own
-                archive.extractall(folder)
+        archive = folder / "tree.tar"
+        archive.write_bytes(git("archive", earlier.commit, *NEEDED))
+        extract(archive, folder)
 
     def get_todays_schema(self) -> None:
         """Its code and its statements stay; the schemas that it makes are today's."""

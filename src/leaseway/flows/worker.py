@@ -387,8 +387,9 @@ class Worker:
                 self._is_barren, failures = False, 0
             except TransientError as error:
                 failures += 1
-                told = {"worker": self.id, "doing": "watch", "failures": failures, "error": error}
-                self._world.events.emit("store_unavailable", **told)
+                self._world.events.emit(
+                    "store_unavailable", worker=self.id, doing="watch", failures=failures, error=error
+                )
                 await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
 
     def _go_for_work(self) -> None:

@@ -117,8 +117,8 @@ async def migrate(connections: Connections) -> int:
                     f"and {found.newest} is needed. Let a role that may create it run: leaseway migrate"
                 ) from error
             except asyncpg.LockNotAvailableError:
-                holders = [holder for (holder,) in await connection.fetch(HOLDERS, address.schema)]
-                await connection.execute("SELECT pg_sleep($1)", LOCK_PAUSE_SECONDS)
+                holders = [holder for (holder,) in await connections.fetch(connection, HOLDERS, (address.schema,))]
+                await connection.execute(f"SELECT pg_sleep({LOCK_PAUSE_SECONDS})")
         raise StoreBusy(
             f"{address.shown}: schema {address.schema!r} has version {found.present}, and {found.newest} is needed; "
             f"open transactions use its tables: {'; '.join(holders) or 'they have ended'}. Try again without them"
