@@ -1,6 +1,7 @@
 -- As before, with lanes looked at once, where they were looked at for the floor, for gates and for turns; and changes of
 -- lanes folded by chance. `is_full` of `outlook` is not asked any more, and goes with the next version, as do `claim`,
--- `open_lanes` and `any_gates`.
+-- `open_lanes` and `any_gates`. There are schemas of version 9 whose `outlook` never had it, and some of these functions: so
+-- fields are called by their names, and nothing is expected to be missing.
 
 -- Lease the first jobs of these lanes. The attempt is counted here, so that a job that kills its worker cannot come back
 -- for ever. The lanes move on by what they were to get.
@@ -98,10 +99,12 @@ BEGIN
              AND EXISTS (SELECT 1 FROM jobs WHERE stage = 2 AND until <= instant),
            EXISTS (SELECT 1 FROM jobs WHERE stage = 1 AND run_at <= instant),
            EXISTS (SELECT 1 FROM jobs WHERE stage = 2 AND cancel_requested AND owner = worker),
-           (SELECT is_gated FROM floor), false,
+           (SELECT is_gated FROM floor),
            array_agg(id), array_agg(ready), array_agg(ready), array_agg(weight),
            (SELECT lowest FROM floor), min(place), max(served_at)
-      INTO seen FROM turns;
+      INTO seen.is_late, seen.is_due, seen.is_cancelling, seen.is_gated, seen.lanes, seen.ready, seen.usable, seen.weights,
+           seen.lowest, seen.first_place, seen.last_served
+      FROM turns;
     IF NOT seen.is_late AND clock_timestamp() - began > interval '20 milliseconds' THEN
       PERFORM any_expired(instant); -- which finds out whether it was this, and not the first plan or a busy machine
     END IF;

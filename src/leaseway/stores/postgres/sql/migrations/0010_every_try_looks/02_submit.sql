@@ -43,7 +43,7 @@ END $$;
 
 -- Jobs without keys that differ in nothing but their payloads, which is how they come when they are many: one lane, and
 -- nothing to be read from JSON and joined again.
-CREATE FUNCTION submit_alike(
+CREATE OR REPLACE FUNCTION submit_alike(
   new_ids text[], new_payloads text[], queue text, tenant text, kind text, priority smallint, attempts_max integer,
   lease_us bigint, timeout_us bigint, shard_key text, cursor text, delay_us bigint, run_at bigint,
   needs text DEFAULT '', at bigint DEFAULT NULL)
@@ -100,7 +100,7 @@ END $$;
 -- transaction wait in line with every other that has one. It may commit on its way because it has neither rights nor
 -- settings of its own; so it names the schema. The job is stored with its first COMMIT. What fails after that is passed
 -- over where it can be; but the second COMMIT may fail, too, and then the caller must know that he does not know.
-CREATE PROCEDURE submit_one_and_ring(
+CREATE OR REPLACE PROCEDURE submit_one_and_ring(
   new_id text, new_payload text, queue text, tenant text, kind text, priority smallint, attempts_max integer,
   lease_us bigint, timeout_us bigint, shard_key text, cursor text, delay_us bigint, run_at bigint, needs text, at bigint)
 LANGUAGE plpgsql AS $$
