@@ -51,10 +51,8 @@ def drain(size: Size) -> list[Figure]:
     )
     ours, bare, theirs, unsafe = (median(values) for values in found.values())
     note = f"{size.drain:,} no-op async jobs, 200 bytes, synchronous=FULL, one process; {spread(found['leaseway'])}"
-    huey_note = (
-        f"{theirs:,.0f} jobs/s: the best of {len(huey_peer.setups())} ways to run it, {best}; {size.huey:,} tasks"
-    )
-    unsafe_note = f"{unsafe:,.0f} jobs/s: {best_unsafe}; a power cut loses tasks there, and none of ours"
+    huey_note = f"{theirs:,.0f} jobs/s: best of {len(huey_peer.setups())} configurations, {best}; {size.huey:,} tasks"
+    unsafe_note = f"{unsafe:,.0f} jobs/s: {best_unsafe}; a power cut can lose its tasks"
     return [
         Figure("drain", ours, "jobs/s", Target(AT_LEAST, 20_000), note),
         Figure("drain, times huey", ours / theirs, "×", Target(AT_LEAST, 8), huey_note),

@@ -70,15 +70,15 @@ def limited(rate: str, size: Size) -> list[Figure]:
     sent = sum(begin_ns <= page.at_ns < begin_ns + seconds * 1e9 for page in journal)
     stated, window = rate_of("rate", rate), sized(Limit("ocm", rate).definition).windows[0]
     percent, left = 100 * sent / (PER_SECOND * seconds), 100 * sent / (seconds * 1e9 / window.token_ns)
-    seen = f"{report['requests']:,} requests since the start, by the provider's journal"
+    seen = f"{report['requests']:,} requests since the start, from the provider's request log"
     note = (
         f"{LIMITED_WORKERS} workers: {sent:,} pages in {seconds:g} s; {left:.0f} % of what the limiter grants, which "
         f"holds back a burst and the way to the provider so that no window is ever over"
     )
     most = float(report["most"][str(stated)])
     return [
-        Figure(f"{rate}, rate / what is permitted", percent, "%", Target(AT_LEAST, 92), note),
-        Figure(f"{rate}, answers 429", float(report["refused"]), "", Target(AT_MOST, 0), seen),
+        Figure(f"{rate}, rate / permitted rate", percent, "%", Target(AT_LEAST, 92), note),
+        Figure(f"{rate}, 429 responses", float(report["refused"]), "", Target(AT_MOST, 0), seen),
         Figure(f"{rate}, most in any window", most, "", Target(AT_MOST, stated.count), seen),
     ]
 
@@ -120,8 +120,8 @@ def resume(size: Size, place: Place) -> list[Figure]:
         again, count = fetched_again(place.it.pages()[before:]), ours.rows()
     refuse_missing(place, count)
     note = (
-        f"all processes killed at page {killed_at:,} with {in_hand} shards in hand; {sum(again.values())} pages were "
-        "fetched again, by the provider's journal"
+        f"all processes killed at page {killed_at:,} while {in_hand} shards were running; "
+        f"{sum(again.values())} pages were fetched again, from the provider's request log"
     )
     worst = float(max(again.values(), default=0))
     figures = [Figure("pages fetched again after kill -9 halfway, of any shard", worst, "", Target(AT_MOST, 1), note)]

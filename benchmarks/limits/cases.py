@@ -71,7 +71,7 @@ def windows(size: Size, place: Place) -> list[Figure]:
         rounds = [seen_on_valkey(scene, size.window_seconds, place.peers) for _ in range(size.repeats)]
         by_scene[scene] = found = worst_of(rounds)
         others = ", ".join(f"{who} {shown(seen.ratio)}{errors(seen)}" for who, seen in found.items() if who != OURS)
-        note = f"Valkey: {found[OURS]}, by {PROCESSES} processes that never stop asking; {others}"
+        note = f"Valkey: {found[OURS]}, {PROCESSES} processes that ask without a pause; {others}"
         figures.append(window_figure(f"20 per 2 s, {scene}", found[OURS], note))
         if scene in CLOCKS:
             on_stores = worst_of([seen_on_stores(scene, size.window_seconds, place.postgres_url)])
@@ -103,7 +103,7 @@ def others_at_worst(by_scene: Mapping[str, Mapping[str, Seen]]) -> list[Figure]:
         return []
     note = "; ".join(f"{who} {shown(ratio)}: {scene}" for who, (ratio, scene) in worst.items())
     value = max(ratio for ratio, _ in worst.values())
-    return [Figure("most in any window / L, the others at their worst", value, "×", None, note)]
+    return [Figure("most in any window / L, peers, worst case", value, "×", None, note)]
 
 
 # -- what it costs --------------------------------------------------------------------------------------------------
@@ -116,8 +116,8 @@ def throughput(size: Size, place: Place) -> list[Figure]:
         stated = rate_of("rate", rate)
         percent = 100 * used.sent / (stated.count * used.seconds * SECOND_US / stated.window_us)
         note = (
-            f"{workers} workers that never stop asking, in the steady state: {used.sent:,} sent in {used.seconds:g} s "
-            "of virtual time, by the same code with a limiter in memory that is a millisecond away"
+            f"{workers} workers that ask without a pause, steady state: {used.sent:,} sent in {used.seconds:g} s "
+            "of virtual time, the same code with a limiter in memory, one millisecond away"
         )
         figures.append(Figure(f"sustained throughput / L, {rate}", percent, "%", target, note))
     return figures
@@ -125,18 +125,18 @@ def throughput(size: Size, place: Place) -> list[Figure]:
 
 def calls(size: Size, place: Place) -> list[Figure]:
     wishes = {
-        "each call asks": (PLAIN, PROMPT_SECONDS, Target(AT_MOST, 2.0)),
-        "more workers than a window has turns": (SMALL, PROMPT_SECONDS, None),
-        "tokens taken ahead": (ROOMY, BUSY_SECONDS, Target(AT_MOST, 0.15)),
-        "tokens taken ahead, and the limit used up": (TIGHT, BUSY_SECONDS, None),
+        "no permits in advance": (PLAIN, PROMPT_SECONDS, Target(AT_MOST, 2.0)),
+        "more workers than permits in a window": (SMALL, PROMPT_SECONDS, None),
+        "permits taken in advance": (ROOMY, BUSY_SECONDS, Target(AT_MOST, 0.15)),
+        "permits taken in advance, limit exhausted": (TIGHT, BUSY_SECONDS, None),
     }
     figures = []
     for what, (rate, seconds, target) in wishes.items():
         rounds = [used_on_valkey(rate, size.calls_seconds, seconds) for _ in range(size.repeats)]
         used = sorted(rounds, key=lambda used: used.calls_per_request)[len(rounds) // 2]
         note = (
-            f"{rate}, {WORKERS} workers with Tokens of their own on Valkey: {used.calls:,} calls for {used.sent:,} "
-            f"requests, {used.sent / used.seconds / WORKERS:.1f} per s and worker"
+            f"{rate}, {WORKERS} workers with their own limiter clients on Valkey: {used.calls:,} calls for "
+            f"{used.sent:,} requests, {used.sent / used.seconds / WORKERS:.1f} per s and worker"
         )
         figures.append(Figure(f"store calls per request, {what}", used.calls_per_request, "", target, note))
     return figures
@@ -162,8 +162,8 @@ def acquiring(size: Size, place: Place) -> list[Figure]:
     for store, least in {VALKEY: fastest, POSTGRESQL: 1_000.0, SQLITE: 10_000.0}.items():
         worker, bare = best(OURS, store), best(BARE, store)
         target = Target(AT_LEAST, least) if least else None
-        note = f"{worker}; one call of the store for all that wait in a process"
-        bare_note = f"{bare}; the store's `take` by each call alone"
+        note = f"{worker}; one store call serves all waiting calls of a process"
+        bare_note = f"{bare}; one `take` per call"
         if store == VALKEY:
             note, bare_note = f"{note}; with one limit: {others}", f"{bare_note}; {bare.rate / (fastest or 1):.2f} ×"
         figures += [
@@ -184,12 +184,12 @@ def spent(size: Size, place: Place) -> list[Figure]:
         Figure(f"true spend / budget with kill -9, {name}", found.share, "×", Target(AT_MOST, 1), killed(found))
         for name, found in {SQLITE: in_sqlite, POSTGRESQL: in_postgresql}.items()
     ]
-    note = f"the same fleet, which gives back what it does not know, as most others do; {killed(voiding)}"
-    return [*figures, Figure("the same, but expiry voids", voiding.share, "×", None, note)]
+    note = f"expired holds are refunded, as in most other systems; {killed(voiding)}"
+    return [*figures, Figure("the same, refunding expired holds", voiding.share, "×", None, note)]
 
 
 def killed(found: spending.Spent) -> str:
-    return f"the worst of four budgets, by the provider's own file; {found.calls:,} calls, {found.kills} workers killed"
+    return f"worst of four budgets, from the provider's own file; {found.calls:,} calls, {found.kills} workers killed"
 
 
 def refused(size: Size, place: Place) -> list[Figure]:

@@ -93,7 +93,7 @@ def best(size: Size, server: PostgresServer, peer: Peer, workers: int = 1) -> Be
     count, search = (size.drain, size.drain_search) if is_fast else (size.slow, size.slow_search)
     peer = peer._replace(setups=peer.setups[: size.setups])
     setup = contestants.best_setup(server.url, peer, search, size.searches, workers)
-    note = f"the best of {len(peer.setups)} ways to run it, {setup}; {count:,} jobs"
+    note = f"best of {len(peer.setups)} configurations, {setup}; {count:,} jobs"
     return Best(contestants.peer(server.url, peer, setup, count, workers), note)
 
 
@@ -147,7 +147,7 @@ def pinned(size: Size, server: PostgresServer) -> list[Figure]:
 def course(name: str, runs: Sequence[Figures]) -> str:
     """How the rate went in the last run, and how long the shortest took: less than asked for if its jobs ran out."""
     shortest = min(run["ended_ns"] - run["begun_ns"] for run in runs) / 1e9
-    return f"{name} for {shortest:.0f} s, sixth by sixth: {', '.join(shown(rate) for rate in runs[-1]['rates'])}"
+    return f"{name} for {shortest:.0f} s, by sixths: {', '.join(shown(rate) for rate in runs[-1]['rates'])}"
 
 
 def submit(size: Size, server: PostgresServer) -> list[Figure]:
@@ -164,9 +164,7 @@ def submit(size: Size, server: PostgresServer) -> list[Figure]:
     )
     single, bare, plain, at_once, bare_at_once, bulk = (median(values) for values in found.values())
     note = f"{single:,.0f} against {bare:,.0f} jobs/s; each in its own durable transaction; {spread(found['raw'])} raw"
-    crowd = (
-        f"{at_once:,.0f} against {bare_at_once:,.0f} jobs/s; sixteen callers, each of whom waits for each of his jobs"
-    )
+    crowd = f"{at_once:,.0f} against {bare_at_once:,.0f} jobs/s; each caller waits for each of its jobs"
     return [
         Figure("submit one by one, alone, share of a raw insert", 100 * single / bare, "%", Target(AT_LEAST, 90), note),
         Figure("the same from plain code", 100 * plain / bare, "%", None, f"{plain:,.0f} jobs/s"),
@@ -194,7 +192,7 @@ def pickup(size: Size, server: PostgresServer) -> list[Figure]:
             Figure(f"pickup, {name}, p99", percentile(waits, 99), "ms", Target(AT_MOST, 10)),
         ]
     bare = in_turns({"bare statements": contestants.raw_pickup(server.url, size.pickups)}, min(size.repeats, 3))
-    note = "one INSERT and one claim, two commits, nobody told and nothing run: no queue on this machine is faster"
+    note = "one INSERT and one claim, two commits, without notification and handler: the lower bound on this machine"
     floor = median(bare["bare statements"])
     return [*figures, Figure("pickup by two bare statements, p50", floor, "ms", None, note)]
 

@@ -108,10 +108,10 @@ def million_in(database: str, size: Size, server: PostgresServer) -> list[Figure
         found, previews = asked(line, filled, size.asked), previewed(line)
     every = [ms for each in found.values() for ms in each]
     slowest = max(found, key=lambda name: median(found[name]))
-    often = f"each of {len(found)} questions {size.asked} times or more"
+    often = f"{len(found)} different requests, each {size.asked} times or more"
     note = f"{len(every):,} requests, {often}; p50 {shown(median(every))} ms"
     change = max(previews, key=lambda name: previews[name])
-    seek = f"“{change}”: exact, so it goes through all jobs in question, by looks that end; not a page, and no target"
+    seek = f"“{change}”: exact count of all matching jobs, in bounded steps; not a page, no target"
     return [
         Figure(
             f"dashboard with {size.jobs:,} jobs, {database}, p99",
@@ -120,8 +120,8 @@ def million_in(database: str, size: Size, server: PostgresServer) -> list[Figure
             Target(AT_MOST, 100),
             note,
         ),
-        Figure("the slowest question", median(found[slowest]), "ms", Target(AT_MOST, 100), f"“{slowest}”, its median"),
-        Figure("how many a change would concern, the slowest", previews[change], "ms", None, seek),
+        Figure("slowest request", median(found[slowest]), "ms", Target(AT_MOST, 100), f"“{slowest}”, its median"),
+        Figure("count before a bulk change, slowest", previews[change], "ms", None, seek),
     ]
 
 
@@ -146,7 +146,7 @@ def seen_in(database: str, size: Size, server: PostgresServer) -> Figure:
         service = stack.enter_context(served(url, role=None))
         waits = asyncio.run(seen_ms(service, url, size))
     middle, most = shown(percentile(waits, 50)), shown(max(waits))
-    note = f"{len(waits)} jobs, from the call that settles to the word in the row; p50 {middle} ms, at most {most} ms"
+    note = f"{len(waits)} jobs, from the settling call to the text in the row; p50 {middle} ms, at most {most} ms"
     return Figure(
         f"change seen in the browser, {database}, p95", percentile(waits, 95), "ms", Target(AT_MOST, 300), note
     )
@@ -158,7 +158,7 @@ def paint(size: Size, server: PostgresServer) -> list[Figure]:
     with ExitStack() as stack:
         service = stack.enter_context(served(store_in(SQLITE, server, stack), role=None))
         found = asyncio.run(first_screen(service))
-    note = f"{found['files']} files and the first answers, by an empty cache; painted after {found['paint_ms']:.0f} ms"
+    note = f"{found['files']} files and the first responses, empty cache; painted after {found['paint_ms']:.0f} ms"
     return [Figure("first screen, bytes transferred", found["bytes"] / 1e3, "kB", Target(AT_MOST, 150), note)]
 
 
@@ -167,11 +167,11 @@ def listeners(size: Size, server: PostgresServer) -> list[Figure]:
     alone, together = ([each.per_second for each in some] for some in (found.alone, found.together))
     share = 100 * median(together) / median(alone)
     cpu = " against ".join(f"{median([each.cpu_us for each in some]):.0f}" for some in (found.together, found.alone))
-    heard = f"{found.reached:,} of them heard of it, {found.heard_mb:,.0f} MB in all"
+    heard = f"{found.reached:,} of them received events, {found.heard_mb:,.0f} MB in all"
     note = f"{median(together):,.0f} against {median(alone):,.0f} requests/s, {cpu} µs of the API process each; {heard}"
-    many = f"{found.listeners:,} listeners"
+    many = f"{found.listeners:,} subscribers"
     return [
-        Figure(f"{many}, memory", found.more_mb, "MB", Target(BELOW, 150), "more than before they came, by WebSocket"),
+        Figure(f"{many}, memory", found.more_mb, "MB", Target(BELOW, 150), "additional memory, by WebSocket"),
         Figure(f"{many}, submit / submit without them", share, "%", Target(AT_LEAST, 90), note),
     ]
 

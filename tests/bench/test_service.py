@@ -33,7 +33,7 @@ def test_a_quick_run_of_the_suite_ends_with_its_figures() -> None:
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert answer.returncode == 0, answer.stderr
     assert "./dev bench --quick --suite service service_listeners" in answer.stdout
-    assert "20 of them heard of it" in answer.stdout
+    assert "20 of them received events" in answer.stdout
 
 
 @pytest.mark.slow
