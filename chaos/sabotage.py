@@ -16,13 +16,13 @@ from msgspec.structs import replace
 import leaseway.app
 from leaseway.domain.errors import TransientError, UnknownOutcome
 from leaseway.domain.job import NewJob, Submitted
-from leaseway.flows import submit as submitting
-from leaseway.flows.keep import Keeper
-from leaseway.flows.running import Running, Stop
-from leaseway.flows.slots import Slots
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
 from leaseway.system import SystemIds
+from leaseway.worker import submit as submitting
+from leaseway.worker.attempt import Running, Stop
+from leaseway.worker.lease_renewal import Keeper
+from leaseway.worker.slots import Slots
 
 SABOTAGE = "CHAOS_SABOTAGE"
 

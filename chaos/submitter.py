@@ -17,7 +17,7 @@ from chaos.jobs import Jobs, Planned, any_job
 from chaos.worker import Orders
 from leaseway import Submitted, TransientError, UnknownOutcome
 from leaseway.domain.ids import JobId
-from leaseway.flows.submit import Bound
+from leaseway.worker.submit import Bound
 
 PATIENCE = 3
 """Those who submit one by one go on while the backlog is this many times what the bulk submitters wait for."""

@@ -16,7 +16,7 @@ from chaos.jobs import Jobs
 from chaos.recording import RecordingStore
 from leaseway import TransientError
 from leaseway.ports.store import Store
-from leaseway.ports.tracing import Tracing
+from leaseway.ports.tracer import Tracing
 from leaseway.wiring import store_at
 
 

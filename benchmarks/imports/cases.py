@@ -30,9 +30,9 @@ from benchmarks.imports.rates import rows_into
 from benchmarks.imports.workers import weighed
 from benchmarks.postgres.database import benchmark_server, server_version
 from benchmarks.results import versions
-from leaseway.domain.buckets import size as sized
-from leaseway.domain.imports.progress import ShardState
-from leaseway.domain.limits import Limit, rate_of
+from leaseway.domain.limits.buckets import size as sized
+from leaseway.domain.limits.limit import Limit, rate_of
+from leaseway.imports.domain.run_state import ShardState
 
 LIMITS, PER_SECOND, LIMITED_WORKERS, LIMITED_SHARDS = ("50/second", "3000/minute"), 50, 8, 60
 LEASE_SECONDS = 2

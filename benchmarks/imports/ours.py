@@ -16,8 +16,8 @@ from typing import IO, NamedTuple
 import psycopg
 
 from benchmarks.imports.provider import PAGE_ROWS, Provider
-from leaseway.domain.imports.progress import ShardRow
-from leaseway.imports.parts import parts_of
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.run_state import ShardRow
 from leaseway.testing.standin import API_KEY
 
 SHARD_IDS = 20_000

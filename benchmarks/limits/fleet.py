@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from leaseway.domain.limits import Ask, Definition, Limit
+from leaseway.domain.limits.limit import Ask, Definition, Limit
 from leaseway.domain.outcome import Deferred
-from leaseway.flows.tokens import Tokens
-from leaseway.flows.world import World
+from leaseway.worker.environment import World
+from leaseway.worker.limiter_client import Tokens
 
 
 class Worker(NamedTuple):

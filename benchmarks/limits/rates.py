@@ -19,12 +19,12 @@ from benchmarks.limits.hammer import OURS
 from benchmarks.limits.peers import PEERS, Try
 from benchmarks.postgres.database import new_database
 from benchmarks.together import done, rate_of, ready, run_together
-from leaseway.domain.buckets import Granted
-from leaseway.domain.limits import Limit
-from leaseway.flows.world import World
+from leaseway.domain.limits.buckets import Granted
+from leaseway.domain.limits.limit import Limit
 from leaseway.telemetry.log import NoEvents
 from leaseway.testing.valkey import valkey_server
 from leaseway.wiring import world_of
+from leaseway.worker.environment import World
 
 BARE = "leaseway, each by itself"
 """The port's `take` for every call, as if each call had a worker of its own."""

@@ -13,7 +13,7 @@ from tests.budgets.spender import DEFINITIONS, LIMITS, opened
 from tests.budgets.test_campaign import Fleet, fleet, truly_spent
 
 from benchmarks.postgres.database import new_database
-from leaseway.domain.budgets import MICRO
+from leaseway.domain.budgets.budget import MICRO
 
 SECONDS_MAX = 60.0
 QUIET_ROUNDS = 4

@@ -17,8 +17,8 @@ import psycopg
 from benchmarks.harness import median, say
 from leaseway.bench.noop import TEXT
 from leaseway.domain.job import NewJob
-from leaseway.stores.postgres.store import PostgresStore
-from leaseway.stores.postgres.within import for_psycopg
+from leaseway.stores.postgres.caller_transaction import for_psycopg
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.system import SystemIds
 from leaseway.testing.postgres import postgres_server
 

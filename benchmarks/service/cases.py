@@ -22,7 +22,7 @@ from benchmarks.service.place import FULL, QUICK, Size, served
 from benchmarks.service.submitting import Submitted, in_bulk, one_by_one
 from benchmarks.service.watching import first_screen, has_browser, seen_ms
 from leaseway.bench.measure import percentile
-from leaseway.domain.callers import Role
+from leaseway.domain.identity import Role
 from leaseway.testing.postgres import PostgresServer
 
 SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"

@@ -8,7 +8,7 @@ from benchmarks.postgres.database import new_database
 from benchmarks.service.place import Served, Size, memory_mb, served
 from benchmarks.service.submitting import Submitted, submitted
 from benchmarks.together import let_go, ready_workers
-from leaseway.domain.callers import Role
+from leaseway.domain.identity import Role
 
 LEAVE_SECONDS = 6.0
 """The service goes on looking for a while when nobody listens any more."""

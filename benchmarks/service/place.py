@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leaseway import App
-from leaseway.domain.callers import Role
-from leaseway.domain.keys import WantedKey
-from leaseway.flows.keys import make
+from leaseway.domain.api_key import WantedKey
+from leaseway.domain.identity import Role
 from leaseway.system import random_text
 from leaseway.testing.postgres import PostgresServer
+from leaseway.worker.api_keys import make
 
 STOP_SECONDS = 15
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from leaseway.app import App, JobHandle
-    from leaseway.domain.budgets import Budget
+    from leaseway.domain.budgets.budget import Budget
     from leaseway.domain.errors import (
         BadValue,
         KeyConflict,
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
         UnknownOutcome,
         UsageError,
     )
-    from leaseway.domain.imports.page import Page
-    from leaseway.domain.imports.shard import Shard
-    from leaseway.domain.imports.spec_parts import Boxes, Country, Filter, IdRange, Incremental, Stamp, Windows
     from leaseway.domain.job import Job, State, Submitted
-    from leaseway.domain.limits import Limit
+    from leaseway.domain.limits.limit import Limit
+    from leaseway.domain.limits.rate_limit_headers import Throttled
     from leaseway.domain.outcome import Fail, Snooze
-    from leaseway.domain.replies import Throttled
     from leaseway.domain.retry import Backoff
-    from leaseway.flows.context import Context
-    from leaseway.flows.submit import Bound
-    from leaseway.imports.importer import Importer
+    from leaseway.imports.domain.page import Page
+    from leaseway.imports.domain.shard import Shard
+    from leaseway.imports.run.importer import Importer
+    from leaseway.imports.spec.model import Boxes, Country, Filter, IdRange, Incremental, Stamp, Windows
+    from leaseway.worker.context import Context
+    from leaseway.worker.submit import Bound
 
 __version__ = "0.1.0"
 
@@ -83,10 +83,10 @@ __all__ = [
 
 _HOMES = {
     "app": ["App", "JobHandle"],
-    "domain.budgets": ["Budget"],
-    "domain.imports.page": ["Page"],
-    "domain.imports.shard": ["Shard"],
-    "domain.imports.spec_parts": [
+    "domain.budgets.budget": ["Budget"],
+    "imports.domain.page": ["Page"],
+    "imports.domain.shard": ["Shard"],
+    "imports.spec.model": [
         "Boxes",
         "Country",
         "Filter",
@@ -96,13 +96,13 @@ _HOMES = {
         "Windows",
     ],
     "domain.job": ["Job", "State", "Submitted"],
-    "domain.limits": ["Limit"],
+    "domain.limits.limit": ["Limit"],
     "domain.outcome": ["Fail", "Snooze"],
-    "domain.replies": ["Throttled"],
+    "domain.limits.rate_limit_headers": ["Throttled"],
     "domain.retry": ["Backoff"],
-    "flows.context": ["Context"],
-    "flows.submit": ["Bound"],
-    "imports.importer": ["Importer"],
+    "worker.context": ["Context"],
+    "worker.submit": ["Bound"],
+    "imports.run.importer": ["Importer"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

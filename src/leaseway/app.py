@@ -10,40 +10,40 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
-from leaseway.domain.addresses import shown
-from leaseway.domain.budgets import Budget
-from leaseway.domain.demands import Demands, Limited, uses_of
+from leaseway.domain.budgets.budget import Budget
 from leaseway.domain.errors import BadValue, NoSuchJob, TransientError, UnknownKind, UnknownOutcome, UsageError
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, NewJob, Submitted
 from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind
-from leaseway.domain.limits import rate_of
+from leaseway.domain.kind_requirements import Demands, Limited, uses_of
+from leaseway.domain.limits.limit import rate_of
 from leaseway.domain.options import NO_OPTIONS, attempts_of, lease_us_of, options_of, priority_of, timeout_us_of
-from leaseway.domain.pace import WorkerSettings
+from leaseway.domain.redact import shown
 from leaseway.domain.retry import Backoff
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.schedule import check as check_schedule
-from leaseway.domain.tenants import Tenant
-from leaseway.domain.tenants import check as check_tenant
+from leaseway.domain.tenant import Tenant
+from leaseway.domain.tenant import check as check_tenant
 from leaseway.domain.times import Seconds, duration_us
-from leaseway.domain.values import name_of
-from leaseway.flows.agree import agree
-from leaseway.flows.cron import scheduled_job
-from leaseway.flows.submit import Bound, submit, submit_many, submit_traced
-from leaseway.flows.worker import Worked, Worker
-from leaseway.flows.world import World
+from leaseway.domain.validators import name_of
+from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.ports.events import Events
 from leaseway.ports.job_store import SubmitsNow, SubmitsWithin
 from leaseway.ports.store import Store
-from leaseway.standalone import drained_by_signals, run_to_the_end
+from leaseway.signals import drained_by_signals, run_to_the_end
 from leaseway.telemetry.log import LogEvents
 from leaseway.wiring import world_of
+from leaseway.worker.environment import World
+from leaseway.worker.loop import Worked, Worker
+from leaseway.worker.maintenance import scheduled_job
+from leaseway.worker.set_tenant import agree
+from leaseway.worker.submit import Bound, submit, submit_many, submit_traced
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from leaseway.imports.declaring import Options
-    from leaseway.imports.importer import Importer
+    from leaseway.imports.run.importer import Importer
+    from leaseway.imports.spec.importer_options import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,8 +186,8 @@ class App:
         """Make a function that fetches one page an import: `@app.importer("shop.things", key="id", sink="sqlite:///x.db",
         table="things")`. It is called with those of shard, cursor, limit and http that it takes, async or plain, and
         answers a `Page`, a list of records, or (records, next_cursor). The options are those of a spec."""
-        from leaseway.imports.declaring import declared  # late: most apps import nothing
-        from leaseway.imports.importer import Importer
+        from leaseway.imports.run.importer import Importer
+        from leaseway.imports.spec.importer_options import declared  # late: most apps import nothing
 
         def register(function: Callable[..., Any]) -> Importer:
             made = Importer(self, declared(name, function, options))

@@ -3,19 +3,19 @@
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from leaseway.domain.addresses import shown
 from leaseway.domain.errors import StoreRefused
-from leaseway.flows.world import World
+from leaseway.domain.redact import shown
 from leaseway.ports.events import Events
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
-from leaseway.ports.tracing import Tracing
+from leaseway.ports.tracer import Tracing
 from leaseway.system import SystemChance, SystemClock, SystemIds, wall_clock_us
 from leaseway.telemetry.tracing import tracing_here
+from leaseway.worker.environment import World
 
 if TYPE_CHECKING:
-    from leaseway.stores.http.line import Line
+    from leaseway.stores.http.client import Line
 
 KNOWN = (
     "sqlite:///work.db (beside you), sqlite:////var/lib/work.db (anywhere), postgresql://user@host/database, "
@@ -28,20 +28,20 @@ def store_at(url: str, key: str | None = None, tracing: Tracing | None = None) -
     service shall know whose doing a call is."""
     match urlsplit(url).scheme:
         case "sqlite":
-            from leaseway.stores.sqlite.store import SqliteStore
+            from leaseway.stores.sqlite.jobs import SqliteStore
 
             return SqliteStore(sqlite_path(url), wall_clock_us)
         case "postgresql" | "postgres":
             postgres_driver()
-            from leaseway.stores.postgres.store import PostgresStore
+            from leaseway.stores.postgres.jobs import PostgresStore
 
             return PostgresStore(url)
         case "memory":
-            from leaseway.stores.memory.store import MemoryStore
+            from leaseway.stores.memory.jobs import MemoryStore
 
             return MemoryStore(wall_clock_us)
         case "https" | "http":
-            from leaseway.stores.http.store import HttpStore
+            from leaseway.stores.http.jobs import HttpStore
 
             return HttpStore(line_to(url, key, tracing))
         case "":
@@ -52,7 +52,7 @@ def store_at(url: str, key: str | None = None, tracing: Tracing | None = None) -
 
 def line_to(url: str, key: str | None, tracing: Tracing | None = None) -> "Line":
     try:
-        from leaseway.stores.http.line import Line
+        from leaseway.stores.http.client import Line
     except ModuleNotFoundError as error:
         if error.name != "httpx2":
             raise
@@ -81,22 +81,22 @@ def limiter_at(url: str, key: str | None = None) -> Limiter:
     """The limits at an address: beside the jobs, or in a Redis or Valkey of their own."""
     match urlsplit(url).scheme:
         case "sqlite":
-            from leaseway.stores.sqlite.limiter import SqliteLimiter
+            from leaseway.stores.sqlite.limits import SqliteLimiter
 
             return SqliteLimiter(sqlite_path(url))
         case "postgresql" | "postgres":
             postgres_driver()
-            from leaseway.stores.postgres.limiter import PostgresLimiter
+            from leaseway.stores.postgres.limits import PostgresLimiter
 
             return PostgresLimiter(url)
         case "memory":
-            from leaseway.stores.memory.limiter import MemoryLimiter
+            from leaseway.stores.memory.limits import MemoryLimiter
 
             return MemoryLimiter(wall_clock_us)
         case "redis" | "rediss" | "valkey" | "valkeys":
             return redis_limiter(url)
         case "https" | "http":
-            from leaseway.stores.http.limiter import HttpLimiter
+            from leaseway.stores.http.limits import HttpLimiter
 
             return HttpLimiter(line_to(url, key))
         case scheme:
@@ -107,7 +107,7 @@ def limiter_at(url: str, key: str | None = None) -> Limiter:
 
 def redis_limiter(url: str) -> Limiter:
     try:
-        from leaseway.stores.redis.limiter import RedisLimiter
+        from leaseway.stores.redis.limits import RedisLimiter
     except ModuleNotFoundError as error:
         if error.name != "redis":
             raise
@@ -119,22 +119,22 @@ def ledger_of(store: Store, url: str) -> Ledger:
     """Budgets live where the jobs live: money is never kept in a place that may forget."""
     match urlsplit(url).scheme:
         case "sqlite":
-            from leaseway.stores.sqlite.ledger import SqliteLedger
-            from leaseway.stores.sqlite.store import SqliteStore
+            from leaseway.stores.sqlite.budgets import SqliteLedger
+            from leaseway.stores.sqlite.jobs import SqliteStore
 
             return SqliteLedger(cast(SqliteStore, store))
         case "postgresql" | "postgres":
-            from leaseway.stores.postgres.ledger import PostgresLedger
-            from leaseway.stores.postgres.store import PostgresStore
+            from leaseway.stores.postgres.budgets import PostgresLedger
+            from leaseway.stores.postgres.jobs import PostgresStore
 
             return PostgresLedger(url, connections=cast(PostgresStore, store).connections)
         case "https" | "http":
-            from leaseway.stores.http.ledger import HttpLedger
-            from leaseway.stores.http.store import HttpStore
+            from leaseway.stores.http.budgets import HttpLedger
+            from leaseway.stores.http.jobs import HttpStore
 
             return HttpLedger(cast(HttpStore, store).line)
         case _:
-            from leaseway.stores.memory.ledger import MemoryLedger
+            from leaseway.stores.memory.budgets import MemoryLedger
 
             return MemoryLedger(wall_clock_us)
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from tests.api.serving import Served
 
-from leaseway.domain.callers import Role
-from leaseway.domain.keys import WantedKey
-from leaseway.flows.keys import Made, make
+from leaseway.domain.api_key import WantedKey
+from leaseway.domain.identity import Role
 from leaseway.system import random_text
+from leaseway.worker.api_keys import Made, make
 
 
 async def key_for(served: Served, tenant: str | None = "acme", role: Role = Role.TENANT, **wanted: Any) -> Made:

@@ -11,14 +11,14 @@ from tests.api.serving import Served
 from leaseway.api.auth import BELIEF_SECONDS, TOUCH_SECONDS, Door
 from leaseway.api.problems import Problem
 from leaseway.api.remembered import Remembered
-from leaseway.domain.callers import Role, Scope
+from leaseway.domain.api_key import ApiKey, WantedKey
 from leaseway.domain.errors import StoreBusy
+from leaseway.domain.identity import Role, Scope
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.keys import ApiKey, WantedKey
-from leaseway.flows.keys import Made, begin_session, make
-from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.memory.jobs import MemoryStore
 from leaseway.system import random_text
 from leaseway.testing.clock import FakeClock
+from leaseway.worker.api_keys import Made, begin_session, make
 
 
 class Town(FakeClock):

@@ -7,9 +7,9 @@ from tests.api.keys import key_for
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.domain.budgets import MICRO, Denied, Held
+from leaseway.domain.budgets.budget import MICRO, Denied, Held
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 
 SPEND: dict[str, Any] = {"unit": "usd", "limit": 25, "every": "day", "tz": "Europe/Zurich"}
 

@@ -15,10 +15,10 @@ from tests.api.serving import Served, serving
 from leaseway import App
 from leaseway.api import import_shapes
 from leaseway.api.known_imports import known_in
-from leaseway.domain.callers import Scope
 from leaseway.domain.errors import UsageError
-from leaseway.imports.parts import parts_of
-from leaseway.imports.run import queue_of, shard_job
+from leaseway.domain.identity import Scope
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.run.start import queue_of, shard_job
 from leaseway.testing.standin import Listing, StandIn, standin
 
 SPEC = """

@@ -36,8 +36,8 @@ from leaseway.api.jwks import BYTES_MAX, FRESH_SECONDS, KEEP_SECONDS, RETRY_SECO
 from leaseway.api.jwt import LENGTH_MAX, Jwts, jwts_of
 from leaseway.api.problems import Problem
 from leaseway.api.settings import ServiceSettings
-from leaseway.domain.callers import SCOPES_OF, Caller, Role, Scope
 from leaseway.domain.errors import BadValue
+from leaseway.domain.identity import SCOPES_OF, Caller, Role, Scope
 from leaseway.domain.ids import SECOND_US
 from leaseway.testing.clock import FakeClock
 

@@ -6,8 +6,8 @@ import pytest
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.serving import Served
 
-from leaseway.domain.callers import Role, Scope
-from leaseway.domain.keys import parts_of
+from leaseway.domain.api_key import parts_of
+from leaseway.domain.identity import Role, Scope
 
 
 async def test_a_key_is_shown_once(served_with_keys: Served) -> None:

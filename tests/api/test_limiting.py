@@ -10,9 +10,9 @@ from leaseway import App
 from leaseway.api.limiting import AT_ONCE, Limiting, definitions_of
 from leaseway.api.problems import Problem
 from leaseway.api.settings import ServiceSettings
-from leaseway.domain.buckets import Verdict
-from leaseway.domain.callers import Role
 from leaseway.domain.errors import StoreBusy
+from leaseway.domain.identity import Role
+from leaseway.domain.limits.buckets import Verdict
 
 
 def limiting_of(served: Served, settings: ServiceSettings, holder: str) -> Limiting:

@@ -8,7 +8,7 @@ from tests.api.serving import Served, serving
 
 from leaseway import App
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Ask
+from leaseway.domain.limits.limit import Ask
 
 MAPS: dict[str, Any] = {"rates": ["100/minute"]}
 

@@ -16,7 +16,7 @@ from leaseway.api.tally import SETTLEMENTS, SUBMISSIONS
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import LaneCount
-from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.memory.jobs import MemoryStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, new_job
 

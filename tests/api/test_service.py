@@ -11,8 +11,8 @@ from tests.api.serving import serving
 from leaseway import App
 from leaseway.api.gathering import Gathering
 from leaseway.api.routes import BUSY
-from leaseway.domain.callers import Scope
 from leaseway.domain.errors import KeyConflict, StoreFull
+from leaseway.domain.identity import Scope
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import NewJob, Submitted
 

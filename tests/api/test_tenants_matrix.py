@@ -21,9 +21,9 @@ from tests.api.serving import Served, serving
 from leaseway import App
 from leaseway.api.routes import OPEN, Routes, every_route, scope_of
 from leaseway.api.web import refuse_unscoped
-from leaseway.domain.callers import SCOPES_OF, Role, Scope
+from leaseway.domain.api_key import FORM
 from leaseway.domain.errors import UsageError
-from leaseway.domain.keys import FORM
+from leaseway.domain.identity import SCOPES_OF, Role, Scope
 
 WAIT_SECONDS = 10
 NOBODY = "00000000000000000000000000"

@@ -16,7 +16,6 @@ from tests.api.working import service_in_memory, shared
 
 from leaseway import App, Budget, Limit
 from leaseway.api.work import told
-from leaseway.domain.callers import Role
 from leaseway.domain.errors import (
     BadValue,
     KeyConflict,
@@ -29,21 +28,22 @@ from leaseway.domain.errors import (
     UnknownLimit,
     UnknownOutcome,
 )
+from leaseway.domain.identity import Role
 from leaseway.domain.job import State
-from leaseway.domain.limits import Ask
-from leaseway.domain.needs import Charge
+from leaseway.domain.limits.limit import Ask
 from leaseway.domain.query import JobFilter
+from leaseway.domain.requirements import Charge
 from leaseway.domain.schedule import Schedule
-from leaseway.flows.world import World
 from leaseway.stores.http.address import address_of
-from leaseway.stores.http.line import Line
-from leaseway.stores.http.store import HttpStore
-from leaseway.stores.http.verbs import VERBS
-from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.http.client import Line
+from leaseway.stores.http.jobs import HttpStore
+from leaseway.stores.http.protocol import VERBS
+from leaseway.stores.memory.jobs import MemoryStore
 from leaseway.telemetry.log import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, id_of, keyed_job, new_job
 from leaseway.wiring import world_of
+from leaseway.worker.environment import World
 
 
 def with_jobs(app: App) -> App:

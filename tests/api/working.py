@@ -9,13 +9,13 @@ from functools import cache
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.flows.world import World
-from leaseway.stores.memory.ledger import MemoryLedger
-from leaseway.stores.memory.limiter import MemoryLimiter
-from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.memory.budgets import MemoryLedger
+from leaseway.stores.memory.jobs import MemoryStore
+from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.telemetry.log import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.wiring import world_of
+from leaseway.worker.environment import World
 
 
 @cache

@@ -12,7 +12,7 @@ from tests.attacks.routes import sockets_of
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from leaseway.domain.callers import Role
+from leaseway.domain.identity import Role
 
 FOREIGN = (
     "https://evil.example",

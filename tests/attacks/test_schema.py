@@ -18,10 +18,10 @@ from tests.api.keys import bearer
 from tests.attacks.processes import service
 
 from leaseway import App
-from leaseway.domain.callers import Role
-from leaseway.domain.keys import WantedKey
-from leaseway.flows.keys import Made, make
+from leaseway.domain.api_key import WantedKey
+from leaseway.domain.identity import Role
 from leaseway.system import random_text
+from leaseway.worker.api_keys import Made, make
 
 HERE = Path(__file__).parent
 EXAMPLES = int(os.environ.get("ATTACK_EXAMPLES", "0"))

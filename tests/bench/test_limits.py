@@ -13,8 +13,8 @@ from benchmarks.limits.peers import IN_PROCESS, PEERS
 from benchmarks.limits.tenants import LARGE, SMALL, Start, jain, judged
 from benchmarks.limits.windows import Seen, seen, steady
 
-from leaseway.domain.limits import Ask, Limit
-from leaseway.stores.memory.limiter import MemoryLimiter
+from leaseway.domain.limits.limit import Ask, Limit
+from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.testing.clock import FakeClock
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from benchmarks.service.place import Served, served
 from benchmarks.service.submitting import of
 
 from leaseway import App
-from leaseway.domain.callers import Role
+from leaseway.domain.identity import Role
 from leaseway.domain.job import Job, LaneCount, State
 from leaseway.domain.query import JobFilter
 from leaseway.testing.postgres import PostgresServer

@@ -8,10 +8,10 @@ from tests.api.working import service_in_memory
 from tests.emptied import empty_tables
 
 from leaseway.ports.ledger import Ledger
-from leaseway.stores.memory.ledger import MemoryLedger
-from leaseway.stores.postgres.ledger import PostgresLedger
-from leaseway.stores.sqlite.ledger import SqliteLedger
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.memory.budgets import MemoryLedger
+from leaseway.stores.postgres.budgets import PostgresLedger
+from leaseway.stores.sqlite.budgets import SqliteLedger
+from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.testing.clock import FakeClock
 
 

@@ -14,15 +14,15 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from leaseway.domain.budgets import MICRO, Budget, Denied, Held, Used
+from leaseway.domain.budgets.budget import MICRO, Budget, Denied, Held, Used
+from leaseway.domain.budgets.ledger import voided
 from leaseway.domain.errors import TransientError
-from leaseway.domain.ledger import voided
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
-from leaseway.stores.postgres.ledger import PostgresLedger
-from leaseway.stores.sqlite import ledger as sqlite
-from leaseway.stores.sqlite.ledger import SqliteLedger
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.postgres.budgets import PostgresLedger
+from leaseway.stores.sqlite import budgets as sqlite
+from leaseway.stores.sqlite.budgets import SqliteLedger
+from leaseway.stores.sqlite.jobs import SqliteStore
 
 TTL_US = 150_000
 LIMITS = {"provider": 40, "tenant:0": 10, "tenant:1": 15, "tenant:2": 20}

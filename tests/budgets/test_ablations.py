@@ -8,16 +8,16 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from leaseway.domain.budgets import MICRO, Answer, Budget, Held
+from leaseway.domain.budgets.budget import MICRO, Answer, Budget, Held
+from leaseway.domain.budgets.ledger import Hold, Lines, Step, hold_anew, voided
 from leaseway.domain.errors import TerminalError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.ledger import Hold, Lines, Step, hold_anew, voided
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
-from leaseway.stores.memory.ledger import MemoryLedger
-from leaseway.stores.postgres.ledger import PostgresLedger
-from leaseway.stores.sqlite.ledger import SqliteLedger
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.memory.budgets import MemoryLedger
+from leaseway.stores.postgres.budgets import PostgresLedger
+from leaseway.stores.sqlite.budgets import SqliteLedger
+from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
 
@@ -117,7 +117,7 @@ async def test_a_wrong_decision_is_refused_and_not_booked_as_overdraft(tmp_path:
     ledger = SqliteLedger(store)
     await ledger.declare([DEFINITION])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("leaseway.domain.ledger.fits", lambda want, book: True)
+        patched.setattr("leaseway.domain.budgets.ledger.fits", lambda want, book: True)
         assert isinstance(await ledger.hold("a", ((SPEND, LIMIT * MICRO),), SECOND_US), Held)
         with pytest.raises(TerminalError, match="CHECK"):
             await ledger.hold("b", ONE, SECOND_US)

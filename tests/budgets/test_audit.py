@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from leaseway.domain.budgets import MICRO, Budget
-from leaseway.domain.checkup import Level
+from leaseway.domain.budgets.budget import MICRO, Budget
+from leaseway.domain.budgets.ledger import judge_ledger, sums_of_books, sums_of_entries
+from leaseway.domain.health import Level
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.ledger import judge_ledger, sums_of_books, sums_of_entries
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
-from leaseway.stores.sqlite.ledger import SqliteLedger
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.sqlite.budgets import SqliteLedger
+from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.testing.clock import FakeClock
 
 SPEND = Charge("spend", "spend")

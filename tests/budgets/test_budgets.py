@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.domain.budgets import (
+from leaseway.domain.budgets.budget import (
     AMOUNT_MAX,
     MICRO,
     Budget,
@@ -19,8 +19,8 @@ from leaseway.domain.budgets import (
     micros_of,
     refuse_impossible,
 )
+from leaseway.domain.budgets.calendar_windows import Every
 from leaseway.domain.errors import BadValue
-from leaseway.domain.windows import Every
 
 
 def str_of(amount: object) -> str:

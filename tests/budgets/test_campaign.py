@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.budgets.spender import DEFINITIONS, LIMITS, opened
 
-from leaseway.domain.budgets import MICRO
-from leaseway.domain.ledger import Account
+from leaseway.domain.budgets.budget import MICRO
+from leaseway.domain.budgets.ledger import Account
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.postgres import PostgresServer
 

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from leaseway.domain.budgets import MICRO, Budget, Denied, Held
+from leaseway.domain.budgets.budget import MICRO, Budget, Denied, Held
+from leaseway.domain.budgets.ledger import Lines
 from leaseway.domain.errors import StoreRefused, UnknownBudget
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.ledger import Lines
-from leaseway.domain.needs import Charge
-from leaseway.stores.postgres.ledger import PostgresLedger
+from leaseway.domain.requirements import Charge
+from leaseway.stores.postgres.budgets import PostgresLedger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
 

@@ -17,16 +17,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from msgspec import Struct
 from tests.budgets.conftest import empty
 
-from leaseway.domain.budgets import MICRO, Budget, BudgetDefinition, Held
+from leaseway.domain.budgets.budget import MICRO, Budget, BudgetDefinition, Held
+from leaseway.domain.budgets.ledger import Lines, is_balanced
 from leaseway.domain.errors import BadValue, UnknownBudget
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.ledger import Lines, is_balanced
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
-from leaseway.stores.memory.ledger import MemoryLedger
-from leaseway.stores.postgres.ledger import PostgresLedger
-from leaseway.stores.sqlite.ledger import SqliteLedger
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.memory.budgets import MemoryLedger
+from leaseway.stores.postgres.budgets import PostgresLedger
+from leaseway.stores.sqlite.budgets import SqliteLedger
+from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
 

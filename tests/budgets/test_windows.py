@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every, Window, window_at, windows_from, zone_of
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.windows import FOR_EVER, Every, Window, window_at, windows_from, zone_of
 
 HOUR_US = 3_600 * SECOND_US
 ZONES = (

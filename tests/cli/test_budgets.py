@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 from tests.cli.place import Place
 
-from leaseway.domain.budgets import MICRO
-from leaseway.domain.needs import Charge
+from leaseway.domain.budgets.budget import MICRO
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.wiring import ledger_of, store_at
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.cli.place import Place
 
-from leaseway.domain.checkup import GIB, Level, in_bytes, in_words, judge_disk, judge_log, judge_waiting
+from leaseway.domain.health import GIB, Level, in_bytes, in_words, judge_disk, judge_log, judge_waiting
 from leaseway.domain.ids import SECOND_US
-from leaseway.stores.sqlite import checkup
-from leaseway.stores.sqlite.checkup import file_system_of
+from leaseway.stores.sqlite import health
+from leaseway.stores.sqlite.health import file_system_of
 
 HOUR_US = 3_600 * SECOND_US
 
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_a_problem_and_no_crash(place: Place) -> None:
 
 def test_a_writer_who_never_lets_go_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was stopped inside a transaction stops everybody."""
-    monkeypatch.setattr(checkup, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(health, "LOCK_SECONDS", 0.05)
     place.ok("migrate")
     with place.locked():
         told = findings(place)["lock"]
@@ -157,7 +157,7 @@ def test_a_look_at_everything_ends_in_time_unless_it_shall_be_deep(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten million jobs must not make the doctor the patient."""
-    monkeypatch.setattr(checkup, "BOUND_SECONDS", -1.0)
+    monkeypatch.setattr(health, "BOUND_SECONDS", -1.0)
     (place.folder / "many.jsonl").write_text('{"x": 1}\n' * 3_000)
     place.ok("submit", "tasks", "add", "--many", "many.jsonl")
     told = findings(place)
@@ -224,7 +224,7 @@ def test_the_file_system_of_the_nearest_mount_counts(path: str, kind: str) -> No
 
 
 def test_a_network_file_system_is_a_problem(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkup, "_mounts", lambda: "server:/x / nfs4 rw 0 0\n")
+    monkeypatch.setattr(health, "_mounts", lambda: "server:/x / nfs4 rw 0 0\n")
     place.ok("migrate")
     assert findings(place)["file system"]["level"] == "problem"
 

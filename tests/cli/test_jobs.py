@@ -10,7 +10,7 @@ from tests.cli.place import Place
 from leaseway.cli.verbs import jobs_change
 from leaseway.domain.ids import JobId
 from leaseway.domain.query import JobFilter
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.sqlite.jobs import SqliteStore
 
 NO_ID = "01aaaaaaaaaaaaaaaaaaaaaaaa"
 

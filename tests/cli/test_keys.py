@@ -3,7 +3,7 @@
 import pytest
 from tests.cli.place import Place
 
-from leaseway.domain.keys import parts_of
+from leaseway.domain.api_key import parts_of
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from tests.cli.place import Place
 from tests.cli.test_stores import unwritable
 
 from leaseway.cli.verbs.limiters import look_at
-from leaseway.domain.buckets import Notice
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Ask, Limit
-from leaseway.flows.waits import batches
+from leaseway.domain.limits.buckets import Notice
+from leaseway.domain.limits.limit import Ask, Limit
 from leaseway.ports.limiter import Limiter
 from leaseway.wiring import limiter_at
+from leaseway.worker.explain_waits import batches
 
 T = TypeVar("T")
 

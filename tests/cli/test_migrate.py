@@ -2,7 +2,7 @@
 
 from tests.cli.place import Place
 
-from leaseway.stores.sqlite.queries import migrations
+from leaseway.stores.sqlite.statements import migrations
 
 NEWEST = len(migrations())
 

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.place import Place
 
 from leaseway.cli.verbs import submit_many
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.sqlite.jobs import SqliteStore
 
 
 def stored(place: Place) -> list[Any]:
@@ -194,7 +194,7 @@ def test_a_store_that_fails_in_the_middle_is_told_with_what_is_stored(
         return await submit(self, jobs)
 
     monkeypatch.setattr(SqliteStore, "submit", failing)
-    monkeypatch.setattr("leaseway.flows.submit.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("leaseway.worker.submit.PAUSE_SECONDS", 0)
     answer = place.run("submit", "tasks", "add", "--many", lines(tmp_path / "many.jsonl", *good(35)))
     assert answer.code == 3
     assert "20 jobs stored, up to line 20" in answer.err

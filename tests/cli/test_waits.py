@@ -7,15 +7,15 @@ from tests.cli.place import Place
 from tests.cli.test_budgets import spend
 from tests.cli.test_limits import with_limiter
 
-from leaseway.domain.buckets import Notice
-from leaseway.domain.budgets import MICRO
+from leaseway.domain.budgets.budget import MICRO
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Ask
+from leaseway.domain.limits.buckets import Notice
+from leaseway.domain.limits.limit import Ask
 
 GATED = """
 from leaseway import App
-from leaseway.domain.budgets import Budget
-from leaseway.domain.limits import Limit
+from leaseway.domain.budgets.budget import Budget
+from leaseway.domain.limits.limit import Limit
 
 app = App("sqlite:///work.db")
 MAPS, SPEND = Limit("maps", "100/day"), Budget("spend", usd=25, every="month")

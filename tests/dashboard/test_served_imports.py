@@ -11,8 +11,8 @@ from tests.dashboard.eyes import hindrances, resize
 from tests.dashboard.test_pages import BRIGHT, SIDEWAYS
 
 from leaseway import App
-from leaseway.imports.parts import parts_of
-from leaseway.imports.run import queue_of, shard_job
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.run.start import queue_of, shard_job
 from leaseway.testing.standin import Listing, standin
 
 SPEC = """

@@ -15,7 +15,7 @@ from leaseway.demo.judge import Asked, Place, Verdict, judge, judge_files
 from leaseway.demo.main import command
 from leaseway.demo.show import Kill, Settings, Shown
 from leaseway.demo.spec import Files
-from leaseway.domain.imports.progress import RunState
+from leaseway.imports.domain.run_state import RunState
 
 SECOND_NS = 1_000_000_000
 TRUTH: dict[int, Place] = {

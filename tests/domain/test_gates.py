@@ -5,7 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from leaseway.domain.buckets import (
+from leaseway.domain.budgets.budget import Budget
+from leaseway.domain.budgets.calendar_windows import Every, window_at
+from leaseway.domain.budgets.ledger import Account, Book
+from leaseway.domain.exchange import Gate
+from leaseway.domain.gates import (
+    Seen,
+    Shut,
+    asks_of,
+    longest,
+    named,
+    shut_by_budget,
+    shut_by_limit,
+    undefined_limit,
+)
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits.buckets import (
     NEW,
     Granted,
     Level,
@@ -19,24 +34,9 @@ from leaseway.domain.buckets import (
     size,
     take,
 )
-from leaseway.domain.budgets import Budget
-from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import (
-    Seen,
-    Shut,
-    asks_of,
-    longest,
-    named,
-    shut_by_budget,
-    shut_by_limit,
-    undefined_limit,
-)
-from leaseway.domain.ids import SECOND_US
-from leaseway.domain.ledger import Account, Book
-from leaseway.domain.limits import Ask, Limit
-from leaseway.domain.needs import Charge, Needs, text_of
-from leaseway.domain.tenants import Tenant
-from leaseway.domain.windows import Every, window_at
+from leaseway.domain.limits.limit import Ask, Limit
+from leaseway.domain.requirements import Charge, Needs, text_of
+from leaseway.domain.tenant import Tenant
 
 NOW = 1_700_000_000 * SECOND_US
 SINCE = NOW - 3_600 * SECOND_US

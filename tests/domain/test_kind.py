@@ -13,7 +13,7 @@ import pytest
 
 from leaseway.domain.errors import BadValue, LeasewayError, UsageError
 from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind
-from leaseway.domain.values import name_of
+from leaseway.domain.validators import name_of
 
 
 class Colour(enum.Enum):

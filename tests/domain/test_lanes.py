@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.domain.exchange import Admit, Gate
-from leaseway.domain.lanes import SCALE, Turn, admitted, divide, share, usable
-from leaseway.domain.tenants import WEIGHT_MAX
+from leaseway.domain.lane import SCALE, Turn, admitted, divide, share, usable
+from leaseway.domain.tenant import WEIGHT_MAX
 
 lanes = st.dictionaries(st.integers(0, 50), st.integers(0, 1_000), max_size=20)
 counts = st.integers(-5, 2_000)

@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
+from leaseway.domain.explain import explain
 from leaseway.domain.gates import Shut
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, LaneCount, State
-from leaseway.domain.limits import Ask
-from leaseway.domain.needs import Charge, Needs, text_of
-from leaseway.domain.why import explain
+from leaseway.domain.limits.limit import Ask
+from leaseway.domain.requirements import Charge, Needs, text_of
 
 NOW = 1_000 * SECOND_US
 ID = JobId("01aaaaaaaaaaaaaaaaaaaaaaaa")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import httpx2
 
-from leaseway.domain.replies import Said
-from leaseway.flows.http import USUAL, Fate, Http, HttpSettings, HttpWorld, Pass, Wire
+from leaseway.domain.limits.rate_limit_headers import Said
+from leaseway.worker.provider_http import USUAL, Fate, Http, HttpSettings, HttpWorld, Pass, Wire
 
 NOW_US = 1_791_000_000_000_000
 

@@ -12,10 +12,10 @@ from tests.http.door import Place
 
 from leaseway.domain.errors import BadValue, LeaseLost, TransientError, UsageError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.replies import Said, Throttled
-from leaseway.flows import http as flow
-from leaseway.flows.http import PATIENCE_US, TRIES_MAX, Fate, HttpSettings, PlainHttp, Wire
+from leaseway.domain.limits.rate_limit_headers import Said, Throttled
 from leaseway.testing.provider import Provider, provider
+from leaseway.worker import provider_http as flow
+from leaseway.worker.provider_http import PATIENCE_US, TRIES_MAX, Fate, HttpSettings, PlainHttp, Wire
 
 KEYLESS = HttpSettings(key_header=None)
 IDEMPOTENT = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"]

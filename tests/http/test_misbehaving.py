@@ -8,10 +8,10 @@ import httpx2
 import pytest
 from tests.http.door import Half, Place
 
-from leaseway.domain.replies import Said
-from leaseway.flows import http as flow
-from leaseway.flows.http import TRIES_MAX, Fate, HttpWorld, Trip
+from leaseway.domain.limits.rate_limit_headers import Said
 from leaseway.testing.provider import Provider
+from leaseway.worker import provider_http as flow
+from leaseway.worker.provider_http import TRIES_MAX, Fate, HttpWorld, Trip
 
 HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
 BROKEN = {

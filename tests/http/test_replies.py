@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import COUNT_MAX
-from leaseway.domain.replies import BODY_MAX, WAIT_US_MAX, Said, said
+from leaseway.domain.limits.limit import COUNT_MAX
+from leaseway.domain.limits.rate_limit_headers import BODY_MAX, WAIT_US_MAX, Said, said
 
 NOW_S = 1_791_000_000
 NOW_US = NOW_S * SECOND_US

@@ -1,8 +1,8 @@
 """An app whose one job imports the shards of a spec."""
 
 from leaseway.app import App
-from leaseway.imports.parts import Parts
-from leaseway.imports.run import LEASE_SECONDS, ShardJob, shard_job
+from leaseway.imports.assembly import Parts
+from leaseway.imports.run.start import LEASE_SECONDS, ShardJob, shard_job
 
 
 def import_app(parts: Parts, url: str, lease_seconds: float = LEASE_SECONDS) -> tuple[App, ShardJob]:

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from tests.imports.apps import import_app
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardRow
-from leaseway.imports.asking import plan_of
-from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.plan import Plan, history_of
-from leaseway.imports.run import finish, queue_of, start, submit_open
+from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
+from leaseway.imports.plan.plan import Plan, history_of
+from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.run.start import finish, queue_of, start, submit_open
 from leaseway.system import wall_clock_us
 from leaseway.testing.standin import API_KEY, StandIn, standin
 

@@ -11,11 +11,11 @@ from tests.cli.place import Answer
 from tests.imports.apps import import_app
 
 from leaseway.cli.main import main
-from leaseway.domain.imports.progress import RunState
-from leaseway.domain.imports.shard import Shard
-from leaseway.imports.asking import plan_of
-from leaseway.imports.parts import parts_of
-from leaseway.imports.run import finish, queue_of, start
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.run_state import RunState
+from leaseway.imports.domain.shard import Shard
+from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.run.start import finish, queue_of, start
 from leaseway.system import wall_clock_us
 
 SPEC = """

@@ -8,8 +8,8 @@ from pymongo import AsyncMongoClient
 from tests.imports.sink_places import TABLE, Columns
 
 from leaseway.domain.ids import Instant
-from leaseway.sinks.mongodb import MongoSink
-from leaseway.sinks.mongodb.fitting import MARK
+from leaseway.imports.sinks.mongodb import MongoSink
+from leaseway.imports.sinks.mongodb.row_encoding import MARK
 from leaseway.testing.sink_contract.actors import COLUMNS
 
 ELSEWHERE = "other places"

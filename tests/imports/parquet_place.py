@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tests.imports.sink_places import TABLE, Columns
 
 from leaseway.domain.ids import Instant
-from leaseway.sinks.parquet import BOOKS, ParquetSink
+from leaseway.imports.sinks.parquet.sink import BOOKS, ParquetSink
 from leaseway.system import wall_clock_us
 from leaseway.testing.sink_contract.actors import COLUMNS
 

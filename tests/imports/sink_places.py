@@ -15,10 +15,10 @@ import asyncpg
 import pytest
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.imports.columns import ColumnType
-from leaseway.ports.sink import Sink
-from leaseway.sinks.postgres import PostgresSink
-from leaseway.sinks.sqlite import SqliteSink
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.sinks.port import Sink
+from leaseway.imports.sinks.postgres.sink import PostgresSink
+from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.system import wall_clock_us
 from leaseway.testing.sink_contract.actors import COLUMNS, Witness
 

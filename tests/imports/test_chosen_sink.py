@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.domain.imports.columns import ColumnType
-from leaseway.imports import chosen_sink
-from leaseway.imports.chosen_sink import sink_at
-from leaseway.sinks.mongodb import MongoSink
-from leaseway.sinks.parquet import ParquetSink
-from leaseway.sinks.postgres import PostgresSink
-from leaseway.sinks.sqlite import SqliteSink
+from leaseway.imports import open_sink
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.open_sink import sink_at
+from leaseway.imports.sinks.mongodb import MongoSink
+from leaseway.imports.sinks.parquet.sink import ParquetSink
+from leaseway.imports.sinks.postgres.sink import PostgresSink
+from leaseway.imports.sinks.sqlite.sink import SqliteSink
 
 KINDS = {
     "sqlite:///data.db": SqliteSink,
@@ -57,6 +57,6 @@ def test_an_unknown_sink_is_refused() -> None:
 )
 def test_a_driver_that_is_missing_is_named(url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with the name of a module, but with what to type."""
-    monkeypatch.setattr(chosen_sink, "find_spec", lambda name: None)
+    monkeypatch.setattr(open_sink, "find_spec", lambda name: None)
     with pytest.raises(StoreRefused, match=rf"pip install 'leaseway\[{extra}\]'"):
         sink_at(url, "poi", {})

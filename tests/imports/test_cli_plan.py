@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.imports.desk import Desk, at_desk, things
 
-from leaseway.domain.imports.progress import RunMode
-from leaseway.domain.imports.shard import shard_of
-from leaseway.domain.imports.spec_parts import RunBudget
-from leaseway.domain.limits import Limit
-from leaseway.imports.forecast import forecast
-from leaseway.imports.plan import Plan
+from leaseway.domain.limits.limit import Limit
+from leaseway.imports.domain.run_state import RunMode
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.plan.forecast import forecast
+from leaseway.imports.plan.plan import Plan
+from leaseway.imports.spec.model import RunBudget
 from leaseway.testing.standin import Listing, standin
 
 

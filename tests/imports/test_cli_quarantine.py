@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 from tests.imports.desk import STAMPED, Desk, at_desk, things
 
-from leaseway.domain.imports.page import BadRow
-from leaseway.domain.imports.progress import RunRow, RunState
-from leaseway.domain.imports.shard import shard_of
-from leaseway.imports.parts import parts_of
-from leaseway.ports.sink import PageWrite
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.page import BadRow
+from leaseway.imports.domain.run_state import RunRow, RunState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.sinks.port import PageWrite
 from leaseway.system import wall_clock_us
 from leaseway.testing.postgres import PostgresServer
 

@@ -10,12 +10,12 @@ from tests.imports.desk import STAMPED, Desk, at_desk, things
 
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import Token, WorkerId
-from leaseway.domain.imports.drift import Drift, TypeChange, drift, merged
-from leaseway.domain.imports.progress import RunState
-from leaseway.domain.imports.shard import shard_of
-from leaseway.imports.asking import plan_of
-from leaseway.imports.parts import parts_of
-from leaseway.imports.run import queue_of, start
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.drift import Drift, TypeChange, drift, merged
+from leaseway.imports.domain.run_state import RunState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.run.start import queue_of, start
 from leaseway.system import wall_clock_us
 
 
@@ -175,7 +175,7 @@ def test_status_shows_what_parked_a_shard(desk: Desk) -> None:
 
 def test_status_shows_a_shard_that_was_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its job is a dead letter, and the sink still believes that somebody will come."""
-    monkeypatch.setattr("leaseway.imports.run.ATTEMPTS", 1)
+    monkeypatch.setattr("leaseway.imports.run.start.ATTEMPTS", 1)
     desk.write_spec(old='file = "things.jsonl"', new='base_url = "http://127.0.0.1:9"')
     assert desk.imported("one", shards=[shard_of("things", "all", {})]) is RunState.PARTIAL
     text = desk.ok("status", "things.toml").out

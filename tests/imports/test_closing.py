@@ -18,12 +18,12 @@ from tests.imports.changing import Changing, changing
 from tests.imports.test_deletes import FULL, SWEEP, hide
 
 from leaseway.domain.errors import NoSuchJob, UnknownOutcome
-from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.domain.imports.shard import shard_of
-from leaseway.domain.imports.spec_parts import Guards, Sweeping
-from leaseway.domain.imports.suspicion import collapse_of, duplicates_in, ending_of, too_absent
-from leaseway.imports.run import finish, start
-from leaseway.sinks.sqlite import SqliteSink
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.run.run_verdict import collapse_of, duplicates_in, ending_of, too_absent
+from leaseway.imports.run.start import finish, start
+from leaseway.imports.sinks.sqlite.sink import SqliteSink
+from leaseway.imports.spec.model import Guards, Sweeping
 from leaseway.system import wall_clock_us
 from leaseway.testing.provider import Answer
 from leaseway.testing.standin import API_KEY, Faults

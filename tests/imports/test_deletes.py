@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 from tests.imports.changing import MINUTE_US, NOON, Changing, changing
 
-from leaseway.domain.imports.partition import text_of
-from leaseway.domain.imports.progress import RunMode, RunState
-from leaseway.domain.imports.shard import shard_of
-from leaseway.domain.imports.spec import read_spec
-from leaseway.imports.parts import parts_of
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.partition import text_of
+from leaseway.imports.domain.run_state import RunMode, RunState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.provider import Answer
 from leaseway.testing.standin import API_KEY, Faults, standin

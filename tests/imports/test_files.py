@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.domain.errors import TerminalError, UsageError
-from leaseway.domain.imports.page import Page
-from leaseway.domain.imports.rows import Moulds
-from leaseway.domain.imports.shard import Cursor, shard_of
-from leaseway.domain.imports.spec import Spec, read_spec
-from leaseway.sources.files import FileSource
+from leaseway.imports.domain.page import Page
+from leaseway.imports.domain.shard import Cursor, shard_of
+from leaseway.imports.rows import Moulds
+from leaseway.imports.sources.files import FileSource
+from leaseway.imports.spec.reader import Spec, read_spec
 
 SHARD = shard_of("things", "all", {})
 

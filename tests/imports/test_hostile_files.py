@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.imports.test_importing_hostile import Import, things
 
-from leaseway.domain.imports.progress import RunState
-from leaseway.imports.parts import parts_of
-from leaseway.sources.files import PAGE_LINES
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.run_state import RunState
+from leaseway.imports.sources.files import PAGE_LINES
 
 
 async def imported(folder: Path, content: bytes) -> tuple[RunState, int, int, str]:

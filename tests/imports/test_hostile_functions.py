@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from leaseway import App, BadValue, Page
-from leaseway.domain.imports.progress import RunState
-from leaseway.imports.importer import Progress
+from leaseway.imports.domain.run_state import RunState
+from leaseway.imports.run.importer import Progress
 
 TIMEOUT_SECONDS = 20
 Run = Callable[..., Any]

@@ -11,12 +11,12 @@ from tests.imports.apps import import_app
 from tests.imports.test_importing_hostile import Import, things
 
 from leaseway.domain.errors import LeaseLost
-from leaseway.domain.imports.guards import Ceilings
-from leaseway.domain.imports.progress import RunState, ShardState
-from leaseway.domain.imports.shard import shard_of
 from leaseway.domain.job import State
 from leaseway.domain.query import JobFilter
-from leaseway.imports.run import start, submit_open
+from leaseway.imports.domain.guards import Ceilings
+from leaseway.imports.domain.run_state import RunState, ShardState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.run.start import start, submit_open
 from leaseway.system import wall_clock_us
 
 

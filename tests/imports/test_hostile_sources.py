@@ -15,14 +15,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from tests.imports.apps import import_app
 
-from leaseway.domain.imports.progress import RunState, ShardRow, ShardState
-from leaseway.domain.imports.shard import shard_of
-from leaseway.domain.imports.spec_parts import Keyset
-from leaseway.flows import http
-from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.run import finish, queue_of, start
-from leaseway.sources.paging import ByKey
+from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.run.start import finish, queue_of, start
+from leaseway.imports.sources.paging import ByKey
+from leaseway.imports.spec.model import Keyset
 from leaseway.system import wall_clock_us
+from leaseway.worker import provider_http
 
 SPEC = """
 version = 1
@@ -175,7 +175,7 @@ async def test_a_small_reply_that_unpacks_to_gigabytes_is_asked_for_in_smaller_p
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it takes the worker with it, and the next one, fifty times."""
-    monkeypatch.setattr(http, "REPLY_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(provider_http, "REPLY_BYTES_MAX", 1_000_000)
     bomb = gzip.compress(b'{"items": []' + b" " * 100_000_000 + b"}", 9)
     assert len(bomb) < 200_000
 

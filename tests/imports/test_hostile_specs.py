@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.partition import id_ranges
-from leaseway.domain.imports.spec import BadSpec, read_spec
-from leaseway.imports.parts import parts_of
-from leaseway.imports.plan import planned
-from leaseway.ports.source import Probe
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.partition import id_ranges
+from leaseway.imports.plan.plan import planned
+from leaseway.imports.sources.port import Probe
+from leaseway.imports.spec.reader import BadSpec, read_spec
 
 SPEC = """
 version = 1

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from tests.http.door import Place
 
 from leaseway.domain.errors import BadValue, TerminalError, UsageError
-from leaseway.domain.imports.guards import Again, Expectation, Park, judge
-from leaseway.domain.imports.page import Page
-from leaseway.domain.imports.progress import ShardRow, ShardState
-from leaseway.domain.imports.rows import Moulds
-from leaseway.domain.imports.shard import Cursor, Predicate, Shard, shard_of
-from leaseway.domain.imports.spec import read_spec
-from leaseway.flows.http import Http
-from leaseway.ports.source import BadReply, HeavyPage, Refused, Source
-from leaseway.sources.chosen import source_of
-from leaseway.sources.http_json import JsonSource
-from leaseway.sources.replies import WrongBody
+from leaseway.imports.domain.guards import Again, Expectation, Park, judge
+from leaseway.imports.domain.page import Page
+from leaseway.imports.domain.run_state import ShardRow, ShardState
+from leaseway.imports.domain.shard import Cursor, Predicate, Shard, shard_of
+from leaseway.imports.rows import Moulds
+from leaseway.imports.sources.factory import source_of
+from leaseway.imports.sources.http_json import JsonSource
+from leaseway.imports.sources.port import BadReply, HeavyPage, Refused, Source
+from leaseway.imports.sources.status_mapping import WrongBody
+from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.provider import Provider, provider
 from leaseway.testing.standin import API_KEY, Faults, Listing, standin
+from leaseway.worker.provider_http import Http
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "imports"
 SECRET = "s3cr3t"

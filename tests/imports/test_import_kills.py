@@ -17,12 +17,12 @@ import pytest
 from tests.imports.apps import import_app
 
 from leaseway.app import App
-from leaseway.domain.imports.progress import RunState, ShardRow
 from leaseway.domain.job import State
 from leaseway.domain.query import JobFilter
-from leaseway.imports.asking import plan_of
-from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.run import finish, start
+from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.domain.run_state import RunState, ShardRow
+from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.run.start import finish, start
 from leaseway.system import wall_clock_us
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.standin import API_KEY, StandIn, standin

@@ -24,10 +24,10 @@ from leaseway import (
     TransientError,
     UsageError,
 )
-from leaseway.domain.imports.partition import text_of
-from leaseway.domain.imports.progress import RunMode, RunState, ShardState
-from leaseway.imports.declaring import BadOption
-from leaseway.imports.parts import parts_of
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.partition import text_of
+from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
+from leaseway.imports.spec.importer_options import BadOption
 from leaseway.testing.standin import API_KEY, Faults, Listing, StandIn, standin
 
 RECORDS = [{"id": number, "name": f"thing {number}"} for number in range(1, 251)]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tests.imports.apps import import_app
 
-from leaseway.domain.imports.progress import RunState, ShardRow
-from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.run import finish, queue_of, start, submit_open
+from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.domain.run_state import RunState, ShardRow
+from leaseway.imports.run.start import finish, queue_of, start, submit_open
 from leaseway.system import wall_clock_us
 from leaseway.testing.standin import API_KEY, Faults, Listing, StandIn, standin
 
@@ -75,7 +75,7 @@ class Place:
         self.parts: Parts = parts_of(self.path, {"OCM_API_KEY": API_KEY})
 
     async def plan(self) -> Any:
-        from leaseway.imports.asking import plan_of
+        from leaseway.imports.plan.probe_source import plan_of
 
         return await plan_of(self.parts)
 

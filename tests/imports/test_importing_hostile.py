@@ -18,17 +18,17 @@ from tests.imports.apps import import_app
 from tests.interrupts import hear_interrupts
 
 from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
-from leaseway.domain.imports.guards import Ceilings, disorder, halved, hash_of
-from leaseway.domain.imports.page import Page
-from leaseway.domain.imports.progress import RunRow, RunState, ShardRow, ShardState
-from leaseway.domain.imports.shard import Shard, shard_of
 from leaseway.domain.outcome import Fail
-from leaseway.flows.context import Context
-from leaseway.flows.importing import Importing, ShardDone, import_shard
-from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.run import finish, queue_of, start, submit_open
+from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.domain.guards import Ceilings, disorder, halved, hash_of
+from leaseway.imports.domain.page import Page
+from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
+from leaseway.imports.domain.shard import Shard, shard_of
+from leaseway.imports.run.start import finish, queue_of, start, submit_open
+from leaseway.imports.shard_job.import_shard import Importing, ShardDone, import_shard
 from leaseway.system import SystemClock, wall_clock_us
 from leaseway.testing.standin import Listing, standin
+from leaseway.worker.context import Context
 
 FILE = """
 version = 1

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 from tests.imports.changing import MINUTE_US, NOON, changing
 
 from leaseway.domain.errors import BadValue, UsageError
-from leaseway.domain.imports.partition import text_of
-from leaseway.domain.imports.progress import RunMode, RunRow, RunState
-from leaseway.domain.imports.spec import read_spec
-from leaseway.domain.imports.spec_parts import Incremental
-from leaseway.domain.imports.watermark import Grain, History, course_of
-from leaseway.imports.plan import planned
-from leaseway.ports.source import Probe
-from leaseway.sources.http_json import JsonSource
+from leaseway.imports.domain.partition import text_of
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
+from leaseway.imports.plan.plan import planned
+from leaseway.imports.plan.watermark import Grain, History, course_of
+from leaseway.imports.sources.http_json import JsonSource
+from leaseway.imports.sources.port import Probe
+from leaseway.imports.spec.model import Incremental
+from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.standin import Faults
 
 GRAIN = Grain(MINUTE_US, 10 * MINUTE_US)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.jsonpath import MISSING, path_of
+from leaseway.imports.domain.jsonpath import MISSING, path_of
 
 DOCUMENT: dict[str, Any] = {
     "a": {"b": [{"c": 1}, {"c": None}, {}], "odd name": 2, "x-y": 3},

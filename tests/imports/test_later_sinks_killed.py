@@ -17,8 +17,8 @@ from tests.imports.parquet_place import ParquetPlace
 from tests.imports.sink_victim import ROWS
 from tests.imports.test_sink_state_machine import LIVES, Life
 
-from leaseway.domain.imports.page import Written
-from leaseway.domain.imports.progress import RunState, ShardState
+from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.testing.mongodb import MongoServer, mongodb_server
 from leaseway.testing.sink_contract.actors import LOW, RUN, bad, page, row, shard
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from leaseway.domain.imports.progress import RunRow, ShardRow, ShardState
-from leaseway.domain.imports.shard import shard_of
-from leaseway.domain.limits import Rate
-from leaseway.imports import screen
-from leaseway.imports.live import Budget, Snapshot, Strip, Trouble, Watching, share_of, tightest
-from leaseway.imports.parts import parts_of
-from leaseway.imports.screen import LINE_SECONDS, LOOK_SECONDS, Screen, asked, frame, line, span, watch
+from leaseway.domain.limits.limit import Rate
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.progress import progress_view
+from leaseway.imports.progress.progress import Budget, Snapshot, Strip, Trouble, Watching, share_of, tightest
+from leaseway.imports.progress.progress_view import LINE_SECONDS, LOOK_SECONDS, Screen, asked, frame, line, span, watch
 
 FIFTY = Rate(1_000_000, 50)
 WAITING, RUNNING, DONE, SPLIT, PARKED = ShardState
@@ -276,7 +276,7 @@ async def test_watching_ends_with_the_processes(tmp_path: Path, monkeypatch: pyt
             while "0 of 1 shards" not in console.file.getvalue():
                 await asyncio.sleep(0.02)
                 assert not watching.done()
-            monkeypatch.setattr(screen, "LOOK_SECONDS", 600.0)
+            monkeypatch.setattr(progress_view, "LOOK_SECONDS", 600.0)
             await asyncio.sleep(2 * LOOK_SECONDS)  # the last look that was made in time
             async with asyncio.timeout(60):
                 worker.communicate(b"\n")

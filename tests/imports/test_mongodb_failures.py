@@ -25,11 +25,11 @@ from leaseway.domain.errors import (
     UnknownOutcome,
 )
 from leaseway.domain.ids import Instant
-from leaseway.domain.imports.columns import ColumnType
-from leaseway.domain.imports.page import Written
-from leaseway.domain.imports.progress import RunState, ShardState
-from leaseway.sinks.mongodb import MongoSink, clients
-from leaseway.sinks.mongodb.fitting import DEPTH_MAX, MARK
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.run_state import RunState, ShardState
+from leaseway.imports.sinks.mongodb import MongoSink, connection
+from leaseway.imports.sinks.mongodb.row_encoding import DEPTH_MAX, MARK
 from leaseway.testing.mongodb import MongoServer, free_port, mongodb_server
 from leaseway.testing.sink_contract.actors import (
     HIGH,
@@ -205,7 +205,7 @@ async def test_a_commit_whose_reply_is_lost_is_an_unknown_outcome(
     replica_set: MongoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is executed after all: the page that is sent again is not written twice."""
-    monkeypatch.setattr(clients, "CALL_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(connection, "CALL_SECONDS_MAX", 0.5)
     sink = MongoPlace(replica_set.url).sink()
     await MongoPlace(replica_set.url).empty()
     await sink.open()
@@ -286,7 +286,7 @@ async def test_an_error_says_what_to_do(
 @pytest.mark.filterwarnings("ignore:unclosed <socket", "ignore:Exception ignored in")
 async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The most frequent error of all."""
-    monkeypatch.setattr(clients, "CONNECT_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS_MAX", 1.0)
     sink = MongoSink(f"mongodb://me:secret@127.0.0.1:{free_port()}/places", "poi")
     with pytest.raises(TransientError, match=r"me:\*\*\*@.*nobody listens there; is MongoDB running") as caught:
         await sink.open()

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from tests.imports.mongo_place import ELSEWHERE, MongoPlace
 
-from leaseway.ports.sink import Sink
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.mongodb import MongoServer, mongodb_server
 from leaseway.testing.sink_contract import *  # noqa: F403

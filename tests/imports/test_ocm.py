@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue, TerminalError
-from leaseway.domain.imports.guards import Again, Confirm, Expectation, GoOn, Park, TheEnd, Verdict, judge
-from leaseway.domain.imports.page import Page
-from leaseway.domain.imports.partition import boxes, check_plan, countries, crossed, grid, id_ranges, windows
-from leaseway.domain.imports.progress import ShardRow, ShardState
-from leaseway.domain.imports.shard import Cursor, Shard, shard_of
-from leaseway.domain.imports.splitting import split
-from leaseway.ports.source import BadReply, HeavyPage, Refused, Source
-from leaseway.sources.ocm import CAPS, OpenChargeMap
-from leaseway.sources.replies import WrongBody
+from leaseway.imports.domain.guards import Again, Confirm, Expectation, GoOn, Park, TheEnd, Verdict, judge
+from leaseway.imports.domain.page import Page
+from leaseway.imports.domain.partition import boxes, check_plan, countries, crossed, grid, id_ranges, windows
+from leaseway.imports.domain.run_state import ShardRow, ShardState
+from leaseway.imports.domain.shard import Cursor, Shard, shard_of
+from leaseway.imports.domain.splitting import split
+from leaseway.imports.sources.ocm import CAPS, OpenChargeMap
+from leaseway.imports.sources.port import BadReply, HeavyPage, Refused, Source
+from leaseway.imports.sources.status_mapping import WrongBody
 from leaseway.testing.standin import API_KEY, Faults, Poi, StandIn, standin, synthetic
 from leaseway.testing.standin.data import BULK_MINUTE
 from leaseway.testing.standin.reference import ID_BY_CODE

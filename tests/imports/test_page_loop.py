@@ -8,13 +8,13 @@ import pytest
 from tests.imports.apps import import_app
 from tests.imports.test_importing import OCM, Place
 
-from leaseway.domain.imports.profile import added, profile_of
-from leaseway.domain.imports.progress import RunState, ShardState
-from leaseway.domain.imports.shard import shard_of
-from leaseway.domain.imports.splitting import rows_left
-from leaseway.flows import importing
-from leaseway.imports.asking import plan_of
-from leaseway.imports.run import finish, job_key, queue_of, start, submit_open
+from leaseway.imports.domain.document_profile import added, profile_of
+from leaseway.imports.domain.run_state import RunState, ShardState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.splitting import rows_left
+from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.run.start import finish, job_key, queue_of, start, submit_open
+from leaseway.imports.shard_job import import_shard
 from leaseway.system import wall_clock_us
 from leaseway.testing.standin import Faults, Listing, StandIn, standin
 
@@ -82,7 +82,7 @@ async def test_one_long_shard_is_shared_among_those_who_have_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
     """The last shard of a plan has no upper end: the largest id of the plan says how long it is."""
-    monkeypatch.setattr(importing, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(import_shard, "LOOK_SECONDS", 0.0)
     async with standin(6_000) as it:
         place = place_of(tmp_path, it, size=100_000 if is_open else 5_000)
         assert await imported(place, seats=4) is RunState.COMPLETE
@@ -98,7 +98,7 @@ async def test_one_long_shard_is_shared_among_those_who_have_nothing_to_do(
 async def test_nothing_is_cut_while_everybody_has_something_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(import_shard, "LOOK_SECONDS", 0.0)
     async with standin(4_000) as it:
         place = place_of(tmp_path, it, size=2_000)
         assert await imported(place, seats=1) is RunState.COMPLETE
@@ -151,8 +151,8 @@ async def test_all_requests_are_in_the_books_also_those_that_were_repeated(tmp_p
 
 async def test_an_attempt_that_failed_says_why_in_the_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody should have to look for the job behind a shard that does not move."""
-    monkeypatch.setattr("leaseway.imports.run.ATTEMPTS", 1)
-    monkeypatch.setattr(importing, "DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr("leaseway.imports.run.start.ATTEMPTS", 1)
+    monkeypatch.setattr(import_shard, "DOUBT_SECONDS", 0.0)
     async with standin(2_000, faults=Faults(reordered=True)) as it:
         place = place_of(tmp_path, it)
         assert await imported(place) is RunState.PARTIAL
@@ -233,7 +233,7 @@ async def test_a_key_that_stops_working_at_the_very_end_fails_the_run(
                 nonlocal calls
                 calls += 1
                 if calls > 1:
-                    from leaseway.ports.source import Refused
+                    from leaseway.imports.sources.port import Refused
 
                     raise Refused("403: the key has expired")
                 return await fetch(*arguments)

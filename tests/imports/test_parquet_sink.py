@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from tests.imports.parquet_place import ParquetPlace
 
 from leaseway.domain.errors import BadValue, StoreFull, StoreRefused
-from leaseway.domain.imports.columns import ColumnType
-from leaseway.domain.imports.page import Written
-from leaseway.domain.imports.progress import RunState, ShardState
-from leaseway.ports.sink import Sink
-from leaseway.sinks.parquet import ParquetSink
-from leaseway.sinks.parquet_files import Shelf
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.run_state import RunState, ShardState
+from leaseway.imports.sinks.parquet.files import Shelf
+from leaseway.imports.sinks.parquet.sink import ParquetSink
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract import *  # noqa: F403
 from leaseway.testing.sink_contract.actors import (
@@ -154,7 +154,7 @@ async def test_a_file_without_its_commit_is_removed(
     """The page was never written, and a reader must never have seen it."""
     await started(sink)
     await written(sink, page(rows(1), after=1))
-    monkeypatch.setattr("leaseway.sinks.sqlite.turned", kill)
+    monkeypatch.setattr("leaseway.imports.sinks.sqlite.sink.turned", kill)
     with pytest.raises(Killed):
         await sink.write(page(rows(2), 1, 2))
     monkeypatch.undo()

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.boxes import WORLD, Box, box_of, grown, owns, parts, quadrants
-from leaseway.domain.imports.partition import (
+from leaseway.imports.domain.boxes import WORLD, Box, box_of, grown, owns, parts, quadrants
+from leaseway.imports.domain.partition import (
     boxes,
     check_plan,
     countries,
@@ -22,9 +22,9 @@ from leaseway.domain.imports.partition import (
     text_of,
     windows,
 )
-from leaseway.domain.imports.shard import Shard, shard_of
-from leaseway.domain.imports.splitting import split
-from leaseway.ports.source import Caps
+from leaseway.imports.domain.shard import Shard, shard_of
+from leaseway.imports.domain.splitting import split
+from leaseway.imports.sources.port import Caps
 from leaseway.testing.standin.ocm import is_within
 
 MINUTE_US = 60_000_000
@@ -224,7 +224,7 @@ def test_geography_first_then_windows() -> None:
 
 PLAN = """
 import json
-from leaseway.domain.imports.partition import boxes, countries, crossed, grid, id_ranges, windows
+from leaseway.imports.domain.partition import boxes, countries, crossed, grid, id_ranges, windows
 rows = {"ES": 900, "AD": 3, "MC": 2}
 shards = id_ranges("ocm", 0, 90_000, 20_000) + countries("ocm", {"MC", "ES", "AD"}, rows, 100)
 shards += grid("ocm", (35, -10, 44, 4), 5) + windows("ocm", 0, 10**12, 10**11, 10**6)

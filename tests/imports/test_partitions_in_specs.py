@@ -11,15 +11,15 @@ from tests.imports.apps import import_app
 
 from leaseway import App, Boxes, Country, Page, Shard, Stamp, UsageError, Windows
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.boxes import owns
-from leaseway.domain.imports.progress import RunState, ShardRow
-from leaseway.domain.imports.spec import read_spec
-from leaseway.imports.asking import plan_of
-from leaseway.imports.parts import parts_of
-from leaseway.imports.plan import Plan, planned
-from leaseway.imports.run import finish, queue_of, start
-from leaseway.ports.source import BadReply, Caps, Probe
-from leaseway.sources.narrowing import Narrowing
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.domain.boxes import owns
+from leaseway.imports.domain.run_state import RunState, ShardRow
+from leaseway.imports.plan.plan import Plan, planned
+from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.run.start import finish, queue_of, start
+from leaseway.imports.sources.port import BadReply, Caps, Probe
+from leaseway.imports.sources.predicates import Narrowing
+from leaseway.imports.spec.reader import read_spec
 from leaseway.system import wall_clock_us
 from leaseway.testing.standin import API_KEY, Listing, StandIn, standin, synthetic
 from leaseway.testing.standin.reference import ID_BY_CODE

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 from tests.imports.sink_places import PLACES, Place, empty_place
 
-from leaseway.domain.imports.columns import ColumnType
-from leaseway.domain.imports.page import Row
-from leaseway.domain.imports.places import Position, position_of
-from leaseway.domain.imports.shard import canonical
-from leaseway.domain.imports.spec import read_spec
-from leaseway.ports.places import Placed
-from leaseway.ports.sink import Sink
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import Row
+from leaseway.imports.domain.shard import canonical
+from leaseway.imports.sinks.port import Sink
+from leaseway.imports.sinks.row_map_port import Placed
+from leaseway.imports.spec.geo_grid import Position, position_of
+from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.sink_contract.actors import imported, row
 
 COLUMNS = {"latitude": ColumnType.REAL, "the :table": ColumnType.REAL}

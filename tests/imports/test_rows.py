@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.domain.imports.page import BadRow, Row
-from leaseway.domain.imports.rows import Moulds
-from leaseway.domain.imports.spec import read_spec
-from leaseway.domain.imports.spec_parts import Resource
-from leaseway.domain.imports.stamps import stamp_of
+from leaseway.imports.domain.page import BadRow, Row
+from leaseway.imports.domain.timestamps import stamp_of
+from leaseway.imports.rows import Moulds
+from leaseway.imports.spec.model import Resource
+from leaseway.imports.spec.reader import read_spec
 
 OCM = read_spec((Path(__file__).parents[2] / "examples/imports/ocm_by_hand.toml").read_text(), "ocm.toml").resource
 APRIL = 1_775_001_600_000_000

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from leaseway.domain.imports.columns import ColumnType
-from leaseway.domain.imports.page import Row
-from leaseway.sinks.fitting import Fitting, binary_json
-from leaseway.sinks.whole_pages import PageFitting
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import Row
+from leaseway.imports.sinks.bulk_encoding import PageFitting
+from leaseway.imports.sinks.row_encoding import Fitting, binary_json
 from leaseway.testing.sink_contract.actors import COLUMNS, row
 
 characters = st.characters(exclude_categories=()) | st.sampled_from("a\0\ud83d\\")  # lone surrogates among them

@@ -12,7 +12,7 @@ from tests.imports.sink_places import PLACES, TABLE, Place, PostgresPlace, Sqlit
 from tests.imports.sink_victim import ROWS
 
 from leaseway.domain.errors import UnknownOutcome
-from leaseway.domain.imports.page import Written
+from leaseway.imports.domain.page import Written
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.sink_contract.actors import LOW, RUN, imported, page, row, rows, shard, started, written
 

@@ -13,11 +13,11 @@ from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, emp
 from tests.left_open import open_in
 
 from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused
-from leaseway.domain.imports.columns import ColumnType
-from leaseway.domain.imports.page import Written
-from leaseway.ports.sink import Sink, Sweep
-from leaseway.sinks.books import TABLES
-from leaseway.sinks.postgres import PostgresSink
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import Written
+from leaseway.imports.sinks.port import Sink, Sweep
+from leaseway.imports.sinks.postgres.sink import PostgresSink
+from leaseway.imports.sinks.run_tables import TABLES
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.sink_contract.actors import LOW, RUN, bad, imported, page, row, rows, started, written
 

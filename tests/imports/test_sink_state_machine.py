@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 from tests.imports.sink_places import TABLE, SqlitePlace, empty_postgres
 
-from leaseway.domain.imports.page import Row, Written
-from leaseway.domain.imports.progress import ShardRow, ShardState
-from leaseway.ports.sink import PageWrite, Sink
-from leaseway.sinks.sqlite import SqliteSink
+from leaseway.imports.domain.page import Row, Written
+from leaseway.imports.domain.run_state import ShardRow, ShardState
+from leaseway.imports.sinks.port import PageWrite, Sink
+from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.sink_contract.actors import COLUMNS, HIGH, LOW, RUN, bad, page, row, tombstone

@@ -7,11 +7,11 @@ from tests.imports.sink_earlier import statements
 from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, SqlitePlace, empty_place, empty_postgres
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.domain.imports.columns import ColumnType
-from leaseway.domain.imports.page import Written
-from leaseway.domain.imports.progress import RunMode, RunRow, RunState
-from leaseway.ports.sink import PageWrite, Sweep
-from leaseway.sinks.books import TABLES
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
+from leaseway.imports.sinks.port import PageWrite, Sweep
+from leaseway.imports.sinks.run_tables import TABLES
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.sink_contract.actors import row, tombstone
 

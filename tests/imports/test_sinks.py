@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 import pytest
 from tests.imports.sink_places import PLACES, Place, empty_place
 
-from leaseway.ports.sink import Sink
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing import sink_contract
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract import *  # noqa: F403

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.domain.errors import UsageError
-from leaseway.domain.imports.schema import schema_text
-from leaseway.domain.imports.spec import BadSpec, Spec, read_spec, spec_hash
+from leaseway.imports.spec.json_schema import schema_text
+from leaseway.imports.spec.reader import BadSpec, Spec, read_spec, spec_hash
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "imports"
@@ -517,7 +517,7 @@ def test_a_client_needs_little_and_takes_nothing_else(old: str, new: str, messag
 
 def test_the_spec_of_a_client_says_what_the_client_does() -> None:
     """Two places say it: the client for whoever calls it, and the spec, for the planner, the table and the hash."""
-    from leaseway.sources.ocm import CAPS, PAGE_LIMIT, VOLATILE, OpenChargeMap
+    from leaseway.imports.sources.ocm import CAPS, PAGE_LIMIT, VOLATILE, OpenChargeMap
 
     resource = read_spec(SHORT, "a").resource
     assert (resource.key, resource.page.limit, tuple(resource.volatile)) == (CAPS.order, PAGE_LIMIT, VOLATILE)
@@ -568,8 +568,8 @@ JSON = st.recursive(
 @given(value=JSON, data=st.data())
 def test_nonsense_anywhere_is_a_message_and_never_a_crash(value: Any, data: st.DataObject) -> None:
     """A reader that breaks on one odd value tells the user nothing."""
-    from leaseway.domain.imports.spec_checks import check
-    from leaseway.domain.imports.spec_reading import read
+    from leaseway.imports.spec.checks import check
+    from leaseway.imports.spec.parser import read
 
     document: Any = tomllib.loads(OCM)
     target = document
@@ -629,7 +629,7 @@ def test_a_page_number_depends_on_the_size_of_its_page() -> None:
 def test_the_published_schema_is_the_one_in_use() -> None:
     """Editors would underline what is right."""
     assert SCHEMA.read_text() == schema_text(), (
-        "write it anew: ./dev run python -m leaseway.domain.imports.schema > docs/reference/import-spec.schema.json"
+        "write it anew: ./dev run python -m leaseway.imports.spec.json_schema > docs/reference/import-spec.schema.json"
     )
 
 

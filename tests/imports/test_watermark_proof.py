@@ -13,13 +13,13 @@ from urllib.parse import urlencode
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.imports.page import Row
-from leaseway.domain.imports.progress import RunMode, RunRow, RunState
-from leaseway.domain.imports.rows import Moulds
-from leaseway.domain.imports.shard import Cursor, Shard
-from leaseway.domain.imports.spec import read_spec
-from leaseway.imports.plan import planned
-from leaseway.sources.http_json import JsonSource
+from leaseway.imports.domain.page import Row
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
+from leaseway.imports.domain.shard import Cursor, Shard
+from leaseway.imports.plan.plan import planned
+from leaseway.imports.rows import Moulds
+from leaseway.imports.sources.http_json import JsonSource
+from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.provider import Request
 from leaseway.testing.standin import API_KEY, Faults, StandIn, synthetic
 

@@ -12,10 +12,10 @@ from tests.api.working import service_in_memory
 from tests.emptied import empty_tables
 
 from leaseway.ports.limiter import Limiter
-from leaseway.stores.memory.limiter import MemoryLimiter
-from leaseway.stores.postgres.limiter import PostgresLimiter
-from leaseway.stores.redis.limiter import RedisLimiter
-from leaseway.stores.sqlite.limiter import SqliteLimiter
+from leaseway.stores.memory.limits import MemoryLimiter
+from leaseway.stores.postgres.limits import PostgresLimiter
+from leaseway.stores.redis.limits import RedisLimiter
+from leaseway.stores.sqlite.limits import SqliteLimiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.valkey import ValkeyServer, valkey_server
 

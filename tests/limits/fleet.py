@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from tests.limits.sliding_log import Arrival, excess
 
-from leaseway.domain.buckets import NEW, Granted, Level, Sizing, Taking, credited, size, take
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import Ask, Definition, delay_us_of
+from leaseway.domain.limits.buckets import NEW, Granted, Level, Sizing, Taking, credited, size, take
+from leaseway.domain.limits.limit import Ask, Definition, delay_us_of
 
 START = 1_000 * SECOND_US
 STEPS = 120

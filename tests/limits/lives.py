@@ -5,10 +5,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from leaseway.domain.buckets import Granted, Level, Notice
 from leaseway.domain.errors import UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import Ask, Definition, Limit
+from leaseway.domain.limits.buckets import Granted, Level, Notice
+from leaseway.domain.limits.limit import Ask, Definition, Limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits import Rate
+from leaseway.domain.limits.limit import Rate
 
 Arrival = tuple[Instant, int]
 """When, and how much it weighed."""

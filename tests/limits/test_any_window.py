@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 from tests.limits.fleet import SOUND, Flaws, Fleet, one_for_one
 
-from leaseway.domain.buckets import Sizing, Window, size
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Definition, Limit
+from leaseway.domain.limits.buckets import Sizing, Window, size
+from leaseway.domain.limits.limit import Definition, Limit
 
 LIVES = 1_000
 SEARCH_MAX = 3_000

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.limits.sliding_log import excess
 
-from leaseway.domain import buckets
-from leaseway.domain.buckets import IDLE_US, NEW, Granted, Level, Never, Notice, Taking, Wait, size, take, tokens
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import Ask, Definition, Limit, Rate, check, delay_us_of, lease_us_of
+from leaseway.domain.limits import buckets
+from leaseway.domain.limits.buckets import IDLE_US, NEW, Granted, Level, Never, Notice, Taking, Wait, size, take, tokens
+from leaseway.domain.limits.limit import Ask, Definition, Limit, Rate, check, delay_us_of, lease_us_of
 
 NOW = 1_750_000_000 * SECOND_US
 SINCE = NOW - 90 * 86_400 * SECOND_US

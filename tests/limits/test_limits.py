@@ -2,10 +2,10 @@
 
 import pytest
 
-from leaseway.domain.buckets import size
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Limit, Rate, delay_us_of, fields_of, filled, lease_us_of, rate_of
+from leaseway.domain.limits.buckets import size
+from leaseway.domain.limits.limit import Limit, Rate, delay_us_of, fields_of, filled, lease_us_of, rate_of
 
 MINUTE_US = 60 * SECOND_US
 

@@ -18,8 +18,8 @@ from tests.limits.conftest import OPENINGS
 from tests.limits.lives import BEGINNING, HOLDERS, NAMES, NUMBER_MAX, OFTEN, SPANS_US, Life, Step
 
 from leaseway.ports.limiter import Limiter
-from leaseway.stores.memory.limiter import MemoryLimiter
-from leaseway.stores.sqlite.limiter import SqliteLimiter
+from leaseway.stores.memory.limits import MemoryLimiter
+from leaseway.stores.sqlite.limits import SqliteLimiter
 from leaseway.testing.clock import FakeClock
 
 TRACE = Path(__file__).parent / "trace.json"

@@ -23,11 +23,11 @@ from tests.stores.test_postgres_scenery import (
     waiting_for_a_lock,
 )
 
-from leaseway.domain.buckets import SEAT_GRACE_US, Granted, Never, Notice, Wait, size, us
 from leaseway.domain.errors import StoreBusy, StoreRefused, UnknownLimit, UnknownOutcome
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits import Ask, Limit
-from leaseway.stores.postgres.limiter import PostgresLimiter
+from leaseway.domain.limits.buckets import SEAT_GRACE_US, Granted, Never, Notice, Wait, size, us
+from leaseway.domain.limits.limit import Ask, Limit
+from leaseway.stores.postgres.limits import PostgresLimiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.actors import (
     MAPS,

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from leaseway.domain.buckets import Granted, Level, Notice, Wait, size, tokens
 from leaseway.domain.errors import BadValue, LeasewayError, StoreFull, StoreRefused, TransientError, UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import Ask, Definition, Limit
-from leaseway.stores.memory.limiter import MemoryLimiter
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Wait, size, tokens
+from leaseway.domain.limits.limit import Ask, Definition, Limit
+from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.redis import connection as connection_module
 from leaseway.stores.redis.address import address_of
 from leaseway.stores.redis.connection import script
-from leaseway.stores.redis.limiter import RedisLimiter, written
+from leaseway.stores.redis.limits import RedisLimiter, written
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.valkey import ValkeyServer, free_port, valkey_server
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from leaseway.domain.buckets import Granted, Notice, Wait
 from leaseway.domain.errors import StoreBusy, StoreRefused
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Ask, Limit
+from leaseway.domain.limits.buckets import Granted, Notice, Wait
+from leaseway.domain.limits.limit import Ask, Limit
 from leaseway.stores.sqlite import connection as sqlite_connection
-from leaseway.stores.sqlite.levels import FileLevels
-from leaseway.stores.sqlite.limiter import SqliteLimiter
-from leaseway.stores.sqlite.timepiece import Timepiece, since_boot_us, timepiece, wall_us
+from leaseway.stores.sqlite.limit_levels import FileLevels
+from leaseway.stores.sqlite.limiter_clock import Timepiece, since_boot_us, timepiece, wall_us
+from leaseway.stores.sqlite.limits import SqliteLimiter
 from leaseway.testing.clock import FakeClock
 
 MAPS = Limit("maps", "100/minute")
@@ -108,7 +108,7 @@ async def test_where_starts_cannot_be_told_apart_grants_wait_for_the_disk(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the kernel's word nobody would notice what a power cut took."""
-    monkeypatch.setattr("leaseway.stores.sqlite.timepiece.BOOT_ID", Path("/nowhere"))
+    monkeypatch.setattr("leaseway.stores.sqlite.limiter_clock.BOOT_ID", Path("/nowhere"))
     limiter = SqliteLimiter(path)
     await limiter.open()
     assert synchronous(limiter) == [2, 2]
@@ -171,9 +171,9 @@ async def test_two_processes_see_each_others_grants(path: str, clock: FakeClock)
 
 TAKER = """
 import asyncio, sys
-from leaseway.domain.buckets import Granted
-from leaseway.domain.limits import Ask
-from leaseway.stores.sqlite.limiter import SqliteLimiter
+from leaseway.domain.limits.buckets import Granted
+from leaseway.domain.limits.limit import Ask
+from leaseway.stores.sqlite.limits import SqliteLimiter
 
 async def main():
     limiter = SqliteLimiter(sys.argv[1])

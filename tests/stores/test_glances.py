@@ -9,9 +9,9 @@ import pytest
 from tests.stores.conftest import KEEPING, Keeping, kept
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.stores.postgres.store import PostgresStore
-from leaseway.stores.sqlite.queries import statements
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.statements import statements
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, new_job
 from leaseway.testing.glances_contract import *  # noqa: F403

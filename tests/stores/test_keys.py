@@ -9,16 +9,16 @@ import asyncpg
 import pytest
 from tests.stores.test_postgres_scenery import new_role, opened, value
 
+from leaseway.domain.api_key import ApiKey
 from leaseway.domain.errors import StoreRefused
-from leaseway.domain.keys import ApiKey
 from leaseway.ports import key_store as port
 from leaseway.stores.keyless import Keyless
 from leaseway.stores.memory import keys as memory_keys
-from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.memory.jobs import MemoryStore
 from leaseway.stores.postgres import keys as postgres_keys
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.stores.sqlite import keys as sqlite_keys
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.key_store_contract import *  # noqa: F403
 from leaseway.testing.key_store_contract.actors import new_key, new_session

@@ -12,9 +12,9 @@ from tests.stores.test_postgres_scenery import address, connected, new_name, ope
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Lease
-from leaseway.domain.lanes import share
-from leaseway.domain.tenants import WEIGHT_MAX
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.domain.lane import share
+from leaseway.domain.tenant import WEIGHT_MAX
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, new_job, retry
 from leaseway.testing.postgres import PostgresServer

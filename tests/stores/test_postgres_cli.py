@@ -9,7 +9,7 @@ import pytest
 from tests.cli.place import Place
 from tests.stores.test_postgres_scenery import address, new_name, new_role, value
 
-from leaseway.stores.postgres.checkup import SNAPSHOT_SECONDS_MAX, room, sizes, snapshot
+from leaseway.stores.postgres.health import SNAPSHOT_SECONDS_MAX, room, sizes, snapshot
 from leaseway.stores.postgres.migrate import NEEDS
 from leaseway.testing.postgres import PostgresServer, free_port
 
@@ -235,7 +235,7 @@ def address_of(place: ServerPlace, role: str) -> str:
 
 
 def connections_told(url: str) -> str:
-    from leaseway.stores.postgres.store import PostgresStore
+    from leaseway.stores.postgres.jobs import PostgresStore
 
     async def look() -> str:
         store = PostgresStore(url)

@@ -22,7 +22,7 @@ from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
 from leaseway.stores.postgres import connection
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.contract.actors import (
     ALL,
     HOUR_US,

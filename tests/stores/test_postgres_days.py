@@ -9,7 +9,7 @@ from tests.stores.test_postgres_scenery import SOON_SECONDS, connected, opened, 
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Submitted
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import ALL, Worker, counts, done, failed, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer

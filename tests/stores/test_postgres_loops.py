@@ -13,7 +13,7 @@ from tests.stores.test_postgres_scenery import SOON_SECONDS, address, connected,
 
 from leaseway import App
 from leaseway.domain.errors import LeasewayError, UsageError
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 

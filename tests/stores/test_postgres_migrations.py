@@ -21,7 +21,7 @@ from leaseway.domain.errors import BadValue, StoreBusy
 from leaseway.stores.postgres import migrate
 from leaseway.stores.postgres.address import schema_of
 from leaseway.stores.postgres.connection import CALL_SECONDS_MAX
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, leased_job, new_job
 from leaseway.testing.postgres import PostgresServer
 

@@ -11,7 +11,7 @@ from tests.stores.test_postgres_scenery import new_name, opened, seen_now, value
 from leaseway import App
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.job import Submitted
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, failed, id_of, keyed_job, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 

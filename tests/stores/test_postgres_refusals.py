@@ -23,7 +23,7 @@ from tests.stores.test_postgres_scenery import (
 from leaseway.domain.errors import StoreBusy, StoreRefused, TerminalError, UsageError
 from leaseway.domain.ids import JobId
 from leaseway.stores.postgres import migrate
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.contract.actors import id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -305,7 +305,7 @@ async def test_text_that_postgresql_cannot_keep_is_not_taken_for_a_lost_connecti
 
 async def test_the_words_of_our_refusals_are_all_reached_by_a_code(server: PostgresServer) -> None:
     """A code that is written wrong would never match, and its advice never be read."""
-    from leaseway.stores.postgres.failures import BUSY, LOST, REFUSED
+    from leaseway.stores.postgres.errors import BUSY, LOST, REFUSED
 
     known = {getattr(kind, "sqlstate", "") or "" for kind in vars(asyncpg.exceptions).values()}
     for code in (*REFUSED, *BUSY, *LOST):

@@ -14,9 +14,9 @@ from leaseway.domain.exchange import Gate, Report
 from leaseway.domain.job import Lease, Submitted
 from leaseway.domain.query import Cancelling
 from leaseway.domain.schedule import Missed, Schedule
-from leaseway.domain.tenants import Tenant
+from leaseway.domain.tenant import Tenant
 from leaseway.stores.postgres import migrate
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.contract.actors import ALL, Worker, done, failed, held, id_of, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer
 

@@ -10,7 +10,7 @@ from tests.stores.test_postgres_scenery import address, connected, new_name, ope
 from leaseway import App
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import State
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.system import ALPHABET
 from leaseway.testing.contract.actors import Worker, counts, ids_in
 from leaseway.testing.postgres import PostgresServer

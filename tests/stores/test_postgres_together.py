@@ -8,7 +8,7 @@ from tests.stores.test_postgres_scenery import connected, opened, value
 
 from leaseway.domain.errors import BadValue, LeasewayError, StoreBusy, UnknownOutcome, UsageError
 from leaseway.domain.job import NewJob
-from leaseway.stores.postgres.together import TOGETHER_MAX, WRITERS_MAX, Together
+from leaseway.stores.postgres.submit_coalescer import TOGETHER_MAX, WRITERS_MAX, Together
 from leaseway.testing.contract.actors import id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 

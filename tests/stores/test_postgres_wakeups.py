@@ -8,8 +8,8 @@ import pytest
 from tests.stores.test_postgres_scenery import SOON_SECONDS, connected, opened, seen_now, until, until_gone, value
 
 from leaseway.domain.errors import UnknownOutcome
-from leaseway.stores.postgres import wakeups
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres import notify
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.contract.actors import Worker, done, id_of, ids_in, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 
@@ -73,7 +73,7 @@ async def test_after_the_listening_connection_was_ended_hints_come_back(
     server: PostgresServer, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server restarts, a firewall forgets: the next one who waits listens again."""
-    monkeypatch.setattr(wakeups, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "RETRY_SECONDS", 0.0)
     waiting = await pair.waiting()
     async with connected(server) as connection:
         (pid,) = await ears(connection, pair.waiter)
@@ -171,7 +171,7 @@ async def test_what_happens_while_the_hint_travels_is_told_as_well(
     server: PostgresServer, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its job may have been stored after the others were told: nobody would look for it."""
-    monkeypatch.setattr(wakeups, "COALESCE_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "COALESCE_SECONDS", 0.0)
     waiting = await pair.waiting()
     ringer = pair.other._ringer
     with ringer.travelling() as tells:
@@ -247,7 +247,7 @@ async def test_a_burst_of_submissions_sends_few_notifications(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A NOTIFY in each of a thousand transactions made submitting slower by 72 % when it was measured."""
-    monkeypatch.setattr(wakeups, "COALESCE_SECONDS", 0.2)
+    monkeypatch.setattr(notify, "COALESCE_SECONDS", 0.2)
     heard = 0
 
     def hear(*_: object) -> None:

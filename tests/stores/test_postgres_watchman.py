@@ -9,8 +9,8 @@ from tests.stores.test_postgres_scenery import connected as connected_to
 
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import SECOND_US
-from leaseway.stores.postgres import wakeups
-from leaseway.stores.postgres.store import BELIEFS_MAX, PostgresStore
+from leaseway.stores.postgres import notify
+from leaseway.stores.postgres.jobs import BELIEFS_MAX, PostgresStore
 from leaseway.testing.contract.actors import Worker, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -118,8 +118,8 @@ async def test_another_one_takes_over_when_the_watchman_is_gone(
     server: PostgresServer, pair: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """His lock ends with his connection, however he died."""
-    monkeypatch.setattr(wakeups, "WATCH_SECONDS", 0.0)
-    monkeypatch.setattr(wakeups, "BELIEF_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "BELIEF_SECONDS", 0.0)
     watchman, other = pair
     ear = other._listener.ear()
     assert ear is not None
@@ -141,7 +141,7 @@ async def test_a_watchman_who_does_not_look_is_not_waited_for_longer_than_a_beli
     _, other = pair
     await submit_unannounced(server, other)
     assert await other.wait_us(QUEUES) is None
-    monkeypatch.setattr(wakeups, "BELIEF_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "BELIEF_SECONDS", 0.0)
     assert await other.wait_us(QUEUES) == 0
 
 

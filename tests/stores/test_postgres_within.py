@@ -14,7 +14,7 @@ from tests.stores.test_postgres_scenery import SOON_SECONDS, address, connected,
 from leaseway import App
 from leaseway.domain.errors import KeyConflict, UsageError
 from leaseway.domain.job import State
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.postgres import PostgresServer
 
 USER_TABLE = "CREATE TABLE IF NOT EXISTS {0}_orders (id integer)"

@@ -9,9 +9,9 @@ import pytest
 from tests.stores.conftest import KEEPING, Keeping, kept
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.stores.memory.store import MemoryStore
-from leaseway.stores.sqlite.queries import statements
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.memory.jobs import MemoryStore
+from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.statements import statements
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, new_job
 from leaseway.testing.pulse_contract import *  # noqa: F403

@@ -15,9 +15,9 @@ from leaseway.domain.job import State
 from leaseway.domain.query import JobFilter
 from leaseway.domain.search import NEWEST, Looked, together
 from leaseway.stores.postgres import search as postgres
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.stores.sqlite.search import Sought, looked
-from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, failed, new_job
 from leaseway.testing.postgres import PostgresServer

@@ -8,9 +8,9 @@ import pytest
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import JobId, Token, WorkerId
 from leaseway.domain.job import NewJob
+from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.stores.sqlite.migrate import APPLICATION_ID
-from leaseway.stores.sqlite.queries import migrations, statements
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.sqlite.statements import migrations, statements
 from leaseway.testing.clock import FakeClock
 
 

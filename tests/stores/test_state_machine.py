@@ -23,13 +23,13 @@ from leaseway.domain.errors import KeyConflict
 from leaseway.domain.exchange import Admit, Exchange, Exchanged, Gate, Held, Report, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.job import FINAL_STATES, Failure, LaneCount, NewJob, Settlement, State
-from leaseway.domain.limits import Rate
+from leaseway.domain.limits.limit import Rate
 from leaseway.domain.query import JobFilter
 from leaseway.domain.schedule import Missed, Schedule
-from leaseway.domain.tenants import Tenant
-from leaseway.stores.memory.store import MemoryStore
-from leaseway.stores.postgres.store import PostgresStore
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.domain.tenant import Tenant
+from leaseway.stores.memory.jobs import MemoryStore
+from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
 

@@ -15,10 +15,10 @@ from tests.api.serving import serving
 
 from leaseway import App, Fail
 from leaseway.domain.errors import KeyConflict, StoreBusy
-from leaseway.flows.context import Context
 from leaseway.telemetry import tracing
 from leaseway.telemetry.otel import OtelTracing, link_to, provider
 from leaseway.telemetry.tracing import otel, switch_of_environment, tracing_here
+from leaseway.worker.context import Context
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -17,7 +17,7 @@ from tests.stores.test_postgres_scenery import address, closing, new_name
 from tests.upgrades.earlier import ROOT, Tree
 
 from leaseway.stores.postgres import migrate
-from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.testing.postgres import PostgresServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from leaseway.api.problems import Problem
-from leaseway.domain.buckets import Granted, Verdict, Wait, Window, tokens
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Ask
-from leaseway.domain.values import NAME_LENGTH_MAX
+from leaseway.domain.limits.buckets import Granted, Verdict, Wait, Window, tokens
+from leaseway.domain.limits.limit import Ask
+from leaseway.domain.validators import NAME_LENGTH_MAX
 from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter
 

@@ -16,10 +16,10 @@ from leaseway.api.jwt import Jwts
 from leaseway.api.problems import Problem
 from leaseway.api.refusals import refused
 from leaseway.api.remembered import Remembered
-from leaseway.domain.callers import Caller
+from leaseway.domain.api_key import ApiKey, Session, hash_of, parts_of
 from leaseway.domain.errors import LeasewayError
+from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.keys import ApiKey, Session, hash_of, parts_of
 from leaseway.ports.clock import Clock
 from leaseway.ports.key_store import KEYS_MAX, KeyStore
 

@@ -25,13 +25,13 @@ from leaseway.api.operating import (
 )
 from leaseway.api.problems import Problem
 from leaseway.api.routes import Asking, Routes
-from leaseway.domain.budgets import BudgetDefinition, Over, check, micros_of
-from leaseway.domain.callers import Scope
+from leaseway.domain.budgets.budget import BudgetDefinition, Over, check, micros_of
+from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every
+from leaseway.domain.budgets.ledger import Account
 from leaseway.domain.errors import BadValue
+from leaseway.domain.identity import Scope
 from leaseway.domain.ids import Instant
-from leaseway.domain.ledger import Account
-from leaseway.domain.values import name_of
-from leaseway.domain.windows import FOR_EVER, Every
+from leaseway.domain.validators import name_of
 
 routes = Routes("/v1/budgets", "budgets")
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from leaseway.domain.buckets import Level, Window, size, tokens
-from leaseway.domain.budgets import BudgetDefinition, amount_text
+from leaseway.domain.budgets.budget import BudgetDefinition, amount_text
+from leaseway.domain.budgets.ledger import Account, Entry
+from leaseway.domain.explain import Reason
 from leaseway.domain.gates import Seen, Shut, shut_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import ErrorRecord, Job, LaneCount
-from leaseway.domain.ledger import Account, Entry
-from leaseway.domain.limits import Ask, Definition, delay_us_of, lease_us_of
+from leaseway.domain.limits.buckets import Level, Window, size, tokens
+from leaseway.domain.limits.limit import Ask, Definition, delay_us_of, lease_us_of
 from leaseway.domain.schedule import ScheduleRow
-from leaseway.domain.tenants import Tenant
-from leaseway.domain.why import Reason
+from leaseway.domain.tenant import Tenant
 
 LISTED_MAX = 1_000
 """Characters of one value in a list."""

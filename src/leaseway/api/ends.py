@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount, State
-from leaseway.ports.pulse import Pulse
+from leaseway.ports.store_stats import Pulse
 
 OUTCOMES = (State.DONE, State.FAILED, State.CANCELLED)
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from leaseway.api.failures import told
 from leaseway.api.hosts import Hosts
 from leaseway.api.problems import answer_of
-from leaseway.domain.callers import LOCAL, Caller
+from leaseway.domain.identity import LOCAL, Caller
 
 if TYPE_CHECKING:
     from leaseway.api.service import Service

@@ -9,9 +9,9 @@ from leaseway.api.problems import Problem
 from leaseway.api.tally import Tally
 from leaseway.domain.errors import UsageError
 from leaseway.domain.job import NewJob, Submitted
-from leaseway.flows.submit import submit
 from leaseway.ports.clock import Clock
 from leaseway.ports.store import Store
+from leaseway.worker.submit import submit
 
 TOGETHER_MAX = 500
 STILL_SECONDS = 5.0

@@ -12,7 +12,7 @@ from leaseway.api.problems import Problem
 from leaseway.api.remembered import Remembered
 from leaseway.api.routes import OPEN, Routes
 from leaseway.domain.errors import LeasewayError, StoreRefused
-from leaseway.flows.world import World
+from leaseway.worker.environment import World
 
 routes = Routes("", "health")
 

@@ -12,7 +12,7 @@ import re
 from starlette.datastructures import Headers
 
 from leaseway.api.problems import Problem
-from leaseway.domain.values import NAME_LENGTH_MAX
+from leaseway.domain.validators import NAME_LENGTH_MAX
 
 HEADER = "idempotency-key"
 REPLAYED = {"Idempotent-Replayed": "true"}

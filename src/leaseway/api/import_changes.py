@@ -13,12 +13,12 @@ from leaseway.api.imports import QUARANTINE_MAX, known_as, run_of, watch_of
 from leaseway.api.known_imports import Imports, Wish
 from leaseway.api.problems import Problem
 from leaseway.api.routes import Asking, Routes
-from leaseway.domain.callers import Scope
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.progress import RunMode
-from leaseway.domain.imports.rows import Moulds
-from leaseway.domain.values import whole_number
-from leaseway.imports.replay import discard, in_quarantine, replay
+from leaseway.domain.identity import Scope
+from leaseway.domain.validators import whole_number
+from leaseway.imports.domain.run_state import RunMode
+from leaseway.imports.rows import Moulds
+from leaseway.imports.run.quarantine_replay import discard, in_quarantine, replay
 from leaseway.system import wall_clock_us
 
 routes = Routes("/v1/imports", "imports")

@@ -7,15 +7,13 @@ import msgspec
 
 from leaseway.api.documents import iso
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.imports.drift import Drift
-from leaseway.domain.imports.progress import EXIT_CODES, RunRow, ShardRow, ShardState
-from leaseway.domain.imports.spec_parts import RunBudget
-from leaseway.imports.differences import Differences
-from leaseway.imports.forecast import Forecast
-from leaseway.imports.live import Snapshot
-from leaseway.imports.plan import Plan
-from leaseway.imports.replay import Kept, Replayed
-from leaseway.imports.report import (
+from leaseway.imports.domain.drift import Drift
+from leaseway.imports.domain.run_state import EXIT_CODES, RunRow, ShardRow, ShardState
+from leaseway.imports.plan.forecast import Forecast
+from leaseway.imports.plan.plan import Plan
+from leaseway.imports.progress.diff import Differences
+from leaseway.imports.progress.progress import Snapshot
+from leaseway.imports.progress.report import (
     COUNTS,
     Report,
     reactions_of,
@@ -25,7 +23,9 @@ from leaseway.imports.report import (
     states_of,
     totals_of,
 )
-from leaseway.ports.sink import Changes
+from leaseway.imports.run.quarantine_replay import Kept, Replayed
+from leaseway.imports.sinks.port import Changes
+from leaseway.imports.spec.model import RunBudget
 
 SHARDS_MAX = 1_000
 PARKED_MAX = 20

@@ -5,8 +5,8 @@ from typing import Any
 from leaseway.api.import_documents import report_json
 from leaseway.api.known_imports import Imports
 from leaseway.api.remembered import Remembered
-from leaseway.domain.imports.progress import RunRow
-from leaseway.imports.report import report_of
+from leaseway.imports.domain.run_state import RunRow
+from leaseway.imports.progress.report import report_of
 from leaseway.ports.clock import Clock
 from leaseway.system import wall_clock_us
 

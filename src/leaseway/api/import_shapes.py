@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from leaseway.api.shapes import Moment
-from leaseway.domain.imports.progress import RunMode, RunState, ShardState
+from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
 
 
 class ImportRun(Struct, kw_only=True, forbid_unknown_fields=True):

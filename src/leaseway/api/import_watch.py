@@ -18,12 +18,12 @@ from leaseway.api.import_documents import Pace, progress_json
 from leaseway.api.import_reports import ImportReports
 from leaseway.api.known_imports import Imports
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.imports.progress import RunState, ShardRow
-from leaseway.imports.live import RATE_SECONDS, Snapshot, Watching, tightest
-from leaseway.imports.report import in_families
+from leaseway.imports.domain.run_state import RunState, ShardRow
+from leaseway.imports.progress.progress import RATE_SECONDS, Snapshot, Watching, tightest
+from leaseway.imports.progress.report import in_families
+from leaseway.imports.sinks.port import Sink
+from leaseway.imports.sources.factory import limit_of
 from leaseway.ports.clock import Clock
-from leaseway.ports.sink import Sink
-from leaseway.sources.chosen import limit_of
 
 log = logging.getLogger("leaseway.api")
 

@@ -19,12 +19,12 @@ from leaseway.api.known_imports import Imports, Known
 from leaseway.api.operating import Limit, paged, unknown
 from leaseway.api.routes import Asking, Routes
 from leaseway.api.service import service_of
-from leaseway.domain.callers import Caller, Scope
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.imports.places import DEGREES, Cell
-from leaseway.domain.imports.progress import RunRow, RunState, ShardState
-from leaseway.imports.replay import Kept, in_quarantine
-from leaseway.ports.places import Placed
+from leaseway.domain.identity import Caller, Scope
+from leaseway.imports.domain.run_state import RunRow, RunState, ShardState
+from leaseway.imports.run.quarantine_replay import Kept, in_quarantine
+from leaseway.imports.sinks.row_map_port import Placed
+from leaseway.imports.spec.geo_grid import DEGREES, Cell
 from leaseway.system import wall_clock_us
 
 log = logging.getLogger("leaseway.api")

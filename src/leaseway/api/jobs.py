@@ -18,19 +18,19 @@ from leaseway.api.problems import Problem, document_of
 from leaseway.api.routes import Asking, Routes, tenant_for
 from leaseway.api.service import service_of
 from leaseway.api.submissions import Submission, Submissions, new_job
-from leaseway.domain.callers import Caller, Scope
 from leaseway.domain.errors import LeasewayError, UsageError
+from leaseway.domain.explain import explain
 from leaseway.domain.gates import Shut
+from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import Instant, JobId
 from leaseway.domain.job import Job, LaneCount, NewJob, State, Submitted
 from leaseway.domain.query import Cancelling, JobFilter
 from leaseway.domain.search import Found
-from leaseway.domain.values import name_of
-from leaseway.domain.why import explain
-from leaseway.flows.world import World
-from leaseway.ports.keyed import Keyed
+from leaseway.domain.validators import name_of
+from leaseway.ports.idempotency import Keyed
 from leaseway.ports.search import Search
 from leaseway.ports.store import Store
+from leaseway.worker.environment import World
 
 routes = Routes("/v1/jobs", "jobs")
 

@@ -17,11 +17,11 @@ from leaseway.api.jobs import checked, searched
 from leaseway.api.problems import Problem
 from leaseway.api.routes import Asking, Routes, tenant_for
 from leaseway.api.service import service_of
-from leaseway.domain.callers import Caller, Scope
+from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Job, State
 from leaseway.domain.query import Cancelling, JobFilter
-from leaseway.domain.values import name_of
+from leaseway.domain.validators import name_of
 from leaseway.ports.store import Store
 
 routes = Routes("/v1/jobs", "jobs")

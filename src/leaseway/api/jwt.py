@@ -11,11 +11,11 @@ import jwt
 from leaseway.api.jwks import Jwks
 from leaseway.api.refusals import refused
 from leaseway.api.settings import ServiceSettings
-from leaseway.domain.callers import SCOPES_OF, Caller, Role, Scope
+from leaseway.domain.api_key import ANY_TENANT
 from leaseway.domain.errors import BadValue
+from leaseway.domain.identity import SCOPES_OF, Caller, Role, Scope
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.keys import ANY_TENANT
-from leaseway.domain.values import name_of
+from leaseway.domain.validators import name_of
 from leaseway.ports.clock import Clock
 
 LENGTH_MAX = 8_192

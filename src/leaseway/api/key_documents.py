@@ -3,8 +3,8 @@
 from typing import Any
 
 from leaseway.api.documents import iso
+from leaseway.domain.api_key import ApiKey
 from leaseway.domain.ids import Instant
-from leaseway.domain.keys import ApiKey
 
 
 def key_json(key: ApiKey, now: Instant) -> dict[str, Any]:

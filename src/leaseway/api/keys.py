@@ -14,12 +14,12 @@ from leaseway.api.key_documents import key_json
 from leaseway.api.problems import Problem
 from leaseway.api.routes import Asking, Routes
 from leaseway.api.service import Service, service_of
-from leaseway.domain.callers import Caller, Role, Scope
+from leaseway.domain.api_key import GRACE_US, ApiKey, WantedKey
+from leaseway.domain.identity import Caller, Role, Scope
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.keys import GRACE_US, ApiKey, WantedKey
 from leaseway.domain.times import duration_us
-from leaseway.flows.keys import Made, make, rotate
 from leaseway.system import random_text
+from leaseway.worker.api_keys import Made, make, rotate
 
 LIMIT_MAX = 200
 ID = re.compile(r"[a-z0-9]{12}")

@@ -15,18 +15,18 @@ from typing import NamedTuple
 from leaseway.api.problems import Problem
 from leaseway.app import App
 from leaseway.domain.errors import TransientError, UsageError
-from leaseway.domain.imports.places import Position, position_of
-from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardState
-from leaseway.domain.imports.spec import Spec
-from leaseway.imports.asking import plan_of
-from leaseway.imports.forecast import Forecast, forecast
-from leaseway.imports.given_up import are_given_up, is_idle
-from leaseway.imports.parts import Parts, sink_only, task_of
-from leaseway.imports.plan import Plan, history_of
-from leaseway.imports.report import is_used_up
-from leaseway.imports.run import ShardJob, finish, refuse_other_spec, shard_job, start, submit_open
-from leaseway.ports.sink import Sink
-from leaseway.sources.chosen import source_of
+from leaseway.imports.assembly import Parts, sink_only, task_of
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardState
+from leaseway.imports.plan.forecast import Forecast, forecast
+from leaseway.imports.plan.plan import Plan, history_of
+from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.progress.report import is_used_up
+from leaseway.imports.run.dead_shards import are_given_up, is_idle
+from leaseway.imports.run.start import ShardJob, finish, refuse_other_spec, shard_job, start, submit_open
+from leaseway.imports.sinks.port import Sink
+from leaseway.imports.sources.factory import source_of
+from leaseway.imports.spec.geo_grid import Position, position_of
+from leaseway.imports.spec.reader import Spec
 from leaseway.system import wall_clock_us
 
 SPECS_MAX = 200

@@ -13,19 +13,19 @@ from leaseway.api.documents import iso, lane_json, seconds_of
 from leaseway.api.operating import Limit, paged, pulse_of, service_in
 from leaseway.api.problems import Problem
 from leaseway.api.routes import Asking, Routes, tenant_for
-from leaseway.domain.callers import Scope
 from leaseway.domain.errors import LeasewayError, TransientError, UsageError
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import Shut, longest, unanswered_limit
+from leaseway.domain.identity import Scope
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount
-from leaseway.domain.limits import Ask
-from leaseway.domain.needs import Charge
+from leaseway.domain.limits.limit import Ask
 from leaseway.domain.pauses import Pause, check, shut_by_pauses
-from leaseway.domain.values import name_of
-from leaseway.flows.waits import Found, Shuts, shut_budgets, shut_gates, shut_limits
-from leaseway.flows.world import World
+from leaseway.domain.requirements import Charge
+from leaseway.domain.validators import name_of
 from leaseway.ports.lane_pauses import LanePauses
+from leaseway.worker.environment import World
+from leaseway.worker.explain_waits import Found, Shuts, shut_budgets, shut_gates, shut_limits
 
 routes = Routes("/v1/lanes", "lanes")
 

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 
 from leaseway.api.allowance import Allowance, Terms
 from leaseway.api.settings import ServiceSettings
-from leaseway.domain.callers import Caller, Role
 from leaseway.domain.errors import LeasewayError
+from leaseway.domain.identity import Caller, Role
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Definition, Rate
+from leaseway.domain.limits.limit import Definition, Rate
 from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter
 

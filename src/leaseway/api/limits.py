@@ -15,14 +15,14 @@ from leaseway.api.operating import (
     unknown,
 )
 from leaseway.api.routes import Asking, Routes
-from leaseway.domain.buckets import Level, Window, size, tokens
-from leaseway.domain.callers import Scope
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.gates import Seen, Shut, shut_by_limit
+from leaseway.domain.identity import Scope
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import Ask, Definition, Rate, fields_of, kept_by
-from leaseway.flows.waits import Defined, definitions_of, levels_of
+from leaseway.domain.limits.buckets import Level, Window, size, tokens
+from leaseway.domain.limits.limit import Ask, Definition, Rate, fields_of, kept_by
 from leaseway.ports.limiter import Limiter
+from leaseway.worker.explain_waits import Defined, definitions_of, levels_of
 
 routes = Routes("/v1/limits", "limits")
 

@@ -13,11 +13,11 @@ from leaseway.api.limits import definition_body
 from leaseway.api.operating import Done, changed, changing, check_version, etag_of, pointing, service_in, unknown
 from leaseway.api.problems import Problem
 from leaseway.api.routes import Routes
-from leaseway.domain.callers import Scope
-from leaseway.domain.limits import TENANTS, Definition, Rate, check, rate_of
+from leaseway.domain.identity import Scope
+from leaseway.domain.limits.limit import TENANTS, Definition, Rate, check, rate_of
 from leaseway.domain.times import duration_us
-from leaseway.domain.values import name_of
-from leaseway.flows.waits import definitions_of
+from leaseway.domain.validators import name_of
+from leaseway.worker.explain_waits import definitions_of
 
 routes = Routes("/v1/limits", "limits")
 

@@ -20,13 +20,13 @@ from leaseway.api.operating import pulse_of
 from leaseway.api.picture import Picture, picture_of, shut_of
 from leaseway.api.routes import Asking, Routes, tenant_for
 from leaseway.api.service import service_of
-from leaseway.domain.budgets import MICRO, is_pattern
-from leaseway.domain.callers import Scope
+from leaseway.domain.budgets.budget import MICRO, is_pattern
 from leaseway.domain.errors import TerminalError, TransientError
 from leaseway.domain.gates import shut_by_limit
+from leaseway.domain.identity import Scope
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import State
-from leaseway.domain.limits import Ask
+from leaseway.domain.limits.limit import Ask
 
 routes = Routes("", "metrics")
 

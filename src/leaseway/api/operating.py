@@ -13,10 +13,10 @@ from fastapi import Query, Request
 from leaseway.api.cursors import cursor_of, place_of
 from leaseway.api.problems import Problem
 from leaseway.api.settings import ServiceSettings
-from leaseway.domain.callers import Caller
 from leaseway.domain.errors import BadValue, Stale, UsageError
-from leaseway.flows.world import World
-from leaseway.ports.pulse import Pulse
+from leaseway.domain.identity import Caller
+from leaseway.ports.store_stats import Pulse
+from leaseway.worker.environment import World
 
 T = TypeVar("T")
 Look = Callable[[], Awaitable[tuple[T | None, int | None]]]

@@ -5,9 +5,9 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from leaseway.api.shapes import Amount, Moment, WaitsFor
-from leaseway.domain.budgets import Over
+from leaseway.domain.budgets.budget import Over
+from leaseway.domain.budgets.calendar_windows import Every
 from leaseway.domain.schedule import Missed
-from leaseway.domain.windows import Every
 
 
 class Alive(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -12,18 +12,18 @@ from leaseway.api.lanes import gate_of, pauses_in, shut_now
 from leaseway.api.limits import seen_in
 from leaseway.api.operating import pulse_of, service_in
 from leaseway.api.remembered import Remembered
-from leaseway.domain.budgets import BudgetDefinition
+from leaseway.domain.budgets.budget import BudgetDefinition
+from leaseway.domain.budgets.ledger import Account
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.gates import Seen, Shut, longest
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import LaneCount
-from leaseway.domain.ledger import Account
-from leaseway.domain.limits import TENANTS, Ask, fields_of
+from leaseway.domain.limits.limit import TENANTS, Ask, fields_of
 from leaseway.domain.pauses import Pause, shut_by_pauses
-from leaseway.domain.pulse import Ended, Owner, Waiting
-from leaseway.flows.waits import Defined, definitions_of
-from leaseway.flows.world import World
-from leaseway.ports.pulse import Pulse
+from leaseway.domain.store_stats import Ended, Owner, Waiting
+from leaseway.ports.store_stats import Pulse
+from leaseway.worker.environment import World
+from leaseway.worker.explain_waits import Defined, definitions_of
 
 BELIEF_SECONDS = 1.0
 RATE_SECONDS = 60

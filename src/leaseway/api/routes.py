@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Request
 from starlette.routing import BaseRoute, Mount
 
 from leaseway.api.problems import Problem
-from leaseway.domain.callers import Caller, Scope
-from leaseway.domain.values import name_of
+from leaseway.domain.identity import Caller, Scope
+from leaseway.domain.validators import name_of
 
 OPEN = "open"
 """For what anybody may ask: whether the service lives."""

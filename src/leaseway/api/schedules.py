@@ -7,7 +7,7 @@ from leaseway.api.answers import answer, page
 from leaseway.api.documents import schedule_json
 from leaseway.api.operating import Limit, paged, service_in, unknown
 from leaseway.api.routes import Asking, Routes
-from leaseway.domain.callers import Scope
+from leaseway.domain.identity import Scope
 from leaseway.domain.schedule import ScheduleRow, coming_fire
 
 routes = Routes("/v1/schedules", "schedules")

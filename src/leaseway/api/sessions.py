@@ -18,11 +18,11 @@ from leaseway.api.problems import Problem
 from leaseway.api.refusals import anonymous
 from leaseway.api.routes import OPEN, Routes
 from leaseway.api.service import service_of
-from leaseway.domain.callers import Caller
+from leaseway.domain.api_key import SESSION_US, hash_of
+from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.keys import SESSION_US, hash_of
-from leaseway.flows.keys import begin_session
 from leaseway.system import random_text
+from leaseway.worker.api_keys import begin_session
 
 routes = Routes("/v1/session", "session")
 

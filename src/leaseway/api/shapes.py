@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from leaseway.domain.callers import Role, Scope
+from leaseway.domain.identity import Role, Scope
 from leaseway.domain.job import State
 
 Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]

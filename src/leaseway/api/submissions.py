@@ -17,7 +17,7 @@ from leaseway.domain.errors import BadValue, UnknownKind
 from leaseway.domain.job import NewJob
 from leaseway.domain.kind import Defaults, Kind
 from leaseway.domain.options import NO_OPTIONS, JobOptions, options_of
-from leaseway.domain.values import name_of
+from leaseway.domain.validators import name_of
 
 DEFAULTS = Defaults()
 """Of a job whose kind this process does not know."""

@@ -7,8 +7,8 @@ from leaseway.api.exposition import Family, Sample, counter
 from leaseway.domain.errors import UsageError
 from leaseway.domain.exchange import Exchange, Exchanged
 from leaseway.domain.job import State, Submitted
-from leaseway.stores.http import verbs
-from leaseway.stores.http.verbs import Verb
+from leaseway.stores.http import protocol
+from leaseway.stores.http.protocol import Verb
 
 SUBMISSIONS = ("accepted", "replayed", "refused", "failed")
 SETTLEMENTS = (*(state.value for state in (State.DONE, State.FAILED, State.CANCELLED, State.PENDING)), "lost")
@@ -32,9 +32,9 @@ class Tally:
 
     def worked(self, verb: Verb[Any, Any], asked: Any, said: Any) -> None:
         """What a worker, or a program that submits as one, was answered."""
-        if verb is verbs.EXCHANGE:
+        if verb is protocol.EXCHANGE:
             self.exchanged(asked, said)
-        elif verb is verbs.SUBMIT:
+        elif verb is protocol.SUBMIT:
             self.submitted(said)
 
     def exchanged(self, call: Exchange, reply: Exchanged) -> None:

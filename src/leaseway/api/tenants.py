@@ -10,10 +10,10 @@ from leaseway.api.documents import tenant_json
 from leaseway.api.limits_changes import RateBody, rate_in
 from leaseway.api.operating import Limit, changing, paged, pointing, service_in, unknown
 from leaseway.api.routes import Asking, Routes
-from leaseway.domain.callers import Scope
-from leaseway.domain.tenants import Tenant, check
-from leaseway.domain.values import name_of
-from leaseway.flows.agree import agree
+from leaseway.domain.identity import Scope
+from leaseway.domain.tenant import Tenant, check
+from leaseway.domain.validators import name_of
+from leaseway.worker.set_tenant import agree
 
 routes = Routes("/v1/tenants", "tenants")
 

@@ -5,7 +5,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leaseway.api.counting import GONE, route_of
-from leaseway.ports.tracing import Tracing
+from leaseway.ports.tracer import Tracing
 
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 """Asked every few seconds by machines: their spans would hide those that somebody looks for."""

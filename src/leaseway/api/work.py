@@ -1,7 +1,7 @@
 """/v1/work: what workers do, over HTTP. One route for each verb of a store, a limiter and a ledger.
 
-The table of verbs, bodies and answers is `leaseway.stores.http.verbs`; the client beside it is one more store. Whatever
-goes wrong becomes a problem whose code says which exception it was, above all whether nobody knows what happened.
+The table of verbs, bodies and answers is `leaseway.stores.http.protocol`; the client beside it is one more store.
+An error becomes a problem whose code names the exception, above all when the outcome is unknown.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from leaseway.api.service import service_of
 from leaseway.api.work_checks import check
 from leaseway.api.work_rights import answer_to
 from leaseway.api.work_schemas import answering, described
-from leaseway.domain.callers import Scope
 from leaseway.domain.errors import StoreBusy, StoreFull, UnknownBudget, UnknownLimit, UnknownOutcome
-from leaseway.stores.http.replies import Said
-from leaseway.stores.http.verbs import PREFIX, VERBS, WAIT_SECONDS_MAX, Verb
-from leaseway.stores.http.words import Nothing
+from leaseway.domain.identity import Scope
+from leaseway.stores.http.protocol import PREFIX, VERBS, WAIT_SECONDS_MAX, Verb
+from leaseway.stores.http.requests import Nothing
+from leaseway.stores.http.responses import Said
 
 routes = Routes(PREFIX, "work")
 

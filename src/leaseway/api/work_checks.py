@@ -9,17 +9,19 @@ from typing import Any
 
 import msgspec
 
-from leaseway.domain import budgets, limits, schedule, tenants
-from leaseway.domain.asks import check_asks
+from leaseway.domain import schedule, tenant
+from leaseway.domain.budgets import budget
 from leaseway.domain.errors import BadValue
 from leaseway.domain.exchange import Exchange, Gate, Wants
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import NewJob, Settlement
-from leaseway.domain.needs import NEEDS_BYTES_MAX, needs_of
+from leaseway.domain.limits import limit as limits
+from leaseway.domain.limits.validation import check_asks
 from leaseway.domain.options import LEASE_SECONDS_MAX, attempts_of, priority_of
 from leaseway.domain.payload import BYTES_MAX
-from leaseway.domain.values import NAME_LENGTH_MAX, name_of, whole_number
-from leaseway.stores.http import words
+from leaseway.domain.requirements import NEEDS_BYTES_MAX, needs_of
+from leaseway.domain.validators import NAME_LENGTH_MAX, name_of, whole_number
+from leaseway.stores.http import requests
 
 ITEMS_MAX = 10_000
 """Of anything in one call."""
@@ -154,36 +156,36 @@ def settlement(said: Settlement) -> None:
     jobs(said.children)
 
 
-def renew(asked: words.Renew | words.Origins) -> None:
+def renew(asked: requests.Renew | requests.Origins) -> None:
     some("leases", asked.leases)
     for held in asked.leases:
         names("leases", (held.id, held.token))
         span("leases.lease_us", held.lease_us, 1, LEASE_US_MAX)
 
 
-def checkpoint(asked: words.Checkpoint) -> None:
+def checkpoint(asked: requests.Checkpoint) -> None:
     names("checkpoint", (asked.job, asked.token))
     text("cursor", asked.cursor)
 
 
-def reports(asked: words.Reports) -> None:
+def reports(asked: requests.Reports) -> None:
     some("reports", asked.reports)
     for each in asked.reports:
         names("reports", (each.id, each.token))
         text("reports.progress", each.progress)
 
 
-def look(asked: words.Look) -> None:
+def look(asked: requests.Look) -> None:
     queues(asked.queues)
     gates("closed", asked.closed)
 
 
-def old(asked: words.Old) -> None:
+def old(asked: requests.Old) -> None:
     span("keep_us", asked.keep_us)
     whole_number("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
 
 
-def fire(asked: words.Fire) -> None:
+def fire(asked: requests.Fire) -> None:
     name_of("name", asked.name)
     jobs(asked.jobs)
 
@@ -191,7 +193,7 @@ def fire(asked: words.Fire) -> None:
 # -- limits and budgets ---------------------------------------------------------------------------------------------
 
 
-def give_back(asked: words.GiveBack) -> None:
+def give_back(asked: requests.GiveBack) -> None:
     check_asks(asked.granted.asks)
     if len(asked.granted.generations) != len(asked.granted.asks):
         raise BadValue("granted", "must be given back as it was granted")
@@ -201,13 +203,13 @@ def limit(asked: Any) -> None:
     whole_number("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
 
 
-def one_limit(asked: words.OneLimit) -> None:
+def one_limit(asked: requests.OneLimit) -> None:
     limits.check(asked.definition)
     version(asked.expected)
 
 
-def one_budget(asked: words.OneBudget) -> None:
-    budgets.check(asked.definition)
+def one_budget(asked: requests.OneBudget) -> None:
+    budget.check(asked.definition)
     version(asked.expected)
 
 
@@ -218,28 +220,28 @@ def version(expected: int | None) -> None:
 
 CHECKS: dict[type, Callable[[Any], object]] = {
     Exchange: exchange,
-    words.Submit: lambda asked: jobs(asked.jobs),
-    words.Renew: renew,
-    words.Origins: renew,
-    words.Checkpoint: checkpoint,
-    words.Reports: reports,
-    words.Look: look,
-    words.Old: old,
-    words.Fire: fire,
-    words.SomeJobs: limit,
-    words.Page: limit,
-    words.Most: limit,
-    words.Journal: limit,
-    words.OneJob: lambda asked: name_of("job", asked.job),
-    words.OneHold: lambda asked: name_of("id", asked.id),
-    words.Named: lambda asked: name_of("name", asked.name),
-    words.Pause: lambda asked: name_of("name", asked.name),
-    words.Agreed: lambda asked: tenants.check(asked.tenant),
-    words.Schedules: lambda asked: every(schedule.check, asked.schedules),
-    words.Limits: lambda asked: every(limits.check, asked.definitions),
-    words.OneLimit: one_limit,
-    words.GiveBack: give_back,
-    words.Budgets: lambda asked: every(budgets.check, asked.definitions),
-    words.OneBudget: one_budget,
+    requests.Submit: lambda asked: jobs(asked.jobs),
+    requests.Renew: renew,
+    requests.Origins: renew,
+    requests.Checkpoint: checkpoint,
+    requests.Reports: reports,
+    requests.Look: look,
+    requests.Old: old,
+    requests.Fire: fire,
+    requests.SomeJobs: limit,
+    requests.Page: limit,
+    requests.Most: limit,
+    requests.Journal: limit,
+    requests.OneJob: lambda asked: name_of("job", asked.job),
+    requests.OneHold: lambda asked: name_of("id", asked.id),
+    requests.Named: lambda asked: name_of("name", asked.name),
+    requests.Pause: lambda asked: name_of("name", asked.name),
+    requests.Agreed: lambda asked: tenant.check(asked.tenant),
+    requests.Schedules: lambda asked: every(schedule.check, asked.schedules),
+    requests.Limits: lambda asked: every(limits.check, asked.definitions),
+    requests.OneLimit: one_limit,
+    requests.GiveBack: give_back,
+    requests.Budgets: lambda asked: every(budget.check, asked.definitions),
+    requests.OneBudget: one_budget,
 }
 """What the stores check by themselves, before they look at anything, is not in here."""

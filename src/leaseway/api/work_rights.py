@@ -15,16 +15,16 @@ from msgspec.structs import replace
 from leaseway.api.problems import Problem
 from leaseway.api.routes import tenant_for
 from leaseway.api.work_checks import needs as check_needs
-from leaseway.domain.callers import Caller
+from leaseway.domain.api_key import ANY_TENANT
 from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
-from leaseway.domain.keys import ANY_TENANT
 from leaseway.domain.query import Cancelling
-from leaseway.domain.tenants import Tenant
-from leaseway.flows.world import World
-from leaseway.stores.http import verbs, words
-from leaseway.stores.http.verbs import Verb
+from leaseway.domain.tenant import Tenant
+from leaseway.stores.http import protocol, requests
+from leaseway.stores.http.protocol import Verb
+from leaseway.worker.environment import World
 
 UNNAMED = "default"
 """The tenant of a job of which nobody said whose it is."""
@@ -66,44 +66,44 @@ async def exchange(world: World, caller: Caller, call: Exchange) -> Exchanged:
     return replace(reply, leases=tuple(lease for lease in reply.leases if lease.tenant == tenant))
 
 
-async def wait_us(world: World, caller: Caller, asked: words.Look) -> int | None:
+async def wait_us(world: World, caller: Caller, asked: requests.Look) -> int | None:
     found = await world.store.wait_us(asked.queues, asked.closed)
     if found == 0 and tenant_of(caller) is not None:
-        own = [lane for lane in await lanes(world, caller, words.Nothing()) if lane.queue in asked.queues]
+        own = [lane for lane in await lanes(world, caller, requests.Nothing()) if lane.queue in asked.queues]
         return 0 if any(lane.ready for lane in own) else LOOK_US
     return found
 
 
-async def lanes(world: World, caller: Caller, _: words.Nothing) -> list[LaneCount]:
+async def lanes(world: World, caller: Caller, _: requests.Nothing) -> list[LaneCount]:
     tenant = tenant_of(caller)
     return [lane for lane in await world.store.lanes() if tenant in (None, lane.tenant)]
 
 
-async def tenants(world: World, caller: Caller, _: words.Nothing) -> list[Tenant]:
+async def tenants(world: World, caller: Caller, _: requests.Nothing) -> list[Tenant]:
     only = tenant_of(caller)
     return [tenant for tenant in await world.store.tenants() if only in (None, tenant.name)]
 
 
-async def prune(world: World, caller: Caller, asked: words.Old) -> int:
+async def prune(world: World, caller: Caller, asked: requests.Old) -> int:
     """Left to those who work for all."""
     return await world.store.prune(asked.keep_us, asked.limit) if tenant_of(caller) is None else 0
 
 
-async def prune_budgets(world: World, caller: Caller, asked: words.Old) -> int:
+async def prune_budgets(world: World, caller: Caller, asked: requests.Old) -> int:
     return await world.ledger.prune(asked.keep_us, asked.limit) if tenant_of(caller) is None else 0
 
 
-async def declare(world: World, caller: Caller, asked: words.Schedules) -> None:
+async def declare(world: World, caller: Caller, asked: requests.Schedules) -> None:
     refuse_bound(caller, "schedules")
     await world.store.declare(asked.schedules)
 
 
-async def fire(world: World, caller: Caller, asked: words.Fire) -> bool:
+async def fire(world: World, caller: Caller, asked: requests.Fire) -> bool:
     refuse_bound(caller, "schedules")
     return await world.store.fire(asked.name, asked.seen, asked.upto, asked.jobs)
 
 
-async def declare_limits(world: World, caller: Caller, asked: words.Limits) -> None:
+async def declare_limits(world: World, caller: Caller, asked: requests.Limits) -> None:
     if tenant_of(caller) is None:
         return await world.limiter.declare(asked.definitions)
     known = {definition.name for definition, _ in await world.limiter.definitions()}
@@ -111,7 +111,7 @@ async def declare_limits(world: World, caller: Caller, asked: words.Limits) -> N
         refuse_bound(caller, "limits that nobody has defined")
 
 
-async def declare_budgets(world: World, caller: Caller, asked: words.Budgets) -> None:
+async def declare_budgets(world: World, caller: Caller, asked: requests.Budgets) -> None:
     if tenant_of(caller) is None:
         return await world.ledger.declare(asked.definitions)
     known = {definition.name for definition, _ in await world.ledger.definitions()}
@@ -122,7 +122,7 @@ async def declare_budgets(world: World, caller: Caller, asked: words.Budgets) ->
 # -- clients --------------------------------------------------------------------------------------------------------
 
 
-async def submit(world: World, caller: Caller, asked: words.Submit) -> list[Submitted]:
+async def submit(world: World, caller: Caller, asked: requests.Submit) -> list[Submitted]:
     """The tenant comes from the credential. Who says nothing about it means his own."""
     jobs = asked.jobs
     if not caller.sees_all:
@@ -137,30 +137,30 @@ async def seen(world: World, caller: Caller, id_: JobId) -> Job | None:
     return job if job is not None and caller.sees(job.tenant) else None
 
 
-async def job(world: World, caller: Caller, asked: words.OneJob) -> Job | None:
+async def job(world: World, caller: Caller, asked: requests.OneJob) -> Job | None:
     return await seen(world, caller, asked.job)
 
 
-async def errors(world: World, caller: Caller, asked: words.OneJob) -> list[ErrorRecord]:
+async def errors(world: World, caller: Caller, asked: requests.OneJob) -> list[ErrorRecord]:
     return [] if await seen(world, caller, asked.job) is None else await world.store.errors(asked.job)
 
 
-async def cancel(world: World, caller: Caller, asked: words.OneJob) -> Cancelling:
+async def cancel(world: World, caller: Caller, asked: requests.OneJob) -> Cancelling:
     found = await seen(world, caller, asked.job)
     return Cancelling.UNKNOWN if found is None else await world.store.cancel(asked.job)
 
 
-async def jobs(world: World, caller: Caller, asked: words.Page) -> list[Job]:
+async def jobs(world: World, caller: Caller, asked: requests.Page) -> list[Job]:
     which = replace(asked.which, tenant=tenant_for(caller, asked.which.tenant))
     return await world.store.jobs(which, before=asked.before, limit=asked.limit)
 
 
-async def replay(world: World, caller: Caller, asked: words.SomeJobs) -> list[JobId]:
+async def replay(world: World, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
     which = replace(asked.which, tenant=tenant_for(caller, asked.which.tenant))
     return await world.store.replay(which, asked.limit)
 
 
-async def discard(world: World, caller: Caller, asked: words.SomeJobs) -> list[JobId]:
+async def discard(world: World, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
     which = replace(asked.which, tenant=tenant_for(caller, asked.which.tenant))
     return await world.store.discard(which, asked.limit)
 
@@ -168,11 +168,12 @@ async def discard(world: World, caller: Caller, asked: words.SomeJobs) -> list[J
 Handler = Callable[[World, Caller, Any], Awaitable[Any]]
 
 HANDLERS: Mapping[Verb[Any, Any], Handler] = {
-    verbs.EXCHANGE: exchange, verbs.WAIT_US: wait_us, verbs.LANES: lanes, verbs.TENANTS: tenants, verbs.PRUNE: prune,
-    verbs.PRUNE_BUDGETS: prune_budgets, verbs.DECLARE: declare, verbs.FIRE: fire,
-    verbs.DECLARE_LIMITS: declare_limits, verbs.DECLARE_BUDGETS: declare_budgets, verbs.SUBMIT: submit,
-    verbs.JOB: job, verbs.ERRORS: errors, verbs.CANCEL: cancel, verbs.JOBS: jobs, verbs.REPLAY: replay,
-    verbs.DISCARD: discard,
+    protocol.EXCHANGE: exchange, protocol.WAIT_US: wait_us, protocol.LANES: lanes, protocol.TENANTS: tenants,
+    protocol.PRUNE: prune,
+    protocol.PRUNE_BUDGETS: prune_budgets, protocol.DECLARE: declare, protocol.FIRE: fire,
+    protocol.DECLARE_LIMITS: declare_limits, protocol.DECLARE_BUDGETS: declare_budgets, protocol.SUBMIT: submit,
+    protocol.JOB: job, protocol.ERRORS: errors, protocol.CANCEL: cancel, protocol.JOBS: jobs, protocol.REPLAY: replay,
+    protocol.DISCARD: discard,
 }  # fmt: skip
 """Those in which it matters who asks."""
 

@@ -12,8 +12,8 @@ from leaseway.api.routes import COMPONENTS
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
-from leaseway.stores.http.replies import Said
-from leaseway.stores.http.verbs import VERBS, Verb
+from leaseway.stores.http.protocol import VERBS, Verb
+from leaseway.stores.http.responses import Said
 
 REF = "#/components/schemas/Work."
 LONG = "leaseway.domain."

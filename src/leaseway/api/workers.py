@@ -9,8 +9,8 @@ from leaseway.api.answers import page
 from leaseway.api.documents import iso
 from leaseway.api.operating import Limit, paged, pulse_of
 from leaseway.api.routes import Asking, Routes
-from leaseway.domain.callers import Scope
-from leaseway.domain.pulse import Owner
+from leaseway.domain.identity import Scope
+from leaseway.domain.store_stats import Owner
 
 routes = Routes("/v1/workers", "workers")
 

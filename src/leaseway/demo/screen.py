@@ -7,14 +7,14 @@ from rich.console import Console
 from rich.text import Text
 
 from leaseway.demo.fleet import Member
-from leaseway.imports import screen
-from leaseway.imports.live import Snapshot
+from leaseway.imports.progress import progress_view
+from leaseway.imports.progress.progress import Snapshot
 
 
 class Screen:
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.run = screen.Screen(console, "ocm → poi", self.say)
+        self.run = progress_view.Screen(console, "ocm → poi", self.say)
         self._started_at = time.monotonic()
 
     def say(self, event: str, style: str = "") -> None:

@@ -17,12 +17,12 @@ from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files, page_limit_of, writ
 from leaseway.demo.witness import Leases, collect, places_at
 from leaseway.demo.worker import CONCURRENCY
 from leaseway.domain.errors import TransientError
-from leaseway.domain.imports.progress import RunState, ShardRow, ShardState
-from leaseway.imports.asking import plan_of
-from leaseway.imports.live import Snapshot, Watching
-from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.run import finish, shard_job, start
-from leaseway.imports.screen import limit_of
+from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
+from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.progress.progress import Snapshot, Watching
+from leaseway.imports.progress.progress_view import limit_of
+from leaseway.imports.run.start import finish, shard_job, start
 from leaseway.system import wall_clock_us
 
 RUN = "demo"

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from leaseway.app import App
-from leaseway.imports.parts import parts_of
-from leaseway.imports.run import queue_of, shard_job
+from leaseway.imports.assembly import parts_of
+from leaseway.imports.run.start import queue_of, shard_job
 
 CONCURRENCY = 4
 

@@ -9,15 +9,26 @@ from shlex import quote
 
 from msgspec import DecodeError, Struct
 
-from leaseway.domain.buckets import NO_SEAT, PAUSED, Level, Sizing, Taking, allowed, at_once, full_us, paced, size
-from leaseway.domain.budgets import BudgetDefinition, amount_text, definition_for
+from leaseway.domain.budgets.budget import BudgetDefinition, amount_text, definition_for
+from leaseway.domain.budgets.calendar_windows import Window
+from leaseway.domain.budgets.ledger import Account, Book, wait_us
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import Instant
-from leaseway.domain.ledger import Account, Book, wait_us
-from leaseway.domain.limits import Ask, Definition, Rate
-from leaseway.domain.needs import NO_NEEDS, Charge, Needs, needs_of
-from leaseway.domain.tenants import Tenant
-from leaseway.domain.windows import Window
+from leaseway.domain.limits.buckets import (
+    NO_SEAT,
+    PAUSED,
+    Level,
+    Sizing,
+    Taking,
+    allowed,
+    at_once,
+    full_us,
+    paced,
+    size,
+)
+from leaseway.domain.limits.limit import Ask, Definition, Rate
+from leaseway.domain.requirements import NO_NEEDS, Charge, Needs, needs_of
+from leaseway.domain.tenant import Tenant
 
 
 class Shut(Struct, frozen=True):

@@ -11,10 +11,10 @@ import msgspec.inspect
 from msgspec import Struct
 
 from leaseway.domain import payload
-from leaseway.domain.demands import NO_DEMANDS, Demands
 from leaseway.domain.errors import BadValue, UsageError
+from leaseway.domain.kind_requirements import NO_DEMANDS, Demands
 from leaseway.domain.retry import Backoff
-from leaseway.domain.values import name_of
+from leaseway.domain.validators import name_of
 
 CONTEXT = "ctx"
 

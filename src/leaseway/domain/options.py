@@ -10,7 +10,7 @@ from leaseway.domain.ids import Instant
 from leaseway.domain.job import PRIORITY_MAX
 from leaseway.domain.kind import SUBMIT_OPTIONS
 from leaseway.domain.times import duration_us, instant_of
-from leaseway.domain.values import name_of, whole_number
+from leaseway.domain.validators import name_of, whole_number
 
 ATTEMPTS_MAX = 1_000
 LEASE_SECONDS_MIN = 1

@@ -5,10 +5,10 @@ from shlex import quote
 
 from msgspec import Struct
 
-from leaseway.domain.buckets import PAUSED
 from leaseway.domain.gates import Shut
 from leaseway.domain.ids import Instant
-from leaseway.domain.values import name_of
+from leaseway.domain.limits.buckets import PAUSED
+from leaseway.domain.validators import name_of
 
 PAUSES_MAX = 1_000
 

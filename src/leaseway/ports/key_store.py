@@ -4,8 +4,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from leaseway.domain.api_key import ApiKey, Session
 from leaseway.domain.ids import Instant
-from leaseway.domain.keys import ApiKey, Session
 
 
 class KeyStore(Protocol):

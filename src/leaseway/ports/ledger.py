@@ -13,10 +13,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from leaseway.domain.budgets import Answer, BudgetDefinition, Crossed
+from leaseway.domain.budgets.budget import Answer, BudgetDefinition, Crossed
+from leaseway.domain.budgets.ledger import Account, Audit, Entry, Lines
 from leaseway.domain.ids import Instant
-from leaseway.domain.ledger import Account, Audit, Entry, Lines
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 
 
 class Expired(Struct, frozen=True):

@@ -11,9 +11,9 @@ Promises that hold for every verb:
 from collections.abc import Sequence
 from typing import Protocol
 
-from leaseway.domain.buckets import Granted, Level, Notice, Verdict
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits import Ask, Definition
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
+from leaseway.domain.limits.limit import Ask, Definition
 
 
 class Limiter(Protocol):

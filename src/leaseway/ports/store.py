@@ -4,12 +4,12 @@ from typing import Protocol
 
 from leaseway.domain.versions import Versions
 from leaseway.ports.job_store import JobStore
+from leaseway.ports.job_traces import Traces
 from leaseway.ports.key_store import KeyStore
+from leaseway.ports.notifications import Wakeups
 from leaseway.ports.read_model import ReadModel
 from leaseway.ports.schedule_store import ScheduleStore
 from leaseway.ports.tenant_store import TenantStore
-from leaseway.ports.traces import Traces
-from leaseway.ports.wakeups import Wakeups
 
 
 class Store(JobStore, ReadModel, ScheduleStore, TenantStore, KeyStore, Traces, Wakeups, Protocol):

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from leaseway.domain.tenants import Tenant
+from leaseway.domain.tenant import Tenant
 
 
 class TenantStore(Protocol):

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import Definition, delay_us_of
+from leaseway.domain.limits.limit import Definition, delay_us_of
 from leaseway.simulation.books import Books
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.universe import START_US, Universe

@@ -7,7 +7,7 @@ from leaseway.simulation.jobs import KINDS
 from leaseway.simulation.plan import QUEUES, draw_plan
 from leaseway.simulation.scenario import Load, Report, run_load
 from leaseway.simulation.swarm import Streams, draw
-from leaseway.stores.sqlite.queries import statements
+from leaseway.stores.sqlite.statements import statements
 
 CRON = "42,45,48,51,54,57 6 * * * *"
 """Six fields, seconds first. A run begins at six minutes and forty seconds past an hour."""

@@ -9,11 +9,11 @@ from leaseway.domain.errors import KeyConflict, StoreBusy, StoreFull, TransientE
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import NewJob, State, Submitted
 from leaseway.domain.query import JobFilter
-from leaseway.flows import submit as submitting
 from leaseway.simulation.plan import Intent
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.store import FaultyStore
 from leaseway.simulation.universe import Universe
+from leaseway.worker import submit as submitting
 
 T = TypeVar("T")
 

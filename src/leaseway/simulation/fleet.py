@@ -3,11 +3,8 @@
 from collections.abc import Mapping
 
 from leaseway.domain.kind import Kind
-from leaseway.domain.pace import WorkerSettings
 from leaseway.domain.schedule import Schedule
-from leaseway.flows.keep import in_loop
-from leaseway.flows.worker import Worker
-from leaseway.flows.world import World
+from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
 from leaseway.simulation.jobs import JUDGE
@@ -16,6 +13,9 @@ from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.store import FaultyStore
 from leaseway.simulation.universe import Universe
 from leaseway.simulation.ways import FaultyLedger, FaultyLimiter
+from leaseway.worker.environment import World
+from leaseway.worker.lease_renewal import in_loop
+from leaseway.worker.loop import Worker
 
 RESTART_SECONDS = (0.2, 1.5)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from leaseway.domain.imports.progress import RunMode, ShardState
+from leaseway.imports.domain.run_state import RunMode, ShardState
 from leaseway.simulation.api import Api
 from leaseway.simulation.books import Commit
 from leaseway.simulation.import_operator import Operator

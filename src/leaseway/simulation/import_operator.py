@@ -7,15 +7,12 @@ from typing import Any, TypeVar
 
 from leaseway.app import App
 from leaseway.domain.errors import TransientError
-from leaseway.domain.imports.progress import RunMode, RunState
-from leaseway.domain.imports.watermark import History
 from leaseway.domain.job import Submitted
-from leaseway.flows.context import Context
-from leaseway.flows.submit import KEY_KEEP_US, Bound, submit_many
-from leaseway.flows.world import World
-from leaseway.imports.parts import Parts
-from leaseway.imports.plan import Plan, history_of
-from leaseway.imports.run import ShardJob, finish, shard_job, start, submit_open
+from leaseway.imports.assembly import Parts
+from leaseway.imports.domain.run_state import RunMode, RunState
+from leaseway.imports.plan.plan import Plan, history_of
+from leaseway.imports.plan.watermark import History
+from leaseway.imports.run.start import ShardJob, finish, shard_job, start, submit_open
 from leaseway.simulation.api import ATTEMPT
 from leaseway.simulation.fleet import Silence
 from leaseway.simulation.jobs import attempt
@@ -23,6 +20,9 @@ from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.store import FaultyStore
 from leaseway.simulation.swarm import LEASE_SECONDS
 from leaseway.simulation.universe import Universe
+from leaseway.worker.context import Context
+from leaseway.worker.environment import World
+from leaseway.worker.submit import KEY_KEEP_US, Bound, submit_many
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leaseway.domain.imports.progress import RunMode
-from leaseway.domain.imports.spec import Spec, read_spec
+from leaseway.imports.domain.run_state import RunMode
+from leaseway.imports.spec.reader import Spec, read_spec
 from leaseway.simulation.api import COUNTRIES, UNKNOWN_COUNTRY, Manners
 from leaseway.simulation.swarm import CALM, Faults, Streams, Swarm, draw
 from leaseway.testing.standin import Poi, synthetic

@@ -13,16 +13,15 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.imports.progress import RunMode, RunState, ShardState
-from leaseway.domain.imports.watermark import History
-from leaseway.flows import http, importing
-from leaseway.flows import run as running_handlers
-from leaseway.flows.http import Wire
-from leaseway.imports import run as runs
-from leaseway.imports.parts import Parts, task_of
-from leaseway.imports.plan import Plan, planned
-from leaseway.ports.sink import Sink
-from leaseway.ports.source import Probe
+from leaseway.imports.assembly import Parts, task_of
+from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
+from leaseway.imports.plan.plan import Plan, planned
+from leaseway.imports.plan.watermark import History
+from leaseway.imports.run import start as runs
+from leaseway.imports.shard_job import import_shard
+from leaseway.imports.sinks.port import Sink
+from leaseway.imports.sources.http_json import JsonSource
+from leaseway.imports.sources.port import Probe
 from leaseway.simulation.api import UNKNOWN_COUNTRY, Api, Cable
 from leaseway.simulation.import_judge import TableJudge
 from leaseway.simulation.import_operator import Operator
@@ -35,9 +34,11 @@ from leaseway.simulation.shelf import Place, Shelf
 from leaseway.simulation.sink import FaultySink
 from leaseway.simulation.swarm import Faults
 from leaseway.simulation.universe import Universe
-from leaseway.sources.http_json import JsonSource
-from leaseway.stores.sqlite.queries import statements
+from leaseway.stores.sqlite.statements import statements
 from leaseway.testing.standin import API_KEY
+from leaseway.worker import provider_http
+from leaseway.worker import run_handler as running_handlers
+from leaseway.worker.provider_http import Wire
 
 LATER_US = 2 * 365 * 86_400 * SECOND_US
 """Worlds begin after the last change of the table."""
@@ -247,9 +248,9 @@ def in_virtual_time() -> Iterator[Stage]:
             (running_handlers, "Wire", stage.wire),
             (runs, "SystemClock", lambda: HERE.get().clock),
             (runs, "BACKOFF", BACKOFF),
-            (http, "READ_SECONDS", READ_SECONDS),
-            (importing, "LOOK_SECONDS", 0.1),
-            (importing, "PAGES_SHARED_MIN", 2),
+            (provider_http, "READ_SECONDS", READ_SECONDS),
+            (import_shard, "LOOK_SECONDS", 0.1),
+            (import_shard, "PAGES_SHARED_MIN", 2),
         ):
             stack.enter_context(replaced(owner, name, value))
         yield stage

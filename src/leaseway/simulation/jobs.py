@@ -13,13 +13,13 @@ from leaseway.domain.kind import Defaults, Kind
 from leaseway.domain.options import options_of
 from leaseway.domain.outcome import Fail, Snooze
 from leaseway.domain.retry import Backoff
-from leaseway.flows.context import Context
-from leaseway.flows.running import Stop
-from leaseway.flows.submit import Bound
 from leaseway.simulation.books import Run
 from leaseway.simulation.judge import Judge
 from leaseway.simulation.process import HERE
 from leaseway.simulation.swarm import LEASE_SECONDS
+from leaseway.worker.attempt import Stop
+from leaseway.worker.context import Context
+from leaseway.worker.submit import Bound
 
 JUDGE: ContextVar[Judge] = ContextVar("JUDGE")
 

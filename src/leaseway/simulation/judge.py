@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from leaseway.domain.ids import JobId
-from leaseway.flows.worker import Worked
 from leaseway.simulation import sometimes
 from leaseway.simulation.books import Books, Commit, Run
 from leaseway.simulation.oracles import imbalances, wrongs
 from leaseway.simulation.process import Process
 from leaseway.simulation.table import Table
+from leaseway.worker.loop import Worked
 
 TOLD_SECONDS_MAX = 1.0
 """A worker that is well tells a handler within this time that its lease is lost."""

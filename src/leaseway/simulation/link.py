@@ -16,7 +16,7 @@ from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import Process
 from leaseway.simulation.swarm import LEASE_SECONDS
 from leaseway.simulation.universe import Universe
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.sqlite.jobs import SqliteStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

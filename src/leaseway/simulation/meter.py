@@ -22,17 +22,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from leaseway.domain.buckets import Granted, Wait
-from leaseway.domain.budgets import Booked, BudgetDefinition, Denied, Held, Used
+from leaseway.domain.budgets.budget import Booked, BudgetDefinition, Denied, Held, Used
+from leaseway.domain.budgets.calendar_windows import Window
+from leaseway.domain.budgets.ledger import OPEN
+from leaseway.domain.budgets.ledger import State as HoldState
 from leaseway.domain.ids import SECOND_US, Token
 from leaseway.domain.job import State
-from leaseway.domain.ledger import OPEN
-from leaseway.domain.ledger import State as HoldState
-from leaseway.domain.limits import Definition
-from leaseway.domain.tenants import Tenant
-from leaseway.domain.windows import Window
-from leaseway.flows.context import Context
-from leaseway.flows.running import Running
+from leaseway.domain.limits.buckets import Granted, Wait
+from leaseway.domain.limits.limit import Definition
+from leaseway.domain.tenant import Tenant
 from leaseway.simulation.books import Commit, Run
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import HERE, Process
@@ -40,9 +38,11 @@ from leaseway.simulation.provider import Provider, Temper
 from leaseway.simulation.swarm import CALM, Faults
 from leaseway.simulation.table import LEASED
 from leaseway.simulation.universe import Universe
-from leaseway.stores.memory.ledger import MemoryLedger
-from leaseway.stores.memory.limiter import MemoryLimiter
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.memory.budgets import MemoryLedger
+from leaseway.stores.memory.limits import MemoryLimiter
+from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.worker.attempt import Running
+from leaseway.worker.context import Context
 
 OUTAGE_SECONDS = (0.3, 3.0)
 SEAT_GRACE_SECONDS = 4.0

@@ -13,19 +13,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leaseway.domain.budgets import Budget
-from leaseway.domain.demands import Demands
+from leaseway.domain.budgets.budget import Budget
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.kind import Defaults, Kind
-from leaseway.domain.limits import Limit, Use, rate_of
+from leaseway.domain.kind_requirements import Demands
+from leaseway.domain.limits.limit import Limit, Use, rate_of
 from leaseway.domain.options import options_of
-from leaseway.domain.tenants import Tenant
-from leaseway.flows import admit, calls, expire, tokens
-from leaseway.flows.context import Context
-from leaseway.flows.running import Running, Stop
-from leaseway.flows.submit import Bound
-from leaseway.flows.tokens import Tokens
+from leaseway.domain.tenant import Tenant
 from leaseway.simulation.jobs import BACKOFF, attempt
 from leaseway.simulation.meter import METER, Meter, Terms
 from leaseway.simulation.plan import QUEUES, Intent
@@ -34,7 +29,12 @@ from leaseway.simulation.provider import UNHEARD, Temper
 from leaseway.simulation.sabotage import replaced
 from leaseway.simulation.scenario import Load, Report, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, Faults, Streams, Swarm, draw
-from leaseway.stores.sqlite.queries import statements
+from leaseway.stores.sqlite.statements import statements
+from leaseway.worker import admission, limiter_client, maintenance, provider_calls
+from leaseway.worker.attempt import Running, Stop
+from leaseway.worker.context import Context
+from leaseway.worker.limiter_client import Tokens
+from leaseway.worker.submit import Bound
 
 ATTEMPTS = 25
 """So many that no job fails because its workers are killed: then a job that fails has failed for another reason."""
@@ -217,11 +217,11 @@ def contended(swarm: Swarm) -> Swarm:
 def shortened(terms: Terms) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, value in (
-            (calls, "HOLD_US", int(terms.hold_seconds * SECOND_US)),
-            (expire, "EVERY_SECONDS", EXPIRE_SECONDS),
-            (tokens, "SEAT_US", int(SEAT_SECONDS * SECOND_US)),
-            (tokens, "KEEP_SECONDS", KEEP_SECONDS),
-            (admit, "UNKNOWN_SECONDS", 2.0),
+            (provider_calls, "HOLD_US", int(terms.hold_seconds * SECOND_US)),
+            (maintenance, "EXPIRE_EVERY_SECONDS", EXPIRE_SECONDS),
+            (limiter_client, "SEAT_US", int(SEAT_SECONDS * SECOND_US)),
+            (limiter_client, "KEEP_SECONDS", KEEP_SECONDS),
+            (admission, "UNKNOWN_SECONDS", 2.0),
             (Running, "halt", noting_the_halt(Running.halt)),
             (Tokens, "is_good", noting_the_stale(Tokens.is_good)),
         ):
@@ -242,7 +242,7 @@ def noting_the_halt(halt: Callable[..., None]) -> Callable[..., None]:
 def noting_the_stale(is_good: Callable[..., bool]) -> Callable[..., bool]:
     """Tokens that are thrown away leave no other trace."""
 
-    def look(tokens: Tokens, token: tokens.Token) -> bool:
+    def look(tokens: Tokens, token: limiter_client.Token) -> bool:
         good = is_good(tokens, token)
         if not good:
             METER.get().universe.books.reach("a token had grown old and was thrown away")

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from leaseway.flows.submit import Bound
 from leaseway.simulation.jobs import bound
 from leaseway.simulation.swarm import FAULTY_SECONDS, LEASE_SECONDS, Swarm
+from leaseway.worker.submit import Bound
 
 SUBMIT_SECONDS = FAULTY_SECONDS * 0.8
 QUEUES = ("default", "mail")

@@ -12,7 +12,7 @@ from leaseway.simulation.loop import HostLoop, SimLoop
 from leaseway.system import base32
 
 if TYPE_CHECKING:
-    from leaseway.flows.worker import Worker
+    from leaseway.worker.loop import Worker
 
 FAILURES_EXCUSE = 3
 BACKOFF_SECONDS = 2.5

@@ -15,10 +15,10 @@ from random import Random
 
 from msgspec import Struct
 
-from leaseway.domain.budgets import MICRO
+from leaseway.domain.budgets.budget import MICRO
+from leaseway.domain.budgets.ledger import Lines
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.ledger import Lines
-from leaseway.domain.limits import Ask, Definition, delay_us_of, lease_us_of
+from leaseway.domain.limits.limit import Ask, Definition, delay_us_of, lease_us_of
 from leaseway.simulation.books import Books
 from leaseway.simulation.judge import Judge
 from leaseway.simulation.loop import SimLoop

@@ -12,33 +12,34 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leaseway.domain import buckets, ledger
-from leaseway.domain.buckets import IDLE_US, Granted, Level, Notice, Sizing, Taking
-from leaseway.domain.budgets import Answer, Held, Used
+from leaseway.domain.budgets import ledger
+from leaseway.domain.budgets.budget import Answer, Held, Used
+from leaseway.domain.budgets.ledger import Book, Hold, Lines, Step, Want, voided
 from leaseway.domain.errors import TransientError, UnknownOutcome
 from leaseway.domain.exchange import Exchange, Exchanged
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
-from leaseway.domain.ledger import Book, Hold, Lines, Step, Want, voided
-from leaseway.domain.limits import Ask
+from leaseway.domain.limits import buckets
+from leaseway.domain.limits.buckets import IDLE_US, Granted, Level, Notice, Sizing, Taking
+from leaseway.domain.limits.limit import Ask
 from leaseway.domain.outcome import GivenBack, Outcome, Snoozed, decide
-from leaseway.flows import slots
-from leaseway.flows import submit as submitting
-from leaseway.flows.admit import Admission, Door
-from leaseway.flows.claim import Claim
-from leaseway.flows.keep import Keeper
-from leaseway.flows.running import Running, Stop
-from leaseway.flows.slots import Slots
-from leaseway.flows.tokens import Tokens
-from leaseway.flows.worker import Worker
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
 from leaseway.simulation.process import HERE
-from leaseway.stores.memory import ledger as memory_ledger
-from leaseway.stores.memory.ledger import MemoryLedger
+from leaseway.stores.memory import budgets as memory_ledger
+from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.sqlite import connection
-from leaseway.stores.sqlite.queries import statements
+from leaseway.stores.sqlite.statements import statements
 from leaseway.stores.sqlite.transaction import Transaction
+from leaseway.worker import slots
+from leaseway.worker import submit as submitting
+from leaseway.worker.admission import Admission, Door
+from leaseway.worker.attempt import Running, Stop
+from leaseway.worker.lease_renewal import Keeper
+from leaseway.worker.limiter_client import Tokens
+from leaseway.worker.loop import Worker
+from leaseway.worker.pending_claim import Claim
+from leaseway.worker.slots import Slots
 
 SEEDS_MAX = 200
 """Within so many seeds, from its first on, every sabotage must be caught."""

@@ -7,27 +7,29 @@ from typing import Any
 from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.imports import guards, splitting, watermark
-from leaseway.domain.imports.guards import Confirm, TheEnd, Verdict
-from leaseway.domain.imports.page import Page, Record, Written
-from leaseway.domain.imports.progress import RunRow, ShardRow, ShardState
-from leaseway.domain.imports.shard import Cursor, Shard
 from leaseway.domain.outcome import Fail
-from leaseway.flows import importing
-from leaseway.flows.importing import Attempt, CountingAsker, Importing
-from leaseway.imports.closing import Asking, Sweeper
-from leaseway.ports.sink import PageWrite
-from leaseway.ports.source import BadReply, Refused
+from leaseway.imports.domain import guards, splitting
+from leaseway.imports.domain.guards import Confirm, TheEnd, Verdict
+from leaseway.imports.domain.page import Page, Record, Written
+from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
+from leaseway.imports.domain.shard import Cursor, Shard
+from leaseway.imports.plan import watermark
+from leaseway.imports.run.finish_run import Asking, Sweeper
+from leaseway.imports.shard_job import import_shard
+from leaseway.imports.shard_job.import_shard import Attempt, CountingAsker, Importing
+from leaseway.imports.sinks import shard_transitions
+from leaseway.imports.sinks.port import PageWrite
+from leaseway.imports.sinks.shard_transitions import Known, Sorted
+from leaseway.imports.sinks.sqlite import sink
+from leaseway.imports.sinks.sqlite.sink import SqliteSink
+from leaseway.imports.sources.http_json import JsonSource
+from leaseway.imports.sources.port import BadReply, Refused
 from leaseway.simulation.sabotage import Sabotage
-from leaseway.sinks import sqlite, turns
-from leaseway.sinks.sqlite import SqliteSink
-from leaseway.sinks.turns import Known, Sorted
-from leaseway.sources.http_json import JsonSource
 
 real_write = SqliteSink.write
 real_add_shards = SqliteSink._add_shards
-real_begun = turns.begun
-real_may_turn = turns.may_turn
+real_begun = shard_transitions.begun
+real_may_turn = shard_transitions.may_turn
 real_fetch = JsonSource.fetch
 real_id_halves = splitting.id_halves
 
@@ -70,7 +72,7 @@ async def write_rows_then_place(sink: SqliteSink, page: PageWrite) -> Written | 
     if written is not None:
         turn = partial(replace, cursor=page.after, state=page.state, why=page.why)
         await sink._pages.write(partial(sink._turn, run=page.run, shard=page.shard, turn=turn))
-        children = [turns.waiting(page.run, child, page.shard) for child in page.children]
+        children = [shard_transitions.waiting(page.run, child, page.shard) for child in page.children]
         await sink._pages.write(partial(real_add_shards, sink, shards=children))
     return written
 
@@ -134,18 +136,18 @@ def sabotage(removes: str, *code: tuple[Any, str, Any], first: int = 0) -> Sabot
 SABOTAGES: dict[str, Sabotage] = {
     "import_any_cursor": sabotage(
         "a page counts only at the cursor with which it was fetched",
-        (turns, "may_turn", turn_at_any_cursor),
+        (shard_transitions, "may_turn", turn_at_any_cursor),
         first=24,
     ),
     "import_any_fence": sabotage(
         "a page of a worker whose shard somebody else has begun is refused",
-        (turns, "may_turn", turn_with_any_fence),
+        (shard_transitions, "may_turn", turn_with_any_fence),
         first=30,
     ),
     "import_begun_by_all": sabotage(
         "a shard is begun by the last worker only",
-        (turns, "begun", begin_with_any_fence),
-        (turns, "may_turn", turn_with_any_fence),
+        (shard_transitions, "begun", begin_with_any_fence),
+        (shard_transitions, "may_turn", turn_with_any_fence),
         first=30,
     ),
     "import_empty_believed": sabotage(
@@ -153,7 +155,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "import_confirmed_once": sabotage(
         "the end is confirmed twice, the second time after the source's lag",
-        (importing, "CONFIRMATIONS", 1),
+        (import_shard, "CONFIRMATIONS", 1),
         first=11,
     ),
     "import_disordered": sabotage("pages out of order are not written", (guards, "disorder", order_is_fine), first=31),
@@ -163,7 +165,7 @@ SABOTAGES: dict[str, Sabotage] = {
         first=44,
     ),
     "import_backwards": sabotage(
-        "an older row never replaces a newer one", (sqlite, "sorted_out", newest_word_wins), first=2
+        "an older row never replaces a newer one", (sink, "sorted_out", newest_word_wins), first=2
     ),
     "import_place_apart": sabotage(
         "rows and cursor are written in one transaction",
@@ -197,7 +199,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "import_failed_goes_on": sabotage(
         "no shard of a run that has failed is begun",
-        (importing, "run_of", any_run_will_do),
+        (import_shard, "run_of", any_run_will_do),
         first=12,
     ),
     "import_refusal_retried": sabotage(

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from leaseway.domain.kind import Kind
-from leaseway.domain.pace import WorkerSettings
 from leaseway.domain.schedule import Schedule
+from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.simulation.clients import Client
 from leaseway.simulation.fleet import Fleet
 from leaseway.simulation.loop import SimLoop
@@ -25,7 +25,7 @@ from leaseway.simulation.swarm import FAULTY_SECONDS, Swarm
 from leaseway.simulation.table import STAGES, Row
 from leaseway.simulation.trace import Trace
 from leaseway.simulation.universe import START_US, Universe
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.sqlite.jobs import SqliteStore
 
 SETTLE_SECONDS = 8.0
 """After the last fault its effects may last this long: a pause ends, a stalled call arrives."""

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from leaseway.domain.imports.page import Row as PageRow
-from leaseway.domain.imports.page import Written
-from leaseway.domain.imports.partition import instant_in
-from leaseway.domain.imports.progress import RunState, ShardState
-from leaseway.domain.imports.shard import canonical
-from leaseway.ports.sink import PageWrite
+from leaseway.imports.domain.page import Row as PageRow
+from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.partition import instant_in
+from leaseway.imports.domain.run_state import RunState, ShardState
+from leaseway.imports.domain.shard import canonical
+from leaseway.imports.sinks.port import PageWrite
+from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.simulation.api import ATTEMPT
 from leaseway.simulation.link import Statements
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import Process
 from leaseway.simulation.swarm import Faults
 from leaseway.simulation.universe import Universe
-from leaseway.sinks.sqlite import SqliteSink
 
 TABLE = "poi"
 

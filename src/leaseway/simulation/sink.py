@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leaseway.domain.errors import LeasewayError, StoreBusy, StoreFull, UnknownOutcome
-from leaseway.ports.sink import Sink
+from leaseway.imports.sinks.port import Sink
 from leaseway.simulation.link import end
 from leaseway.simulation.process import HERE, Process
 

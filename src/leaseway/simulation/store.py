@@ -7,7 +7,7 @@ from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
 from leaseway.domain.query import Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
-from leaseway.domain.tenants import Tenant
+from leaseway.domain.tenant import Tenant
 from leaseway.domain.versions import Versions
 from leaseway.simulation.link import Link
 from leaseway.simulation.process import Process

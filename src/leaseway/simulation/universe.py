@@ -13,8 +13,8 @@ from leaseway.simulation.process import Process
 from leaseway.simulation.swarm import CALM, Faults, Streams, Swarm
 from leaseway.simulation.table import Table
 from leaseway.simulation.trace import Trace
-from leaseway.stores.memory.ledger import MemoryLedger
-from leaseway.stores.memory.limiter import MemoryLimiter
+from leaseway.stores.memory.budgets import MemoryLedger
+from leaseway.stores.memory.limits import MemoryLimiter
 
 START_US = 1_750_000_000 * SECOND_US
 """15 June 2025, 15:06:40 UTC."""

@@ -11,14 +11,14 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Job
 from leaseway.domain.kind import Kind
 from leaseway.domain.query import JobFilter
-from leaseway.flows.submit import Bound
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.plan import Intent
 from leaseway.simulation.scenario import Load, Report, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, Streams, draw
 from leaseway.simulation.universe import START_US
-from leaseway.stores.sqlite.queries import statements
-from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.statements import statements
+from leaseway.worker.submit import Bound
 
 SUBMIT_SECONDS = 3.0
 CALM_SECONDS_MAX = 3_600.0

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leaseway.domain.buckets import Granted, Level, Notice, Verdict
-from leaseway.domain.budgets import Answer, BudgetDefinition, Crossed
+from leaseway.domain.budgets.budget import Answer, BudgetDefinition, Crossed
+from leaseway.domain.budgets.ledger import Account, Audit, Entry, Lines
 from leaseway.domain.errors import LeasewayError, StoreBusy, UnknownOutcome
 from leaseway.domain.ids import Instant
-from leaseway.domain.ledger import Account, Audit, Entry, Lines
-from leaseway.domain.limits import Ask, Definition
-from leaseway.domain.needs import Charge
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
+from leaseway.domain.limits.limit import Ask, Definition
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Expired
 from leaseway.simulation.link import end
 from leaseway.simulation.process import Process

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import NoReturn
 
+from leaseway.domain.api_key import ApiKey, Session
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
-from leaseway.domain.keys import ApiKey, Session
 
 
 class Keyless:

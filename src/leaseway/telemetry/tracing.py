@@ -8,7 +8,7 @@ import os
 import sys
 from functools import cache
 
-from leaseway.ports.tracing import Tracing
+from leaseway.ports.tracer import Tracing
 from leaseway.telemetry.lines import JobsInLines, wants_json
 
 log = logging.getLogger("leaseway")

@@ -4,13 +4,13 @@ from typing import Protocol
 
 from msgspec.structs import asdict
 
-from leaseway.domain.glimpse import Glimpse
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Job, State
+from leaseway.domain.job_summary import Glimpse
 from leaseway.domain.query import JobFilter
-from leaseway.ports.glances import Glances
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.read_model import ReadModel
+from leaseway.ports.recent_jobs import Glances
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, failed, id_of, new_job
 

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
+from leaseway.ports.idempotency import Keyed
 from leaseway.ports.job_store import JobStore
-from leaseway.ports.keyed import Keyed
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import HOUR_US, id_of, keyed_job, new_job
 

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.limits import Rate, rate_of
+from leaseway.domain.limits.limit import Rate, rate_of
 
 HOST = "127.0.0.1"
 HEAD_END = b"\r\n\r\n"

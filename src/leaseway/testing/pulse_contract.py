@@ -4,9 +4,9 @@ from typing import Protocol
 
 from leaseway.domain.ids import SECOND_US, WorkerId
 from leaseway.domain.job import State
-from leaseway.domain.pulse import Ended, Owner, Waiting
+from leaseway.domain.store_stats import Ended, Owner, Waiting
 from leaseway.ports.job_store import JobStore
-from leaseway.ports.pulse import Pulse
+from leaseway.ports.store_stats import Pulse
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import LEASE_US, Worker, done, failed, id_of, new_job, retry
 

@@ -10,8 +10,8 @@ from leaseway.domain.ids import JobId
 from leaseway.domain.job import LaneCount, State
 from leaseway.domain.query import PAGE_MAX, JobFilter
 from leaseway.ports.job_store import JobStore
+from leaseway.ports.notifications import Wakeups
 from leaseway.ports.read_model import ReadModel
-from leaseway.ports.wakeups import Wakeups
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import ALL, Worker, done, failed, id_of, new_job, retry
 

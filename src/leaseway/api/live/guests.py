@@ -4,8 +4,8 @@ from starlette.datastructures import Headers
 
 from leaseway.api.live.live import House
 from leaseway.api.problems import Problem
-from leaseway.domain.callers import Caller, Scope
 from leaseway.domain.errors import LeasewayError
+from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import Instant
 
 

@@ -14,9 +14,9 @@ from leaseway.api.live.listeners import Listener, Why
 from leaseway.api.live.lookout import Lookout
 from leaseway.api.problems import Problem
 from leaseway.api.routes import tenant_for
-from leaseway.domain.callers import Caller, Scope
+from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import Instant, JobId
-from leaseway.flows.world import World
+from leaseway.worker.environment import World
 
 ID_LENGTH = 26
 RETRY_SECONDS = 5

@@ -18,7 +18,7 @@ from leaseway.api.live.listeners import Listener
 from leaseway.api.live.sights import OWN_KINDS, SHARED_KINDS, Seen, Sights, Wanted
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, JobId
-from leaseway.flows.world import World
+from leaseway.worker.environment import World
 
 log = logging.getLogger("leaseway.api")
 

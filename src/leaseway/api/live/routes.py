@@ -15,7 +15,7 @@ from leaseway.api.live.sockets import seq_of, socket
 from leaseway.api.live.streams import MEDIA_TYPE, EventStream, polled
 from leaseway.api.live.tickets import make_ticket
 from leaseway.api.routes import Asking, Routes
-from leaseway.domain.callers import Scope
+from leaseway.domain.identity import Scope
 from leaseway.system import random_text
 
 routes = Routes("/v1", "live")

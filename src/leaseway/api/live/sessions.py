@@ -12,7 +12,7 @@ from leaseway.api.live.guests import Guest
 from leaseway.api.live.listeners import Listener, Why
 from leaseway.api.live.live import Live
 from leaseway.domain.ids import Instant
-from leaseway.flows.world import World
+from leaseway.worker.environment import World
 
 Deliver = Callable[[Instant | None, str], Awaitable[None]]
 """Sends a frame, and returns when the line has room again. The number is None for a frame that is not the last one."""

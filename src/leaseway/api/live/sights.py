@@ -9,13 +9,13 @@ from msgspec.structs import asdict
 from leaseway.api import budgets, limits
 from leaseway.api.documents import iso, lane_json, stored
 from leaseway.api.live.board import JOBS_KEPT, Sighting
-from leaseway.domain.glimpse import Glimpse
 from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.job import LaneCount
-from leaseway.domain.limits import Ask, fields_of
-from leaseway.flows.waits import definitions_of
-from leaseway.flows.world import World
-from leaseway.ports.glances import Glances
+from leaseway.domain.job_summary import Glimpse
+from leaseway.domain.limits.limit import Ask, fields_of
+from leaseway.ports.recent_jobs import Glances
+from leaseway.worker.environment import World
+from leaseway.worker.explain_waits import definitions_of
 
 OVERLAP_US = 2 * SECOND_US
 """What ends is written a moment after its instant."""

@@ -17,8 +17,8 @@ from leaseway.api.live.sessions import Session
 from leaseway.api.live.tickets import use_ticket
 from leaseway.api.problems import Problem
 from leaseway.api.refusals import anonymous, refused
-from leaseway.domain.callers import Caller
-from leaseway.domain.callers import Scope as Right
+from leaseway.domain.identity import Caller
+from leaseway.domain.identity import Scope as Right
 from leaseway.domain.ids import Instant
 from leaseway.ports.clock import Clock
 

@@ -14,7 +14,7 @@ from leaseway.api.live.sessions import Session
 from leaseway.api.live.sockets import abort
 from leaseway.api.problems import Problem
 from leaseway.domain.ids import Instant
-from leaseway.flows.world import World
+from leaseway.worker.environment import World
 
 MEDIA_TYPE = "text/event-stream"
 RETRY_MS = 2_000

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from leaseway.domain.callers import Caller
+from leaseway.domain.api_key import SECRET_ALPHABET, Session, hash_of
+from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.keys import SECRET_ALPHABET, Session, hash_of
 from leaseway.ports.store import Store
 
 TICKET_US = 30 * SECOND_US

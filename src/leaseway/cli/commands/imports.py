@@ -47,7 +47,7 @@ def plan(settings: Settings, spec: str, mode: str | None, requests_max: int | No
     Nothing is imported. Exits with 2 if something stands in the way.
     """
     from leaseway.cli.verbs.imports.plan import show_plan
-    from leaseway.domain.imports.progress import RunMode
+    from leaseway.imports.domain.run_state import RunMode
 
     return show_plan(settings, spec, None if mode is None else RunMode(mode), requests_max)
 
@@ -68,7 +68,7 @@ def run(settings: Settings, /, spec: str, mode: str | None, dry_run: bool, **wis
 
     Interrupted or killed, it goes on with `resume`: at the last page that was written.
     """
-    from leaseway.domain.imports.progress import RunMode
+    from leaseway.imports.domain.run_state import RunMode
 
     wanted = None if mode is None else RunMode(mode)
     if dry_run:

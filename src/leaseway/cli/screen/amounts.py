@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from leaseway.domain.budgets import CURRENCIES, MICRO
+from leaseway.domain.budgets.budget import CURRENCIES, MICRO
 
 
 def amount(micros: int, unit: str) -> str:

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from leaseway.domain.limits import Ask
-from leaseway.domain.needs import needs_of
+from leaseway.domain.limits.limit import Ask
+from leaseway.domain.requirements import needs_of
 
 
 def needs_in_words(text: str) -> str:

@@ -1,6 +1,6 @@
 """Few colours, each with one meaning."""
 
-from leaseway.domain.checkup import Level
+from leaseway.domain.health import Level
 from leaseway.domain.job import State
 
 STATE_STYLES = {

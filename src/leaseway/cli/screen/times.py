@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from leaseway.domain.checkup import in_words
+from leaseway.domain.health import in_words
 from leaseway.domain.ids import SECOND_US, Instant
 
 

@@ -4,7 +4,7 @@ from types import ModuleType
 
 from leaseway.app import App
 from leaseway.domain.errors import UsageError
-from leaseway.imports.loading import MISSING, found_in, load_module, refuse_path
+from leaseway.imports.load_object import MISSING, found_in, load_module, refuse_path
 
 
 def load_app(name: str) -> App:

@@ -12,13 +12,13 @@ from leaseway.cli.screen.text import facts, heading, note, say, wrapped
 from leaseway.cli.screen.times import local, moment
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import ask, ledger_in
-from leaseway.domain.budgets import BudgetDefinition, is_pattern
-from leaseway.domain.checkup import Level
+from leaseway.domain.budgets.budget import BudgetDefinition, is_pattern
+from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every
+from leaseway.domain.budgets.ledger import Account, Audit, Entry, judge_ledger
 from leaseway.domain.errors import UnknownBudget
+from leaseway.domain.health import Level
 from leaseway.domain.ids import Instant
-from leaseway.domain.ledger import Account, Audit, Entry, judge_ledger
-from leaseway.domain.limits import fields_of
-from leaseway.domain.windows import FOR_EVER, Every
+from leaseway.domain.limits.limit import fields_of
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.store import Store
 

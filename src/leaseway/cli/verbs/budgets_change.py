@@ -14,7 +14,7 @@ from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.budgets import unknown_budget
 from leaseway.cli.verbs.limits import pause_in_words
 from leaseway.cli.verbs.stores import change, ledger_in
-from leaseway.domain.budgets import Budget, BudgetDefinition, amount_text
+from leaseway.domain.budgets.budget import Budget, BudgetDefinition, amount_text
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.ports.store import Store
 

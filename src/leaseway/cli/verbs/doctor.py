@@ -10,10 +10,10 @@ from leaseway.cli.screen.styles import LEVEL_STYLES
 from leaseway.cli.screen.text import say, wrapped
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import refuse_memory, store_url
-from leaseway.domain.addresses import shown
-from leaseway.domain.checkup import Finding, Level
 from leaseway.domain.errors import UsageError
-from leaseway.ports.checkup import Checkup
+from leaseway.domain.health import Finding, Level
+from leaseway.domain.redact import shown
+from leaseway.ports.health import Checkup
 from leaseway.wiring import store_at
 
 SICK = 1

@@ -14,13 +14,13 @@ from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.lanes_pause import pauses_in
 from leaseway.cli.verbs.stores import ask, job_of
 from leaseway.cli.verbs.waits import shut_gates
-from leaseway.domain.checkup import in_words
 from leaseway.domain.exchange import Gate
+from leaseway.domain.explain import Reason, explain
 from leaseway.domain.gates import Shut
+from leaseway.domain.health import in_words
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, State
 from leaseway.domain.pauses import shut_by_pauses
-from leaseway.domain.why import Reason, explain
 from leaseway.ports.store import Store
 
 

@@ -12,15 +12,15 @@ from leaseway.cli.screen.times import moment, relative
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.migrate import look
 from leaseway.cli.verbs.stores import ask, change, store_url
-from leaseway.domain.addresses import shown
-from leaseway.domain.callers import SCOPES_OF, Role, Scope
+from leaseway.domain.api_key import ApiKey, WantedKey
 from leaseway.domain.errors import NoSuchJob
+from leaseway.domain.identity import SCOPES_OF, Role, Scope
 from leaseway.domain.ids import Instant
-from leaseway.domain.keys import ApiKey, WantedKey
+from leaseway.domain.redact import shown
 from leaseway.domain.times import duration_us
-from leaseway.flows.keys import Made, make, rotate
 from leaseway.ports.store import Store
 from leaseway.system import random_text
+from leaseway.worker.api_keys import Made, make, rotate
 
 COLUMNS = (
     Column("id"),

@@ -16,8 +16,8 @@ from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import Shut, longest
 from leaseway.domain.job import LaneCount
 from leaseway.domain.pauses import Pause, shut_by_pauses
-from leaseway.flows.waits import Shuts
 from leaseway.ports.store import Store
+from leaseway.worker.explain_waits import Shuts
 
 COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
 STYLES = {"ready": "yellow", "leased": "cyan", "failed": "red"}

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import closing, existing, looked_into, refuse_memory, store_url
 from leaseway.domain.gates import Seen
-from leaseway.domain.limits import Ask
-from leaseway.flows import waits
-from leaseway.flows.waits import Defined
+from leaseway.domain.limits.limit import Ask
 from leaseway.ports.limiter import Limiter
 from leaseway.wiring import limiter_at
+from leaseway.worker import explain_waits
+from leaseway.worker.explain_waits import Defined
 
 T = TypeVar("T")
 
@@ -99,11 +99,11 @@ async def opened_limiter(url: str) -> AsyncIterator[Limiter]:
 
 async def definitions_of(limiter: Limiter | None) -> Defined:
     """By name, each with its version."""
-    return {} if limiter is None else await waits.definitions_of(limiter)
+    return {} if limiter is None else await explain_waits.definitions_of(limiter)
 
 
 async def look_at(limiter: Limiter, asks: Iterable[Ask]) -> dict[Ask, Seen]:
     """The levels of all that are defined; one that is forgotten at this moment is left out."""
     if is_file(limiter):
         await limiter.open()  # which makes nothing: the file is there
-    return await waits.levels_of(limiter, asks)
+    return await explain_waits.levels_of(limiter, asks)

@@ -12,11 +12,11 @@ from leaseway.cli.screen.text import note, say
 from leaseway.cli.screen.times import moment, span
 from leaseway.cli.settings import NONE, Settings
 from leaseway.cli.verbs.limiters import ask_limiter, change_limiter, definitions_of, look_at
-from leaseway.domain.buckets import PAUSED, size, tokens
 from leaseway.domain.errors import BadValue, LeasewayError, UnknownLimit
 from leaseway.domain.gates import Seen, Shut, shut_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import Ask, Definition, Limit, check, fields_of, kept_by, rate_of
+from leaseway.domain.limits.buckets import PAUSED, size, tokens
+from leaseway.domain.limits.limit import Ask, Definition, Limit, check, fields_of, kept_by, rate_of
 from leaseway.domain.times import duration_us
 from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us

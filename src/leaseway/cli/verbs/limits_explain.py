@@ -10,11 +10,11 @@ from leaseway.cli.screen.times import moment, span
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.limiters import ask_limiter, definitions_of, look_at
 from leaseway.cli.verbs.limits import definition_named, in_words, next_free, seats_of
-from leaseway.domain.buckets import Window, tokens, window_of
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.gates import Seen, shut_by_limit
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Ask, Definition, Rate, delay_us_of, fields_of, lease_us_of
+from leaseway.domain.limits.buckets import Window, tokens, window_of
+from leaseway.domain.limits.limit import Ask, Definition, Rate, delay_us_of, fields_of, lease_us_of
 from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us
 

@@ -6,7 +6,7 @@ from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.text import say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import closing, store_url
-from leaseway.domain.addresses import shown
+from leaseway.domain.redact import shown
 from leaseway.domain.versions import Versions
 
 DUE = 1

@@ -18,8 +18,8 @@ from leaseway.cli.verbs.apps import load_app
 from leaseway.cli.verbs.limiters import named_limits
 from leaseway.cli.verbs.stores import refuse_memory, store_url
 from leaseway.cli.verbs.work_log import log_to_stderr
-from leaseway.domain.addresses import shown
 from leaseway.domain.errors import UsageError
+from leaseway.domain.redact import shown
 
 if TYPE_CHECKING:
     from leaseway.api.settings import ServiceSettings

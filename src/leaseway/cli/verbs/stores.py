@@ -9,10 +9,10 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from leaseway.cli.settings import Settings
-from leaseway.domain.addresses import shown
 from leaseway.domain.errors import NoSuchJob, StoreRefused
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Job
+from leaseway.domain.redact import shown
 from leaseway.domain.versions import Versions
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.store import Store

@@ -14,7 +14,7 @@ from leaseway.cli.verbs.apps import load_app
 from leaseway.cli.verbs.stores import refuse_memory, store_url
 from leaseway.domain.errors import BadValue
 from leaseway.domain.job import Submitted
-from leaseway.flows.submit import Bound
+from leaseway.worker.submit import Bound
 
 Typed = tuple[Sequence[str], str | None]
 """NAME=VALUE words, and the text of --json-args."""

@@ -19,7 +19,7 @@ from leaseway.cli.screen.text import counted, note, say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.submit import Typed, app_at, bind, object_of, options_of
 from leaseway.domain.errors import BadValue, UnknownOutcome, UsageError
-from leaseway.flows.submit import Bound
+from leaseway.worker.submit import Bound
 
 BATCH = 1_000
 

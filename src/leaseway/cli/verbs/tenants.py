@@ -13,11 +13,11 @@ from leaseway.cli.settings import NONE, Settings
 from leaseway.cli.verbs.limiters import limits_url
 from leaseway.cli.verbs.stores import ask, change
 from leaseway.domain.errors import BadValue, NoSuchJob
-from leaseway.domain.limits import rate_of
-from leaseway.domain.tenants import Tenant, check
-from leaseway.flows.agree import agree
+from leaseway.domain.limits.limit import rate_of
+from leaseway.domain.tenant import Tenant, check
 from leaseway.ports.store import Store
 from leaseway.wiring import limiter_at
+from leaseway.worker.set_tenant import agree
 
 COLUMNS = (Column("name"), Column("weight", right=True), Column("starts"), Column("at once", right=True))
 

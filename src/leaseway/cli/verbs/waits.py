@@ -9,11 +9,11 @@ from leaseway.domain.errors import LeasewayError
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import unanswered_limit
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits import Ask
-from leaseway.domain.needs import Charge
-from leaseway.flows import waits
-from leaseway.flows.waits import Found, Shuts
+from leaseway.domain.limits.limit import Ask
+from leaseway.domain.requirements import Charge
 from leaseway.ports.store import Store
+from leaseway.worker import explain_waits
+from leaseway.worker.explain_waits import Found, Shuts
 
 
 async def shut_gates(settings: Settings, store: Store, gates: Iterable[Gate], now: Instant) -> Shuts:
@@ -23,9 +23,9 @@ async def shut_gates(settings: Settings, store: Store, gates: Iterable[Gate], no
         return await shut_limits(settings, asks)
 
     async def budgets(charges: Sequence[Charge]) -> Found:
-        return await waits.shut_budgets(ledger_in(store, settings), charges, now)
+        return await explain_waits.shut_budgets(ledger_in(store, settings), charges, now)
 
-    return await waits.shut_gates(store, gates, limits, budgets)
+    return await explain_waits.shut_gates(store, gates, limits, budgets)
 
 
 async def shut_limits(settings: Settings, asks: Sequence[Ask]) -> Found:
@@ -37,4 +37,4 @@ async def shut_limits(settings: Settings, asks: Sequence[Ask]) -> Found:
     except LeasewayError as error:
         # Workers may reach it where we do not: it is no reason to say nothing about the job.
         return {ask: unanswered_limit(ask, error) for ask in asks}
-    return waits.shut_by_levels(asks, defined, seen)
+    return explain_waits.shut_by_levels(asks, defined, seen)

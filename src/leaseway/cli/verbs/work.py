@@ -15,10 +15,10 @@ from leaseway.cli.verbs.stores import store_url
 from leaseway.cli.verbs.work_log import WorkEvents, log_to_stderr
 from leaseway.cli.verbs.work_progress import showing_progress
 from leaseway.domain.errors import LeasewayError
-from leaseway.flows.worker import Worked, Worker
 from leaseway.ports.read_model import ReadModel
-from leaseway.standalone import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, run_to_the_end
+from leaseway.signals import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, run_to_the_end
 from leaseway.telemetry.log import LogEvents
+from leaseway.worker.loop import Worked, Worker
 
 
 class Wanted(NamedTuple):

@@ -6,9 +6,9 @@ from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from leaseway.domain.addresses import shown
+from leaseway.domain.api_key import parts_of
 from leaseway.domain.errors import StoreRefused
-from leaseway.domain.keys import parts_of
+from leaseway.domain.redact import shown
 
 KEY_VARIABLE = "LEASEWAY_KEY"
 INSECURE_VARIABLE = "LEASEWAY_INSECURE"

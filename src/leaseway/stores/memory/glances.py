@@ -5,8 +5,8 @@ from heapq import nlargest
 from threading import RLock
 from typing import Protocol
 
-from leaseway.domain.glimpse import GLIMPSES_MAX, Glimpse
 from leaseway.domain.ids import Instant, JobId
+from leaseway.domain.job_summary import GLIMPSES_MAX, Glimpse
 from leaseway.stores.memory.rows import FINAL, Lane, Place, Row
 
 

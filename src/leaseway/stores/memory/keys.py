@@ -5,10 +5,10 @@ from threading import RLock
 
 from msgspec.structs import replace
 
+from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
-from leaseway.domain.keys import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.ports.key_store import KEYS_MAX
-from leaseway.stores.keys import taken, too_many
+from leaseway.stores.key_rows import taken, too_many
 
 
 def is_long_dead(key: ApiKey, before: Instant) -> bool:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from leaseway.domain.ids import Instant, WorkerId
 from leaseway.domain.job import State
-from leaseway.domain.pulse import OWNERS_MAX, Ended, Owner, Waiting
+from leaseway.domain.store_stats import OWNERS_MAX, Ended, Owner, Waiting
 from leaseway.stores.memory.rows import FINAL, Lane, Place, Row
 
 ORDER = list(State)

@@ -17,7 +17,7 @@ import asyncpg
 
 from leaseway.domain.errors import LeasewayError, StoreBusy, TransientError, UnknownOutcome
 from leaseway.stores.postgres.address import Address
-from leaseway.stores.postgres.failures import Deadlocked, not_connected, translated
+from leaseway.stores.postgres.errors import Deadlocked, not_connected, translated
 
 CONNECT_SECONDS_MAX = 5.0
 CALL_SECONDS_MAX = 10.0

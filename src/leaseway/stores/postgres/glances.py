@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from leaseway.domain.glimpse import GLIMPSES_MAX, Glimpse
 from leaseway.domain.ids import SECOND_US, Instant, JobId
+from leaseway.domain.job_summary import GLIMPSES_MAX, Glimpse
 from leaseway.stores.postgres.address import Address
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.rows import STATES

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Protocol
 
+from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
-from leaseway.domain.keys import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.ports.key_store import KEYS_MAX
-from leaseway.stores.keys import COLUMNS, key_of, scopes_text, session_of, taken, too_many
+from leaseway.stores.key_rows import COLUMNS, key_of, scopes_text, session_of, taken, too_many
 from leaseway.stores.postgres.address import Address
 from leaseway.stores.postgres.connection import Connections
 from leaseway.stores.postgres.migrate import SQL

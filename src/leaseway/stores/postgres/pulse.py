@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.pulse import OWNERS_MAX, Ended, Owner, Waiting
+from leaseway.domain.store_stats import OWNERS_MAX, Ended, Owner, Waiting
 from leaseway.stores.postgres.address import Address
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.rows import STATES

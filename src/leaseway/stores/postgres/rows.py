@@ -9,10 +9,10 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.exchange import Exchange, Exchanged, Gate, Gated
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State, Submitted
-from leaseway.domain.lanes import admitted
-from leaseway.domain.limits import Rate
+from leaseway.domain.lane import admitted
+from leaseway.domain.limits.limit import Rate
 from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
-from leaseway.domain.tenants import Tenant
+from leaseway.domain.tenant import Tenant
 
 PENDING, LEASED, DONE, FAILED, CANCELLED = 0, 2, 3, 4, 5
 STATES = (State.PENDING, State.PENDING, State.LEASED, State.DONE, State.FAILED, State.CANCELLED)

@@ -7,8 +7,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from leaseway.domain.addresses import shown
 from leaseway.domain.errors import BadValue, StoreRefused
+from leaseway.domain.redact import shown
 
 PREFIX = "leaseway"
 POOL = 10

@@ -13,9 +13,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from leaseway.domain.errors import StoreBusy, TransientError
-from leaseway.stores.per_loop import PerLoop
+from leaseway.stores.loop_local import PerLoop
 from leaseway.stores.redis.address import Address
-from leaseway.stores.redis.failures import translated
+from leaseway.stores.redis.errors import translated
 
 CONNECT_SECONDS_MAX = 5.0
 CALL_SECONDS_MAX = 3.0

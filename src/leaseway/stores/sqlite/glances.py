@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from leaseway.domain.glimpse import GLIMPSES_MAX, Glimpse
 from leaseway.domain.ids import Instant, JobId
+from leaseway.domain.job_summary import GLIMPSES_MAX, Glimpse
 from leaseway.stores.sqlite.rows import STATES, Row, as_json
 
 

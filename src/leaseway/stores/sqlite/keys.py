@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
+from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
-from leaseway.domain.keys import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.ports.key_store import KEYS_MAX
-from leaseway.stores.keys import COLUMNS, key_of, scopes_text, session_of, taken, too_many
+from leaseway.stores.key_rows import COLUMNS, key_of, scopes_text, session_of, taken, too_many
 from leaseway.stores.sqlite.rows import Row, as_json
 from leaseway.stores.sqlite.transaction import Transaction
 

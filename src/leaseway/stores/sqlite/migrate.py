@@ -8,7 +8,7 @@ from pathlib import Path
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.versions import Versions
 from leaseway.stores.sqlite.connection import refuse_impossible, translated
-from leaseway.stores.sqlite.queries import migrations
+from leaseway.stores.sqlite.statements import migrations
 
 APPLICATION_ID = 0x4C535759
 """LSWY in the file's header: other programs, and `file`, can tell whose database this is."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.pulse import ENDED_MAX, OWNERS_MAX, Ended, Owner, Waiting
+from leaseway.domain.store_stats import ENDED_MAX, OWNERS_MAX, Ended, Owner, Waiting
 from leaseway.stores.sqlite.rows import STATES, Row
 
 

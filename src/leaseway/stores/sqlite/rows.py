@@ -8,10 +8,10 @@ import msgspec
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State
-from leaseway.domain.lanes import Turn
-from leaseway.domain.limits import Rate
+from leaseway.domain.lane import Turn
+from leaseway.domain.limits.limit import Rate
 from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
-from leaseway.domain.tenants import Tenant
+from leaseway.domain.tenant import Tenant
 
 READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = range(6)
 STATES = (State.PENDING, State.PENDING, State.LEASED, State.DONE, State.FAILED, State.CANCELLED)

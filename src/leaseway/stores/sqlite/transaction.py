@@ -22,7 +22,7 @@ from leaseway.domain.exchange import (
 )
 from leaseway.domain.ids import Instant, JobId, WorkerId
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
-from leaseway.domain.lanes import admitted, divide
+from leaseway.domain.lane import admitted, divide
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.rows import CANCELLED, DONE, FAILED, LEASED, READY, SCHEDULED, Row, as_json
 

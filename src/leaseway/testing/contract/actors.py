@@ -10,9 +10,9 @@ from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.job import Failure, Job, LaneCount, Lease, NewJob, Settlement, State
 from leaseway.domain.query import JobFilter
 from leaseway.ports.job_store import JobStore
+from leaseway.ports.job_traces import Traces
 from leaseway.ports.read_model import ReadModel
 from leaseway.ports.tenant_store import TenantStore
-from leaseway.ports.traces import Traces
 
 LEASE_US = 15 * SECOND_US
 MINUTE_US = 60 * SECOND_US

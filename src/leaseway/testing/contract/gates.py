@@ -2,7 +2,7 @@
 
 from leaseway.domain.exchange import LANES_MAX, Admit, Gate, Gated, Wants
 from leaseway.domain.ids import SECOND_US, Token
-from leaseway.domain.tenants import Tenant
+from leaseway.domain.tenant import Tenant
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     ALL,

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from leaseway.domain.exchange import Gate, Gated
 from leaseway.domain.ids import Token
-from leaseway.domain.limits import Rate
-from leaseway.domain.tenants import WEIGHT_MAX, Tenant
+from leaseway.domain.limits.limit import Rate
+from leaseway.domain.tenant import WEIGHT_MAX, Tenant
 from leaseway.testing.contract.actors import NOBODY, TenantedStore, Worker, done, new_job
 
 CAPPED = Tenant(name="b", weight=WEIGHT_MAX, starts=(Rate(1_000_000, 5), Rate(60_000_000, 100)), concurrency=3)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from leaseway.domain.callers import Role, Scope
-from leaseway.domain.keys import ApiKey, Session, hash_of
+from leaseway.domain.api_key import ApiKey, Session, hash_of
+from leaseway.domain.identity import Role, Scope
 from leaseway.testing.clock import FakeClock
 
 

@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.callers import Role, Scope
+from leaseway.domain.api_key import FORGET_US, hash_of
 from leaseway.domain.errors import BadValue
+from leaseway.domain.identity import Role, Scope
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.keys import FORGET_US, hash_of
 from leaseway.ports.key_store import KeyStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.key_store_contract.actors import new_key

@@ -1,6 +1,6 @@
 """Sessions: kept, ended, and never more than a few of one key."""
 
-from leaseway.domain.keys import SESSIONS_MAX
+from leaseway.domain.api_key import SESSIONS_MAX
 from leaseway.ports.key_store import KeyStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.key_store_contract.actors import new_session

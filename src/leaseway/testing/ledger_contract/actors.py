@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from leaseway.domain.budgets import MICRO, Answer, Booked, Budget, BudgetDefinition, Held
+from leaseway.domain.budgets.budget import MICRO, Answer, Booked, Budget, BudgetDefinition, Held
+from leaseway.domain.budgets.ledger import Account, Lines
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.ledger import Account, Lines
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 

@@ -1,9 +1,9 @@
 """Booking: what does not fit now is held in the first later window in which it does."""
 
-from leaseway.domain.budgets import Booked, Denied, Held
-from leaseway.domain.ledger import RAISED_US
-from leaseway.domain.needs import Charge
-from leaseway.domain.windows import AHEAD_MAX
+from leaseway.domain.budgets.budget import Booked, Denied, Held
+from leaseway.domain.budgets.calendar_windows import AHEAD_MAX
+from leaseway.domain.budgets.ledger import RAISED_US
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (

@@ -5,9 +5,9 @@ from itertools import chain
 
 import pytest
 
-from leaseway.domain.budgets import Denied
+from leaseway.domain.budgets.budget import Denied
 from leaseway.domain.errors import BadValue
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Expired, Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from leaseway.domain.budgets import Booked, Denied, Held
+from leaseway.domain.budgets.budget import Booked, Denied, Held
 from leaseway.domain.errors import BadValue, UnknownBudget
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (

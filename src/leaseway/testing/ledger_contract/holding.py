@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from leaseway.domain.budgets import IMPOSSIBLE, Booked, Denied, Held, Used
+from leaseway.domain.budgets.budget import IMPOSSIBLE, Booked, Denied, Held, Used
 from leaseway.domain.errors import BadValue, UnknownBudget
-from leaseway.domain.needs import Charge
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (

@@ -1,7 +1,7 @@
 """What people see: books, the journal, and whether both agree."""
 
-from leaseway.domain.budgets import Denied
-from leaseway.domain.needs import Charge
+from leaseway.domain.budgets.budget import Denied
+from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.budgets import PAUSED, Denied
+from leaseway.domain.budgets.budget import PAUSED, Denied
+from leaseway.domain.budgets.ledger import PAUSED_US
 from leaseway.domain.errors import Stale
-from leaseway.domain.ledger import PAUSED_US
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import MINUTE_US, SPEND, agrees, daily, held, micros, numbers, usd

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from leaseway.domain.buckets import Granted, Level, Notice, Verdict, Wait, size, tokens
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Ask, Limit
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict, Wait, size, tokens
+from leaseway.domain.limits.limit import Ask, Limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 

@@ -4,7 +4,7 @@ import pytest
 
 from leaseway.domain.errors import UnknownLimit
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Limit
+from leaseway.domain.limits.limit import Limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.actors import (

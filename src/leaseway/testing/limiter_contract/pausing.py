@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.buckets import PAUSED, PAUSED_US, Wait
 from leaseway.domain.errors import Stale
-from leaseway.domain.limits import Limit
+from leaseway.domain.limits.buckets import PAUSED, PAUSED_US, Wait
+from leaseway.domain.limits.limit import Limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.actors import MAPS, ask, granted, left, ready

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.buckets import Notice
 from leaseway.domain.errors import BadValue
-from leaseway.domain.limits import Rate
+from leaseway.domain.limits.buckets import Notice
+from leaseway.domain.limits.limit import Rate
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.actors import MAPS, PHONE, ask, drained, picture, ready

@@ -1,8 +1,8 @@
 """Seats: how many calls may be under way at once, and what happens to the seats of the dead."""
 
-from leaseway.domain.buckets import Granted, Never, Wait
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Limit
+from leaseway.domain.limits.buckets import Granted, Never, Wait
+from leaseway.domain.limits.limit import Limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.actors import (

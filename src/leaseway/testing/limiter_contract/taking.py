@@ -1,8 +1,8 @@
 """Taking tokens: all or none, never more than the windows allow, and what a refusal leaves behind."""
 
-from leaseway.domain.buckets import Granted, Never, Wait
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import Limit
+from leaseway.domain.limits.buckets import Granted, Never, Wait
+from leaseway.domain.limits.limit import Limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.actors import (

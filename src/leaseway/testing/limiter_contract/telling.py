@@ -1,7 +1,7 @@
 """What the provider says: closed for all, slower once, open again with one token, and faster step by step."""
 
-from leaseway.domain.buckets import PERCENT_MIN, Notice, Wait
 from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits.buckets import PERCENT_MIN, Notice, Wait
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.actors import (

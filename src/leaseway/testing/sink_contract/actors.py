@@ -6,11 +6,11 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.imports.columns import ColumnType
-from leaseway.domain.imports.page import BadRow, Row, Written
-from leaseway.domain.imports.progress import RunRow, ShardRow, ShardState
-from leaseway.domain.imports.shard import Cursor, Shard, canonical, shard_of
-from leaseway.ports.sink import PageWrite, Sink
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import BadRow, Row, Written
+from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
+from leaseway.imports.domain.shard import Cursor, Shard, canonical, shard_of
+from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.testing.clock import START_US
 
 COLUMNS: Mapping[str, ColumnType] = {

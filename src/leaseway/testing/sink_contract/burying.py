@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.page import Written
-from leaseway.ports.sink import Sink
+from leaseway.imports.domain.page import Written
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, imported, page, row, rows, started, tombstone
 

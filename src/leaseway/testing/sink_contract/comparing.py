@@ -1,7 +1,7 @@
 """What became different between two instants: added, changed, removed."""
 
 from leaseway.domain.ids import Instant
-from leaseway.ports.sink import Changes, Sink
+from leaseway.imports.sinks.port import Changes, Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import imported, row, rows, tombstone
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.imports.progress import ShardState
-from leaseway.domain.imports.shard import shard_of
-from leaseway.ports.sink import PageWrite, Sink
+from leaseway.imports.domain.run_state import ShardState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.testing.sink_contract.actors import (
     HIGH,
     LOW,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.imports.page import Row, Written
-from leaseway.ports.sink import Sink
+from leaseway.imports.domain.page import Row, Written
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing.sink_contract.actors import RUN, Witness, bad, page, row, rows, shard, started, written
 
 TEXTS = {

@@ -5,9 +5,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.imports.page import Written
-from leaseway.domain.imports.progress import ShardState
-from leaseway.ports.sink import Sink
+from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.run_state import ShardState
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import (
     RUN,

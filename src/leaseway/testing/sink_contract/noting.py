@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from leaseway.domain.imports.progress import ShardState
-from leaseway.ports.sink import Sink
+from leaseway.imports.domain.run_state import ShardState
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing.sink_contract.actors import (
     HIGH,
     LOW,

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.page import BadRow
-from leaseway.ports.sink import Sink
+from leaseway.imports.domain.page import BadRow
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing.sink_contract.actors import (
     HIGH,
     LOW,

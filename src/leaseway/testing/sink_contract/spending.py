@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.progress import RunState
-from leaseway.ports.sink import Sink
+from leaseway.imports.domain.run_state import RunState
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, picture
 
 

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue, KeyConflict
-from leaseway.domain.imports.progress import RunMode, RunState, ShardState
-from leaseway.ports.sink import Sink
+from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
+from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import HIGH, LOW, RUN, Witness, page, picture, rows, started, written
 

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.page import Row
-from leaseway.domain.imports.progress import RunState, ShardState
-from leaseway.ports.sink import Sink, Sweep
+from leaseway.imports.domain.page import Row
+from leaseway.imports.domain.run_state import RunState, ShardState
+from leaseway.imports.sinks.port import Sink, Sweep
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import (
     HIGH,

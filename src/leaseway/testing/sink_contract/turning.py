@@ -3,10 +3,10 @@
 import pytest
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.imports.page import Written
-from leaseway.domain.imports.progress import ShardState
-from leaseway.domain.imports.shard import shard_of
-from leaseway.ports.sink import PageWrite, Sink
+from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.run_state import ShardState
+from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import (
     LOW,

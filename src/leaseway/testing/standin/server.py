@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits import Rate, rate_of
+from leaseway.domain.limits.limit import Rate, rate_of
 from leaseway.testing.provider import USUAL, Act, Answer, Provider, Request, act_of, serving
 from leaseway.testing.standin import admin, lists, ocm
 from leaseway.testing.standin.data import synthetic

@@ -9,8 +9,8 @@ from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports import words
 from leaseway.cli.verbs.imports.looking import Look, look, run_of
 from leaseway.domain.errors import NoSuchJob
-from leaseway.domain.imports.progress import RunRow, ShardRow
-from leaseway.imports.differences import Differences, differences
+from leaseway.imports.domain.run_state import RunRow, ShardRow
+from leaseway.imports.progress.diff import Differences, differences
 from leaseway.system import wall_clock_us
 
 SHARDS_SHOWN_MAX = 40

@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.stores import store_url
-from leaseway.domain.addresses import shown
 from leaseway.domain.errors import NoSuchJob, StoreRefused, UsageError
-from leaseway.domain.imports.progress import RunRow
-from leaseway.domain.imports.spec import Spec
-from leaseway.imports.chosen_sink import folder_of
-from leaseway.imports.loading import found_in, load_module
-from leaseway.imports.parts import sink_only
-from leaseway.ports.sink import Sink
+from leaseway.domain.redact import shown
+from leaseway.imports.assembly import sink_only
+from leaseway.imports.domain.run_state import RunRow
+from leaseway.imports.load_object import found_in, load_module
+from leaseway.imports.open_sink import folder_of
+from leaseway.imports.sinks.port import Sink
+from leaseway.imports.spec.reader import Spec
 from leaseway.wiring import sqlite_path
 
 T = TypeVar("T")

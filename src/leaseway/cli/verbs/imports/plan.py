@@ -15,12 +15,12 @@ from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports import words
 from leaseway.cli.verbs.imports.looking import named, place_on_disk
 from leaseway.domain.errors import TransientError, UsageError
-from leaseway.domain.imports.progress import RunMode
-from leaseway.domain.imports.watermark import History
-from leaseway.imports.asking import NO_HISTORY, plan_of
-from leaseway.imports.forecast import Forecast, forecast
-from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.plan import Plan, history_of
+from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.domain.run_state import RunMode
+from leaseway.imports.plan.forecast import Forecast, forecast
+from leaseway.imports.plan.plan import Plan, history_of
+from leaseway.imports.plan.probe_source import NO_HISTORY, plan_of
+from leaseway.imports.plan.watermark import History
 
 SHARDS_SHOWN_MAX = 40
 REFUSED = 2

@@ -11,8 +11,8 @@ from leaseway.cli.screen.text import counted, note, say
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports.looking import RUNS_MAX, Look, command, last_run, look, run_of
 from leaseway.domain.errors import NoSuchJob
-from leaseway.domain.imports.rows import Moulds
-from leaseway.imports.replay import ROWS_MAX, Kept, Replayed, discard, in_quarantine, replay
+from leaseway.imports.rows import Moulds
+from leaseway.imports.run.quarantine_replay import ROWS_MAX, Kept, Replayed, discard, in_quarantine, replay
 from leaseway.system import wall_clock_us
 
 SHOWN_MAX = 100

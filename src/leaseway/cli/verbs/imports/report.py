@@ -11,10 +11,10 @@ from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports import words
 from leaseway.cli.verbs.imports.looking import Look, look, run_of
 from leaseway.cli.verbs.imports.summary import budget_in_words, next_command
-from leaseway.domain.checkup import in_bytes
-from leaseway.domain.imports.progress import RunState, ShardRow, ShardState
-from leaseway.domain.imports.shard import canonical
-from leaseway.imports.report import Report, reactions_of, report_of, seconds_of, slowest_of, totals_of
+from leaseway.domain.health import in_bytes
+from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
+from leaseway.imports.domain.shard import canonical
+from leaseway.imports.progress.report import Report, reactions_of, report_of, seconds_of, slowest_of, totals_of
 from leaseway.system import wall_clock_us
 
 SHARDS_SHOWN_MAX = 100

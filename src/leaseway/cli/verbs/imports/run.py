@@ -24,12 +24,12 @@ from leaseway.cli.verbs.imports.summary import next_command, show_quarantine, sh
 from leaseway.cli.verbs.limiters import named_limits
 from leaseway.cli.verbs.stores import refuse_memory
 from leaseway.domain.errors import BadValue, UsageError
-from leaseway.domain.imports.progress import EXIT_CODES, RunMode, RunRow
-from leaseway.imports.asking import plan_of
-from leaseway.imports.parts import Parts, parts_of
-from leaseway.imports.plan import history_of
-from leaseway.imports.report import is_used_up
-from leaseway.imports.run import ShardJob, finish, queue_of, refuse_other_spec, shard_job, start, submit_open
+from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.domain.run_state import EXIT_CODES, RunMode, RunRow
+from leaseway.imports.plan.plan import history_of
+from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.progress.report import is_used_up
+from leaseway.imports.run.start import ShardJob, finish, queue_of, refuse_other_spec, shard_job, start, submit_open
 from leaseway.system import wall_clock_us
 
 GRACE_SECONDS = 2
@@ -197,7 +197,7 @@ def worker_process(place: Place, spec: str, ear: IO[bytes] | None) -> "subproces
 async def watched(parts: Parts, run: str, processes: "list[subprocess.Popen[bytes]]") -> None:
     from rich.console import Console
 
-    from leaseway.imports.screen import watch
+    from leaseway.imports.progress.progress_view import watch
 
     await watch(parts, run, processes, Console(stderr=True, highlight=False))
 

@@ -2,11 +2,11 @@
 
 from leaseway.cli.verbs.stores import looked_into
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.imports.progress import ShardRow, ShardState
 from leaseway.domain.job import Job, State
 from leaseway.domain.query import PAGE_MAX, JobFilter
-from leaseway.imports.given_up import dead
-from leaseway.imports.run import QUEUE
+from leaseway.imports.domain.run_state import ShardRow, ShardState
+from leaseway.imports.run.dead_shards import dead
+from leaseway.imports.run.start import QUEUE
 from leaseway.ports.store import Store
 
 OPEN = (ShardState.WAITING, ShardState.RUNNING)

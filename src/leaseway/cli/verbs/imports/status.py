@@ -11,9 +11,9 @@ from leaseway.cli.verbs.imports.shard_jobs import given_up, is_at_work
 from leaseway.cli.verbs.imports.summary import next_command, show_quarantine, show_shards, show_summary
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.imports.progress import RunRow, RunState
-from leaseway.domain.limits import rate_of
-from leaseway.imports.report import in_families
+from leaseway.domain.limits.limit import rate_of
+from leaseway.imports.domain.run_state import RunRow, RunState
+from leaseway.imports.progress.report import in_families
 from leaseway.system import SystemClock, wall_clock_us
 
 LOOK_SECONDS = 0.5
@@ -54,8 +54,8 @@ async def watched(found: Look, run: str | None) -> None:
     """Drawn again and again, until the run has ended or somebody presses Ctrl-C."""
     from rich.console import Console
 
-    from leaseway.imports.live import Watching, tightest
-    from leaseway.imports.screen import Screen
+    from leaseway.imports.progress.progress import Watching, tightest
+    from leaseway.imports.progress.progress_view import Screen
 
     clock, id_ = SystemClock(), (await run_of(found, run)).id
     rates = [rate_of("source.limits", text) for text in found.spec.source.limits]

@@ -8,9 +8,9 @@ from leaseway.cli.screen.text import counted, note, say, wrapped
 from leaseway.cli.settings import Settings
 from leaseway.cli.verbs.imports import words
 from leaseway.cli.verbs.imports.looking import command
-from leaseway.domain.imports.progress import RunRow, RunState, ShardRow, ShardState
-from leaseway.domain.imports.spec_parts import RunBudget, Spec
-from leaseway.imports.report import is_used_up, reactions_of, spent, totals_of
+from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
+from leaseway.imports.progress.report import is_used_up, reactions_of, spent, totals_of
+from leaseway.imports.spec.model import RunBudget, Spec
 
 SHARDS_SHOWN_MAX = 40
 TROUBLES_SHOWN_MAX = 10

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from leaseway.cli.screen.text import counted
 from leaseway.cli.screen.times import local, span
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.imports.drift import Drift
-from leaseway.domain.imports.progress import RunMode, RunRow, RunState, ShardRow
-from leaseway.domain.imports.shard import Cursor, canonical
-from leaseway.imports.report import states_of
+from leaseway.imports.domain.drift import Drift
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
+from leaseway.imports.domain.shard import Cursor, canonical
+from leaseway.imports.progress.report import states_of
 
 STATE_STYLES = {"done": "green", "running": "cyan", "waiting": "yellow", "parked": "red", "split": "dim"}
 RUN_STYLES = {

@@ -1,4 +1,4 @@
--- What leaseway.domain.buckets says, in Lua. Every verb's file stands behind this one and is one script with it.
+-- What leaseway.domain.limits.buckets says, in Lua. Every verb's file stands behind this one and is one script with it.
 --
 -- KEYS[1]   hash: whose memory this is (`identity`), and the fence (`since`)
 -- KEYS[2]   hash: a limit's name to its definition, packed

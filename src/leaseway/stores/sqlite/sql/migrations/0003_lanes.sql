@@ -11,7 +11,7 @@ CREATE TABLE lanes_by_needs (
   failed INTEGER NOT NULL DEFAULT 0,
   cancelled INTEGER NOT NULL DEFAULT 0,
   served_at INTEGER NOT NULL DEFAULT 0,
-  -- How much it has been served, and how far everybody was then: leaseway.domain.lanes.
+  -- How much it has been served, and how far everybody was then: leaseway.domain.lane.
   vtime INTEGER NOT NULL DEFAULT 0,
   vfloor INTEGER NOT NULL DEFAULT 0,
   UNIQUE (queue, tenant, needs)

@@ -15,7 +15,7 @@ CREATE TABLE lanes (
   failed bigint NOT NULL DEFAULT 0,
   cancelled bigint NOT NULL DEFAULT 0,
   served_at bigint NOT NULL DEFAULT 0,
-  -- How much it has been served, and how far everybody was then: leaseway.domain.lanes.
+  -- How much it has been served, and how far everybody was then: leaseway.domain.lane.
   vtime bigint NOT NULL DEFAULT 0,
   vfloor bigint NOT NULL DEFAULT 0,
   UNIQUE (queue, tenant, needs)

@@ -5,7 +5,7 @@ CREATE TYPE exchanged AS (
   attempts_max integer, lease_us bigint, timeout_us bigint, shard_key text, cursor text, priority smallint,
   needs text);
 
--- Give each lane, in its order, its share by weight, and what one cannot use to the others: leaseway.domain.lanes.share.
+-- Give each lane, in its order, its share by weight, and what one cannot use to the others: leaseway.domain.lane.share.
 CREATE FUNCTION share(wanted integer, ready bigint[], weights integer[]) RETURNS integer[]
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
 DECLARE

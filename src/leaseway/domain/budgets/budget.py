@@ -1,0 +1,287 @@
+"""Money, or any other unit, per calendar window: Budget("maps-spend", usd=25, every="day", tz="Europe/Zurich").
+
+Amounts are whole micro-units. A window is computed from an instant, and nothing is ever reset. A hold is reserved
+before the call and settled after it:
+
+    held ─► dispatched ─► settled
+      │          └──────► captured, when nobody says what became of the call; a late settlement corrects it
+      └─► void
+
+A cost that does not fit into what is left of this window is held in the first later one in which it fits, and the job
+waits for it. So small jobs that fit go on, and a big one is not passed over for ever.
+
+What users write here becomes a `BudgetDefinition`, which lives in the store; `ledger.py` decides what becomes of holds.
+"""
+
+import re
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
+from enum import StrEnum
+from typing import TypeVar
+
+from msgspec import Struct
+
+from leaseway.domain.budgets.calendar_windows import Every, Window, zone_of
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits.limit import fields_of
+from leaseway.domain.validators import name_of
+
+MICRO = 1_000_000
+AMOUNT_MAX = 10_000_000_000
+"""Ten billion of any unit: sums and percentages of it still fit into 64 bits."""
+MICROS_MAX = AMOUNT_MAX * MICRO
+# fmt: off
+CURRENCIES = frozenset((
+    "aed", "ars", "aud", "bgn", "brl", "cad", "chf", "clp", "cny", "cop", "czk", "dkk", "egp", "eur",
+    "gbp", "hkd", "huf", "idr", "ils", "inr", "isk", "jpy", "krw", "mxn", "myr", "nok", "nzd", "pen",
+    "php", "pln", "ron", "rsd", "sar", "sek", "sgd", "thb", "try", "twd", "uah", "usd", "vnd", "zar",
+))
+# fmt: on
+UNIT = re.compile(r"[a-z][a-z0-9_]{3,31}")
+"""Units of one's own are longer than the names of currencies, so that a mistyped currency is not taken for one."""
+EXACT = Context(prec=60)
+Word = TypeVar("Word", bound=StrEnum)
+BILLIONTH = Decimal(1).scaleb(-9)
+
+
+class Over(StrEnum):
+    """What happens to a cost for which this window has no room."""
+
+    WAIT = "wait"
+    FAIL = "fail"
+
+
+class BudgetDefinition(Struct, frozen=True, kw_only=True):
+    """A budget as the store keeps it. A name with fields, "spend:{tenant}", stands for one budget per value."""
+
+    name: str
+    unit: str
+    limit_micros: int
+    every: Every = Every.TOTAL
+    tz: str = "UTC"
+    overdraft_micros: int = 0
+    """How far holds may go beyond the limit."""
+    over: Over = Over.WAIT
+    paused: bool = False
+    """Nothing is held until somebody resumes it. Only operators say so, and what the code declares leaves it."""
+
+    def __str__(self) -> str:
+        each = "in total" if self.every is Every.TOTAL else f"per {self.every.value}"
+        return f"{amount_text(self.limit_micros)} {self.unit} {each}"
+
+    @property
+    def most_micros(self) -> int:
+        """What one window holds at most."""
+        return self.limit_micros + self.overdraft_micros
+
+    @property
+    def waits(self) -> bool:
+        """Whether a later window may take what this one cannot."""
+        return self.over is Over.WAIT and self.every is not Every.TOTAL
+
+
+# -- what the ledger answers ----------------------------------------------------------------------------------------
+
+Crossed = tuple[tuple[str, int], ...]
+"""Which budgets have, by this very call, spent 50, 80 or 100 percent of what their window has."""
+
+
+class Held(Struct, frozen=True):
+    """Reserved, and dispatched if that was asked. Settle it, or it is captured in full at its deadline."""
+
+    windows: tuple[Window, ...]
+    """In the order of the lines."""
+    deadline: Instant
+    crossed: Crossed = ()
+
+
+class Booked(Struct, frozen=True):
+    """Reserved in a later window: come back with the same id when it begins."""
+
+    until: Instant
+    budget: str
+
+
+class Denied(Struct, frozen=True):
+    """Nothing is reserved. `until`: when a next window begins; None: waiting does not help."""
+
+    budget: str
+    until: Instant | None
+    why: str
+
+
+class Used(Struct, frozen=True):
+    """A call was made under this id before, or may have been: take another one."""
+
+
+Answer = Held | Booked | Denied | Used
+
+FULL = "its window is used up"
+FULL_AHEAD = "no later window has room"
+PAUSED = "it is paused"
+IMPOSSIBLE = "impossible: the cost is more than any window has"
+
+
+class Budget:
+    """What users write. One amount: `usd=25`, another currency, or a unit of their own such as `tokens=1_000_000`."""
+
+    def __init__(
+        self,
+        name: str,
+        usd: object = None,
+        *,
+        every: str = "total",
+        tz: str = "UTC",
+        overdraft: object = 0,
+        over: str = "wait",
+        **units: object,
+    ) -> None:
+        field = f"budget {name_of('budget', name)}"
+        unit, amount = _only_amount(field, units if usd is None else {"usd": usd, **units})
+        self.definition = check(
+            BudgetDefinition(
+                name=name,
+                unit=unit,
+                limit_micros=micros_of(f"{field}: {unit}", amount),
+                every=_one_of(f"{field}: every", every, Every),
+                tz=tz,
+                overdraft_micros=micros_of(f"{field}: overdraft", overdraft, zero=True),
+                over=_one_of(f"{field}: over", over, Over),
+            )
+        )
+        self.name = name
+        self.unit = unit
+
+    def __str__(self) -> str:
+        return str(self.definition)
+
+    def __repr__(self) -> str:
+        amount, every = amount_text(self.definition.limit_micros), self.definition.every.value
+        return f"Budget({self.name!r}, {self.unit}={amount}, every={every!r})"
+
+
+def check(definition: BudgetDefinition) -> BudgetDefinition:
+    """Refuse what cannot work, naming the field and the way out."""
+    field = f"budget {name_of('budget', definition.name)}"
+    check_unit(field, definition.unit)
+    zone_of(f"{field}: tz", definition.tz)
+    for part, micros, least in (
+        (definition.unit, definition.limit_micros, 1),
+        ("overdraft", definition.overdraft_micros, 0),
+    ):
+        check_micros(f"{field}: {part}", micros, least)
+    left = re.sub(r"\{[a-z_][a-z0-9_]*\}", "", definition.name)
+    if "{" in left or "}" in left:
+        raise BadValue(field, "has a brace that belongs to no field; fields are written like {tenant}")
+    return definition
+
+
+def check_unit(field: str, unit: object) -> str:
+    if isinstance(unit, str) and unit in CURRENCIES:
+        return unit
+    if isinstance(unit, str) and re.fullmatch(r"[a-zA-Z]{3}", unit):
+        raise BadValue(f"{field}: {unit}", f"is no currency that is known; there are {', '.join(sorted(CURRENCIES))}")
+    if not isinstance(unit, str) or not UNIT.fullmatch(unit):
+        raise BadValue(
+            f"{field}: {unit}", "is no unit; write a currency such as usd, or a word of 4 to 32 lower-case letters"
+        )
+    return unit
+
+
+def check_change(before: BudgetDefinition | None, after: BudgetDefinition) -> None:
+    """Dollars that were spent do not become tokens."""
+    if before is not None and before.unit != after.unit:
+        raise BadValue(
+            f"budget {after.name}",
+            f"counts {before.unit}, not {after.unit}; give the new budget another name, or forget the old one first",
+        )
+
+
+def refuse_impossible(field: str, definition: BudgetDefinition, amount_micros: int) -> None:
+    """A cost that no window of this budget can ever hold; said when the job is submitted, not when it waits."""
+    if amount_micros > definition.most_micros:
+        raise BadValue(
+            field,
+            f"{amount_text(amount_micros)} {definition.unit} is more than budget {definition.name} allows in any "
+            f"window ({amount_text(definition.most_micros)}); raise the budget or lower the cost",
+        )
+
+
+def definition_for(name: str, budget: str, definitions: Sequence[BudgetDefinition]) -> BudgetDefinition | None:
+    """The one for the full name wins over the one with fields."""
+    by_name = {definition.name: definition for definition in definitions}
+    return by_name.get(name) or by_name.get(budget)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether this name stands for many budgets."""
+    return bool(fields_of(name))
+
+
+# -- amounts --------------------------------------------------------------------------------------------------------
+
+
+def micros_of(field: str, value: object, *, zero: bool = False) -> int:
+    """An amount as whole micro-units, exactly: 0.1 is a tenth, not the float next to it."""
+    scaled = EXACT.multiply(_decimal_of(field, value), MICRO)
+    if scaled != scaled.to_integral_value():
+        raise BadValue(field, f"must not be finer than a millionth (is {value})")
+    return check_micros(field, int(scaled), 0 if zero else 1)
+
+
+def cost_micros_of(field: str, value: object) -> int:
+    """What a call cost, rounded up to whole micro-units: prices times counts are rarely whole. What a float has beyond
+    its ninth place is its own error."""
+    amount = _decimal_of(field, value)
+    if isinstance(value, float):
+        amount = amount.quantize(BILLIONTH, context=EXACT)
+    scaled = EXACT.multiply(amount, MICRO).to_integral_value(ROUND_CEILING)
+    return check_micros(field, int(scaled), 0)
+
+
+def amount_text(micros: int) -> str:
+    """ "25", "0.005": as people write it."""
+    return f"{(Decimal(micros) / MICRO).normalize():f}"
+
+
+def _decimal_of(field: str, value: object) -> Decimal:
+    if not isinstance(value, int | float | Decimal | str) or isinstance(value, bool):
+        raise BadValue(field, f"must be a number (is {value!r})")
+    if isinstance(value, int) and abs(value) > AMOUNT_MAX:
+        raise BadValue(field, f"must lie in 0 … {AMOUNT_MAX:,}")  # a very long number cannot even be shown
+    try:
+        amount = Decimal(str(value).strip().replace("_", ""))
+    except InvalidOperation as error:
+        raise BadValue(field, f"must be a number, like 25 or '0.005' (is {value!r})") from error
+    if not amount.is_finite() or amount < 0 or amount > AMOUNT_MAX:
+        raise BadValue(field, f"must lie in 0 … {AMOUNT_MAX:,} (is {value})")
+    if amount and amount.adjusted() < -EXACT.prec // 2:
+        raise BadValue(field, f"must not be finer than a millionth (is {value})")
+    return amount
+
+
+def check_micros(field: str, micros: object, least: int = 0) -> int:
+    """An amount that is said to be whole micro-units already."""
+    if not isinstance(micros, int) or isinstance(micros, bool):
+        raise BadValue(field, f"must be whole micro-units (is {micros!r})")
+    if not least <= micros <= MICROS_MAX:
+        above = "above 0" if least else "0"
+        raise BadValue(field, f"must lie in {above} … {AMOUNT_MAX:,} (is {amount_text(micros)})")
+    return micros
+
+
+def _only_amount(field: str, units: dict[str, object]) -> tuple[str, object]:
+    given = {unit: amount for unit, amount in units.items() if amount is not None}
+    if len(given) != 1:
+        what = f"has {len(given)} amounts ({', '.join(given)})" if given else "has no amount"
+        raise BadValue(field, f"{what}; give exactly one, like usd=25 or tokens=1_000_000")
+    ((unit, amount),) = given.items()
+    return check_unit(field, unit), amount
+
+
+def _one_of(field: str, value: str, kind: type[Word]) -> Word:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise BadValue(field, f"must be one of {', '.join(kind)} (is {value!r})") from error

@@ -1,0 +1,242 @@
+"""A provider's limits, as the provider states them: Limit("maps", "3/second", "100/minute", "2000/day").
+
+What users write here becomes a `Definition`, which lives in the store; `buckets.py` turns its numbers into buckets that
+hold in every window.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.times import Seconds
+from leaseway.domain.times import duration_us as duration_us_of
+from leaseway.domain.validators import name_of, whole_number
+
+WINDOWS_MAX = 4
+COUNT_MAX = 1_000_000_000
+WINDOW_SECONDS_MIN = 0.001
+WINDOW_SECONDS_MAX = 31 * 86_400
+
+LEASE_US = SECOND_US
+"""How long tokens that a worker took ahead may be used."""
+LEASED_WINDOW_US_MIN = 10 * SECOND_US
+"""Shorter windows would pay too much for taking ahead."""
+DEGRADED_SHARE_MAX = 0.5
+CERTIFICATES = 16
+"""Among so many workers the part that is set aside is divided. Others stop when they cannot reach the limiter."""
+DELAY_US_MAX = SECOND_US // 2
+AHEAD_US_MAX = 60 * SECOND_US
+DELAY_SHARE = 10
+"""From the grant to the provider's own clock we allow half a second, or a tenth of a short window."""
+
+UNITS_US = {
+    "millisecond": SECOND_US // 1_000,
+    "second": SECOND_US,
+    "minute": 60 * SECOND_US,
+    "hour": 3_600 * SECOND_US,
+    "day": 86_400 * SECOND_US,
+    "week": 7 * 86_400 * SECOND_US,
+}
+SHORT = {"ms": "millisecond", "s": "second", "sec": "second", "m": "minute", "min": "minute", "h": "hour"}
+SHORT |= {"d": "day", "w": "week"} | {f"{unit}s": unit for unit in UNITS_US} | {"secs": "second", "mins": "minute"}
+THOUSANDS = {"": 1, "k": 1_000, "m": 1_000_000}
+RATE = re.compile(
+    r"\s*(?P<count>\d[\d_,]{0,30})(?P<thousands>[kKmM]?)\s*(?:/|per)"
+    r"\s*(?P<length>\d{1,15}(?:\.\d{1,15})?)?\s*(?P<unit>[a-z]+)\s*"
+)
+TENANTS = "tenant:"
+"""So begin the names under which the caps of tenants are kept."""
+FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+
+
+class Rate(Struct, frozen=True, order=True):
+    """So many in any window of this length."""
+
+    window_us: int
+    count: int
+
+    def __str__(self) -> str:
+        for unit, length_us in reversed(UNITS_US.items()):
+            if self.window_us == length_us:
+                return f"{self.count:,}/{unit}"
+        return f"{self.count:,} per {self.window_us / SECOND_US:g} s"
+
+
+class Definition(Struct, frozen=True, kw_only=True):
+    """A limit as the store keeps it. A name with fields, "maps:{tenant}", stands for one limit per value."""
+
+    name: str
+    rates: tuple[Rate, ...] = ()
+    """By their windows, the shortest first."""
+    concurrency: int | None = None
+    """How many calls may be under way at once."""
+    burst_share: float = 0.05
+    cost_max: int = 1
+    """The largest weight of one call."""
+    lease_us: int | None = None
+    delay_us: int | None = None
+    degraded_share: float = 0.0
+    """The part of each count that is set aside for workers that cannot reach the limiter."""
+    paused: bool = False
+    """Nothing is granted until somebody resumes it. Only operators say so, and what the code declares leaves it."""
+
+
+class Limit:
+    """What users write. Give it to `@app.job(limits=[…])`; `limit.cost(3)` stands for a call that weighs three."""
+
+    def __init__(
+        self,
+        name: str,
+        *rates: str,
+        concurrency: int | None = None,
+        burst: float = 0.05,
+        cost_max: int = 1,
+        lease: Seconds | None = None,
+        delay: Seconds | None = None,
+        degraded_share: float = 0.0,
+    ) -> None:
+        if str(name).startswith(TENANTS):
+            raise BadValue(f"limit {name}", "the caps of tenants are kept under this name; take another: maps:{tenant}")
+        self.definition = check(
+            Definition(
+                name=name,
+                rates=tuple(sorted(rate_of(f"limit {name}", rate) for rate in rates)),
+                concurrency=concurrency,
+                burst_share=burst,
+                cost_max=cost_max,
+                lease_us=None if lease is None else duration_us_of(f"limit {name}: lease", lease, most=60),
+                delay_us=None if delay is None else duration_us_of(f"limit {name}: delay", delay, most=60),
+                degraded_share=degraded_share,
+            )
+        )
+        self.name = name
+
+    def cost(self, cost: int) -> "Use":
+        return Use(self, whole_number(f"limit {self.name}: cost", cost, 1, self.definition.cost_max))
+
+    def __repr__(self) -> str:
+        return f"Limit({self.name!r}, {', '.join(repr(str(rate)) for rate in self.definition.rates)})"
+
+
+class Use(Struct, frozen=True):
+    """How much of a limit one call takes."""
+
+    limit: Limit
+    cost: int = 1
+
+
+class Ask(Struct, frozen=True, order=True):
+    """The same for the store: which limit, by which definition, how much of it."""
+
+    name: str
+    limit: str
+    cost: int = 1
+
+
+def rate_of(field: str, text: object) -> Rate:
+    """ "100/minute", "20 per 2 s", "200k/min" as numbers."""
+    if not isinstance(text, str) or (found := RATE.fullmatch(text)) is None:
+        raise BadValue(field, f"cannot read the rate {text!r}; write it like '100/minute', '20 per 2 s' or '200k/day'")
+    unit = SHORT.get(found["unit"], found["unit"])
+    if unit not in UNITS_US:
+        raise BadValue(field, f"{text!r}: {found['unit']!r} is no unit of time; there are {', '.join(UNITS_US)}")
+    count = int(found["count"].replace("_", "").replace(",", "")) * THOUSANDS[found["thousands"].lower()]
+    window_us = round(float(found["length"] or 1) * UNITS_US[unit])
+    whole_number(f"{field}: {text!r}: the count", count, 1, COUNT_MAX)
+    if not WINDOW_SECONDS_MIN * SECOND_US <= window_us <= WINDOW_SECONDS_MAX * SECOND_US:
+        raise BadValue(field, f"{text!r}: the window must lie in a millisecond … 31 days")
+    return Rate(window_us, count)
+
+
+def check(definition: Definition) -> Definition:
+    """Refuse what cannot work, naming the field and the way out."""
+    field = f"limit {definition.name}"
+    name_of("limit", definition.name)
+    if not definition.rates and definition.concurrency is None:
+        raise BadValue(field, "limits nothing; give a rate such as '100/minute', or concurrency=")
+    if len(definition.rates) > WINDOWS_MAX:
+        raise BadValue(field, f"has {len(definition.rates)} rates; at most {WINDOWS_MAX} are kept")
+    windows = [rate.window_us for rate in definition.rates]
+    if len(set(windows)) < len(windows):
+        raise BadValue(field, "has two rates for the same window; keep the smaller one")
+    if definition.concurrency is not None:
+        whole_number(f"{field}: concurrency", definition.concurrency, 1, 1_000_000)
+    whole_number(f"{field}: cost_max", definition.cost_max, 1, COUNT_MAX)
+    share = definition.burst_share
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise BadValue(f"{field}: burst", f"must lie in 0 … 1, a share of the count (is {share!r})")
+    for name, duration_us in (("lease", definition.lease_us), ("delay", definition.delay_us)):
+        if duration_us is not None:
+            whole_number(f"{field}: {name} in microseconds", duration_us, 0, AHEAD_US_MAX)
+    check_degraded(definition)
+    for rate in definition.rates:
+        if definition.cost_max > rate.count:
+            raise BadValue(f"{field}: cost_max", f"is {definition.cost_max:,}, more than {rate} ever allows")
+    return definition
+
+
+def check_degraded(definition: Definition) -> None:
+    field, share = f"limit {definition.name}: degraded_share", definition.degraded_share
+    if not 0 <= share <= DEGRADED_SHARE_MAX:
+        raise BadValue(field, f"must lie in 0 … {DEGRADED_SHARE_MAX}, a share of the count (is {share})")
+    if share and definition.concurrency is not None:
+        raise BadValue(field, "cannot be given together with concurrency: nobody could count the seats")
+    for rate in definition.rates if share else ():
+        if alone(definition, rate).count < definition.cost_max:
+            raise BadValue(
+                field, f"leaves each of {CERTIFICATES} workers less than one call of {rate}; set more aside, or 0"
+            )
+
+
+def together(definition: Definition, rate: Rate) -> Rate:
+    """What the limiter has to give: all but the part that is set aside."""
+    return Rate(rate.window_us, rate.count - math.ceil(rate.count * definition.degraded_share))
+
+
+def alone(definition: Definition, rate: Rate) -> Rate:
+    """What one worker may do by itself while it cannot reach the limiter."""
+    return Rate(rate.window_us, int(rate.count * definition.degraded_share) // CERTIFICATES)
+
+
+def lease_us_of(definition: Definition) -> int:
+    """How long tokens may be kept before they are used. Zero: each call asks the store."""
+    if definition.lease_us is not None:
+        return definition.lease_us
+    shortest = min((rate.window_us for rate in definition.rates), default=0)
+    return LEASE_US if shortest >= LEASED_WINDOW_US_MIN else 0
+
+
+def delay_us_of(definition: Definition, rate: Rate) -> int:
+    if definition.delay_us is not None:
+        return definition.delay_us
+    return min(DELAY_US_MAX, rate.window_us // DELAY_SHARE)
+
+
+def fields_of(name: str) -> tuple[str, ...]:
+    """The fields in a name: "maps:{tenant}" has one."""
+    return tuple(FIELD.findall(name))
+
+
+def filled(name: str, values: Mapping[str, Any]) -> str:
+    """The name for these values. A value that is missing is the caller's mistake, and is named."""
+    for field in fields_of(name):
+        if values.get(field) is None:
+            raise BadValue(field, f"is needed for the name {name!r}, but the job has no such argument")
+    return name_of("name", FIELD.sub(lambda found: str(values[found[1]]), name))
+
+
+def kept_by(name: str, limits: Iterable[str]) -> str | None:
+    """The limit of this name, or the one with fields that it fills."""
+    known = list(limits)
+    if name in known:
+        return name
+    for limit in known:
+        parts = FIELD.split(limit)[::2]
+        if len(parts) > 1 and re.fullmatch(".+".join(map(re.escape, parts)), name):
+            return limit
+    return None

@@ -1,0 +1,97 @@
+"""A spec, or a function with its options ─► source, sink, and the task that the jobs of its shards have in common."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from leaseway.domain.errors import UsageError
+from leaseway.imports.call_page_function import Caller
+from leaseway.imports.domain.guards import Ceilings
+from leaseway.imports.domain.shard import Cursor, Shard
+from leaseway.imports.domain.splitting import split
+from leaseway.imports.load_object import found_in, load_module, refuse_path
+from leaseway.imports.open_sink import sink_at
+from leaseway.imports.rows import Moulds
+from leaseway.imports.shard_job.page_writes import Importing
+from leaseway.imports.sinks.port import Sink
+from leaseway.imports.sources.factory import Chosen, source_of
+from leaseway.imports.sources.function import FunctionSource
+from leaseway.imports.spec.importer_options import Declared
+from leaseway.imports.spec.reader import Spec, read_spec, spec_hash
+
+
+class Parts(NamedTuple):
+    """All that one import is made of."""
+
+    path: Path
+    spec: Spec
+    source: Chosen
+    sink: Sink
+    task: Importing
+
+
+def parts_of(path: Path | str, environ: Mapping[str, str] = os.environ) -> Parts:
+    """Of a TOML file, or of an importer, `module:name`."""
+    if (found := importer_named(path)) is not None:
+        return parts_of_function(found, path)
+    path = Path(path)
+    spec = read_spec(path.read_text("utf-8"), str(path))
+    source, sink = source_of(spec, path.parent, environ), sink_of(spec)
+    return Parts(path, spec, source, sink, task_of(spec, source, sink))
+
+
+def parts_of_function(found: Declared, name: Path | str) -> Parts:
+    source, sink = FunctionSource(*found, Caller()), sink_of(found.spec)
+    return Parts(Path(name), found.spec, source, sink, task_of(found.spec, source, sink))
+
+
+def sink_only(path: Path | str) -> tuple[Spec, Sink, str]:
+    """For a look, with the hash of the spec: the source is not made, and its key is not needed."""
+    found = importer_named(path)
+    spec = read_spec(Path(path).read_text("utf-8"), str(path)) if found is None else found.spec
+    return spec, sink_of(spec), spec_hash(spec)
+
+
+def importer_named(name: Path | str) -> Declared | None:
+    """None: it is the name of a file."""
+    module_name, colon, attribute = str(name).partition(":")
+    if not colon or str(name).endswith(".toml") or Path(name).is_file():
+        return None
+    module = load_module(refuse_path(module_name, str(name), "MODULE:IMPORTER, for example shop:things"))
+    found = getattr(found_in(module, attribute), "declared", None)
+    if isinstance(found, Declared):
+        return found
+    known = [each for each, value in vars(module).items() if isinstance(getattr(value, "declared", None), Declared)]
+    names = ", ".join(f"{module_name}:{each}" for each in known)
+    there = f"it has: {names}" if known else "it has none at all: decorate the function with @app.importer(...)"
+    raise UsageError(f"{name} is no importer; {there}")
+
+
+def sink_of(spec: Spec) -> Sink:
+    columns = {name: column.type for name, column in spec.resource.columns.items()}
+    return sink_at(spec.sink.url, spec.sink.table, columns)
+
+
+def task_of(spec: Spec, source: Chosen, sink: Sink) -> Importing:
+    guards = spec.resource.guards
+
+    def parts(shard: Shard, cursor: Cursor | None, why: str, id_max: int | None) -> list[Shard]:
+        return split(shard, cursor, why, source.caps, id_max)
+
+    return Importing(
+        source=source,
+        sink=sink,
+        shape=Moulds(spec.resource).rows_of,
+        split=parts,
+        key=source.key_of,
+        is_ours=source.is_ours,
+        page_limit=source.page_limit,
+        key_name=repr(spec.resource.key),
+        limit_min=spec.resource.page.limit_least,
+        spec_hash=spec_hash(spec),
+        bad_ratio_max=spec.resource.on_bad_row.max_ratio,
+        on_bad_row=spec.resource.on_bad_row.policy,
+        ceilings=Ceilings(pages=guards.pages_max, rows=guards.rows_max, size_bytes=guards.bytes_max),
+        sweeps=spec.resource.deletes is not None and spec.resource.deletes.sweep is not None,
+    )

@@ -1,0 +1,171 @@
+"""Guards: what must not be believed about a page, and what to do instead. Each has a name, and is counted.
+
+    ceiling          more pages, rows or bytes than a shard may have            split, or park
+    repeated_page    the same ids as one of the last pages, or none and the     park
+                     same next cursor
+    stuck_cursor     the next cursor is not after this one                      park
+    order_violated   ids do not ascend as the source has declared               retry, then fail
+    empty_page       fewer records than asked for is no proof of the end        confirm
+    truncated        a full page, and no way to ask for the next one            split, or park
+    filter_ignored   a record that is not of this shard                         park, before anything is written
+    source_failed    the source says that it cannot be read, now or later       park
+    bad_rows         too many bad records, or a page without a single key       park
+    heavy_page       the source cannot bear a page of this size                 halve it
+    wrong_body       no JSON, or not of the declared shape                      retry, then fail
+    duplicate        a record that this shard has had before                    warn, if there are many
+    yield_collapse   far fewer rows than the last complete run had              the run is suspect
+    throttled        the source asks to wait for longer than a handler should   the job waits, no attempt is used
+    shared           not a guard, but counted like one: a rest cut up for those who had nothing to do
+
+A shard is done on positive proof of its end. Doubt means: again, smaller, or a person must look; never done.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from leaseway.imports.domain.page import Page, Record
+from leaseway.imports.domain.run_state import ShardRow
+from leaseway.imports.domain.shard import Cursor, canonical
+
+RECENT_MAX = 8
+LIMIT_MIN = 50
+GROW_AFTER_PAGES = 20
+
+
+class Ceilings(Struct, frozen=True, kw_only=True):
+    pages: int = 100_000
+    rows: int = 50_000_000
+    size_bytes: int = 1 << 40
+
+
+class Expectation(Struct, frozen=True, kw_only=True):
+    """What was asked for, and what the source has declared."""
+
+    limit: int
+    cursor: Cursor | None
+    key: Callable[[Record], Any]
+    """The id of a record; None if it has none."""
+    is_ordered: bool
+    """Ids ascend strictly, within pages and across them."""
+    is_ours: Callable[[Record], bool]
+    """Whether a record belongs to the shard, as far as the source itself must see to that."""
+    has_next: bool
+    """Whether the source can be asked for a page after this one."""
+    short_page_is_end: bool
+    ceilings: Ceilings = Ceilings()
+
+
+class GoOn(Struct, frozen=True):
+    page_hash: str
+
+
+class TheEnd(Struct, frozen=True):
+    page_hash: str
+
+
+class Confirm(Struct, frozen=True):
+    """It looks like the end. Ask again for one record past the cursor, and believe it the second time."""
+
+    page_hash: str
+
+
+class Split(Struct, frozen=True):
+    guard: str
+    why: str
+    keeps_page: bool
+    page_hash: str = ""
+
+
+class Park(Struct, frozen=True):
+    guard: str
+    why: str
+
+
+class Again(Struct, frozen=True):
+    """Perhaps it is right the next time: the attempt fails, and the job is tried again later."""
+
+    guard: str
+    why: str
+
+
+Verdict = GoOn | TheEnd | Confirm | Split | Park | Again
+
+
+def judge(page: Page, row: ShardRow, expected: Expectation) -> Verdict:
+    """Before anything of the page is written."""
+    stranger = next((record for record in page.records if not expected.is_ours(record)), None)
+    if stranger is not None:
+        return Park("filter_ignored", f"record {expected.key(stranger)!r} is not of this shard: the filter was ignored")
+    ids = [expected.key(record) for record in page.records]
+    if expected.is_ordered and (problem := disorder(ids, expected.cursor)) is not None:
+        return Again("order_violated", problem)
+    page_hash = hash_of(ids or [canonical(page.next)])
+    if ids and page_hash in row.recent:
+        return Park("repeated_page", f"the same {len(ids):,} records came again")
+    if page.next is not None and page_hash in row.recent:
+        return Park("repeated_page", f"an empty page leads where one before it led: {canonical(page.next)}")
+    if page.next is not None and canonical(page.next) == canonical(expected.cursor or {}):
+        return Park("stuck_cursor", f"the next cursor is the one that we have: {canonical(page.next)}")
+    if page.next is None:
+        return at_the_end(page, expected, page_hash)
+    if page.is_end:
+        return TheEnd(page_hash)
+    if page.is_end is None and page.raw_count < expected.limit:
+        return TheEnd(page_hash) if expected.short_page_is_end and page.raw_count else Confirm(page_hash)
+    return under_ceilings(page, row, expected.ceilings, page_hash)
+
+
+def disorder(ids: Sequence[Any], cursor: Cursor | None) -> str | None:
+    before = None if cursor is None else cursor.get("after")
+    for each in ids:
+        if each is None:
+            continue  # a bad row; it is counted elsewhere
+        if before is not None and not is_after(each, before):
+            return f"record {each!r} came after {before!r}"
+        before = each
+    return None
+
+
+def is_after(one: Any, other: Any) -> bool:
+    try:
+        return bool(one > other)
+    except TypeError:  # a number and a text have no order
+        return False
+
+
+def at_the_end(page: Page, expected: Expectation, page_hash: str) -> Verdict:
+    if page.is_end:
+        return TheEnd(page_hash)
+    if page.raw_count >= expected.limit and not expected.has_next:
+        return Split("truncated", f"a full page of {page.raw_count:,}, and no way to ask for more", keeps_page=True)
+    return TheEnd(page_hash) if expected.short_page_is_end and page.raw_count else Confirm(page_hash)
+
+
+def under_ceilings(page: Page, row: ShardRow, ceilings: Ceilings, page_hash: str) -> Verdict:
+    over = {
+        "pages": row.pages + 1 >= ceilings.pages,
+        "rows": row.rows + len(page.records) >= ceilings.rows,
+        "bytes": row.size_bytes + page.size_bytes >= ceilings.size_bytes,
+    }
+    broken = [name for name, is_over in over.items() if is_over]
+    if broken:
+        return Split("ceiling", f"it has more {broken[0]} than a shard may have", keeps_page=True, page_hash=page_hash)
+    return GoOn(page_hash)
+
+
+def hash_of(ids: Sequence[Any]) -> str:
+    # Not as JSON: an id may be text that no encoding takes, and its row is a bad one, not the end of the page.
+    return hashlib.sha256(repr(list(ids)).encode()).hexdigest()[:16]
+
+
+def halved(limit: int, least: int = LIMIT_MIN) -> int:
+    """After a page that the source could not bear. The smallest stays."""
+    return max(limit // 2, min(least, limit))
+
+
+def grown(limit: int, wanted: int, good_pages: int) -> int:
+    """After some good pages a quarter more, up to what was wanted."""
+    return min(limit + limit // 4, wanted) if good_pages and good_pages % GROW_AFTER_PAGES == 0 else limit

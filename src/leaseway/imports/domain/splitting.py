@@ -1,0 +1,116 @@
+"""A shard in parts: what is left of it, divided along the first filter that can be divided.
+
+Halves are made by arithmetic alone, so that whoever splits the same shard at the same cursor makes the same children.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from leaseway.imports.domain.boxes import quadrants
+from leaseway.imports.domain.partition import (
+    DEPTH_MAX,
+    Abilities,
+    box_label,
+    country_label,
+    id_label,
+    instant_in,
+    text_of,
+    window_label,
+)
+from leaseway.imports.domain.shard import Cursor, Predicate, Shard, shard_of
+
+IDLE = "idle"
+"""Why a shard is split that nothing is wrong with: others have no work while it goes on."""
+ID_LOWEST = 0
+
+
+def split(shard: Shard, cursor: Cursor | None, why: str, can: Abilities, id_max: int | None = None) -> list[Shard]:
+    """Children that cover exactly what the shard has left; none: it cannot be divided.
+
+    What is left is told from a cursor by id, if the source can be asked for ids. Otherwise the children begin anew, and
+    rows that were written already are found unchanged; for idle workers alone that would be too dear.
+    `id_max`: the highest id there is, for a range without an end.
+    """
+    if shard.depth >= DEPTH_MAX:
+        return []
+    rest = rest_of(shard.predicate, cursor, can)
+    if rest is None and why == IDLE:
+        return []
+    predicate = shard.predicate if rest is None else rest
+    children = next((found for found in divisions(predicate, can, id_max) if found), [])
+    source = shard.key.rpartition(f"/{shard.label}/")[0]
+    rows = None if shard.estimated_rows is None else shard.estimated_rows // max(len(children), 1)
+    return [shard_of(source, label_of(child), child, rows, shard.depth + 1) for child in children]
+
+
+def rest_of(predicate: Predicate, cursor: Cursor | None, can: Abilities) -> Predicate | None:
+    """None: it cannot be said."""
+    if cursor is None:
+        return predicate
+    after = cursor.get("after")
+    if "id" not in can.filters or can.order is None or not isinstance(after, int):
+        return None
+    low, high = predicate.get("id", [None, None])
+    return {**predicate, "id": [after + 1 if low is None else max(low, after + 1), high]}
+
+
+def rows_left(shard: Shard, cursor: Cursor | None, rows: int, id_max: int | None) -> int | None:
+    """About how many are left after the cursor, if ids lie as densely there as before it. None: it cannot be said."""
+    after = None if cursor is None else cursor.get("after")
+    low, high = shard.predicate.get("id", [None, None])
+    beyond = high if high is not None else None if id_max is None else id_max + 1
+    if not isinstance(after, int) or beyond is None:
+        return None
+    passed = max(after + 1 - (ID_LOWEST if low is None else low), 1)
+    return max(beyond - after - 1, 0) * rows // passed
+
+
+def divisions(predicate: Predicate, can: Abilities, id_max: int | None) -> Iterator[list[Predicate]]:
+    """Along each filter, the cheapest first."""
+    if "id" in can.filters and can.bounds.get("id", (True, True))[0]:
+        yield [{**predicate, "id": part} for part in id_halves(predicate.get("id", [None, None]), id_max)]
+    if "country" in predicate:
+        yield [{**predicate, "country": part} for part in halves(predicate["country"])]
+    # Without both bounds, each half would read what the other reads as well.
+    if "window" in predicate and all(can.bounds.get("window", (True, True))):
+        yield [{**predicate, "window": part} for part in window_halves(predicate["window"], can.granularity_us)]
+    if "box" in predicate:
+        south, west, north, east = predicate["box"]
+        yield [{**predicate, "box": list(part)} for part in quadrants((south, west, north, east))]
+
+
+def id_halves(ids: list[int | None], id_max: int | None) -> list[list[int | None]]:
+    low, high = ids
+    first = ID_LOWEST if low is None else low
+    beyond = high if high is not None else None if id_max is None else id_max + 1
+    if beyond is None or beyond - first < 2:
+        return []
+    middle = first + (beyond - first) // 2
+    return [[low, middle], [middle, high]]
+
+
+def halves(values: list[str]) -> list[list[str]]:
+    middle = len(values) // 2
+    return [values[:middle], values[middle:]] if middle else []
+
+
+def window_halves(window: list[str | None], granularity_us: int) -> list[list[str | None]]:
+    low, high = window
+    if low is None or high is None:
+        return []
+    start, end, grain_us = instant_in(low), instant_in(high), max(granularity_us, 1)
+    middle = start + (end - start) // 2
+    middle -= middle % grain_us
+    return [[low, text_of(middle)], [text_of(middle), high]] if start < middle < end else []
+
+
+def label_of(predicate: Mapping[str, Any]) -> str:
+    labels = {
+        "country": lambda: country_label(predicate["country"]),
+        "box": lambda: box_label(predicate["box"]),
+        "id": lambda: id_label(*predicate["id"]),
+        "window": lambda: window_label(predicate["window"]),
+    }
+    known = [labels[name]() for name in labels if name in predicate]
+    others = [f"{name}={predicate[name]}" for name in sorted(predicate) if name not in labels]
+    return ";".join([*known, *others])

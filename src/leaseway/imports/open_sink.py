@@ -1,0 +1,54 @@
+"""An address ─► the sink that is there. Only the driver that it needs is loaded."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+from leaseway.domain.errors import StoreRefused
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.sinks.port import Sink
+from leaseway.wiring import sqlite_path
+
+KNOWN = (
+    "sqlite:///data.db, postgresql://host/database, mongodb://host/database and parquet:///folder "
+    "(four slashes for a path from the root)"
+)
+
+
+def sink_at(url: str, table: str, columns: Mapping[str, ColumnType]) -> Sink:
+    """Not yet opened."""
+    match urlsplit(url).scheme:
+        case "sqlite":
+            from leaseway.imports.sinks.sqlite.sink import SqliteSink
+
+            return SqliteSink(sqlite_path(url), table, columns)
+        case "postgresql" | "postgres":
+            need("asyncpg", "PostgreSQL needs its driver", "postgres")
+            from leaseway.imports.sinks.postgres.sink import PostgresSink
+
+            return PostgresSink(url, table, columns)
+        case "mongodb" | "mongodb+srv":
+            need("pymongo", "MongoDB needs its driver", "mongodb")
+            from leaseway.imports.sinks.mongodb import MongoSink
+
+            return MongoSink(url, table, columns)
+        case "parquet":
+            need("pyarrow", "Parquet files need their library", "parquet")
+            from leaseway.imports.sinks.parquet.sink import ParquetSink
+
+            return ParquetSink(folder_of(url), table, columns)
+        case scheme:
+            raise StoreRefused(f"sink.url: {scheme}:// is no sink; there are {KNOWN}")
+
+
+def need(module: str, what: str, extra: str) -> None:
+    if find_spec(module) is None:
+        raise StoreRefused(f"sink.url: {what}; install it with: pip install 'leaseway[{extra}]'")
+
+
+def folder_of(url: str) -> str:
+    """parquet:///places is relative, parquet:////places absolute, as with sqlite://."""
+    path = url.removeprefix("parquet://")
+    if not path.startswith("/") or path == "/":
+        raise StoreRefused(f"sink.url: {url!r} names no folder; write three slashes and a path: parquet:///places")
+    return path[1:]

@@ -1,0 +1,1 @@
+"""TODO: the map of this package."""

@@ -1,0 +1,202 @@
+"""What a person sees of a run while it goes on: how far it is, how fast, how long it will still take.
+
+    the run and its shards, look after look ─► Snapshot
+
+Pure: who looks brings the instant along. How it is drawn is in `screen.py`.
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from leaseway.domain.limits.limit import Rate
+from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
+
+RATE_SECONDS = 5.0
+"""Paces are those of the last moment, not of the whole run: a person wants to see that it stands still."""
+PACE_SECONDS_MIN = 1.0
+ETA_SECONDS = 15.0
+ETA_SECONDS_MIN = 2.0
+"""Before that, nobody can tell."""
+ENDED = (ShardState.DONE, ShardState.SPLIT, ShardState.PARKED)
+
+
+class Strip(NamedTuple):
+    """One shard that somebody works on."""
+
+    label: str
+    rows: int
+    share: float | None
+    """None: nothing says how much of it there is."""
+
+
+class Trouble(NamedTuple):
+    label: str
+    why: str
+    is_parked: bool
+    """False: it will be tried again."""
+
+
+class Budget(NamedTuple):
+    requests: int
+    requests_max: int
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """One look at a run."""
+
+    run: str
+    seconds: float
+    """Since the first look."""
+    shards: int
+    ended: int
+    running: int
+    rows: int
+    requests: int
+    share: float
+    rows_per_second: float = 0.0
+    requests_per_second: float = 0.0
+    seconds_left: float | None = None
+    limit: Rate | None = None
+    budget: Budget | None = None
+    strips: Sequence[Strip] = ()
+    guards: Mapping[str, int] = {}
+    quarantined: int = 0
+    troubles: Sequence[Trouble] = ()
+
+
+class Look(NamedTuple):
+    at: float
+    rows: int
+    requests: int
+    share: float
+
+
+class Watching:
+    """Remembers the last looks, for what can only be seen between two of them."""
+
+    def __init__(self, limit: Rate | None = None) -> None:
+        self._limit = limit
+        self._began_at: float | None = None
+        self._looks: deque[Look] = deque()
+
+    def seen(self, at: float, run: RunRow, shards: Sequence[ShardRow]) -> Snapshot:
+        """`at` is in seconds, on a clock that never goes back."""
+        rows, requests = sum(row.rows for row in shards), sum(row.requests for row in shards)
+        look = Look(at, rows, requests, share_of(run, shards))
+        self._began_at = at if self._began_at is None else self._began_at
+        self._looks.append(look)
+        while self._looks[0].at < at - ETA_SECONDS:
+            self._looks.popleft()
+        recent = [each for each in self._looks if each.at >= at - RATE_SECONDS]
+        guards: Counter[str] = Counter()
+        for row in shards:
+            guards.update(row.guards)
+        running, id_max = [row for row in shards if row.state is ShardState.RUNNING], id_max_of(run, shards)
+        return Snapshot(
+            run=run.id,
+            seconds=at - self._began_at,
+            shards=len(shards),
+            ended=sum(row.state in ENDED for row in shards),
+            running=len(running),
+            rows=rows,
+            requests=requests,
+            share=look.share,
+            rows_per_second=pace(recent, look.rows - recent[0].rows),
+            requests_per_second=pace(recent, look.requests - recent[0].requests),
+            seconds_left=seconds_left(self._looks[0], look),
+            limit=self._limit,
+            budget=None if run.requests_max is None else Budget(run.requests, run.requests_max),
+            strips=[Strip(row.shard.label, row.rows, share_in(row, id_max)) for row in running],
+            guards=dict(guards),
+            quarantined=sum(row.quarantined for row in shards),
+            troubles=[trouble for row in shards if (trouble := trouble_of(row)) is not None],
+        )
+
+
+# -- how fast ---------------------------------------------------------------------------------------------------------
+
+
+def pace(looks: Sequence[Look], gained: int) -> float:
+    """What a second has brought."""
+    return gained / max(looks[-1].at - looks[0].at, PACE_SECONDS_MIN)
+
+
+def seconds_left(first: Look, last: Look) -> float | None:
+    """None: too early to tell, or it stands still."""
+    seconds, gained = last.at - first.at, last.share - first.share
+    if last.share >= 1:
+        return 0.0
+    return None if seconds < ETA_SECONDS_MIN or gained <= 0 else (1 - last.share) * seconds / gained
+
+
+def tightest(rates: Sequence[Rate]) -> Rate | None:
+    """The one that is felt first by who goes on for long."""
+    return min(rates, key=lambda rate: rate.count / rate.window_us, default=None)
+
+
+# -- how far ----------------------------------------------------------------------------------------------------------
+
+
+class Extent(NamedTuple):
+    """How much of a shard is done, in rows or in ids."""
+
+    done: float
+    whole: float
+
+
+def share_of(run: RunRow, shards: Sequence[ShardRow]) -> float:
+    """Of the rows, if all shards know how many they have; else of the ids; else of the shards."""
+    id_max = id_max_of(run, shards)
+    for measure in (by_rows, by_ids):
+        found = [measure(row, id_max) for row in shards]
+        extents = [extent for extent in found if extent is not None]
+        if len(extents) == len(found):
+            break
+    else:
+        extents = [Extent(row.state in ENDED, 1) for row in shards]
+    whole = sum(extent.whole for extent in extents)
+    return min(sum(extent.done for extent in extents) / whole, 1.0) if whole else 0.0
+
+
+def id_max_of(run: RunRow, shards: Sequence[ShardRow]) -> int | None:
+    """Where nobody wrote it down, the last closed range ends there: the open one after it is short."""
+    ends = [row.shard.predicate["id"][1] for row in shards if "id" in row.shard.predicate]
+    return run.id_max if run.id_max is not None else max((end for end in ends if isinstance(end, int)), default=None)
+
+
+def share_in(row: ShardRow, id_max: int | None) -> float | None:
+    extent = by_rows(row, id_max) or by_ids(row, id_max)
+    return None if extent is None or not extent.whole else min(extent.done / extent.whole, 1.0)
+
+
+def by_rows(row: ShardRow, id_max: int | None) -> Extent | None:
+    if row.state in (ShardState.DONE, ShardState.SPLIT):  # what a split one has not, its children have
+        return Extent(row.rows, row.rows)
+    estimate = row.shard.estimated_rows
+    return None if estimate is None else Extent(row.rows, max(estimate, row.rows, 1))
+
+
+def by_ids(row: ShardRow, id_max: int | None) -> Extent | None:
+    """Where the cursor stands between the ends of a range of ids."""
+    low, high = row.shard.predicate.get("id", (None, None))
+    if high is None and id_max is not None:
+        high = max(id_max, low or 0) + 1  # the last range is open, for what is created meanwhile
+    if not isinstance(low, int) or not isinstance(high, int):
+        return None
+    after = None if row.cursor is None else row.cursor.get("after")
+    done = min(max(after + 1 - low, 0), high - low) if isinstance(after, int) else 0
+    if row.state is ShardState.DONE:
+        return Extent(high - low, high - low)
+    return Extent(done, done if row.state is ShardState.SPLIT else high - low)
+
+
+# -- what went wrong --------------------------------------------------------------------------------------------------
+
+
+def trouble_of(row: ShardRow) -> Trouble | None:
+    if row.why is None or row.state in (ShardState.DONE, ShardState.SPLIT):
+        return None
+    return Trouble(row.shard.label, row.why, row.state is ShardState.PARKED)

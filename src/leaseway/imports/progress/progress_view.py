@@ -1,0 +1,212 @@
+"""A run as it is drawn: a calm live table on a terminal, a line every two seconds elsewhere."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from leaseway.domain.errors import TransientError
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits.limit import Rate
+from leaseway.imports.assembly import Parts
+from leaseway.imports.progress.progress import Snapshot, Strip, Trouble, Watching, tightest
+from leaseway.system import SystemClock
+
+FRAMES_PER_SECOND = 8
+LOOK_SECONDS = 0.5
+LOOK_SHARE = 10
+"""A run of a hundred thousand shards is looked at more rarely: looking shall not cost more than a tenth of the time."""
+LEFT_SECONDS = 0.05
+"""How soon it is seen that all workers have left."""
+LINE_SECONDS = 2.0
+STRIPS_MAX = 8
+STRIP_WIDTH = 48
+TROUBLES_MAX = 3
+UNITS = {1: "s", 60: "min", 3_600: "h", 86_400: "day"}
+INDENT = (0, 2, 0, 0)
+
+
+async def watch(parts: Parts, run: str, processes: "list[subprocess.Popen[bytes]]", console: Console) -> None:
+    """Show the run until all of these processes have left."""
+    clock, watching = SystemClock(), Watching(limit_of(parts))
+    await parts.sink.open()
+    try:
+        with Screen(console, f"{parts.spec.source.name} → {parts.spec.sink.table}") as screen:
+            pause = LOOK_SECONDS
+            while is_any_left(processes):
+                until = clock.monotonic() + pause
+                while is_any_left(processes) and clock.monotonic() < until:
+                    await clock.sleep(LEFT_SECONDS)
+                began = clock.monotonic()
+                try:
+                    row, shards = await parts.sink.run(run), await parts.sink.shards(run)
+                except TransientError:
+                    continue  # it is only a look; the workers go on
+                if row is not None:
+                    screen.show(watching.seen(clock.monotonic(), row, shards))
+                pause = max(LOOK_SECONDS, (clock.monotonic() - began) * LOOK_SHARE)
+    finally:
+        await parts.sink.close()
+
+
+def is_any_left(processes: "list[subprocess.Popen[bytes]]") -> bool:
+    return any(process.poll() is None for process in processes)
+
+
+def limit_of(parts: Parts) -> Rate | None:
+    return tightest(parts.source.limit.definition.rates) if parts.source.limit else None
+
+
+class Screen:
+    """On a terminal a live table; elsewhere lines, which `say` writes."""
+
+    def __init__(self, console: Console, title: str, say: Callable[[str], None] | None = None) -> None:
+        self._console = console
+        self._title = title
+        self._say = self._told if say is None else say
+        self._last: Snapshot | None = None
+        self._line_at = LINE_SECONDS
+        self._live = Live(console=console, refresh_per_second=FRAMES_PER_SECOND)
+
+    def show(self, snapshot: Snapshot, footer: RenderableType | None = None) -> None:
+        """`footer`: what somebody else wants to have shown below."""
+        self._last = snapshot
+        if self._console.is_terminal:
+            below = [] if footer is None else [footer]
+            self._live.update(Group(frame(snapshot, self._title, self._console.width), *below))
+        elif snapshot.seconds >= self._line_at:
+            self._line_at = snapshot.seconds + LINE_SECONDS
+            self._say(line(snapshot))
+
+    def _told(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def __enter__(self) -> "Screen":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._console.is_terminal and self._last is not None:
+            self._live.update(summary(self._last, self._title, is_over=True))
+        self._live.stop()
+
+
+# -- on a terminal ----------------------------------------------------------------------------------------------------
+
+
+def frame(snapshot: Snapshot, title: str, width: int) -> RenderableType:
+    """Its height does not depend on how many are at work, so that nothing jumps."""
+    return Group(summary(snapshot, title), "", strips(snapshot.strips, width), reactions(snapshot))
+
+
+def summary(snapshot: Snapshot, title: str, *, is_over: bool = False) -> RenderableType:
+    """When it is over, the pace of the last seconds says nothing any more."""
+    head = Table.grid(expand=True)
+    head.add_column()
+    head.add_column(justify="right")
+    head.add_row(Text(title, "bold"), Text(f"run {snapshot.run}", "dim", overflow="ellipsis", no_wrap=True))
+    bar = Table.grid(expand=True, padding=INDENT)
+    bar.add_column(ratio=1)
+    for least in (5, 12, 9):
+        bar.add_column(justify="right", no_wrap=True, min_width=least)
+    bar.add_row(
+        bar_of(snapshot.share),
+        f"{snapshot.share:.0%}",
+        f"{snapshot.rows:,} rows",
+        left(snapshot) or span(snapshot.seconds),
+    )
+    return Group(head, bar, Text(" · ".join(standing(snapshot) if is_over else figures(snapshot))))
+
+
+def figures(snapshot: Snapshot) -> list[str]:
+    return [f"{snapshot.rows_per_second:,.0f} rows/s", asked(snapshot), *standing(snapshot)]
+
+
+def standing(snapshot: Snapshot) -> list[str]:
+    found = [f"{snapshot.ended:,} of {snapshot.shards:,} shards, {snapshot.running:,} at work"]
+    if snapshot.budget is not None:
+        found.append(f"budget {snapshot.budget.requests:,} of {snapshot.budget.requests_max:,}")
+    return found
+
+
+def strips(running: Sequence[Strip], width: int) -> RenderableType:
+    columns = max(min(width // STRIP_WIDTH, 2), 1)
+    most = STRIPS_MAX * columns
+    grid = Table.grid(expand=True, padding=INDENT)
+    for _ in range(columns):
+        grid.add_column(ratio=1)
+    cells: list[RenderableType] = [strip(each) for each in running[:most]]
+    cells += [Text("")] * (most - len(cells))
+    for row in range(STRIPS_MAX):
+        grid.add_row(*cells[row::STRIPS_MAX])
+    more = len(running) - most
+    return Group(grid, Text(f"and {more:,} more" if more > 0 else "", "dim"))
+
+
+def strip(each: Strip) -> RenderableType:
+    grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=24, style="dim")
+    grid.add_column(ratio=1)
+    grid.add_column(justify="right", no_wrap=True, min_width=8)
+    bar: RenderableType = Text("") if each.share is None else bar_of(each.share)
+    grid.add_row(each.label, bar, f"{each.rows:,}")
+    return grid
+
+
+def bar_of(share: float) -> ProgressBar:
+    return ProgressBar(1.0, share, complete_style="cyan", finished_style="green")
+
+
+def reactions(snapshot: Snapshot) -> RenderableType:
+    found = [Text(f"{name} {count:,}", "yellow") for name, count in sorted(snapshot.guards.items())]
+    if snapshot.quarantined:
+        found.append(Text(f"in quarantine {snapshot.quarantined:,}", "yellow"))
+    told = Text(" · ").join(found) if found else Text("no guard has reacted", "dim")
+    return Group(told, *(trouble(each) for each in snapshot.troubles[:TROUBLES_MAX]))
+
+
+def trouble(each: Trouble) -> Text:
+    what, style = ("parked", "red") if each.is_parked else ("tried again", "yellow")
+    return Text(f"{what}: {each.label}: {each.why}", style, overflow="ellipsis", no_wrap=True)
+
+
+# -- elsewhere --------------------------------------------------------------------------------------------------------
+
+
+def line(snapshot: Snapshot) -> str:
+    parts = [f"{snapshot.share:.0%}", f"{snapshot.rows:,} rows", *figures(snapshot), left(snapshot)]
+    if snapshot.quarantined:
+        parts.append(f"in quarantine {snapshot.quarantined:,}")
+    parked = sum(each.is_parked for each in snapshot.troubles)
+    if parked:
+        parts.append(f"parked {parked:,}")
+    return ", ".join(part for part in parts if part)
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def asked(snapshot: Snapshot) -> str:
+    """In the limit's own window: 47.8 of 50 requests/s."""
+    rate = snapshot.limit
+    if rate is None:
+        return f"{snapshot.requests_per_second:,.1f} requests/s"
+    seconds = rate.window_us / SECOND_US
+    unit = UNITS.get(int(seconds), f"{seconds:g} s") if seconds == int(seconds) else f"{seconds:g} s"
+    return f"{snapshot.requests_per_second * seconds:,.1f} of {rate.count:,} requests/{unit}"
+
+
+def left(snapshot: Snapshot) -> str:
+    return f"{span(snapshot.seconds_left)} left" if snapshot.seconds_left else ""
+
+
+def span(seconds: float) -> str:
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

@@ -1,0 +1,109 @@
+"""What one run has done, as far as its sink knows it: for people to read and for programs to check."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from leaseway.domain.ids import Instant
+from leaseway.imports.domain.drift import Drift, drift, merged
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
+from leaseway.imports.sinks.port import Changes, Sink
+
+COUNTS = ("pages", "rows", "inserted", "updated", "unchanged", "stale", "quarantined", "requests", "size_bytes")
+SLOWEST_SHOWN = 5
+RUNS_SEEN_MAX = 100
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    run: RunRow
+    shards: Sequence[ShardRow]
+    now: Instant
+    changes: Changes
+    """What is different in the table since the run began, up to its end."""
+    compared_with: RunRow | None = None
+    """The complete run before this one."""
+    drift: Drift | None = None
+    """Against that run. None: nothing can be said."""
+
+    @property
+    def seconds(self) -> float:
+        return ((self.run.finished_at or self.now) - self.run.started_at) / 1_000_000
+
+
+async def report_of(sink: Sink, run: RunRow, now: Instant) -> Report:
+    shards = await sink.shards(run.id)
+    before = await complete_before(sink, run)
+    return Report(
+        run=run,
+        shards=in_families(shards),
+        now=now,
+        changes=await sink.changes(run.source, run.started_at, run.finished_at or now),
+        compared_with=before,
+        drift=None if before is None else drift_of(await sink.shards(before.id), shards),
+    )
+
+
+async def complete_before(sink: Sink, run: RunRow) -> RunRow | None:
+    """The one to compare with: a full one if there is one, as a handful of changed documents is a poor sample."""
+    found = await sink.runs(run.source, RUNS_SEEN_MAX, state=RunState.COMPLETE)
+    earlier = [row for row in found if row.started_at < run.started_at and row.id != run.id]
+    return next((row for row in earlier if row.mode is RunMode.FULL), next(iter(earlier), None))
+
+
+def drift_of(before: Sequence[ShardRow], after: Sequence[ShardRow]) -> Drift | None:
+    return drift(merged(row.profile for row in before), merged(row.profile for row in after))
+
+
+def totals_of(shards: Sequence[ShardRow]) -> dict[str, int]:
+    return {name: sum(getattr(row, name) for row in shards) for name in COUNTS}
+
+
+def states_of(shards: Sequence[ShardRow]) -> dict[str, int]:
+    return dict(Counter(row.state.value for row in shards))
+
+
+def reactions_of(shards: Sequence[ShardRow]) -> dict[str, int]:
+    """How often each guard has reacted."""
+    total: Counter[str] = Counter()
+    for row in shards:
+        total.update(row.guards)
+    return dict(sorted(total.items()))
+
+
+def seconds_of(row: ShardRow, now: Instant) -> float | None:
+    """From its first page to its last, pauses included. None: nobody has begun it."""
+    if row.started_at is None:
+        return None
+    is_open = row.state in (ShardState.WAITING, ShardState.RUNNING)
+    end = now if is_open or row.finished_at is None else row.finished_at
+    return max(end - row.started_at, 0) / 1_000_000
+
+
+def slowest_of(shards: Sequence[ShardRow], now: Instant, count: int = SLOWEST_SHOWN) -> list[ShardRow]:
+    timed = [(seconds_of(row, now) or 0.0, row) for row in shards if row.pages]
+    return [row for _, row in sorted(timed, key=lambda each: -each[0])[:count]]
+
+
+def in_families(shards: Sequence[ShardRow]) -> list[ShardRow]:
+    """Children after their parent, and every shard once: also one whose parent is not among them."""
+    by_parent: dict[str | None, list[ShardRow]] = {}
+    keys = {row.shard.key for row in shards}
+    for row in shards:
+        by_parent.setdefault(row.parent if row.parent in keys else None, []).append(row)
+    ordered: list[ShardRow] = []
+    waiting = list(reversed(by_parent.get(None, [])))
+    while waiting:  # each shard comes by once, as it has one parent
+        row = waiting.pop()
+        ordered.append(row)
+        waiting.extend(reversed(by_parent.get(row.shard.key, [])))
+    return ordered
+
+
+def spent(run: RunRow, shards: Sequence[ShardRow]) -> int:
+    """Requests. The budget counts those that brought no page as well; without one, the shards are all we know."""
+    return run.requests if run.requests_max is not None else totals_of(shards)["requests"]
+
+
+def is_used_up(run: RunRow) -> bool:
+    return run.requests_max is not None and run.requests >= run.requests_max

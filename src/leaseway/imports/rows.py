@@ -1,0 +1,347 @@
+"""Records ─► rows and bad rows. Everything that a spec says about a record is compiled once, and used for every one.
+
+encode ─► key ─► stamp ─► quality ─► columns ─► content hash
+   └─ a record that fails at one of these steps is a bad row: kept, named by a code, and never in the way of others
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.jsonpath import EVERY, MISSING, Path, path_of
+from leaseway.imports.domain.page import BadRow, Record, Row
+from leaseway.imports.domain.shard import canonical
+from leaseway.imports.domain.timestamps import PARSERS, of_any
+from leaseway.imports.spec.model import Check, Column, Resource
+
+Tree = dict[Any, Any]
+"""Steps, and what to leave out below them; empty: all of it."""
+
+
+def stable_of(volatile: Sequence[Path]) -> Callable[[Record], Any]:
+    """What is left of a record for its hash. Fields of the record itself, as most are, cost little."""
+    if not volatile:
+        return lambda record: record
+    tree = tree_of(volatile)
+    if EVERY in tree or any(tree.values()):
+        return lambda record: without(record, tree)
+    names = list(tree)
+
+    def without_names(record: Record) -> Any:
+        copy = dict(record)
+        for name in names:
+            copy.pop(name, None)
+        return copy
+
+    return without_names
+
+
+def tree_of(paths: Iterable[Path]) -> Tree:
+    tree: Tree = {}
+    for path in paths:
+        level, is_covered = tree, False
+        for step in path.steps[:-1]:
+            if level.get(step) == {}:
+                is_covered = True
+                break
+            level = level.setdefault(step, {})
+        if path.steps and not is_covered:
+            level[path.steps[-1]] = {}
+    return tree
+
+
+def without(value: Any, tree: Tree) -> Any:
+    """A copy without those fields; what they do not touch is shared."""
+    if isinstance(value, Mapping):
+        steps: Iterable[Any] = list(value) if EVERY in tree else [step for step in tree if step in value]
+        copy: Any = dict(value)
+    elif isinstance(value, list):
+        steps = range(len(value)) if EVERY in tree else [step for step in tree if is_place(step, value)]
+        copy = list(value)
+    else:
+        return value
+    for step in steps:
+        below = tree.get(step, tree.get(EVERY))
+        if below:
+            copy[step] = without(copy[step], below)
+        elif isinstance(copy, dict):
+            del copy[step]
+        else:
+            copy[step] = None
+    return copy
+
+
+def is_place(step: Any, value: list[Any]) -> bool:
+    return isinstance(step, int) and step < len(value)
+
+
+INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
+WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
+TRUTH = {True: True, False: False, "true": True, "false": False, "True": True, "False": False}
+
+
+class Unfit(Exception):
+    """A record that cannot become a row, with the code under which it is kept."""
+
+    def __init__(self, code: str, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+        self.problem = problem
+
+
+def converter_of(type_: ColumnType) -> Callable[[Any], Any]:
+    return CONVERTERS[type_]
+
+
+def text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return canonical(value)
+    raise unfit("text", value)
+
+
+def integer(value: Any) -> int | None:
+    if type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX:  # as most are
+        return value
+    if isinstance(value, str):
+        if not value:
+            return None
+        if not WHOLE.fullmatch(value):
+            raise unfit("a whole number", value)
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise unfit("a whole number", value)
+    if not INTEGER_MIN <= value <= INTEGER_MAX:
+        raise Unfit("out_of_range", f"must fit into 64 bits (is {value})")
+    return value
+
+
+def real(value: Any) -> float | None:
+    if type(value) is float:
+        return value
+    if value == "":
+        return None
+    try:
+        number = float(value) if isinstance(value, str | int) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise unfit("a number", value)
+    return number
+
+
+def boolean(value: Any) -> bool | None:
+    if value == "" and isinstance(value, str):
+        return None
+    truth = TRUTH.get(value) if isinstance(value, bool | int | str) else None
+    if truth is None:
+        raise unfit("true or false", value)
+    return truth
+
+
+def timestamp(value: Any) -> int | None:
+    if value == "":
+        return None
+    instant = of_any(value)
+    if instant is None:
+        raise unfit("an instant", value)
+    return instant
+
+
+def unfit(what: str, value: Any) -> Unfit:
+    is_now = repr(value)
+    return Unfit("bad_type", f"must be {what} (is {is_now[:SHOWN_LENGTH]})")
+
+
+CONVERTERS: dict[ColumnType, Callable[[Any], Any]] = {
+    ColumnType.TEXT: text,
+    ColumnType.INTEGER: integer,
+    ColumnType.REAL: real,
+    ColumnType.BOOLEAN: boolean,
+    ColumnType.TIMESTAMP: timestamp,
+    ColumnType.JSON: canonical,
+}
+
+
+KEY_LENGTH_MAX = 500
+AHEAD_US_MAX = 86_400 * SECOND_US
+"""A stamp may lie so far after the source's own time. One that lies further would keep every later change out."""
+SHOWN_LENGTH = 80
+
+Getter = Callable[[Any], Any]
+encode = msgspec.json.Encoder().encode
+encode_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Field(NamedTuple):
+    name: str
+    get: Getter
+    convert: Callable[[Any], Any]
+
+
+class Moulds:
+    """What becomes of the records of one resource."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._key = path_of("key", resource.key).first
+        self._stamp = None if resource.stamp is None else path_of("stamp.field", resource.stamp.field).first
+        self._parse = PARSERS["auto" if resource.stamp is None else resource.stamp.format]
+        self._stamp_is_optional = resource.stamp is None or resource.stamp.optional
+        self._columns = [field_of(name, column) for name, column in resource.columns.items()]
+        self._checks = [(name, path_of("quality", name).first, check) for name, check in resource.quality.items()]
+        self._stable = stable_of([path_of("volatile", text) for text in resource.volatile])
+        self._bytes_max = resource.guards.row_bytes_max
+
+    def external_id(self, record: Record) -> str | None:
+        try:
+            return key_text(self._key(record))
+        except Unfit:
+            return None
+
+    def rows_of(self, records: Sequence[Record], server_time: Instant | None = None) -> tuple[list[Row], list[BadRow]]:
+        rows: list[Row] = []
+        bad: list[BadRow] = []
+        seen: set[str] = set()
+        latest = None if server_time is None else server_time + AHEAD_US_MAX
+        for position, record in enumerate(records):
+            try:
+                row = self._row_of(record, latest)
+                if row.external_id in seen:
+                    raise Unfit("duplicate_key_in_page", f"{row.external_id!r} came before in the same page")
+            except Unfit as unfit:
+                bad.append(self._bad_row(position, record, unfit))
+            else:
+                seen.add(row.external_id)
+                rows.append(row)
+        return rows, bad
+
+    def _row_of(self, record: Record, latest: Instant | None) -> Row:
+        if not isinstance(record, dict):
+            raise Unfit("bad_type", f"must be an object (is {shown(record)})")
+        document = document_of(record)
+        if len(document) > self._bytes_max:
+            raise Unfit("too_large", f"has {len(document):,} bytes; at most {self._bytes_max:,} are taken")
+        external_id = key_text(self._key(record))
+        stamp = self._stamp_of(record, latest)
+        for name, get, check in self._checks:
+            check_value(name, get(record), check)
+        return Row(
+            external_id=external_id,
+            stamp=stamp,
+            content_hash=self._hash_of(record),
+            document=document.decode(),
+            values=self._values_of(record),
+        )
+
+    def _stamp_of(self, record: Record, latest: Instant | None) -> Instant:
+        value = MISSING if self._stamp is None else self._stamp(record)
+        if value is None or value is MISSING:
+            if self._stamp_is_optional:
+                return 0
+            raise Unfit("bad_stamp", "is null" if value is None else "is missing")
+        stamp = self._parse(value)
+        if stamp is None:
+            raise Unfit("bad_stamp", f"is no instant (is {shown(value)})")
+        if latest is not None and stamp > latest:
+            raise Unfit("bad_stamp", f"lies more than a day after the source's own time (is {shown(value)})")
+        return stamp
+
+    def _hash_of(self, record: Record) -> str:
+        return sha256(encode_canonical(self._stable(record))).hexdigest()[:32]
+
+    def _values_of(self, record: Record) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, get, convert in self._columns:
+            value = get(record)
+            try:
+                values[name] = None if value is None or value is MISSING else convert(value)
+            except Unfit as unfit:
+                raise Unfit(unfit.code, f"{name}: {unfit.problem}") from None
+        return values
+
+    def _bad_row(self, position: int, record: Record, unfit: Unfit) -> BadRow:
+        return BadRow(
+            position=position,
+            external_id=self.external_id(record),
+            code=unfit.code,
+            problem=unfit.problem,
+            document=text_of(record),
+        )
+
+
+def field_of(name: str, column: Column) -> Field:
+    path = path_of(name, column.path)
+    return Field(name, path.all if path.has_star else path.first, converter_of(column.type))
+
+
+def document_of(record: Record) -> bytes:
+    try:
+        return encode(record)
+    except (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
+        raise Unfit("bad_type", f"cannot be written as JSON again: {error}") from error
+
+
+def text_of(record: Any) -> str:
+    """For people and for another try, whatever it is."""
+    try:
+        return encode(record).decode()
+    except (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError):
+        try:
+            return json.dumps(record, default=repr)
+        except (RecursionError, ValueError):
+            return json.dumps(repr(type(record)))
+
+
+def key_text(key: Any) -> str:
+    if type(key) is int:  # as most are
+        return str(key)
+    if key is None or key is MISSING or key == "":
+        raise Unfit("missing_key", "has no key" if key is MISSING else f"its key is {shown(key)}")
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(key)
+    if not isinstance(key, str):
+        raise Unfit("bad_type", f"its key must be text or a whole number (is {shown(key)})")
+    if len(key) > KEY_LENGTH_MAX:
+        raise Unfit("bad_type", f"its key has {len(key):,} characters; at most {KEY_LENGTH_MAX} are taken")
+    return key
+
+
+def check_value(name: str, value: Any, check: Check) -> None:
+    if value is None or value is MISSING:
+        if check.not_null:
+            raise Unfit("bad_type", f"{name}: must not be null")
+        return
+    if check.range is not None:
+        number = number_in(value)
+        if number is None:
+            raise Unfit("bad_type", f"{name}: must be a number (is {shown(value)})")
+        if not check.range[0] <= number <= check.range[1]:
+            raise Unfit(
+                "out_of_range", f"{name}: must lie in {check.range[0]:g} … {check.range[1]:g} (is {shown(value)})"
+            )
+    if check.one_of is not None and value not in check.one_of:
+        raise Unfit("out_of_range", f"{name}: must be one of {check.one_of} (is {shown(value)})")
+
+
+def number_in(value: Any) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    try:
+        return float(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_LENGTH else f"{text[:SHOWN_LENGTH]}…"

@@ -1,0 +1,208 @@
+"""shard jobs ─► page ─► upsert + cursor ─► [the end of a run: states ─► yield ─► sweep ─► confirm ─► bury]
+
+A run that has ended is judged by its books alone, by anybody, any number of times. A full run that is to be believed
+also tells which rows are gone: what it and the runs before it did not see, and what the source, asked for by id twice,
+does not have. Each step can be repeated after a crash, and doubt deletes nothing: a row that stays in doubt waits for
+the next full run.
+
+What is found is kept in the run's notes:
+
+    sweep      {stored, absent}             of the rows that are there, those that the run did not see
+    deletes    {flagged, present, buried, waiting, requests}
+    guards     {yield_collapse: 1}          what made it suspect
+    warnings   [text]                       what a person should know about a run that is complete
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+from leaseway.domain.errors import NoSuchJob
+from leaseway.imports.assembly import Parts
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
+from leaseway.imports.run.confirm_deletes import Present, batched
+from leaseway.imports.run.run_verdict import DELETED, Verdict, collapse_of, duplicates_in, ending_of, too_absent
+from leaseway.imports.shard_job.import_shard import CountingAsker
+from leaseway.imports.sources.port import Asker
+from leaseway.imports.spec.model import Sweeping
+from leaseway.ports.clock import Clock
+
+SWEEPS = "sweeps"
+"""In the notes of a run from its start on: pages keep what they have seen. One that began without cannot sweep."""
+RUNS_COMPARED_MAX = 20
+BATCH = 500
+"""Rows that are marked at once, where nobody has to be asked."""
+QUESTIONS_AT_ONCE = 20
+PAUSE_SECONDS_MIN = 0.5
+"""Longer than a row is away while a mirror replaces it."""
+PAUSE_SECONDS_MAX = 2.0
+
+
+class Asking(NamedTuple):
+    """How the source is asked, by a job that waits for its limits."""
+
+    http: Asker
+    clock: Clock
+
+
+def can_confirm(parts: Parts) -> bool:
+    return parts.task.sweeps and "confirm" in parts.source.caps.deletes
+
+
+async def is_swept(parts: Parts, run: str) -> bool:
+    row = await parts.sink.run(run)
+    return row is not None and sweeping_of(parts, row) is not None
+
+
+def sweeping_of(parts: Parts, run: RunRow) -> Sweeping | None:
+    deletes = parts.spec.resource.deletes
+    is_kept = run.mode is RunMode.FULL and run.notes.get(SWEEPS) is True
+    return deletes.sweep if deletes is not None and is_kept else None
+
+
+async def close_run(parts: Parts, run: str, asking: Asking | None = None) -> RunState:
+    """`asking` None: nothing is asked, and rows that would have to be confirmed stay."""
+    row = await parts.sink.run(run)
+    if row is None:
+        raise NoSuchJob(f"there is no run {run} in the sink")
+    shards = await parts.sink.shards(run)
+    verdict = await verdict_of(parts, row, shards)
+    if verdict.state is RunState.COMPLETE and (sweeping := sweeping_of(parts, row)) is not None:
+        sweep = Sweeper(parts, row, sweeping, asking)
+        verdict = await sweep.judged() or verdict
+        if verdict.state is RunState.COMPLETE:
+            await sweep.bury()
+    row = await parts.sink.run(run) or row
+    await parts.sink.finish_run(run, verdict.state, verdict.why, notes_of(parts, row, shards, verdict))
+    return verdict.state
+
+
+async def verdict_of(parts: Parts, row: RunRow, shards: Sequence[ShardRow]) -> Verdict:
+    """Of its shards, and of how many rows there are compared with the last time."""
+    verdict = ending_of(row, shards)
+    if verdict.state is not RunState.COMPLETE or row.mode is not RunMode.FULL:
+        return verdict
+    before = await last_full_before(parts, row)
+    if before is None:
+        return verdict
+    return collapse_of(shards, await parts.sink.shards(before.id), parts.spec.resource.guards) or verdict
+
+
+async def last_full_before(parts: Parts, row: RunRow) -> RunRow | None:
+    runs = await parts.sink.runs(row.source, RUNS_COMPARED_MAX, state=RunState.COMPLETE, mode=RunMode.FULL)
+    older = (run for run in runs if run.id != row.id and run.started_at <= row.started_at)
+    return next((run for run in older if run.spec_hash == row.spec_hash), None)
+
+
+def notes_of(parts: Parts, row: RunRow, shards: Sequence[ShardRow], verdict: Verdict) -> dict[str, Any]:
+    notes = {name: value for name, value in row.notes.items() if name not in ("guards", "warnings")}
+    if verdict.guard is not None:
+        notes["guards"] = {verdict.guard: 1}
+    if (warning := duplicates_in(shards, parts.spec.resource.guards)) is not None:
+        notes["warnings"] = [warning]
+    feed = [shard for shard in shards if DELETED in shard.shard.predicate]
+    if feed:
+        flagged = sum(shard.inserted + shard.updated for shard in feed)
+        notes["deletes"] = {**notes.get("deletes", {}), "flagged": flagged}
+    return notes
+
+
+class Sweeper:
+    """What a full run did not see."""
+
+    def __init__(self, parts: Parts, run: RunRow, sweeping: Sweeping, asking: Asking | None) -> None:
+        self._parts, self._run, self._sweeping, self._asking = parts, run, sweeping, asking
+        self._sink, self._source = parts.sink, parts.source
+        self._tally = dict(run.notes.get("deletes", {}))
+
+    async def judged(self) -> Verdict | None:
+        """Too much is absent, and it is the run that is wrong; None: it may be believed."""
+        sweep = await self._sink.sweep(self._run.id)
+        verdict = too_absent(sweep.stored, sweep.absent, self._sweeping)
+        if verdict is not None:
+            # A run that is not believed must not be one of those that a row was absent from.
+            await self._forgive_all()
+        return verdict
+
+    async def _forgive_all(self) -> None:
+        after = ""
+        while ids := await self._sink.absentees(self._run.source, 1, BATCH, after):  # ids ascend
+            after = ids[-1]
+            await self._sink.forgive(self._run.source, ids)
+
+    async def bury(self) -> None:
+        if "confirm" not in self._source.caps.deletes:
+            await self._bury_unconfirmed()
+        elif self._asking is not None:
+            await self._bury_confirmed(self._asking)
+        await self._keep("waiting", await self._waiting())
+
+    async def _waiting(self) -> int:
+        """How many are in doubt still."""
+        return sum([len(ids) async for ids in self._batches(BATCH)])
+
+    # -- where the source cannot be asked ---------------------------------------------------------------------------
+
+    async def _bury_unconfirmed(self) -> None:
+        async for ids in self._batches(BATCH):
+            await self._settle([], ids)
+
+    # -- where it can -----------------------------------------------------------------------------------------------
+
+    async def _bury_confirmed(self, asking: Asking) -> None:
+        """So many at once that a limit which is used up for hours costs few questions that have to be asked again."""
+        if not await self._sink.absentees(self._run.source, self._sweeping.after, 1):
+            return
+        http = CountingAsker(asking.http, asking.clock, self._parts.task, self._run)
+        ask = await Present.of(self._parts, http)
+        async for ids in self._batches(ask.batch * QUESTIONS_AT_ONCE):
+            await self._ask_twice(ask, ids, asking.clock)
+        await self._keep("requests", self._tally.get("requests", 0) + http.count)
+
+    async def _ask_twice(self, ask: Present, ids: Sequence[str], clock: Clock) -> None:
+        """The second time after the source's lag: what is absent then is gone."""
+        absent: list[str] = []
+        for some in batched(ids, ask.batch):
+            present = await ask.which(some)
+            await self._settle([id for id in some if id in present], [])
+            absent += [id for id in some if id not in present]
+        if not absent:
+            return
+        lag_seconds = self._source.caps.lag_us / 1_000_000
+        await clock.sleep(min(max(lag_seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX))
+        for some in batched(absent, ask.batch):
+            await self._bury_what_is_gone(ask, some)
+
+    async def _bury_what_is_gone(self, ask: Present, ids: Sequence[str]) -> None:
+        """An answer that has some of them may have been cut, so that the others are asked for again. Only one that has
+        none of them says that they are gone."""
+        for _ in range(len(ids)):  # each turn but the last finds one of them
+            present = await ask.which(ids)
+            there = [id for id in ids if id in present]
+            ids = [id for id in ids if id not in present]
+            await self._settle(there, [] if there else ids)
+            if not there or not ids:
+                return
+
+    # -- both -------------------------------------------------------------------------------------------------------
+
+    async def _batches(self, size: int) -> AsyncIterator[list[str]]:
+        after = ""
+        while ids := await self._sink.absentees(self._run.source, self._sweeping.after, size, after):  # ids ascend
+            after = ids[-1]
+            yield ids
+
+    async def _settle(self, present: Sequence[str], gone: Sequence[str]) -> None:
+        if present:
+            await self._sink.forgive(self._run.source, present)
+            await self._keep("present", self._tally.get("present", 0) + len(present))
+        if gone:
+            buried = await self._sink.bury(self._run.id, gone, "swept")
+            await self._keep("buried", self._tally.get("buried", 0) + buried)
+
+    async def _keep(self, name: str, count: int) -> None:
+        """At once: whoever goes on after a crash finds what was done."""
+        if self._tally.get(name) == count:
+            return
+        self._tally[name] = count
+        row = await self._sink.run(self._run.id) or self._run
+        await self._sink.finish_run(row.id, row.state, row.why, {**row.notes, "deletes": dict(self._tally)})

@@ -1,0 +1,138 @@
+"""quarantine ─► [shaped again] ─► row, or back into quarantine
+
+A spec was mended, and what was kept aside may become rows now. A row is written and leaves quarantine in one
+transaction; what is still bad stays where it is. Killed in between, a replay can be repeated.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import Instant
+from leaseway.imports.domain.page import BadRow, Row
+from leaseway.imports.rows import Moulds
+from leaseway.imports.run.run_verdict import DELETED
+from leaseway.imports.sinks.port import Sink
+
+BATCH = 100
+ROWS_MAX = 100_000
+"""Of one run: a sink reads those that stay again and again, and more than this in quarantine is no quarantine."""
+
+
+class Kept(NamedTuple):
+    """One record in quarantine."""
+
+    number: int
+    run: str
+    shard: str
+    bad: BadRow
+
+
+class Replayed:
+    """What became of the records."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.discarded = 0
+        self.gone: list[int] = []
+        """Numbers that are not in quarantine: somebody else was faster, or they never were."""
+        self.stayed: dict[str, list[tuple[int, str]]] = {}
+        """By code: numbers, and what is wrong with them."""
+
+    @property
+    def stayed_count(self) -> int:
+        return sum(len(each) for each in self.stayed.values())
+
+    def stays(self, number: int, code: str, problem: str) -> None:
+        self.stayed.setdefault(code, []).append((number, problem))
+
+
+async def in_quarantine(sink: Sink, runs: Iterable[str], rows_max: int = ROWS_MAX) -> AsyncIterator[Kept]:
+    """Run after run, the oldest record first. A sink lists from the beginning: what stays is passed over."""
+    for run in runs:
+        seen: set[int] = set()
+        while len(seen) < rows_max:
+            # As many more as there were: to pass over those that stay costs twice the reading, not its square.
+            found = await sink.bad_rows(run, min(len(seen) + max(BATCH, len(seen)), rows_max))
+            fresh = [each for each in found if each[0] not in seen]
+            if not fresh:
+                break
+            for number, shard, bad in fresh:
+                seen.add(number)
+                yield Kept(number, run, shard, bad)
+
+
+async def replay(
+    sink: Sink,
+    moulds: Moulds,
+    runs: Iterable[str],
+    newest: str | None,
+    now: Instant,
+    told: Callable[[int], None] = lambda count: None,
+    rows_max: int = ROWS_MAX,
+) -> Replayed:
+    """`runs`: the oldest first, so that what came later is written later; `newest`: the last run of the source;
+    `rows_max`: of each run."""
+    done = Replayed()
+    for run in runs:
+        feeds = await feeds_of(sink, run)
+        async for kept in in_quarantine(sink, [run], rows_max):
+            shaped = shaped_again(moulds, kept.bad, now)
+            if isinstance(shaped, BadRow):
+                done.stays(kept.number, shaped.code, shaped.problem)
+            elif problem := too_old(shaped, kept.bad, run == newest):
+                done.stays(kept.number, "no_stamp", problem)
+            else:
+                row = msgspec.structs.replace(shaped, is_deleted=kept.shard in feeds)
+                await written(sink, kept.number, row, done)
+            told(1)
+    return done
+
+
+async def feeds_of(sink: Sink, run: str) -> frozenset[str]:
+    """Shards whose records are no more: to write one as if it were there would bring it back to life."""
+    return frozenset(row.shard.key for row in await sink.shards(run) if DELETED in row.shard.predicate)
+
+
+async def written(sink: Sink, number: int, row: Row, done: Replayed) -> None:
+    try:
+        was_there = await sink.release(number, row)
+    except BadValue as error:  # the table cannot hold it
+        done.stays(number, "bad_type", str(error))
+        return
+    if was_there:
+        done.written += 1
+    else:
+        done.gone.append(number)
+
+
+def shaped_again(moulds: Moulds, bad: BadRow, now: Instant) -> Row | BadRow:
+    try:
+        record = msgspec.json.decode(bad.document)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return msgspec.structs.replace(bad, problem=f"its document cannot be read: {error}")
+    rows, still_bad = moulds.rows_of([record], now)
+    return rows[0] if rows else still_bad[0]
+
+
+def too_old(row: Row, bad: BadRow, is_newest: bool) -> str | None:
+    """With a stamp, the sink knows which of two documents is the newer one. Without, an old one must not win."""
+    if row.stamp:
+        return None
+    if bad.code == "duplicate_key_in_page":
+        return "came twice in one page, and no stamp says which is the newer one; discard it, or import it again"
+    if not is_newest:
+        return "has no stamp, and may be older than its row: only the newest run can be replayed; discard it"
+    return None
+
+
+async def discard(sink: Sink, numbers: Iterable[int]) -> Replayed:
+    done = Replayed()
+    for number in numbers:
+        if await sink.release(number, None):
+            done.discarded += 1
+        else:
+            done.gone.append(number)
+    return done

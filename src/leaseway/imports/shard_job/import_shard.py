@@ -1,0 +1,316 @@
+"""plan ─► shard jobs ─► [page ─► upsert + cursor in one transaction] ─► next page
+
+The life of one shard, in one job. The sink keeps the place: whoever begins a shard stores his fence there, and every
+page is written together with the cursor of the next one, if nobody with a larger fence has begun since. So a worker may
+die, sleep or repeat itself at any moment: each page counts once.
+"""
+
+import contextlib
+from collections import Counter
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from leaseway.domain.errors import LeaseLost, TerminalError, TransientError, UnknownOutcome, UsageError
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits.rate_limit_headers import Throttled, said
+from leaseway.domain.outcome import Fail, Snooze
+from leaseway.imports.domain.guards import (
+    RECENT_MAX,
+    Again,
+    Confirm,
+    Expectation,
+    GoOn,
+    TheEnd,
+    Verdict,
+    grown,
+    halved,
+    judge,
+)
+from leaseway.imports.domain.page import Page, Written
+from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
+from leaseway.imports.domain.shard import Cursor
+from leaseway.imports.domain.splitting import IDLE, rows_left
+from leaseway.imports.shard_job.page_writes import Doubt, Importing, parked, shared_out, together, write_of
+from leaseway.imports.sinks.port import PageWrite
+from leaseway.imports.sources.port import BadReply, HeavyPage, Refused
+from leaseway.ports.clock import Clock
+from leaseway.worker.context import Context
+from leaseway.worker.provider_http import TOO_MANY
+
+__all__ = ["Importing", "ShardDone", "import_shard"]
+
+CONFIRMATIONS = 2
+CONFIRM_SECONDS_MAX = 2.0
+WRITE_TRIES_MAX = 5
+DOUBTS_MAX = 4
+DOUBT_SECONDS = 0.2
+LOOK_SECONDS = 1.0
+"""Between two looks whether others have nothing to do."""
+PAGES_SHARED_MIN = 16
+"""A rest of fewer pages is done sooner than shared out."""
+SEEN_MAX = 200_000
+"""Ids of one attempt that are remembered, against records that come twice."""
+
+
+class ShardDone(Struct, frozen=True):
+    """What a shard's job answers."""
+
+    state: str
+    pages: int
+    rows: int
+    children: tuple[str, ...] = ()
+    why: str | None = None
+
+
+async def import_shard(
+    ctx: Context, clock: Clock, task: Importing, run: str, shard: str, fence: int | None = None
+) -> ShardDone:
+    """`fence` None: the job's own, which is enough where a shard has one job for ever."""
+    found = await run_of(task, run)
+    row = await task.sink.begin(run, shard, ctx.fence if fence is None else fence)
+    if row is None:
+        row = await ended_without_us(task, run, shard)
+    row = await Attempt(ctx, clock, task, found, row).to_the_end()
+    children: tuple[str, ...] = ()
+    if row.state is ShardState.SPLIT:  # perhaps by an earlier attempt, which did not get to say so
+        children = tuple(each.shard.key for each in await task.sink.shards(run) if each.parent == shard)
+    return ShardDone(row.state.value, row.pages, row.rows, children, row.why)
+
+
+async def ended_without_us(task: Importing, run: str, shard: str) -> ShardRow:
+    """We could not begin it. A job that is one too many ends with its shard: else it would be tried for ever."""
+    row = next((row for row in await task.sink.shards(run) if row.shard.key == shard), None)
+    if row is None:
+        raise Fail(f"run {run} has no shard {shard} in the sink: it was begun anew, or planned anew", code="no_shard")
+    if row.state not in (ShardState.DONE, ShardState.SPLIT):
+        raise LeaseLost(f"shard {shard}: somebody else has it by now")
+    return row
+
+
+async def run_of(task: Importing, run: str) -> RunRow:
+    """What stopped one shard for good stops those that have not begun, and rows of two specs are not mixed."""
+    row = await task.sink.run(run)
+    if row is None:
+        raise Fail(f"there is no run {run} in the sink", code="no_run")
+    if row.state is RunState.FAILED:
+        raise Fail(f"run {run} has failed: {row.why}", code="run_failed")
+    if task.spec_hash not in ("", row.spec_hash):
+        raise Fail(f"run {run} was started with another spec; resume it with that one", code="other_spec")
+    return row
+
+
+class Attempt:
+    """One worker on one shard, until it ends or somebody else has it."""
+
+    def __init__(self, ctx: Context, clock: Clock, task: Importing, run: RunRow, row: ShardRow) -> None:
+        self._ctx = ctx
+        self._clock = clock
+        self._task = task
+        self._run = run
+        self._row = row
+        self._limit = row.page_limit or task.page_limit
+        self._http = CountingAsker(ctx.http, clock, task, run)
+        self._reactions: Counter[str] = Counter()
+        """Of guards, since the last page."""
+        self._seen: set[int] = set()
+        self._look_at = clock.monotonic() + LOOK_SECONDS
+
+    async def to_the_end(self) -> ShardRow:
+        try:
+            while self._row.state in (ShardState.WAITING, ShardState.RUNNING):  # the guards' ceilings bound it
+                await self._turn_page()
+        except LeaseLost:
+            raise
+        except Exception as error:
+            await self._say(error)
+            raise
+        return self._row
+
+    async def _turn_page(self) -> None:
+        page, write = await self._next_page()
+        if write.state is ShardState.RUNNING:
+            write = await self._shared(write)
+        ids = self._ids_in(page) if write.rows else []
+        self._reactions["duplicate"] += len(ids) - len(set(ids) - self._seen)
+        reactions = together(write.guards, +self._reactions)
+        write = replace(write, guards=reactions, requests=self._http.count, page_limit=self._limit_kept())
+        self._row = await written(self._task, self._row, write)
+        self._http.count, self._reactions = 0, Counter()
+        if len(self._seen) < SEEN_MAX:
+            self._seen.update(ids)
+        self._limit = grown(self._limit, self._task.page_limit, self._row.pages)
+        self._ctx.progress(self._row.rows, self._row.shard.estimated_rows, f"{self._row.pages:,} pages")
+
+    def _ids_in(self, page: Page | None) -> list[int]:
+        """Where ids ascend, none comes twice, and nobody has to remember them."""
+        if page is None or self._task.source.caps.order is not None:
+            return []
+        return [hash(str(self._task.key(record))) for record in page.records]
+
+    def _limit_kept(self) -> int | None:
+        return None if self._limit == self._task.page_limit else self._limit
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    async def _next_page(self) -> tuple[Page | None, PageWrite]:
+        """Some doubts pass when one asks again. If they do not, the attempt fails, and the job is tried again later."""
+        for number in range(DOUBTS_MAX):
+            try:
+                page = await self._fetched()
+                return page, write_of(self._task, self._run, self._row, page, await self._judged(page))
+            except (TerminalError, UsageError) as error:
+                # Another attempt would meet the same. Parked, it says why, and can be resumed by who has mended it.
+                return None, parked(self._row, "source_failed", str(error))
+            except (Doubt, BadReply) as error:
+                self._reactions[error.guard if isinstance(error, Doubt) else "wrong_body"] += 1
+                if number == DOUBTS_MAX - 1:
+                    raise
+                await self._clock.sleep(DOUBT_SECONDS * 2**number)
+        raise AssertionError("unreachable")
+
+    async def _fetched(self) -> Page:
+        """The next page, in a size that the source can bear."""
+        while True:  # ends at the smallest size, or with an error that the job's retries are for
+            try:
+                return await self._ask(self._row.cursor, self._limit)
+            except HeavyPage as heavy:
+                self._reactions["heavy_page"] += 1
+                smaller = halved(self._limit, self._task.limit_min)
+                if smaller == self._limit:
+                    raise
+                self._ctx.progress(self._row.rows, self._row.shard.estimated_rows, f"pages of {smaller:,}: {heavy}")
+                self._limit = smaller
+
+    async def _ask(self, cursor: Cursor | None, limit: int) -> Page:
+        try:
+            return await self._task.source.fetch(self._row.shard, cursor, limit, self._http)
+        except Refused as refused:
+            # A wrong key must not be tried by every shard, five times each.
+            await self._task.sink.finish_run(self._run.id, RunState.FAILED, str(refused))
+            raise Fail(str(refused), code="refused") from refused
+
+    async def _judged(self, page: Page) -> Verdict:
+        caps = self._task.source.caps
+        expected = Expectation(
+            limit=self._limit,
+            cursor=self._row.cursor,
+            key=self._task.key,
+            is_ordered=caps.order is not None,
+            is_ours=self._task.is_ours(self._row.shard),
+            has_next=caps.cursor != "none",
+            short_page_is_end=caps.short_page_is_end,
+            ceilings=self._task.ceilings,
+        )
+        verdict = judge(page, self._row, expected)
+        return await self._confirmed(page, verdict) if isinstance(verdict, Confirm) else verdict
+
+    async def _confirmed(self, page: Page, verdict: Confirm) -> Verdict:
+        """Nothing past the cursor, twice, the second time after the source's lag: then it is the end."""
+        cursor = page.next if page.next is not None else self._row.cursor
+        for number in range(CONFIRMATIONS):
+            if number:
+                await self._clock.sleep(min(self._task.source.caps.lag_us / 1_000_000, CONFIRM_SECONDS_MAX))
+            probe = await self._ask(cursor, 1)
+            if not probe.raw_count:
+                continue
+            if page.next is None:
+                # It was empty though there is more, or says nothing of what comes next: it must be asked for again.
+                what = "a page that does not say where the next one begins" if page.raw_count else "an empty page"
+                return Again("empty_page", f"{what}, and more records behind it")
+            self._reactions["empty_page"] += 1
+            return GoOn(verdict.page_hash)
+        return TheEnd(verdict.page_hash)
+
+    # -- others -----------------------------------------------------------------------------------------------------
+
+    async def _shared(self, write: PageWrite) -> PageWrite:
+        """At the tail of a run some have nothing to do, and we have a long way to go: then the rest is for everybody.
+        We cut at our own page, in its transaction: nobody has to be fenced."""
+        if not self._run.seats or self._clock.monotonic() < self._look_at:
+            return write
+        self._look_at = self._clock.monotonic() + LOOK_SECONDS
+        shard, rows = self._row.shard, self._row.rows + len(write.rows)
+        left = rows_left(shard, write.after, rows, self._run.id_max)
+        if left is None or left < PAGES_SHARED_MIN * self._limit:
+            return write
+        if await self._task.sink.open_shards(self._run.id) >= self._run.seats:
+            return write
+        children = self._task.split(shard, write.after, IDLE, self._run.id_max)
+        return shared_out(write, children) if children else write
+
+    async def _say(self, error: Exception) -> None:
+        """Why the attempt ended without an end, for those who look at the run. It is only a word: it may get lost."""
+        if isinstance(error, Throttled):
+            self._reactions["throttled"] += 1
+        why = None if isinstance(error, Snooze | Throttled) else str(error) or type(error).__name__
+        if why is None and not self._reactions:
+            return
+        with contextlib.suppress(TransientError, UsageError):
+            row = self._row
+            await self._task.sink.note(row.run, row.shard.key, row.fence, dict(+self._reactions), why)
+
+
+class CountingAsker:
+    """Every request of a shard passes here: it is counted, and taken from the run's budget before it leaves."""
+
+    def __init__(self, http: Any, clock: Clock, task: Importing, run: RunRow) -> None:
+        self._http = http
+        self._clock = clock
+        self._task = task
+        self._run = run
+        self.count = 0
+        """Since the last page."""
+
+    async def request(self, method: str, url: str, **options: Any) -> Any:
+        if self._run.requests_max is not None:
+            if not await self._task.sink.spend(self._run.id, 1):
+                budget = f"the run's budget of {self._run.requests_max:,} requests is used up"
+                raise Fail(f"{budget}; resume it with a larger one", code="run_budget")
+            options["retry"] = False  # a repetition is a request as well: it comes back here
+        self.count += 1
+        reply = await self._http.request(method, url, **options)
+        if self._run.requests_max is not None:
+            refuse_to_repeat(reply, self._clock.wall_us())
+        return reply
+
+
+def refuse_to_repeat(reply: Any, now: Instant) -> None:
+    """Nobody has waited in our place: the job is given back for as long as the source asks, and no request is lost to
+    asking too early."""
+    told = said(reply.status_code, reply.headers.items(), "", now)
+    if told.throttled and (told.retry_after_us or reply.status_code == TOO_MANY):
+        raise Throttled(f"status {reply.status_code}, the source asks us to wait", told.retry_after_us)
+
+
+async def written(task: Importing, row: ShardRow, write: PageWrite) -> ShardRow:
+    """Write it, and answer where the shard stands. A lost reply is resolved by looking."""
+    for _ in range(WRITE_TRIES_MAX):
+        try:
+            counts = await task.sink.write(write)
+        except UnknownOutcome:
+            counts = None
+        if counts is not None:
+            return moved(row, write, counts)
+        now = await task.sink.begin(row.run, row.shard.key, row.fence)
+        if now is None:
+            raise LeaseLost(f"shard {row.shard.key}: somebody else has it by now; this page was not written")
+        if now.cursor != row.cursor or now.state is not row.state:
+            return now  # it was written, and only the reply was lost
+    raise TransientError(f"shard {row.shard.key}: the sink did not take the page")
+
+
+def moved(row: ShardRow, write: PageWrite, counts: Written) -> ShardRow:
+    return replace(
+        row,
+        state=write.state,
+        cursor=write.after,
+        pages=row.pages + 1,
+        rows=row.rows + counts.rows,
+        quarantined=row.quarantined + counts.quarantined,
+        size_bytes=row.size_bytes + write.size_bytes,
+        page_limit=write.page_limit,
+        why=write.why,
+        recent=(*row.recent, write.page_hash)[-RECENT_MAX:] if write.page_hash else row.recent,
+    )

@@ -1,0 +1,165 @@
+"""fetch ─► guards ─► [what is written] ─► upsert + quarantine + cursor in one transaction
+
+A page and the verdict about it become one write: its rows, its bad rows, the next cursor, the shard's new state.
+Nothing here asks or waits.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from leaseway.domain.errors import TransientError
+from leaseway.domain.ids import Instant
+from leaseway.imports.domain.document_profile import profile_of
+from leaseway.imports.domain.guards import LIMIT_MIN, Again, Ceilings, Confirm, GoOn, Park, Split, TheEnd, Verdict
+from leaseway.imports.domain.page import BadRow, Page, Record, Row
+from leaseway.imports.domain.run_state import RunMode, RunRow, ShardRow, ShardState
+from leaseway.imports.domain.shard import Cursor, Shard
+from leaseway.imports.sinks.port import PageWrite, Sink
+from leaseway.imports.sources.port import Source
+
+NAMES_SHOWN_MAX = 8
+BAD_ROWS_BORNE = 10
+"""Of one shard, whatever its ratio."""
+PROFILED_FIRST = 3
+PROFILED_EVERY = 10
+"""Of the later pages: what documents look like is not asked of every one."""
+DELETED = "deleted"
+"""The predicate of a shard that reads the feed of deleted records."""
+
+Shape = Callable[[Sequence[Record], Instant | None], tuple[list[Row], list[BadRow]]]
+"""Records become rows, or bad rows. The instant is the source's own time, if it says one."""
+SplitInto = Callable[[Shard, Cursor | None, str, int | None], list[Shard]]
+"""What is left of a shard after the cursor, in parts; the reason, and the largest id there is, if it is known."""
+
+
+class Doubt(TransientError):
+    """A page that may be right the next time."""
+
+    def __init__(self, guard: str, why: str) -> None:
+        super().__init__(f"{guard}: {why}")
+        self.guard = guard
+
+
+class Importing(Struct, frozen=True, kw_only=True):
+    """All that the shards of one resource have in common."""
+
+    source: Source
+    sink: Sink
+    shape: Shape
+    split: SplitInto
+    key: Callable[[Record], Any]
+    is_ours: Callable[[Shard], Callable[[Record], bool]]
+    page_limit: int
+    key_name: str = "its key"
+    limit_min: int = LIMIT_MIN
+    spec_hash: str = ""
+    """A run that was begun with another one is not ours to go on with. Empty: nobody asks."""
+    bad_ratio_max: float = 0.01
+    on_bad_row: Literal["quarantine", "skip", "fail"] = "quarantine"
+    ceilings: Ceilings = Ceilings()
+    sweeps: bool = False
+    """Whether full runs keep what they have seen, so that what they have not seen can be found."""
+
+
+def write_of(task: Importing, run: RunRow, row: ShardRow, page: Page, verdict: Verdict) -> PageWrite:
+    plain = replace(staying(row), size_bytes=page.size_bytes)
+    match verdict:
+        case GoOn(page_hash) | TheEnd(page_hash):
+            state = ShardState.DONE if isinstance(verdict, TheEnd) else ShardState.RUNNING
+            after = page.next if page.next is not None else row.cursor
+            return filled(task, run, row, page, replace(plain, after=after, state=state, page_hash=page_hash))
+        case Split(guard, why, keeps_page, page_hash):
+            children = task.split(row.shard, page.next if keeps_page else row.cursor, why, run.id_max)
+            state = ShardState.SPLIT if children else ShardState.PARKED
+            cut = replace(
+                plain, state=state, why=why, children=children, guards={guard: 1}, page_hash=page_hash,
+                after=page.next or row.cursor,
+            )  # fmt: skip
+            return filled(task, run, row, page if keeps_page else replace(page, records=[]), cut)
+        case Park(guard, why):
+            return replace(plain, state=ShardState.PARKED, why=why, guards={guard: 1})
+        case Again(guard, why):
+            raise Doubt(guard, why)
+        case Confirm():
+            raise AssertionError("an end that was not confirmed")
+
+
+def staying(row: ShardRow) -> PageWrite:
+    """A write that changes nothing yet."""
+    return PageWrite(
+        run=row.run, shard=row.shard.key, fence=row.fence, before=row.cursor, after=row.cursor,
+        page_limit=row.page_limit, requests=0,
+    )  # fmt: skip
+
+
+def filled(task: Importing, run: RunRow, row: ShardRow, page: Page, write: PageWrite) -> PageWrite:
+    """With the rows of the page, unless too many of them are bad."""
+    rows, bad = task.shape(page.records, page.server_time)
+    why = too_bad(bad, row, page, task)
+    if why is not None:
+        return replace(
+            write, children=[], after=write.before, state=ShardState.PARKED, why=why, page_hash="",
+            guards={"bad_rows": 1},
+        )  # fmt: skip
+    is_feed = DELETED in row.shard.predicate
+    return replace(
+        write,
+        rows=[replace(each, is_deleted=True) for each in rows] if is_feed else rows,
+        bad=[] if task.on_bad_row == "skip" else bad,
+        profile=profile_of(page.records) if is_profiled(row) and not is_feed else {},
+        remembers=task.sweeps and run.mode is RunMode.FULL and not is_feed,
+    )
+
+
+def is_profiled(row: ShardRow) -> bool:
+    return row.pages < PROFILED_FIRST or row.pages % PROFILED_EVERY == 0
+
+
+def too_bad(found: Sequence[BadRow], row: ShardRow, page: Page, task: Importing) -> str | None:
+    """Some bad rows are kept aside, or left out. Many mean that something else is wrong. None: it can be borne."""
+    if not found:
+        return None
+    count, ratio_max = len(page.records), task.bad_ratio_max
+    bad, seen = row.quarantined + len(found), row.rows + row.quarantined + count
+    if not row.rows and len(found) == count and (problem := wrong_from_the_start(found, page, task)) is not None:
+        return problem
+    if task.on_bad_row == "fail":
+        return f"a bad record, and none is allowed: {found[0].problem}"
+    if bad > max(ratio_max * seen, BAD_ROWS_BORNE):
+        return f"{bad:,} of {seen:,} records are bad, more than {ratio_max:.0%}; the first: {found[0].problem}"
+    return None
+
+
+def wrong_from_the_start(found: Sequence[BadRow], page: Page, task: Importing) -> str | None:
+    """Not one object or not one key, and none before: then it is the spec that is wrong, and few records are no
+    excuse."""
+    if not any(isinstance(record, Mapping) for record in page.records):
+        return f"resource.records: no record of a page is an object; the first: {found[0].problem}"
+    if all(each.code == "missing_key" for each in found):
+        return f"resource.key: no record of a page has {task.key_name}; the first has: {names_in(page.records[0])}"
+    return None
+
+
+def names_in(record: Any) -> str:
+    names = [repr(name) for name in record] if isinstance(record, Mapping) else []
+    return ", ".join(names[:NAMES_SHOWN_MAX]) or "nothing"
+
+
+def parked(row: ShardRow, guard: str, why: str) -> PageWrite:
+    return replace(staying(row), state=ShardState.PARKED, why=why, guards={guard: 1})
+
+
+def shared_out(write: PageWrite, children: Sequence[Shard]) -> PageWrite:
+    """The same page, and the rest for everybody."""
+    return replace(
+        write, state=ShardState.SPLIT, children=children, why="others had nothing to do",
+        guards=together(write.guards, {"shared": 1}),
+    )  # fmt: skip
+
+
+def together(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(one) + Counter(other))

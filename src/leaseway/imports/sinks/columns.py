@@ -1,0 +1,127 @@
+"""Which columns a table has, and whether one that is already there will do.
+
+A table that exists may have more columns than we need, as long as a row can be written without them.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from msgspec import Struct
+
+from leaseway.domain.errors import BadValue, StoreRefused
+from leaseway.imports.domain.columns import RESERVED, ColumnType
+
+KEY = ("source", "external_id")
+OWN: Mapping[str, ColumnType] = {
+    "source": ColumnType.TEXT,
+    "external_id": ColumnType.TEXT,
+    "stamp": ColumnType.INTEGER,
+    "content_hash": ColumnType.TEXT,
+    "document": ColumnType.JSON,
+    "deleted_at": ColumnType.INTEGER,
+    "deleted_reason": ColumnType.TEXT,
+    "run": ColumnType.TEXT,
+    "first_seen": ColumnType.INTEGER,
+    "updated_at": ColumnType.INTEGER,
+}
+"""Instants are microseconds since 1970, as everywhere in leaseway."""
+OPTIONAL = frozenset({"deleted_at", "deleted_reason"})
+LATER = ("deleted_reason",)
+"""Added to a table that has all the others: one that an earlier version made has none."""
+
+NAME_BYTES_MAX = 63
+"""PostgreSQL cuts longer names, without an error."""
+TAKEN = ("leaseway_", "sqlite_", "pg_")
+
+
+class Found(Struct, frozen=True):
+    """A column that is there."""
+
+    name: str
+    type: str
+    is_required: bool
+    """No row can be written without a value for it."""
+
+
+class Wanted(Struct, frozen=True):
+    name: str
+    declaration: str
+    fits: Callable[[str], bool]
+    """Whether a type that is there can hold what we write."""
+
+
+def quoted(name: str) -> str:
+    """As SQL takes it, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def check_name(field: str, name: str) -> str:
+    if not name or "\0" in name or len(name.encode("utf-8", "replace")) > NAME_BYTES_MAX or not is_storable(name):
+        raise BadValue(field, f"must be 1 to {NAME_BYTES_MAX} bytes of text without NUL (is {name!r})")
+    return name
+
+
+def check_table(name: str, parts_max: int) -> tuple[str, ...]:
+    """The parts of a table's name: table, or schema and table where there are schemas."""
+    parts = tuple(name.split(".", parts_max - 1))
+    for part in parts:
+        check_name("table", part)
+    if parts[-1].lower().startswith(TAKEN):
+        raise BadValue("table", f"{name!r}: names that begin with {', '.join(TAKEN)} are taken; choose another one")
+    return parts
+
+
+def check_columns(columns: Mapping[str, ColumnType]) -> Mapping[str, ColumnType]:
+    taken = set(RESERVED)
+    for name, kind in columns.items():
+        check_name(f"columns.{name}", name)
+        if name.lower() in taken:
+            raise BadValue(
+                f"columns.{name}",
+                f"the table has a column of this name already; taken are {', '.join(sorted(RESERVED))}",
+            )
+        if kind not in tuple(ColumnType):
+            raise BadValue(f"columns.{name}", f"must be one of {', '.join(ColumnType)} (is {kind!r})")
+        taken.add(name.lower())
+    return columns
+
+
+def is_storable(text: str) -> bool:
+    """Lone surrogates are no characters: no database takes them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def refuse_other_shape(where: str, table: str, found: Collection[Found], wanted: Iterable[Wanted]) -> None:
+    """The first column that does not fit, and what to do about it."""
+    present = {column.name: column for column in found}
+    names = set()
+    for want in wanted:
+        names.add(want.name)
+        column = present.get(want.name)
+        if column is None:
+            raise StoreRefused(
+                f"{where}: table {table} has no column {want.name!r}; add it (ALTER TABLE {table} ADD COLUMN "
+                f"{quoted(want.name)} {want.declaration}), or name another table and it will be made"
+            )
+        if not want.fits(column.type):
+            raise StoreRefused(
+                f"{where}: table {table}: column {want.name!r} is {column.type or 'without a type'}, and "
+                f"{want.declaration} is needed; change it, or name another table and it will be made"
+            )
+    for column in found:
+        if column.is_required and column.name not in names:
+            raise StoreRefused(
+                f"{where}: table {table}: column {column.name!r} wants a value in every row, and the import has none; "
+                "give it a default, or project it under [columns]"
+            )
+
+
+def refuse_without_key(where: str, table: str, keys: Collection[Collection[str]]) -> None:
+    if not any(set(key) == set(KEY) for key in keys):
+        raise StoreRefused(
+            f"{where}: table {table}: columns {' and '.join(KEY)} are not unique together; make them so "
+            f"(CREATE UNIQUE INDEX places_key ON {table} ({', '.join(KEY)})), or name another table and it will be made"
+        )

@@ -1,0 +1,22 @@
+"""mongodb://user:password@host:27017/database?replicaSet=rs0: as the driver takes it, with the database in its path."""
+
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from leaseway.domain.errors import StoreRefused
+from leaseway.domain.redact import shown
+
+
+class Address(NamedTuple):
+    url: str
+    """For the driver."""
+    shown: str
+    """For people: without the password."""
+    database: str
+
+
+def address_of(url: str) -> Address:
+    database = unquote(urlsplit(url).path.removeprefix("/"))
+    if not database or any(character in database for character in '/\\. "$*<>:|?\0'):
+        raise StoreRefused(f"{shown(url)}: names no database; write it after the host: mongodb://host:27017/places")
+    return Address(url, shown(url), database)

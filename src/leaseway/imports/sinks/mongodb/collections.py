@@ -1,0 +1,113 @@
+"""Where rows and books are. Made if missing; a collection that holds other things is refused.
+
+A row's `_id` is {source, external_id}: the key is unique without an index beside it, and all rows of a source lie
+together, in the order of their ids.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+from pymongo import ASCENDING, DESCENDING
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import CollectionInvalid, OperationFailure
+
+from leaseway.domain.errors import BadValue, StoreRefused
+from leaseway.imports.sinks.columns import KEY, check_table
+from leaseway.imports.sinks.mongodb.connection import Database, Document
+
+RUNS, SHARDS, QUARANTINE = "leaseway_runs", "leaseway_shards", "leaseway_quarantine"
+SEEN, ABSENT, NUMBERS = "leaseway_seen", "leaseway_absent", "leaseway_numbers"
+INDEXES: dict[str, tuple[str, ...]] = {
+    RUNS: ("target", "started_at"),
+    SHARDS: ("run", "key"),
+    QUARANTINE: ("run", "shard", "page"),
+    SEEN: ("run",),
+    ABSENT: ("target", "source", "external_id"),
+}
+"""Of the books, beside that of their `_id`."""
+NAMESPACE_EXISTS = 48
+VERSION_MIN = (5, 0)
+"""The first that keeps names with dots and dollars as they are."""
+
+Collection = AsyncCollection[dict[str, Any]]
+
+
+def check_collection(name: str) -> str:
+    (checked,) = check_table(name, parts_max=1)
+    if "$" in checked or checked.startswith(("system.", ".")) or checked.endswith("."):
+        raise BadValue("table", f"{name!r}: MongoDB has no collection of such a name; choose one without $ and system.")
+    return checked
+
+
+def key_of(source: str, external_id: str) -> Document:
+    return {"source": source, "external_id": external_id}
+
+
+def of_source(source: str, after: str | None = None) -> dict[str, Any]:
+    """All its rows, or those after an id: a range of the index."""
+    lowest = MinKey() if after is None else after
+    return {
+        "_id": {
+            "$gt": {"source": source, "external_id": lowest},
+            "$lt": {"source": source, "external_id": MaxKey()},
+        }
+    }
+
+
+async def prepared(database: Database, target: str, shown: str) -> bool:
+    """Make what is missing, and say whether the server has transactions. A refused collection leaves nothing behind."""
+    await refuse_old_server(database, shown)
+    hello = await database.client.admin.command("hello")
+    found = {each["name"]: each async for each in await database.list_collections()}
+    if target in found:
+        refuse_other_kind(shown, target, found[target])
+        await refuse_other_documents(shown, database[target])
+    for name in (target, *INDEXES, NUMBERS):
+        if name not in found:
+            await made(database, name)
+    for name, fields in INDEXES.items():
+        await database[name].create_index([(field, ASCENDING) for field in fields])
+    return "setName" in hello or hello.get("msg") == "isdbgrid"
+
+
+async def refuse_old_server(database: Database, shown: str) -> None:
+    version: Sequence[int] = (await database.client.server_info())["versionArray"]
+    if tuple(version[:2]) < VERSION_MIN:
+        least = ".".join(map(str, VERSION_MIN))
+        raise StoreRefused(f"{shown}: is MongoDB {'.'.join(map(str, version[:3]))}; {least} or newer is needed")
+
+
+def refuse_other_kind(shown: str, target: str, found: Document) -> None:
+    options = found.get("options", {})
+    if found["type"] != "collection":
+        raise StoreRefused(f"{shown}: {target} is no collection but a {found['type']}; name another one")
+    if options.get("capped"):
+        raise StoreRefused(f"{shown}: {target} is capped, and would forget rows; name another collection")
+    if options.get("collation", {}).get("locale", "simple") != "simple":
+        raise StoreRefused(
+            f"{shown}: {target} has a collation of its own, by which two ids may be one; name another collection"
+        )
+
+
+async def refuse_other_documents(shown: str, rows: Collection) -> None:
+    """Keys of other types lie before or after ours, so the first and the last one speak for all."""
+    for direction in (ASCENDING, DESCENDING):
+        first = await rows.find_one({}, {"_id": 1}, sort=[("_id", direction)])
+        key = {} if first is None else first["_id"]
+        if first is not None and not (isinstance(key, dict) and tuple(key) == KEY):
+            raise StoreRefused(
+                f"{shown}: collection {rows.name} holds other documents: one has the _id {key!r:.60}, and the rows of "
+                "an import have {source, external_id}; name another collection and it will be made"
+            )
+
+
+async def made(database: Database, name: str) -> None:
+    try:
+        await database.create_collection(name)
+    except CollectionInvalid:
+        return  # somebody was faster
+    except OperationFailure as error:
+        if error.code != NAMESPACE_EXISTS:
+            raise

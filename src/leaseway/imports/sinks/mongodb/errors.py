@@ -1,0 +1,96 @@
+"""What happened, to what, and what to do next: the errors of driver and server in our words."""
+
+from typing import Any
+
+from pymongo import errors as driver
+
+from leaseway.domain.errors import (
+    LeasewayError,
+    StoreBusy,
+    StoreFull,
+    StoreRefused,
+    TerminalError,
+    TransientError,
+    UnknownOutcome,
+)
+from leaseway.imports.sinks.mongodb.address import Address
+
+DUPLICATE_KEY = 11_000
+WRITE_CONFLICT = 112
+CONFLICTS = frozenset({DUPLICATE_KEY, WRITE_CONFLICT})
+
+REFUSED = {
+    13: "this user may not do that here; grant it the role readWrite on the database",
+    18: "check user, password and authSource",
+    8000: "check user, password and authSource",
+    20: "this server cannot do it; MongoDB 5.0 or newer is needed",
+    121: "the collection's validator does not take a row; change it, or name another collection",
+    166: "the collection is a view; name another one",
+}
+BUSY = {
+    WRITE_CONFLICT: "transactions were in each other's way",
+    DUPLICATE_KEY: "transactions were in each other's way",
+    24: "another transaction holds a lock",
+    46: "the collection is in use",
+    50: "the server gave up after its time limit",
+    251: "the server has ended the transaction",
+}
+FULL = 14_031
+
+
+class Conflict(StoreBusy):
+    """Somebody else wrote what we had read. Nothing of ours counts yet, and it may go again."""
+
+
+def translated(error: Exception, address: Address) -> LeasewayError:
+    """The meaning of an error that a command met."""
+    where, code = address.shown, code_of(error)
+    if isinstance(error, driver.ServerSelectionTimeoutError):
+        return TransientError(f"{where}: {unreachable(error)}")
+    if isinstance(error, driver.NotPrimaryError):
+        return StoreBusy(f"{where}: the server is no primary any more, another one is elected; try again")
+    if isinstance(error, (driver.WriteConcernError, driver.ConnectionFailure)):
+        return UnknownOutcome(f"{where}: the reply was lost ({described(error)}); the call may be repeated")
+    if code == FULL:
+        return StoreFull(f"{where}: the server's disk is full; nothing was written. Free some space and try again")
+    if code in REFUSED:
+        return StoreRefused(f"{where}: {described(error)}; {REFUSED[code]}")
+    if code in BUSY:
+        return Conflict(f"{where}: {BUSY[code]}, and ours gave way; try again")
+    if isinstance(error, (driver.ConfigurationError, driver.InvalidURI, ValueError)):
+        return StoreRefused(f"{where}: cannot be used as an address ({described(error)})")
+    if getattr(error, "timeout", False):
+        return UnknownOutcome(f"{where}: no answer in time; the call may be repeated")
+    return TerminalError(f"{where}: {described(error)} ({code or type(error).__name__})")
+
+
+def unreachable(error: Exception) -> str:
+    text = str(error)
+    if "Connection refused" in text or "Connect call failed" in text:
+        return "nobody listens there; is MongoDB running, are host and port right?"
+    if "No replica set members match" in text or "No primary" in text or "no primary" in text:
+        return "no primary answers; is one elected, and can its own address be reached from here?"
+    if "not known" in text or "nodename" in text or "getaddrinfo" in text:
+        return "the host's name is unknown; is it spelled right?"
+    return "no answer; is it the right host, and does a firewall let us through?"
+
+
+def code_of(error: Exception) -> int | None:
+    """Of a command, or of the first write of many that failed."""
+    if isinstance(error, driver.BulkWriteError):
+        codes = codes_of(error)
+        return next((code for code in codes if code not in CONFLICTS), codes[0] if codes else None)
+    return error.code if isinstance(error, driver.OperationFailure) else None
+
+
+def codes_of(error: driver.BulkWriteError) -> list[int]:
+    details: Any = error.details
+    return [int(each["code"]) for each in details.get("writeErrors", ())]
+
+
+def described(error: Exception) -> str:
+    if isinstance(error, driver.BulkWriteError):
+        details: Any = error.details
+        texts = [str(each.get("errmsg", "")) for each in details.get("writeErrors", ())]
+        return texts[0] if texts else "a write failed"
+    return (str(error).partition(", full error:")[0].splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,50 @@
+"""Bad rows in the books: numbered, in the order in which they came."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pymongo import ReturnDocument
+
+from leaseway.domain.ids import Instant
+from leaseway.imports.domain.page import BadRow
+from leaseway.imports.sinks import run_tables
+from leaseway.imports.sinks.mongodb.collections import NUMBERS, QUARANTINE
+from leaseway.imports.sinks.mongodb.connection import Database, Session
+from leaseway.imports.sinks.mongodb.row_encoding import fitted
+from leaseway.imports.sinks.mongodb.shards import Held
+from leaseway.imports.sinks.port import PageWrite
+
+COLUMNS = ("_id", "shard", "position", "external_id", "code", "problem", "document")
+
+
+async def add(
+    database: Database,
+    target: str,
+    page: PageWrite,
+    held: Held,
+    bad: Sequence[BadRow],
+    now: Instant,
+    session: Session | None,
+) -> None:
+    number = held.row.pages
+    if session is None:  # what an interrupted writing of this page has left
+        await database[QUARANTINE].delete_many({"run": page.run, "shard": page.shard, "page": number})
+    if not bad:
+        return
+    # Numbers are not part of the transaction: pages must not wait for each other's, and gaps do no harm.
+    last: Any = await database[NUMBERS].find_one_and_update(
+        {"_id": QUARANTINE}, {"$inc": {"last": len(bad)}}, upsert=True, return_document=ReturnDocument.AFTER
+    )
+    own = {"target": target, "source": held.source}
+    first = last["last"] - len(bad) + 1
+    lines = [
+        {"_id": first + place, **run_tables.of_bad(page.run, page.shard, number, fitted(row), now), **own}
+        for place, row in enumerate(bad)
+    ]
+    await database[QUARANTINE].insert_many(lines, session=session)
+
+
+async def listed(database: Database, target: str, run: str | None, limit: int) -> list[tuple[int, str, BadRow]]:
+    asked = {"target": target, **({} if run is None else {"run": run})}
+    found = database[QUARANTINE].find(asked).sort("_id", 1).limit(limit)
+    return [run_tables.bad_of([each[name] for name in COLUMNS]) async for each in found]

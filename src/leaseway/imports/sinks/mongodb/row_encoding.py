@@ -1,0 +1,126 @@
+"""row ─► the fields of a document; or a bad row, if MongoDB would not take them.
+
+The record itself is kept as a sub-document, so that every field of it can be asked for. Names with dots and dollars
+stay as they are. Only what BSON has no place for is changed: integers of more than 64 bits become decimals, or texts if
+they are longer still, and characters that are none become U+FFFD.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import bson
+import msgspec
+from bson.decimal128 import Decimal128
+from bson.raw_bson import RawBSONDocument
+from msgspec.structs import replace
+
+from leaseway.domain.errors import BadValue
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import BadRow, Row
+from leaseway.imports.sinks.bulk_encoding import Odd, PageFitting
+from leaseway.imports.sinks.columns import check_columns
+from leaseway.imports.sinks.row_encoding import INTEGER_MAX, INTEGER_MIN, Line, Unfit, binary_json, without_nul
+
+SIZE_BYTES_MAX = 16 * 2**20 - 65_536
+"""The server takes 16 MiB, with our own fields."""
+DEPTH_MAX = 150
+"""The server takes 180 levels, with our own."""
+DECIMAL_DIGITS_MAX = 34
+CUT_TO = 1_000_000
+GROWTH_MAX = 10
+"""A character of JSON takes fewer bytes in BSON, even in a list of digits."""
+
+MARK = "leaseway_page"
+"""Which page wrote the row last: only on servers without transactions."""
+
+
+def check_fields(columns: Mapping[str, ColumnType]) -> Mapping[str, ColumnType]:
+    for name in columns:
+        if name in ("_id", MARK):
+            raise BadValue(f"columns.{name}", f"every document has a field {name} of its own; choose another name")
+        if name.startswith("$") or "." in name:
+            raise BadValue(f"columns.{name}", "MongoDB reads $ and . in names as its own signs; choose another name")
+    return check_columns(columns)
+
+
+class DocumentFitting(PageFitting):
+    """Lines whose document and JSON columns are values of BSON."""
+
+    def __init__(self, columns: Mapping[str, ColumnType]) -> None:
+        super().__init__(columns, document=stored)
+
+    def line(self, row: Row) -> Line:
+        line = super().line(row)
+        if sum(size_of(value) for value in line) > SIZE_BYTES_MAX:
+            raise Unfit("too_large", f"the row is larger than the {SIZE_BYTES_MAX:,} bytes that MongoDB takes")
+        return line
+
+    def _whole(self, rows: Sequence[Row]) -> list[Line]:
+        # Then all of them together are smaller than one row may be, and none needs to be measured.
+        if sum(map(length, rows)) * GROWTH_MAX > SIZE_BYTES_MAX:
+            raise Odd
+        return super()._whole(rows)
+
+
+def length(row: Row) -> int:
+    return len(row.document) + sum(len(value if type(value) is str else repr(value)) for value in row.values.values())
+
+
+def stored(document: str) -> Any:
+    """A text of JSON as BSON has it. An object is encoded here, once, to see whether it can be."""
+    text = binary_json(document)
+    if text.count("{") + text.count("[") > DEPTH_MAX:  # else it cannot be too deep
+        refuse_depth(text)
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Unfit("bad_type", f"is no JSON ({error})") from None
+    if not isinstance(value, dict):
+        return narrowed(value)
+    try:
+        return RawBSONDocument(bson.encode(value))
+    except OverflowError:
+        return RawBSONDocument(bson.encode(narrowed(value)))
+
+
+def fitted(bad: BadRow) -> BadRow:
+    """A bad row that even quarantine cannot hold is cut, and says so."""
+    if len(bad.document) < SIZE_BYTES_MAX // 4 or len(without_nul(bad.document).encode()) <= SIZE_BYTES_MAX:
+        return bad
+    problem = f"{bad.problem}; of the document, {CUT_TO:,} characters are kept here"
+    return replace(bad, document=bad.document[:CUT_TO], problem=problem)
+
+
+def refuse_depth(text: str) -> None:
+    depth, is_text, is_escaped = 0, False, False
+    for character in text:
+        if is_text:
+            is_text = is_escaped or character != '"'
+            is_escaped = character == "\\" and not is_escaped
+        elif character == '"':
+            is_text = True
+        elif character in "{[":
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise Unfit("too_large", f"is nested deeper than the {DEPTH_MAX} levels that MongoDB takes")
+        elif character in "}]":
+            depth -= 1
+
+
+def narrowed(value: Any) -> Any:
+    """Without integers that BSON does not have. As deep as `refuse_depth` lets it be."""
+    if isinstance(value, dict):
+        return {name: narrowed(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [narrowed(each) for each in value]
+    if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
+        return Decimal128(str(value)) if len(str(abs(value))) <= DECIMAL_DIGITS_MAX else str(value)
+    return value
+
+
+def size_of(value: Any) -> int:
+    if isinstance(value, RawBSONDocument):
+        return len(value.raw)
+    if isinstance(value, str):
+        return len(value.encode())
+    return len(bson.encode({"": value})) if isinstance(value, list) else 16

@@ -1,0 +1,93 @@
+"""The runs of one collection, in the books."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pymongo import ReturnDocument
+
+from leaseway.domain.ids import Instant
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
+from leaseway.imports.domain.shard import canonical
+from leaseway.imports.sinks import run_tables
+from leaseway.imports.sinks.mongodb import shards
+from leaseway.imports.sinks.mongodb.collections import RUNS, SHARDS
+from leaseway.imports.sinks.mongodb.connection import Database, Document, Session
+from leaseway.imports.sinks.mongodb.errors import Conflict
+
+
+def line_of(found: Document) -> list[Any]:
+    """As the books of every sink have it, with its table at the end."""
+    return [found["_id" if name == "id" else name] for name in (*run_tables.RUN_COLUMNS, "target")]
+
+
+def known(target: str, run: str) -> dict[str, Any]:
+    return {"_id": run, "target": target, "is_planned": True}
+
+
+async def start(database: Database, target: str, run: RunRow, rows: list[ShardRow], session: Session | None) -> RunRow:
+    """Planned once: until all its shards are there a run is nobody's, and whoever starts it plans it anew."""
+    values = run_tables.of_run(run, target)
+    new = {name: value for name, value in values.items() if name != "id"} | {"is_planned": False}
+    found: Any = await database[RUNS].find_one_and_update(
+        {"_id": run.id}, {"$setOnInsert": new}, upsert=True, return_document=ReturnDocument.AFTER, session=session
+    )
+    started = run_tables.refuse_other_run(run, line_of(found), target)
+    if not found["is_planned"]:
+        await database[SHARDS].delete_many({"run": run.id, "state": "waiting", "fence": 0}, session=session)
+        await shards.add(database, target, run.source, rows, session)
+        await database[RUNS].update_one({"_id": run.id}, {"$set": {"is_planned": True}}, session=session)
+    return started
+
+
+async def find(database: Database, target: str, run: str) -> RunRow | None:
+    found = await database[RUNS].find_one(known(target, run))
+    return None if found is None else run_tables.run_of(line_of(found))
+
+
+async def named(database: Database, target: str, run: str) -> RunRow:
+    found = await find(database, target, run)
+    if found is None:
+        raise run_tables.no_such_run(run)
+    return found
+
+
+async def listed(
+    database: Database, target: str, source: str | None, limit: int, state: RunState | None, mode: RunMode | None
+) -> list[RunRow]:
+    asked = {"target": target, "source": source, "state": state, "mode": mode}
+    given = {name: str(value) for name, value in asked.items() if value is not None}
+    found = database[RUNS].find({**given, "is_planned": True}).sort([("started_at", -1), ("_id", -1)])
+    return [run_tables.run_of(line_of(each)) async for each in found.limit(limit)]
+
+
+async def finish(
+    database: Database, run: RunRow, now: Instant, state: RunState, why: str | None, notes: Mapping[str, Any] | None
+) -> None:
+    values = run_tables.of_finish(run, state, why, notes, now)
+    change = {"state": values["state"], "why": values["why"], "finished_at": values["now"]}
+    await keep_notes(database, run, values["notes"], **change)
+
+
+async def keep_notes(database: Database, run: RunRow, notes: str, **more: Any) -> None:
+    """Only if they are still those that were read: somebody may close the run while somebody else sweeps."""
+    same = {"_id": run.id, "notes": canonical(run.notes)}
+    result = await database[RUNS].update_one(same, {"$set": {"notes": notes, **more}})
+    if not result.matched_count:
+        raise Conflict(f"run {run.id}: somebody else changed it; try again")
+
+
+async def spend(database: Database, target: str, run: str, requests: int) -> bool:
+    found = await named(database, target, run)
+    if found.requests_max is None:
+        return True
+    # The bound is in the statement that takes: two who ask at once are asked one after the other.
+    room = {"$lte": [{"$add": ["$requests", requests]}, "$requests_max"]}
+    bounded = {**known(target, run), "requests_max": {"$ne": None}, "$expr": room}
+    taken = await database[RUNS].update_one(bounded, {"$inc": {"requests": requests}})
+    return bool(taken.matched_count)
+
+
+async def set_budget(database: Database, target: str, run: str, requests_max: int | None) -> None:
+    result = await database[RUNS].update_one(known(target, run), {"$set": {"requests_max": requests_max}})
+    if not result.matched_count:
+        raise run_tables.no_such_run(run)

@@ -1,0 +1,146 @@
+"""The files of one table: written under a hidden name, and shown with a rename when the books know them.
+
+A file is complete on the disk before the books name it. So whatever the books name can be shown, after any crash.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leaseway.domain.errors import StoreRefused
+from leaseway.imports.domain.columns import ColumnType
+
+VERSION = "leaseway_version"
+INSTANT = pa.timestamp("us", tz="UTC")
+OWN = {
+    "source": pa.string(),
+    "external_id": pa.string(),
+    "stamp": INSTANT,
+    "content_hash": pa.string(),
+    "document": pa.string(),
+    "deleted_at": INSTANT,
+    "deleted_reason": pa.string(),
+    "run": pa.string(),
+    "first_seen": INSTANT,
+    "updated_at": INSTANT,
+    VERSION: pa.int64(),
+}
+STORED_AS = {
+    ColumnType.TEXT: pa.string(),
+    ColumnType.INTEGER: pa.int64(),
+    ColumnType.REAL: pa.float64(),
+    ColumnType.BOOLEAN: pa.bool_(),
+    ColumnType.TIMESTAMP: INSTANT,
+    ColumnType.JSON: pa.string(),
+}
+GROUP_ROWS = 50_000
+"""Of a row group in a merged file: what is in memory at once."""
+
+
+class Shelf:
+    """The folder of one table."""
+
+    def __init__(self, folder: Path, columns: Mapping[str, ColumnType]) -> None:
+        self.folder = folder
+        self.made: list[int] = []
+        """Files of the transaction that holds the books."""
+        self.schema = pa.schema([*OWN.items(), *((name, STORED_AS[kind]) for name, kind in columns.items())])
+
+    def path(self, number: int) -> Path:
+        return self.folder / f"{number:012d}.parquet"
+
+    def hidden(self, number: int) -> Path:
+        """Readers of folders pass over names with a dot before them, and over other endings."""
+        return self.folder / f".{number:012d}.parquet.part"
+
+    def write(self, number: int, lines: Sequence[Sequence[Any]]) -> None:
+        """Hidden, and on the disk."""
+        columns = zip(*lines, strict=True)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, self.schema, strict=True)]
+        self._keep(number, [pa.Table.from_arrays(arrays, schema=self.schema)])
+
+    def merge(self, numbers: Iterable[int], into: int) -> bool:
+        """Hidden as well. What is in memory at once does not grow with the files. False: somebody else has merged and
+        removed them."""
+        try:
+            self._keep(into, self._groups(numbers))
+        except FileNotFoundError:
+            self.hidden(into).unlink(missing_ok=True)
+            return False
+        return True
+
+    def _groups(self, numbers: Iterable[int]) -> Iterator[pa.Table]:
+        held: list[pa.Table] = []
+        for number in numbers:
+            held.append(pq.read_table(self.path(number), schema=self.schema, partitioning=None))
+            if sum(table.num_rows for table in held) >= GROUP_ROWS:
+                yield pa.concat_tables(held)
+                held = []
+        if held:
+            yield pa.concat_tables(held)
+
+    def _keep(self, number: int, tables: Iterable[pa.Table]) -> None:
+        with self.hidden(number).open("wb") as file:
+            with pq.ParquetWriter(file, self.schema, compression="zstd") as writer:
+                for table in tables:
+                    writer.write_table(table)
+            file.flush()
+            os.fsync(file.fileno())
+        self._settle()
+
+    def show(self, *numbers: int) -> None:
+        """Somebody else may have done it, after he found that we were late."""
+        for number in numbers:
+            try:
+                self.hidden(number).replace(self.path(number))
+            except FileNotFoundError:
+                if not self.path(number).exists():
+                    raise
+
+    def remove(self, *numbers: int) -> None:
+        for number in numbers:
+            self.path(number).unlink(missing_ok=True)
+            self.hidden(number).unlink(missing_ok=True)
+
+    def catch_up(self, named: Sequence[int], gone: Iterable[int]) -> None:
+        """Show what was not shown yet, and remove what nobody will name any more. Only while nobody else writes."""
+        for number in named:
+            if not self.path(number).exists():
+                self._show_or_refuse(number)
+        self.remove(*gone)
+        for path in self.folder.glob(".*.parquet.part"):  # none of those is named: they have been shown
+            path.unlink(missing_ok=True)
+        if named:
+            self._refuse_other_shape(named[-1])
+
+    def _show_or_refuse(self, number: int) -> None:
+        try:
+            self.show(number)
+        except FileNotFoundError:
+            raise StoreRefused(
+                f"{self.path(number)}: is named in the books and is not there; put it back from a backup, or name "
+                "another folder and import again"
+            ) from None
+
+    def _refuse_other_shape(self, number: int) -> None:
+        """A column may be new or gone, and must not have changed its type."""
+        found = pq.read_schema(self.path(number))
+        for field in self.schema:
+            place = found.get_field_index(field.name)
+            if place >= 0 and not found.field(place).type.equals(field.type):
+                raise StoreRefused(
+                    f"{self.folder}: column {field.name!r} is {found.field(place).type} in its files, and {field.type} "
+                    "is needed; call it otherwise in the spec, or name another table"
+                )
+
+    def _settle(self) -> None:
+        """The file's name must be on the disk, too."""
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,179 @@
+"""The user's table and the books in PostgreSQL: made if they are missing, brought up to date, or refused."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import asyncpg
+
+from leaseway.domain.errors import StoreRefused
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.sinks import run_tables
+from leaseway.imports.sinks.columns import (
+    KEY,
+    LATER,
+    OPTIONAL,
+    OWN,
+    Found,
+    Wanted,
+    quoted,
+    refuse_other_shape,
+    refuse_without_key,
+)
+
+STAGING = "leaseway_page"
+STAGED: Mapping[str, ColumnType] = {
+    **{name: OWN[name] for name in ("external_id", "stamp", "content_hash", "document")},
+    "deleted_at": ColumnType.BOOLEAN,
+}
+"""Whether a row is deleted is a yes or no here, under a name that no column of the user's can have."""
+MARKS = frozenset({"deleted_at", "deleted_reason"})
+
+DECLARED: Mapping[ColumnType, str] = {
+    ColumnType.TEXT: "text",
+    ColumnType.INTEGER: "bigint",
+    ColumnType.REAL: "double precision",
+    ColumnType.BOOLEAN: "boolean",
+    ColumnType.TIMESTAMP: "timestamp with time zone",
+    ColumnType.JSON: "jsonb",
+}
+HELD_BY: Mapping[ColumnType, frozenset[str]] = {
+    ColumnType.TEXT: frozenset({"text", "character varying"}),
+    ColumnType.INTEGER: frozenset({"bigint", "numeric"}),
+    ColumnType.REAL: frozenset({"double precision"}),
+    ColumnType.BOOLEAN: frozenset({"boolean"}),
+    ColumnType.TIMESTAMP: frozenset({"timestamp with time zone"}),
+    ColumnType.JSON: frozenset({"jsonb"}),
+}
+"""Types that take every value of ours, and give it back."""
+
+
+class Statement(NamedTuple):
+    """SQL with numbered parameters, and their names in this order."""
+
+    text: str
+    names: tuple[str, ...]
+
+    def of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(values[name] for name in self.names)
+
+
+async def prepare(
+    connection: asyncpg.Connection,
+    sql: Mapping[str, Statement],
+    where: str,
+    schema: str,
+    table: str,
+    columns: Mapping[str, ColumnType],
+) -> None:
+    """Make what is missing, and refuse a table of another shape. Who may only write finds all of it made."""
+    # One at a time: two that create a table at once are in each other's way even with IF NOT EXISTS.
+    await connection.execute("SELECT pg_advisory_xact_lock(hashtext('leaseway.imports.sinks'), hashtext($1))", schema)
+    if await is_missing(connection, schema, run_tables.TABLES):
+        await connection.execute(sql["schema"].text)
+        await bring_up_to_date(connection, schema)
+    if await is_missing(connection, schema, [table]):
+        await connection.execute(sql["create"].text)
+    else:
+        await take_over(connection, sql, where, f"{quoted(schema)}.{quoted(table)}", columns)
+
+
+async def is_missing(connection: asyncpg.Connection, schema: str, tables: Sequence[str]) -> bool:
+    names = [f"{quoted(schema)}.{quoted(table)}" for table in tables]
+    sql = "SELECT bool_or(to_regclass(name) IS NULL) FROM unnest($1::text[]) AS name"
+    return bool(await connection.fetchval(sql, names))
+
+
+async def bring_up_to_date(connection: asyncpg.Connection, schema: str) -> None:
+    """Books of an earlier version also lack a table, so that they are known by it."""
+    for book, added in run_tables.ADDED.items():
+        columns = [f"ADD COLUMN IF NOT EXISTS {name} {DECLARED[kind]} {rule}" for name, (kind, rule) in added.items()]
+        await connection.execute(
+            f"SET LOCAL client_min_messages = warning; ALTER TABLE {quoted(schema)}.{book} {', '.join(columns)}"
+        )
+
+
+async def take_over(
+    connection: asyncpg.Connection,
+    sql: Mapping[str, Statement],
+    where: str,
+    shown: str,
+    columns: Mapping[str, ColumnType],
+) -> None:
+    number, kind = await connection.fetchrow(
+        "SELECT oid::bigint, relkind::text FROM pg_class WHERE oid = CAST($1::text AS regclass)", shown
+    )
+    if kind not in ("r", "p"):
+        raise StoreRefused(f"{where}: {shown} is no table; name another one")
+    found = [Found(*line) for line in await connection.fetch(sql["columns"].text, number)]
+    missing = [name for name in LATER if all(column.name != name for column in found)]
+    refuse_other_shape(where, shown, found, [want for want in wanted_columns(columns) if want.name not in missing])
+    keys = await connection.fetch(sql["unique_keys"].text, number)
+    refuse_without_key(where, shown, [key for (key,) in keys])
+    for name in missing:
+        await connection.execute(f"ALTER TABLE {shown} ADD COLUMN {quoted(name)} {DECLARED[OWN[name]]}")
+
+
+def own_statements(schema: str, table: str, columns: Mapping[str, ColumnType], ending: str) -> dict[str, Statement]:
+    """All verbs, with the names that the user gave."""
+    written = {name: kind for name, kind in {**STAGED, **columns}.items() if name not in MARKS}
+    changes = [f"{quoted(name)} = excluded.{quoted(name)}" for name in written if name != "external_id"]
+    names = {
+        ":table": f"{quoted(schema)}.{quoted(table)}",
+        ":columns": ", ".join(map(quoted, written)),
+        ":page_columns": ", ".join(unstaged(name, kind) for name, kind in written.items()),
+        ":changes": ", ".join(changes),
+        ":staged": ", ".join(f"{quoted(name)} {staged_as(kind)}" for name, kind in {**STAGED, **columns}.items()),
+        ":ending": ending,
+        ":bytewise": 'COLLATE "C"',
+    }
+    found = {verb: numbered(text, names, schema) for verb, text in run_tables.statements("postgres").items()}
+    lines = [f"{quoted(name)} {declared(name, kind)}" for name, kind in {**OWN, **columns}.items()]
+    create = f"CREATE TABLE {names[':table']} ({', '.join(lines)}, PRIMARY KEY ({', '.join(KEY)}))"
+    count = f"SELECT count(*) FROM {names[':table']} WHERE deleted_at IS NULL"
+    return {**found, "create": Statement(create, ()), "count": Statement(count, ())}
+
+
+def staged_as(kind: ColumnType) -> str:
+    """The driver would make infinities of the first and the last instant, so timestamps travel as texts. Documents do
+    as well: those that are known already need not be read."""
+    return "text" if kind in (ColumnType.TIMESTAMP, ColumnType.JSON) else DECLARED[kind]
+
+
+def unstaged(name: str, kind: ColumnType) -> str:
+    return f"CAST(page.{quoted(name)} AS {DECLARED[kind]})"
+
+
+def numbered(text: str, names: Mapping[str, str], schema: str) -> Statement:
+    """:name becomes $1, $2 …; the books get their schema. In one pass: names that users gave are not read again."""
+    parameters: list[str] = []
+
+    def written(found: re.Match[str]) -> str:
+        word = found[0]
+        if word.startswith("leaseway_"):
+            return f"{quoted(schema)}.{word}"
+        if word in names:
+            return names[word]
+        if word[1:] not in parameters:
+            parameters.append(word[1:])
+        return f"${parameters.index(word[1:]) + 1}"
+
+    books_and_names = rf"\b(?:{'|'.join(run_tables.TABLES)})\b|(?<![:\w\[]):[a-z_]+"
+    return Statement(re.sub(books_and_names, written, without_comments(text)), tuple(parameters))
+
+
+def without_comments(text: str) -> str:
+    return re.sub(r"--[^\n]*", "", text)
+
+
+def declared(column: str, kind: ColumnType) -> str:
+    return DECLARED[kind] + (" NOT NULL" if column in OWN and column not in OPTIONAL else "")
+
+
+def wanted_columns(columns: Mapping[str, ColumnType]) -> list[Wanted]:
+    return [Wanted(name, DECLARED[kind], partial(holds, kind)) for name, kind in {**OWN, **columns}.items()]
+
+
+def holds(kind: ColumnType, found: str) -> bool:
+    return found in HELD_BY[kind]

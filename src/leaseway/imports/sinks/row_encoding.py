@@ -1,0 +1,170 @@
+"""row ─► the values of one line, in the words of the database; or a bad row, if they cannot be stored.
+
+A page must never fail for ever because of one of its rows: what the database would refuse goes into quarantine here.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from leaseway.domain.errors import BadValue
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import BadRow, Row
+from leaseway.imports.domain.shard import canonical
+from leaseway.imports.sinks.columns import is_storable
+
+INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
+INSTANT_MIN, INSTANT_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999."""
+
+ID_BYTES_MAX = 2_000
+"""PostgreSQL's indexes take a little more, together with the name of the source."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNKNOWN = "\ufffd"
+ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
+"""One escape of JSON, a pair of surrogates taken as one."""
+IMPOSSIBLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})")
+
+Line = tuple[Any, ...]
+"""external_id, stamp, content_hash, document, is_deleted, and the projected columns in their order."""
+IS_DELETED = 4
+Fit = Callable[[Any], Any]
+
+
+class Fitting:
+    """How the rows of one table are stored. A database says how it takes documents."""
+
+    def __init__(self, columns: Mapping[str, ColumnType], document: Callable[[str], str]) -> None:
+        fits: Mapping[ColumnType, Fit] = {
+            ColumnType.TEXT: text,
+            ColumnType.INTEGER: integer,
+            ColumnType.REAL: real,
+            ColumnType.BOOLEAN: boolean,
+            ColumnType.TIMESTAMP: timestamp,
+            ColumnType.JSON: lambda value: document(readable(value if isinstance(value, str) else canonical(value))),
+        }
+        self._columns = [(name, fits[kind]) for name, kind in columns.items()]
+        self._document = document
+
+    def lines(self, rows: Sequence[Row]) -> tuple[list[Line], list[BadRow]]:
+        lines: dict[str, Line] = {}
+        bad = []
+        for position, row in enumerate(rows):
+            try:
+                if row.external_id in lines:
+                    raise Unfit("duplicate_key_in_page", "the page has another row with this id, which was taken")
+                lines[row.external_id] = self.line(row)
+            except Unfit as unfit:
+                bad.append(bad_row(position, row, unfit))
+        return list(lines.values()), bad
+
+    def single(self, row: Row) -> Line:
+        """A row without a page: its sender can be told what is wrong with it."""
+        try:
+            return self.line(row)
+        except Unfit as unfit:
+            raise BadValue("row", f"{unfit} ({unfit.code})") from None
+
+    def line(self, row: Row) -> Line:
+        key = row.external_id
+        if not can_be_an_id(key):
+            raise unfit_id(key)
+        own = (key, integer(row.stamp), row.content_hash, self._document(readable(row.document)), row.is_deleted)
+        return (*own, *self._projected(row.values)) if self._columns else own
+
+    def _projected(self, values: Mapping[str, Any]) -> list[Any]:
+        fitted = []
+        for name, fit in self._columns:
+            value = values.get(name)
+            try:
+                fitted.append(None if value is None else fit(value))
+            except Unfit as unfit:
+                raise Unfit(unfit.code, f"{name}: {unfit}") from None
+        return fitted
+
+
+class Unfit(Exception):
+    """This value cannot be stored."""
+
+    def __init__(self, code: str, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+
+
+def bad_row(position: int, row: Row, unfit: Unfit) -> BadRow:
+    return BadRow(
+        position=position, external_id=row.external_id, code=unfit.code, problem=str(unfit), document=row.document
+    )
+
+
+def can_be_an_id(key: str) -> bool:
+    if key.isascii():
+        return len(key) <= ID_BYTES_MAX and "\0" not in key
+    return len(key) <= ID_BYTES_MAX and "\0" not in key and is_storable(key) and len(key.encode()) <= ID_BYTES_MAX
+
+
+def unfit_id(key: str) -> Unfit:
+    if "\0" in key or not is_storable(key):
+        return Unfit("out_of_range", "the id holds NUL or a lone surrogate, which no database keeps")
+    return Unfit("too_large", f"the id is longer than {ID_BYTES_MAX:,} bytes")
+
+
+def readable(value: str) -> str:
+    """What is no character becomes one that says so."""
+    if value.isascii() or is_storable(value):
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def without_nul(value: str) -> str:
+    """Texts that every database and every C program reads to their end."""
+    return readable(value).replace("\0", UNKNOWN)
+
+
+def binary_json(document: str) -> str:
+    """PostgreSQL's jsonb knows neither NUL nor lone surrogates, not even in escapes."""
+    if "\\u" not in document:
+        return document
+    return ESCAPE.sub(lambda found: IMPOSSIBLE.sub(r"\\ufffd", found[0]) if len(found[0]) == 6 else found[0], document)
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Unfit("bad_type", f"must be a text (is {shown(value)})")
+    return without_nul(value)
+
+
+def integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Unfit("bad_type", f"must be an integer (is {shown(value)})")
+    if not INTEGER_MIN <= value <= INTEGER_MAX:
+        raise Unfit("out_of_range", "must be an integer of 64 bits")
+    return value
+
+
+def real(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unfit("bad_type", f"must be a number (is {shown(value)})")
+    try:
+        return float(value)
+    except OverflowError:
+        raise Unfit("out_of_range", "is too large for a number of 64 bits") from None
+
+
+def boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Unfit("bad_type", f"must be true or false (is {shown(value)})")
+    return value
+
+
+def timestamp(value: Any) -> str:
+    """0800-12-25T12:30:00.000000Z: always as long, so that the order of texts is the order of time."""
+    if not INSTANT_MIN <= integer(value) <= INSTANT_MAX:
+        raise Unfit("out_of_range", "must be an instant of the years 1 to 9999, in microseconds since 1970")
+    moment = EPOCH + timedelta(microseconds=value)
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def shown(value: Any) -> str:
+    return f"{value!r:.40}"

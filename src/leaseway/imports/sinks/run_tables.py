@@ -1,0 +1,230 @@
+"""Runs, shards and bad rows as lines of SQL: the same lines in every database.
+
+One verb per file: `sql/common`, or `sqlite` and `postgres` where they differ. Cursors, predicates, hashes and guards
+are kept as canonical JSON, so that equal texts mean equal things.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from leaseway.domain.errors import BadValue, KeyConflict
+from leaseway.domain.ids import Instant
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import BadRow
+from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
+from leaseway.imports.domain.shard import Shard, canonical
+from leaseway.imports.sinks.port import Sweep
+from leaseway.imports.sinks.row_encoding import can_be_an_id, without_nul
+
+SQL = files(__package__) / "sql"
+
+COUNTERS = ("pages", "rows", "inserted", "updated", "unchanged", "stale", "quarantined", "requests", "size_bytes")
+RUN_COLUMNS = (
+    *("id", "source", "spec_hash", "started_at", "finished_at", "state", "mode", "since", "watermark", "seats"),
+    *("id_max", "requests_max", "requests", "notes", "why"),
+)
+SHARD_COLUMNS = (
+    *("run", "key", "label", "predicate", "estimated_rows", "depth", "state", "fence", "cursor"),
+    *COUNTERS,
+    *("attempts", "resumed_at", "page_limit", "recent", "guards", "why", "parent"),
+    *("started_at", "finished_at", "profile"),
+)
+KEPT_AS_THEY_ARE = (
+    *("run", "fence", "attempts", "page_limit", "parent", "started_at", "finished_at"),
+    *COUNTERS,
+)
+
+TABLES = ("leaseway_runs", "leaseway_shards", "leaseway_quarantine", "leaseway_seen", "leaseway_absent")
+ADDED: Mapping[str, Mapping[str, tuple[ColumnType, str]]] = {
+    "leaseway_runs": {
+        "mode": (ColumnType.TEXT, "NOT NULL DEFAULT 'full'"),
+        "since": (ColumnType.INTEGER, ""),
+        "seats": (ColumnType.INTEGER, "NOT NULL DEFAULT 0"),
+        "id_max": (ColumnType.INTEGER, ""),
+        "requests_max": (ColumnType.INTEGER, ""),
+        "requests": (ColumnType.INTEGER, "NOT NULL DEFAULT 0"),
+        "notes": (ColumnType.TEXT, "NOT NULL DEFAULT '{}'"),
+    },
+    "leaseway_shards": {
+        "started_at": (ColumnType.INTEGER, ""),
+        "profile": (ColumnType.TEXT, "NOT NULL DEFAULT '{}'"),
+    },
+}
+"""Columns that books of an earlier version do not have. With these defaults, runs of that time go on."""
+SWEEP = "sweep"
+"""Under this name the notes of a run keep what its sweep has found."""
+
+Values = dict[str, Any]
+"""The parameters of a statement, by name."""
+
+
+@cache
+def statements(dialect: str) -> Mapping[str, str]:
+    """By file name; those of the dialect replace the common ones."""
+    folders = (SQL / "common", SQL / dialect)
+    return {
+        file.name.removesuffix(".sql"): file.read_text("utf-8")
+        for folder in folders
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+        if file.name.endswith(".sql")
+    }
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------
+
+
+def of_run(run: RunRow, target: str) -> Values:
+    return {
+        **msgspec.structs.asdict(run),
+        "state": run.state.value,
+        "mode": run.mode.value,
+        "notes": canonical(run.notes),
+        "why": None if run.why is None else without_nul(run.why),
+        "target": target,
+    }
+
+
+def run_of(line: Sequence[Any]) -> RunRow:
+    found = dict(zip(RUN_COLUMNS, line[: len(RUN_COLUMNS)], strict=True))
+    found |= {
+        "state": RunState(found["state"]),
+        "mode": RunMode(found["mode"]),
+        "notes": msgspec.json.decode(found["notes"]),
+    }
+    return RunRow(**found)
+
+
+def of_finish(run: RunRow, state: RunState, why: str | None, notes: Mapping[str, Any] | None, now: Instant) -> Values:
+    """What a sweep has found stays, whoever writes the notes: it says that the run was swept."""
+    swept = {name: note for name, note in run.notes.items() if name == SWEEP}
+    kept = run.notes if notes is None else {**notes, **swept}
+    why = None if why is None else without_nul(why)
+    ended = None if state is RunState.RUNNING else now
+    return {"id": run.id, "state": state.value, "why": why, "notes": canonical(kept), "now": ended}
+
+
+def of_list(source: str | None, limit: int, state: RunState | None, mode: RunMode | None) -> Values:
+    return {
+        "source": source,
+        "limit": limit,
+        "state": None if state is None else state.value,
+        "mode": None if mode is None else mode.value,
+    }
+
+
+def found_run(lines: Sequence[Sequence[Any]], target: str) -> RunRow | None:
+    """A run of another table of the database is nobody's here."""
+    return next((run_of(line) for line in lines if line[len(RUN_COLUMNS)] == target), None)
+
+
+def refuse_other_run(asked: RunRow, line: Sequence[Any], target: str) -> RunRow:
+    """One id, one spec, one table: else the rows of two imports would be counted as one."""
+    found, found_target = run_of(line), line[len(RUN_COLUMNS)]
+    if found_target != target:
+        raise KeyConflict(f"run {asked.id}: writes to table {found_target}, not {target}; start a run with another id")
+    if found.spec_hash != asked.spec_hash:
+        raise KeyConflict(
+            f"run {asked.id}: was started with another spec (hash {found.spec_hash}, now {asked.spec_hash}); resume it "
+            "with the spec of that time, or start a new run with another id"
+        )
+    return found
+
+
+def check_requests(field: str, requests: int | None) -> None:
+    if requests is not None and requests < 0:
+        raise BadValue(field, f"must be at least 0 (is {requests}); what was spent stays spent")
+
+
+def no_such_run(run: str) -> BadValue:
+    return BadValue("run", f"there is no run {run!r} in this table's books; see `leaseway import status`")
+
+
+# -- shards ---------------------------------------------------------------------------------------------------------
+
+
+def of_shard(row: ShardRow) -> Values:
+    values = {name: getattr(row, name) for name in KEPT_AS_THEY_ARE}
+    shard = row.shard
+    return values | {
+        "key": shard.key,
+        "label": without_nul(shard.label),
+        "predicate": canonical(shard.predicate),
+        "estimated_rows": shard.estimated_rows,
+        "depth": shard.depth,
+        "state": row.state.value,
+        "cursor": text_of(row.cursor),
+        "resumed_at": text_of(row.resumed_at),
+        "recent": canonical(row.recent),
+        "guards": canonical(row.guards),
+        "why": None if row.why is None else without_nul(row.why),
+        "profile": canonical(row.profile),
+    }
+
+
+def shard_row_of(line: Sequence[Any]) -> ShardRow:
+    found = dict(zip(SHARD_COLUMNS, line[: len(SHARD_COLUMNS)], strict=True))
+    predicate = msgspec.json.decode(found.pop("predicate"))
+    shard = Shard(found.pop("key"), found.pop("label"), predicate, found.pop("estimated_rows"), found.pop("depth"))
+    found |= {
+        "state": ShardState(found["state"]),
+        "cursor": value_of(found["cursor"]),
+        "resumed_at": value_of(found["resumed_at"]),
+        "recent": tuple(msgspec.json.decode(found["recent"])),
+        "guards": msgspec.json.decode(found["guards"]),
+        "profile": msgspec.json.decode(found["profile"]),
+    }
+    return ShardRow(shard=shard, **found)
+
+
+def text_of(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else canonical(value)
+
+
+def value_of(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+# -- quarantine -----------------------------------------------------------------------------------------------------
+
+
+def of_bad(run: str, shard: str, page: int, bad: BadRow, now: Instant) -> Values:
+    return {
+        "run": run,
+        "shard": shard,
+        "page": page,
+        "position": bad.position,
+        "external_id": None if bad.external_id is None else without_nul(bad.external_id),
+        "code": bad.code,
+        "problem": without_nul(bad.problem),
+        "document": without_nul(bad.document),
+        "first_seen": now,
+    }
+
+
+def bad_of(line: Sequence[Any]) -> tuple[int, str, BadRow]:
+    number, shard, position, external_id, code, problem, document = line
+    bad = BadRow(position=position, external_id=external_id, code=code, problem=problem, document=document)
+    return number, shard, bad
+
+
+# -- sweeps ---------------------------------------------------------------------------------------------------------
+
+
+def sweep_of(run: RunRow) -> Sweep | None:
+    """What its sweep has found, if there was one."""
+    found = run.notes.get(SWEEP)
+    return None if found is None else Sweep(found["stored"], found["absent"])
+
+
+def with_sweep(run: RunRow, sweep: Sweep) -> str:
+    """The run's notes, as they are kept."""
+    return canonical({**run.notes, SWEEP: {"stored": sweep.stored, "absent": sweep.absent}})
+
+
+def of_ids(ids: Sequence[str]) -> list[str]:
+    """What no table can hold is in none, and would only stop the statement."""
+    return [key for key in ids if can_be_an_id(key)]

@@ -1,0 +1,156 @@
+"""The user's table and the books in an SQLite file: made if they are missing, brought up to date, or refused."""
+
+import sqlite3
+from collections.abc import Mapping
+from functools import partial
+
+from leaseway.domain.errors import StoreRefused
+from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.sinks import run_tables
+from leaseway.imports.sinks.columns import (
+    KEY,
+    LATER,
+    OPTIONAL,
+    OWN,
+    Found,
+    Wanted,
+    quoted,
+    refuse_other_shape,
+    refuse_without_key,
+)
+from leaseway.imports.sinks.shard_transitions import FLAGGED
+from leaseway.stores.sqlite.migrate import split
+
+DECLARED: Mapping[ColumnType, str] = {
+    ColumnType.TEXT: "TEXT",
+    ColumnType.INTEGER: "INTEGER",
+    ColumnType.REAL: "REAL",
+    ColumnType.BOOLEAN: "BOOLEAN",
+    ColumnType.TIMESTAMP: "TEXT",
+    ColumnType.JSON: "TEXT",
+}
+"""Timestamps are texts that SQLite's own functions of time understand."""
+HELD_BY: Mapping[ColumnType, frozenset[str]] = {
+    ColumnType.TEXT: frozenset({"TEXT", "BLOB"}),
+    ColumnType.INTEGER: frozenset({"INTEGER", "NUMERIC", "BLOB"}),
+    ColumnType.REAL: frozenset({"REAL", "NUMERIC", "BLOB"}),
+    ColumnType.BOOLEAN: frozenset({"INTEGER", "NUMERIC", "BLOB"}),
+    ColumnType.TIMESTAMP: frozenset({"TEXT", "BLOB"}),
+    ColumnType.JSON: frozenset({"TEXT", "BLOB"}),
+}
+"""Affinities that leave a value as it is."""
+ONCE = (*KEY, "first_seen")
+"""What an update leaves as it is."""
+AFFINITIES = (("INT", "INTEGER"), ("CHAR", "TEXT"), ("CLOB", "TEXT"), ("TEXT", "TEXT"), ("BLOB", "BLOB"))
+REALS = ("REAL", "FLOA", "DOUB")
+
+
+def prepare(
+    connection: sqlite3.Connection, sql: Mapping[str, str], path: str, table: str, columns: Mapping[str, ColumnType]
+) -> None:
+    """Make what is missing, and refuse a table of another shape. All in the caller's transaction."""
+    prepare_books(connection, sql["schema"])
+    kinds = connection.execute("SELECT type FROM sqlite_schema WHERE lower(name) = lower(?)", (table,)).fetchall()
+    if not kinds:
+        connection.execute(sql["create"])
+    elif kinds != [("table",)]:
+        raise StoreRefused(f"{path}: {quoted(table)} is no table but a {kinds[0][0]}; name another table")
+    else:
+        take_over(connection, path, table, columns)
+
+
+def prepare_books(connection: sqlite3.Connection, schema: str) -> None:
+    for statement in split(schema):
+        connection.execute(statement)
+    for book, added in run_tables.ADDED.items():
+        present = {column.name for column in found_columns(connection, book)}
+        for name, (kind, rule) in added.items():
+            if name not in present:
+                connection.execute(f"ALTER TABLE {book} ADD COLUMN {name} {DECLARED[kind]} {rule}")
+
+
+def take_over(connection: sqlite3.Connection, path: str, table: str, columns: Mapping[str, ColumnType]) -> None:
+    shown, found = quoted(table), found_columns(connection, table)
+    missing = [name for name in LATER if all(column.name != name for column in found)]
+    wanted = [want for want in wanted_columns(columns) if want.name not in missing]
+    refuse_other_shape(path, shown, found, wanted)
+    refuse_without_key(path, shown, unique_keys(connection, table))
+    for name in missing:
+        connection.execute(f"ALTER TABLE {shown} ADD COLUMN {quoted(name)} {DECLARED[OWN[name]]}")
+
+
+def own_statements(table: str, columns: Mapping[str, ColumnType]) -> dict[str, str]:
+    """All verbs, with the names that the user gave."""
+    name = quoted(table)
+    lines = [f"{quoted(column)} {declared(column, kind)}" for column, kind in {**OWN, **columns}.items()]
+    written = written_columns(columns)
+    changes = ", ".join(f"{column} = {value}" for column, value in written.items() if column not in ONCE)
+    # The name comes last: whatever is in it is not read again.
+    found = {
+        verb: text.replace(":bytewise", "").replace(":table", name)
+        for verb, text in run_tables.statements("sqlite").items()
+    }
+    return {
+        **found,
+        "create": f"CREATE TABLE {name} ({', '.join(lines)}, PRIMARY KEY ({', '.join(KEY)}))",
+        "insert": f"INSERT INTO {name} ({', '.join(written)}) VALUES ({', '.join(written.values())})",
+        "update": f"UPDATE {name} SET {changes} WHERE source = ?1 AND external_id = ?4",
+        "count": f"SELECT count(*) FROM {name} WHERE deleted_at IS NULL",
+    }
+
+
+def written_columns(columns: Mapping[str, ColumnType]) -> dict[str, str]:
+    """Each column and what it gets: of source, run and now, and of a line from the fourth place on."""
+    return {
+        "source": "?1",
+        "external_id": "?4",
+        "stamp": "?5",
+        "content_hash": "?6",
+        "document": "?7",
+        "deleted_at": "CASE WHEN ?8 THEN ?3 END",
+        "deleted_reason": f"CASE WHEN ?8 THEN '{FLAGGED}' END",
+        "run": "?2",
+        "first_seen": "?3",
+        "updated_at": "?3",
+        **{quoted(column): f"?{9 + place}" for place, column in enumerate(columns)},
+    }
+
+
+def declared(column: str, kind: ColumnType) -> str:
+    return DECLARED[kind] + (" NOT NULL" if column in OWN and column not in OPTIONAL else "")
+
+
+def wanted_columns(columns: Mapping[str, ColumnType]) -> list[Wanted]:
+    return [Wanted(name, DECLARED[kind], partial(holds, kind)) for name, kind in {**OWN, **columns}.items()]
+
+
+def holds(kind: ColumnType, declared_type: str) -> bool:
+    return affinity(declared_type) in HELD_BY[kind]
+
+
+def affinity(declared_type: str) -> str:
+    """How SQLite reads a declared type: section 3.1 of its page on datatypes."""
+    upper = declared_type.upper()
+    if not upper:
+        return "BLOB"
+    for part, meaning in AFFINITIES:
+        if part in upper:
+            return meaning
+    return "REAL" if any(part in upper for part in REALS) else "NUMERIC"
+
+
+def found_columns(connection: sqlite3.Connection, table: str) -> list[Found]:
+    found = connection.execute(
+        'SELECT name, type, "notnull" AND dflt_value IS NULL FROM pragma_table_info(?)', (table,)
+    )
+    return [Found(name, kind, bool(is_required)) for name, kind, is_required in found]
+
+
+def unique_keys(connection: sqlite3.Connection, table: str) -> list[list[str]]:
+    indexes = connection.execute('SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', (table,))
+    keys = [
+        [name for (name,) in connection.execute("SELECT name FROM pragma_index_info(?)", index)]
+        for index in indexes.fetchall()
+    ]
+    primary = connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk > 0", (table,))
+    return [*keys, [name for (name,) in primary]]

@@ -1,0 +1,90 @@
+"""A box ─► the parameter of a source, and what is left for us to look at in each record.
+
+Servers count a point on an edge to both boxes, and some draw edges as great circles. So each record is looked at: it is
+kept in the one box that owns it, dropped in the others, and a stranger where no such box could have brought it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from leaseway.imports.domain.boxes import Box, grown, owns, reach
+from leaseway.imports.domain.jsonpath import path_of
+from leaseway.imports.domain.page import Record
+from leaseway.imports.spec.model import Filter
+
+SIDES = ("south", "west", "north", "east")
+SLACK = 1e-6
+"""Degrees: whoever rounds a coordinate is not taken for somebody who ignores the box."""
+
+Test = Callable[[Record], bool]
+
+
+def box_in(wanted: Any) -> Box:
+    south, west, north, east = wanted
+    return south, west, north, east
+
+
+def asked_box(wanted: Any, is_geodesic: bool) -> Box:
+    return grown(box_in(wanted)) if is_geodesic else box_in(wanted)
+
+
+def box_param(filter_: Filter, wanted: Any) -> str:
+    """`box` of the filter names the sides where they are to stand. Seven digits are a centimetre."""
+    text = str(filter_.box)
+    for name, side in zip(SIDES, asked_box(wanted, filter_.is_geodesic), strict=True):
+        text = text.replace(name, f"{side:.7f}")
+    return text
+
+
+def keeps_in_box(filter_: Filter, wanted: Any) -> Test:
+    """Without what lies in the next box: what is on the edge of two comes from both."""
+    box, is_near, place_of = box_in(wanted), in_reach(filter_, wanted), place_reader(filter_)
+
+    def keeps(record: Record) -> bool:
+        place = place_of(record)
+        return place is None or owns(box, *place) or not is_near(*place)
+
+    return keeps
+
+
+def allows_in_box(filter_: Filter, wanted: Any) -> Test:
+    is_near, place_of = in_reach(filter_, wanted), place_reader(filter_)
+
+    def allows(record: Record) -> bool:
+        place = place_of(record)
+        return place is None or is_near(*place)
+
+    return allows
+
+
+def in_reach(filter_: Filter, wanted: Any) -> Callable[[float, float], bool]:
+    """Whether a server that was asked for this box may send a point."""
+    asked = asked_box(wanted, filter_.is_geodesic)
+    south, west, north, east = reach(asked) if filter_.is_geodesic else asked
+
+    def is_near(latitude: float, longitude: float) -> bool:
+        in_height = south - SLACK <= latitude <= north + SLACK
+        return in_height and west - SLACK <= longitude <= east + SLACK
+
+    return is_near
+
+
+def place_reader(filter_: Filter) -> Callable[[Record], tuple[float, float] | None]:
+    """Latitude and longitude. None: it does not say them, and is kept: perhaps a bad row, and no stranger."""
+    paths = (filter_.latitude, filter_.longitude)
+    latitude_of, longitude_of = (path_of("filters.box", str(path)).first for path in paths)
+
+    def read(record: Record) -> tuple[float, float] | None:
+        latitude, longitude = degrees_of(latitude_of(record)), degrees_of(longitude_of(record))
+        return None if latitude is None or longitude is None else (latitude, longitude)
+
+    return read
+
+
+def degrees_of(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None

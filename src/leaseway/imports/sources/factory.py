@@ -1,0 +1,87 @@
+"""A spec ─► its source."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from leaseway.domain.errors import BadValue, UsageError
+from leaseway.domain.limits.limit import Limit
+from leaseway.imports.domain.page import Record
+from leaseway.imports.domain.shard import Shard
+from leaseway.imports.sources.files import FileSource
+from leaseway.imports.sources.http_json import JsonSource, secret_of
+from leaseway.imports.sources.ocm import USER_AGENT, OpenChargeMap
+from leaseway.imports.sources.port import Asker, Probe, Source
+from leaseway.imports.spec.model import Spec
+
+
+class Chosen(Source, Protocol):
+    """A source as an import needs it: also with what the guards look at."""
+
+    @property
+    def page_limit(self) -> int: ...
+
+    @property
+    def limit(self) -> Limit | None:
+        """What the source allows; None: it says nothing."""
+        ...
+
+    def key_of(self, record: Record) -> Any:
+        """The id of a record, as cursors hold it; None if it has none."""
+        ...
+
+    def is_ours(self, shard: Shard) -> Callable[[Record], bool]:
+        """Whether a record belongs to the shard, as far as the source itself must see to that."""
+        ...
+
+
+def source_of(spec: Spec, folder: Path, environ: Mapping[str, str]) -> Chosen:
+    """`folder`: where the spec is, for files; `environ`: where secrets are."""
+    if spec.source.file is not None:
+        return FileSource(spec, folder)
+    return ChosenOcm(spec, environ) if spec.source.kind == "ocm" else JsonSource(spec, environ)
+
+
+def limit_of(spec: Spec) -> Limit | None:
+    source = spec.source
+    if not source.limits and source.concurrency is None:
+        return None
+    return Limit(source.name, *source.limits, concurrency=source.concurrency)
+
+
+class ChosenOcm(OpenChargeMap):
+    """Open Charge Map's client, with the name, the pace and the countries of a spec."""
+
+    def __init__(self, spec: Spec, environ: Mapping[str, str]) -> None:
+        agent = spec.source.headers.get("User-Agent", USER_AGENT)
+        try:
+            super().__init__(secret_of(spec, environ) or "", spec.source.base_url or "", agent)
+        except BadValue as error:
+            place = "source.headers.User-Agent" if error.field == "user_agent" else "source.auth.env"
+            raise UsageError(f"{place}: {error.problem}") from error
+        self.name = spec.source.name
+        self.page_limit = spec.resource.page.limit
+        self._spec = spec
+
+    @property
+    def limit(self) -> Limit | None:  # type: ignore[override]
+        return limit_of(self._spec)
+
+    def key_of(self, record: Record) -> Any:
+        return record.get(self.key_field) if isinstance(record, dict) else None
+
+    async def probe(self, http: Asker) -> Probe:
+        found = await super().probe(http)
+        values = self._spec.resource.filters["country"].values
+        if values is None:
+            return found
+        chosen = [str(value) for value in values]
+        unknown = [code for code in chosen if code not in found.values["country"]]
+        if unknown:
+            raise BadValue(
+                "resource.filters.country.values",
+                f"Open Charge Map does not know {', '.join(unknown)}; codes have two capital letters, as ES",
+            )
+        return replace(found, values={**found.values, "country": chosen})

@@ -1,0 +1,224 @@
+"""A function that fetches one page ─► a source, with the same guards as every other one.
+
+shard, cursor ─► the function ─► what it returned, looked at ─► a page
+
+What a function returns is not believed either. Nonsense is named, with what was expected and where: nothing is written,
+and the shard is parked, as the function would return the same again.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from leaseway.domain.errors import LeasewayError, UsageError
+from leaseway.domain.limits.limit import Limit
+from leaseway.domain.outcome import Fail, Snooze
+from leaseway.imports.domain.jsonpath import MISSING, path_of
+from leaseway.imports.domain.page import Page, Record
+from leaseway.imports.domain.shard import Cursor, Predicate, Shard, canonical
+from leaseway.imports.sources.factory import limit_of
+from leaseway.imports.sources.paging import Answer, ByKey, Question, ascend
+from leaseway.imports.sources.port import Asker, BadReply, Caps, HeavyPage, Probe, Refused
+from leaseway.imports.sources.predicates import DELETED, Narrowing, Test
+from leaseway.imports.sources.status_mapping import REFUSING, check_status, sample_of, too_slow
+from leaseway.imports.spec.model import IdRange, Keyset, Spec
+from leaseway.imports.spec.page_functions import (
+    BadPage,
+    PageFunction,
+    given_to,
+    kind_of,
+    line_of,
+    place_of,
+    said,
+    shown,
+)
+
+EXPECTED = "a Page, a list of records, or (records, next_cursor)"
+Call = Callable[[PageFunction, dict[str, Any], Asker | None], Awaitable[Any]]
+"""With these arguments, and with `http` if there is one."""
+MISTAKES = (TypeError, AttributeError, NameError, ImportError, LookupError, ArithmeticError, AssertionError)
+"""The function would make them again."""
+
+
+class FunctionSource:
+    """`call` knows how to call it, in the event loop or in a thread."""
+
+    confirm_max = 0
+
+    def __init__(self, spec: Spec, function: PageFunction, call: Call) -> None:
+        self.name = spec.source.name
+        self._spec, self._function, self._call = spec, function, call
+        self._given = given_to(function)
+        self._where = place_of(function)
+        self._key = path_of("key", spec.resource.key).first
+        self._narrowing = Narrowing(spec.resource)
+        page = spec.resource.page
+        self._pager = ByKey(page, spec.resource.key) if isinstance(page, Keyset) else None
+        self.caps = self._caps()
+
+    def _caps(self) -> Caps:
+        stamp, deletes = self._spec.resource.stamp, self._spec.resource.deletes
+        has_feed = deletes is not None and deletes.flag is not None
+        return Caps(
+            cursor="token" if self._pager is None else "keyset",
+            order=None if self._pager is None else self._spec.resource.key,
+            filters=self._narrowing.names | ({DELETED} if has_feed else set()),
+            bounds=self._narrowing.applied(),
+            granularity_us=0 if stamp is None else stamp.granularity_us,
+            lag_us=0 if stamp is None else stamp.lag_us,
+            deletes=frozenset({"flag"} if has_feed else ()),
+        )
+
+    @property
+    def page_limit(self) -> int:
+        return self._spec.resource.page.limit
+
+    @property
+    def limit(self) -> Limit | None:
+        return limit_of(self._spec)
+
+    def key_of(self, record: Record) -> Any:
+        if self._pager is not None:
+            return self._pager.key_of(record)
+        key = self._key(record)
+        return None if key is MISSING else key
+
+    def is_ours(self, shard: Shard) -> Test:
+        return self._narrowing.is_ours(shard.predicate)
+
+    async def probe(self, http: Asker) -> Probe:
+        """Asks nobody: what there is, is declared."""
+        partition, country = self._spec.resource.partition, self._spec.resource.filters.get("country")
+        upper = partition.upper if isinstance(partition, IdRange) else None
+        values = {} if country is None else {"country": [str(value) for value in country.values or ()]}
+        return Probe(id_max=upper if isinstance(upper, int) else None, values=values)
+
+    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+        raise UsageError(f"{self.name}: {self._where} fetches pages, and cannot be asked for single records")
+
+    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: Asker) -> Page:
+        asked = Question(shard.predicate, self._begun(shard.predicate, cursor), limit)
+        returned = await self._called({"shard": shard, "cursor": asked.cursor, "limit": limit}, http)
+        page = self._kept(self._page_of(returned, asked), asked.predicate)
+        if page.next is not None and canonical(page.next) == canonical(asked.cursor):
+            raise self._nonsense(f"a page whose next cursor is the one that it was given, {canonical(page.next)}")
+        return page
+
+    def _begun(self, predicate: Predicate, cursor: Cursor | None) -> Cursor | None:
+        """Ids are whole numbers: a range begins after the one before it, and the function need not know of ranges."""
+        low = (predicate.get("id") or (None, None))[0]
+        return {"after": low - 1} if cursor is None and self._pager is not None and low is not None else cursor
+
+    # -- calling --
+
+    async def _called(self, arguments: dict[str, Any], http: Asker) -> Any:
+        given = {name: value for name, value in arguments.items() if name in self._given}
+        try:
+            return await self._call(self._function, given, http if "http" in self._given else None)
+        except (LeasewayError, Fail, Snooze):
+            raise
+        except too_slow() as error:
+            raise HeavyPage(f"{self._where} takes too long") from error
+        except MISTAKES as error:
+            raise BadPage(
+                f"{self._where} raised {said(error)}{line_of(error, self._function)}; it must return {EXPECTED}"
+            ) from error
+        except ValueError as error:  # as a body that is no JSON
+            raise BadReply(f"{self._where} raised {said(error)}{line_of(error, self._function)}") from error
+        except Exception as error:
+            self._check_reply(error)
+            raise
+
+    def _check_reply(self, error: Exception) -> None:
+        """An error of an HTTP client that holds a reply means what its status means."""
+        reply = getattr(error, "response", None)
+        status = getattr(reply, "status_code", None)
+        if not isinstance(status, int):
+            return
+        if status in REFUSING:
+            raise Refused(f"{self._where}: the source answers {status}: the key is wrong, or has no rights") from error
+        check_status(status, self._where, sample_of(getattr(reply, "content", b"")))
+
+    # -- looking --
+
+    def _page_of(self, returned: Any, asked: Question) -> Page:
+        match returned:
+            case Page():
+                page = self._checked(returned)
+            case list():
+                page = self._of_list(self._records(returned), asked)
+            case (list() as found, following):
+                records = self._records(found)
+                is_end = False if following is not None else True if records else None
+                page = Page(records=records, raw_count=len(records), next=self._cursor(following), is_end=is_end)
+            case _:
+                raise self._nonsense(kind_of(returned))
+        return page if self._pager is None else self._in_order(page, asked, self._pager)
+
+    def _of_list(self, records: list[Record], asked: Question) -> Page:
+        count = len(records)
+        if self._pager is not None:
+            return Page(records=records, raw_count=count, next=None)
+        # Somebody who asks for one record wants to know whether there is any.
+        if count >= asked.limit > 1:
+            raise self._nonsense(
+                f"a full list of {count:,} records, which does not say whether there are more",
+                "(records, next_cursor), or Page.last(records) if that is all",
+            )
+        return Page(records=records, raw_count=count, next=None, is_end=True if records else None)
+
+    def _in_order(self, page: Page, asked: Question, pager: ByKey) -> Page:
+        """Where keys ascend, the last one says where the next page begins, and whether the shard ends here."""
+        try:
+            onward = pager.onward(asked, Answer("", None, {}, page.records))
+        except BadReply as error:
+            raise self._nonsense(f"records without a key that can be used: {error}", "records with keys") from error
+        if page.is_end or onward.is_end:
+            page = replace(page, next=None, is_end=True)
+        elif page.next is None and page.is_end is None:
+            page = replace(page, next=onward.next)
+        return page
+
+    def _kept(self, page: Page, predicate: Predicate) -> Page:
+        """Without what is not of the shard, and could not be left out by whoever was asked."""
+        if self._pager is not None and not ascend(self._pager.keys_in(page.records)):
+            return page  # the guards shall see the disorder, which may be in what would be dropped
+        keeps = self._narrowing.keeps(predicate)
+        return replace(page, records=[record for record in page.records if keeps(record)])
+
+    def _checked(self, page: Page) -> Page:
+        """A Page takes what it is given."""
+        if not isinstance(page.raw_count, int) or not isinstance(page.is_end, bool | None):
+            raise self._nonsense(f"a Page with raw_count {page.raw_count!r} and is_end {page.is_end!r}")
+        records = self._records(page.records)
+        if records and page.next is None and page.is_end is None and self._pager is None:
+            raise self._nonsense(
+                "a Page with records that says neither where the next one begins nor that it is the last",
+                "one with `next`, or Page.last(records)",
+            )
+        return replace(page, records=records, next=self._cursor(page.next))
+
+    def _records(self, found: Any) -> list[Record]:
+        if not isinstance(found, list | tuple):
+            raise self._nonsense(f"a Page whose records are {kind_of(found)}", "a list of records")
+        stranger = next((number for number, each in enumerate(found) if not isinstance(each, dict)), None)
+        if stranger is not None:
+            raise self._nonsense(f"records of which number {stranger} is {kind_of(found[stranger])}", "objects (dict)")
+        return list(found)
+
+    def _cursor(self, cursor: Any) -> Cursor | None:
+        if cursor is None:
+            return None
+        try:
+            if isinstance(cursor, Mapping) and cursor == msgspec.json.decode(canonical(cursor)):
+                return cursor
+        except (TypeError, ValueError):
+            pass
+        raise self._nonsense(
+            f"the next cursor {shown(cursor)}", 'a table of plain JSON, such as {"offset": 200}, or None'
+        )
+
+    def _nonsense(self, returned: str, expected: str = EXPECTED) -> BadPage:
+        return BadPage(f"{self._where} returned {returned}; it must return {expected}")

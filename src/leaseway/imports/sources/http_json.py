@@ -1,0 +1,288 @@
+"""Any API that answers JSON over HTTP, as a spec describes it.
+
+shard, cursor ─► one GET ─► status ─► JSON ─► records ─► those of the shard, the next cursor
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, cast
+from urllib.parse import urlencode
+
+import msgspec
+
+from leaseway.domain.errors import BadValue, TerminalError, UsageError
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits.limit import Limit
+from leaseway.domain.limits.rate_limit_headers import TooLarge, date_us
+from leaseway.imports.domain.jsonpath import MISSING, Path, path_of
+from leaseway.imports.domain.page import Page, Record
+from leaseway.imports.domain.shard import Cursor, Shard
+from leaseway.imports.sources.lookups import counts_in, id_max_in, references, values_in
+from leaseway.imports.sources.paging import Answer, ByKey, Onward, Question, ascend, limited, pager_of
+from leaseway.imports.sources.port import Asker, Caps, HeavyPage, Probe
+from leaseway.imports.sources.predicates import DELETED, Narrowing, Test
+from leaseway.imports.sources.status_mapping import WrongBody, check_status, sample_of, too_slow
+from leaseway.imports.spec.model import Spec
+
+BOM = b"\xef\xbb\xbf"
+
+
+class Reply(Protocol):
+    """What a request brings, as far as it is looked at."""
+
+    @property
+    def status_code(self) -> int: ...
+    @property
+    def content(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
+class JsonSource:
+    """The resource of one spec. `environ` holds the secret that the spec only names."""
+
+    def __init__(self, spec: Spec, environ: Mapping[str, str]) -> None:
+        if spec.source.base_url is None:
+            raise BadValue("source.base_url", "is missing")
+        self.name = spec.source.name
+        self._spec, self._resource = spec, spec.resource
+        self._base = spec.source.base_url.rstrip("/")
+        self._secret = secret_of(spec, environ)
+        self._auth_param = spec.source.auth.param if spec.source.auth is not None else None
+        self._headers = {"Accept": "application/json", **spec.source.headers, **self._auth_headers()}
+        self._records = path_of("records", self._resource.records)
+        self._key = path_of("key", self._resource.key).first
+        self._narrowing = Narrowing(self._resource)
+        self._pager = pager_of(self._resource, self._auth_param)
+        deletes = self._resource.deletes
+        self._flag_params = None if deletes is None or deletes.flag is None else deletes.flag.params
+        self._confirm = None if deletes is None or deletes.sweep is None else deletes.sweep.confirm
+        self.confirm_max = 0 if self._confirm is None else self._confirm.batch
+        self.caps = self._caps()
+
+    # -- what it is --
+
+    def _caps(self) -> Caps:
+        page, stamp = self._resource.page, self._resource.stamp
+        return Caps(
+            cursor=cast(Any, page.kind),
+            order=self._resource.key if isinstance(self._pager, ByKey) else None,
+            filters=self._narrowing.names | ({DELETED} if self._flag_params is not None else set()),
+            bounds=self._narrowing.applied(),
+            page_max=page.limit,
+            short_page_is_end=page.short_page_is_end,
+            granularity_us=0 if stamp is None else stamp.granularity_us,
+            lag_us=0 if stamp is None else stamp.lag_us,
+            deletes=self._deletes(),
+        )
+
+    def _deletes(self) -> frozenset[Literal["flag", "confirm"]]:
+        ways: list[Literal["flag", "confirm"]] = []
+        ways += ["flag"] if self._flag_params is not None else []
+        ways += ["confirm"] if self._confirm is not None else []
+        return frozenset(ways)
+
+    @property
+    def page_limit(self) -> int:
+        return self._resource.page.limit
+
+    @property
+    def limit(self) -> Limit | None:
+        """What the source allows, as its spec says; None: it says nothing."""
+        source = self._spec.source
+        if not source.limits and source.concurrency is None:
+            return None
+        return Limit(source.name, *source.limits, concurrency=source.concurrency)
+
+    def key_of(self, record: Record) -> Any:
+        """The id of a record, as cursors hold it; None if it has none."""
+        if isinstance(self._pager, ByKey):
+            return self._pager.key_of(record)
+        key = self._key(record)
+        return None if key is MISSING else key
+
+    def is_ours(self, shard: Shard) -> Test:
+        """Whether a record belongs to the shard, as far as the source itself must see to that."""
+        return self._narrowing.is_ours(shard.predicate)
+
+    # -- asking --
+
+    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: Asker) -> Page:
+        asked = Question(shard.predicate, cursor, limit)
+        url = self._url(self._resource.path)
+        params = {
+            **self._resource.params,
+            **self._resource.page.fixed,
+            **(self._flag_params or {} if DELETED in shard.predicate else {}),
+            **self._narrowing.params(shard.predicate),
+            **self._pager.params(asked),
+        }
+        if cursor is not None and "next" in cursor:
+            url, params = str(cursor["next"]), {}
+        reply, body = await self._ask(http, url, params)
+        raw = self._raw(body, reply)
+        onward = self._pager.onward(asked, Answer(url, body, reply.headers, raw))
+        return self._page(asked, raw, onward, reply)
+
+    def _page(self, asked: Question, raw: list[Record], onward: Onward, reply: Reply) -> Page:
+        raw = raw[onward.skip :]
+        return Page(
+            records=self._kept(asked, raw),
+            raw_count=len(raw),
+            next=onward.next,
+            is_end=onward.is_end,
+            server_time=server_time(reply),
+            size_bytes=len(reply.content),
+        )
+
+    def _kept(self, asked: Question, raw: list[Record]) -> list[Record]:
+        if isinstance(self._pager, ByKey) and not ascend(self._pager.keys_in(raw)):
+            return raw  # the guards shall see the disorder, which may be in what would be dropped
+        keeps = self._narrowing.keeps(asked.predicate)
+        return [record for record in raw if keeps(record)]
+
+    def _raw(self, body: Any, reply: Reply) -> list[Record]:
+        """The records of a reply, all of them."""
+        if self._records.has_star:
+            if self._records.all(body) or self._has_list(body):
+                return self._records.all(body)
+            found: Any = MISSING
+        else:
+            found = self._records.first(body)
+        if isinstance(found, list):
+            return found
+        is_now = "is missing" if found is MISSING else f"is {kind_of(found)}"
+        problem = f"resource.records: {self._resource.records} must lead to a list ({is_now})"
+        raise WrongBody(problem, sample_of(reply.content, self._secret))
+
+    def _has_list(self, body: Any) -> bool:
+        """Whether what stands before the first [*] is a list: then it may be empty."""
+        steps = self._records.steps
+        return isinstance(Path(steps[: steps.index(None)]).first(body), list)
+
+    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+        """An answer with other records than those that were asked for is none: then the parameter was ignored."""
+        if self._confirm is None:
+            raise BadValue("resource.deletes.sweep.confirm", "is missing: the source cannot be asked for ids")
+        params = {
+            **self._resource.params,
+            **self._resource.page.fixed,
+            **limited(self._resource.page, max(len(ids), 1)),
+            self._confirm.param: self._confirm.separator.join(ids),
+        }
+        reply, body = await self._ask(http, self._url(self._resource.path), params)
+        # As they are written in the table: a key such as "007" is a number for cursors only.
+        keys = map(self._key, self._raw(body, reply))
+        found = frozenset(str(key) for key in keys if key is not None and key is not MISSING)
+        if strangers := sorted(found - frozenset(ids)):
+            problem = (
+                f"resource.deletes.sweep.confirm.param: asked for ids by {self._confirm.param!r}, the source sends"
+            )
+            raise TerminalError(f"{problem} {strangers[0]!r}, which is none of them; it may not know the parameter")
+        return found
+
+    async def _ask(self, http: Asker, url: str, params: Mapping[str, Any]) -> tuple[Reply, Any]:
+        where = f"GET {url.partition('?')[0]}"
+        secret = {} if self._auth_param is None else {self._auth_param: self._secret}
+        query = {name: as_text(value) for name, value in {**params, **secret}.items()}
+        if "?" in url and query:  # the address of a next page has its own
+            url, query = f"{url}&{urlencode(query)}", {}
+        try:
+            reply = cast(Reply, await http.request("GET", url, params=query or None, headers=self._headers))
+        except too_slow() as error:
+            raise HeavyPage(f"{where} takes too long") from error
+        except TooLarge as error:
+            raise HeavyPage(str(error)) from error
+        sample = sample_of(reply.content, self._secret)
+        # Where a key is a parameter, a redirection repeats it.
+        location = reply.headers.get("location", "").partition("?")[0]
+        check_status(reply.status_code, where, sample, location or None)
+        return reply, self._decoded(where, reply, sample)
+
+    def _decoded(self, where: str, reply: Reply, sample: str) -> Any:
+        try:
+            return decoded(reply.content)
+        except (ValueError, RecursionError) as error:
+            is_html = "html" in reply.headers.get("content-type", "").lower() or sample.lstrip()[:1] == "<"
+            problem = "HTML" if is_html else "nothing" if not reply.content.strip() else f"no JSON ({error})"
+            raise WrongBody(f"{where} answers {problem}", sample) from error
+
+    def _url(self, path: str) -> str:
+        return f"{self._base}/{path.lstrip('/')}" if path.strip("/") else self._base
+
+    def _auth_headers(self) -> dict[str, str]:
+        auth = self._spec.source.auth
+        if auth is None or auth.header is None:
+            return {}
+        return {auth.header: f"{auth.scheme} {self._secret}" if auth.scheme else str(self._secret)}
+
+    # -- before it is read --
+
+    async def probe(self, http: Asker) -> Probe:
+        """Asks once for each path that the spec refers to, and once for the first record."""
+        bodies: dict[str, Any] = {}
+        times: list[Instant | None] = []
+        for reference in references(self._resource):
+            path = reference.partition("#")[0]
+            if path not in bodies:
+                reply, bodies[path] = await self._ask(http, self._url(path), {})
+                times.append(server_time(reply))
+        rows = None
+        if not bodies or getattr(self._resource.page, "total", None) is not None:
+            rows, time = await self._first_page(http)
+            times.append(time)
+        known = [time for time in times if time is not None]
+        # The earliest: a change that is seen twice does no harm, one that is never seen does.
+        return Probe(
+            rows=rows,
+            id_max=id_max_in(self._resource, bodies),
+            server_time=min(known, default=None),
+            values=values_in(self._resource, bodies),
+            counts=counts_in(self._resource, bodies),
+        )
+
+    async def _first_page(self, http: Asker) -> tuple[int | None, Instant | None]:
+        asked = Question({}, None, 1)
+        params = {**self._resource.params, **self._resource.page.fixed, **self._pager.params(asked)}
+        reply, body = await self._ask(http, self._url(self._resource.path), params)
+        total = getattr(self._resource.page, "total", None)
+        rows = MISSING if total is None else path_of("page.total", total).first(body)
+        return (rows if isinstance(rows, int) else None), server_time(reply)
+
+
+def secret_of(spec: Spec, environ: Mapping[str, str]) -> str | None:
+    auth = spec.source.auth
+    if auth is None:
+        return None
+    secret = environ.get(auth.env, "").strip()
+    if not secret:
+        raise UsageError(f"source.auth.env: the environment variable {auth.env} is not set; it must hold the key")
+    if not secret.isprintable() or not secret.isascii():
+        raise UsageError(f"source.auth.env: {auth.env} holds characters that no key has")
+    return secret
+
+
+def decoded(content: bytes) -> Any:
+    try:
+        return msgspec.json.decode(content.removeprefix(BOM))
+    except ValueError:
+        # Half a surrogate pair in one record must not cost the whole page: that record becomes a bad row.
+        return json.loads(content.removeprefix(BOM), parse_constant=refuse_constant)
+
+
+def refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def server_time(reply: Reply) -> Instant | None:
+    text = reply.headers.get("date")
+    return None if text is None else date_us(text)
+
+
+def as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def kind_of(value: Any) -> str:
+    kinds = {dict: "an object", str: "text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")

@@ -1,0 +1,217 @@
+"""A shard's predicate ─► parameters of the source, and what is left for us to look at in each record.
+
+The source is asked for no less than the shard. What it sends beyond an end that it cannot apply is dropped; what it
+sends beyond an end that it has promised to apply is kept, for `filter_ignored` to see.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.times import EPOCH
+from leaseway.imports.domain.jsonpath import MISSING, path_of
+from leaseway.imports.domain.page import Record
+from leaseway.imports.domain.shard import Predicate
+from leaseway.imports.domain.timestamps import stamp_of
+from leaseway.imports.rows import KEY_LENGTH_MAX
+from leaseway.imports.sources.box_filters import allows_in_box, box_param, keeps_in_box
+from leaseway.imports.spec.model import Filter, Keyset, Resource
+
+DAY_US = 86_400 * SECOND_US
+DELETED = "deleted"
+"""In a predicate: the feed of records that are no more."""
+
+Test = Callable[[Record], bool]
+
+
+class Bounds(NamedTuple):
+    """One range: what is wanted, [low, high), and what was asked for, with both ends. None: open, or not applied."""
+
+    low: int | None
+    high: int | None
+    asked_low: int | None
+    asked_high: int | None
+
+    def wants(self, value: int) -> bool:
+        return (self.low is None or value >= self.low) and (self.high is None or value < self.high)
+
+    def allows(self, value: int) -> bool:
+        above = self.asked_low is None or value >= self.asked_low
+        return above and (self.asked_high is None or value <= self.asked_high)
+
+
+class Narrowing:
+    """How one resource is asked for a part of itself."""
+
+    def __init__(self, resource: Resource) -> None:
+        self._filters = dict(resource.filters)
+        stamp = resource.stamp
+        self._granularity_us = SECOND_US if stamp is None else max(stamp.granularity_us, 1)
+        self.is_keyset = isinstance(resource.page, Keyset)
+        if self.is_keyset and "id" not in self._filters:
+            # The cursor is the lower end: the first page begins there, and every other one after it.
+            self._filters["id"] = Filter(path=resource.key)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._filters)
+
+    def applied(self) -> dict[str, tuple[bool, bool]]:
+        """Of each range, which ends the source applies."""
+        ranges = {name: filter_ for name, filter_ in self._filters.items() if filter_.param is None}
+        return {name: (self._has_lower(name), filter_.upper is not None) for name, filter_ in ranges.items()}
+
+    def params(self, predicate: Predicate) -> dict[str, str]:
+        params: dict[str, str] = {}
+        for name, wanted in ranged(predicate):
+            filter_ = self._filter(name)
+            if filter_.param is not None and filter_.box is not None:
+                params[filter_.param] = box_param(filter_, wanted)
+                continue
+            if filter_.param is not None:
+                params[filter_.param] = filter_.separator.join(str(value) for value in wanted)
+                continue
+            bounds, is_time = self._bounds(name, wanted), is_time_range(wanted)
+            if filter_.lower is not None and bounds.asked_low is not None:
+                low = bounds.asked_low
+                params[filter_.lower] = written(low, filter_.format, is_time)
+            if filter_.upper is not None and bounds.asked_high is not None:
+                params[filter_.upper] = written(bounds.asked_high, filter_.format, is_time)
+        return params
+
+    def keeps(self, predicate: Predicate) -> Test:
+        """False for what we drop: it is not of the shard, and the source could not know."""
+        tests = [self._keeps_in(name, wanted) for name, wanted in ranged(predicate)]
+        return all_of([test for test in tests if test is not None])
+
+    def is_ours(self, predicate: Predicate) -> Test:
+        """False for what the source should never have sent."""
+        tests = [self._allows_in(name, wanted) for name, wanted in ranged(predicate)]
+        return all_of([test for test in tests if test is not None])
+
+    def _filter(self, name: str) -> Filter:
+        if name not in self._filters:
+            known = ", ".join(sorted(self._filters)) or "none"
+            raise BadValue("predicate", f"the source has no filter {name!r} (it has {known}); add it to the spec")
+        return self._filters[name]
+
+    def _has_lower(self, name: str) -> bool:
+        return self._filters[name].lower is not None or (self.is_keyset and name == "id")
+
+    def _keeps_in(self, name: str, wanted: Any) -> Test | None:
+        filter_ = self._filter(name)
+        if filter_.box is not None:
+            return keeps_in_box(filter_, wanted)
+        if filter_.path is None or filter_.param is not None:
+            return None
+        bounds, value_of = self._bounds(name, wanted), value_reader(filter_.path, is_time_range(wanted))
+
+        def keeps(record: Record) -> bool:
+            value = value_of(record)
+            return value is None or bounds.wants(value) or not bounds.allows(value)
+
+        return keeps
+
+    def _allows_in(self, name: str, wanted: Any) -> Test | None:
+        filter_ = self._filter(name)
+        if filter_.box is not None:
+            return allows_in_box(filter_, wanted)
+        if filter_.path is None:
+            return None
+        if filter_.param is not None:
+            return one_of(filter_.path, {str(value) for value in wanted})
+        bounds, value_of = self._bounds(name, wanted), value_reader(filter_.path, is_time_range(wanted))
+
+        def allows(record: Record) -> bool:
+            value = value_of(record)
+            return value is None or bounds.allows(value)
+
+        return allows
+
+    def _bounds(self, name: str, wanted: Any) -> Bounds:
+        filter_ = self._filters[name]
+        low, high = (as_number(name, end) for end in ends_of(name, wanted))
+        asked_low = low if self._has_lower(name) else None
+        if asked_low is not None and filter_.lower is not None and filter_.lower_is == "exclusive":
+            asked_low -= self._granularity_us if is_time_range(wanted) else 1
+        asked_high = high if filter_.upper is not None else None
+        if filter_.format == "date":
+            asked_low = None if asked_low is None else asked_low // DAY_US * DAY_US
+            asked_high = None if asked_high is None else -(-asked_high // DAY_US) * DAY_US
+        if filter_.format == "epoch":
+            asked_low = None if asked_low is None else asked_low // SECOND_US * SECOND_US
+            asked_high = None if asked_high is None else -(-asked_high // SECOND_US) * SECOND_US
+        return Bounds(low, high, asked_low, asked_high)
+
+
+def ranged(predicate: Predicate) -> list[tuple[str, Any]]:
+    """Without the feed of deleted records: it has parameters of its own, and no test can tell its records."""
+    return [(name, wanted) for name, wanted in predicate.items() if name != DELETED]
+
+
+def all_of(tests: list[Test]) -> Test:
+    if not tests:
+        return lambda record: True
+    if len(tests) == 1:
+        return tests[0]
+    return lambda record: all(test(record) for test in tests)
+
+
+def one_of(path: str, values: set[str]) -> Test:
+    get = path_of("path", path).first
+
+    def test(record: Record) -> bool:
+        value = get(record)
+        return value is None or value is MISSING or str(value) in values
+
+    return test
+
+
+def ends_of(name: str, wanted: Any) -> tuple[Any, Any]:
+    if isinstance(wanted, str | Mapping) or len(wanted) != 2:
+        raise BadValue("predicate", f"{name} must be a range of two ends (is {wanted!r})")
+    return wanted[0], wanted[1]
+
+
+def is_time_range(wanted: Any) -> bool:
+    return any(isinstance(end, str) for end in wanted)
+
+
+def as_number(name: str, end: Any) -> int | None:
+    if end is None or (isinstance(end, int) and not isinstance(end, bool)):
+        return end
+    instant = stamp_of(end, "iso")
+    if instant is None:
+        raise BadValue("predicate", f"{name}: {end!r} is neither a whole number nor an instant")
+    return instant
+
+
+def value_reader(path: str, is_time: bool) -> Callable[[Record], int | None]:
+    """What a record says, to compare; None: nothing that can be compared, so that it becomes a bad row later."""
+    get = path_of("path", path).first
+
+    def read(record: Record) -> int | None:
+        value = get(record)
+        if is_time:
+            return stamp_of(value)
+        if isinstance(value, str) and len(value) <= KEY_LENGTH_MAX and value.isascii() and value.isdecimal():
+            return int(value)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    return read
+
+
+def written(value: int, format: str, is_time: bool) -> str:
+    if not is_time:
+        return str(value)
+    moment = EPOCH + timedelta(microseconds=value)
+    match format:
+        case "date":
+            return f"{moment:%Y-%m-%d}"
+        case "epoch":
+            return str(value // SECOND_US)
+        case "epoch_ms":
+            return str(value // 1_000)
+    return moment.replace(tzinfo=None).isoformat() + "Z"

@@ -1,0 +1,60 @@
+"""What a reply means for the import, before anybody looks at its records.
+
+2xx                     a page
+401, 403                stop the whole run: a wrong key must not be tried in every shard
+408, 413, 5xx           the same page again, smaller
+425, 429                the same page again
+3xx, other 4xx          it will not work
+"""
+
+from leaseway.domain.errors import TerminalError
+from leaseway.imports.sources.port import BadReply, HeavyPage, Refused
+
+SAMPLE_LENGTH = 2_000
+"""So much of a body that makes no sense is kept, for people."""
+SHOWN_LENGTH = 200
+REFUSING = frozenset({401, 403})
+HEAVY = frozenset({408, 413})
+"""Beside 5xx."""
+PASSING = frozenset({425, 429})
+
+
+class WrongBody(BadReply):
+    """With the beginning of the body, to look at."""
+
+    def __init__(self, problem: str, sample: str = "") -> None:
+        super().__init__(f"{problem}; it begins with {sample[:SHOWN_LENGTH]!r}" if sample else problem)
+        self.problem = problem
+        self.sample = sample
+
+
+def sample_of(body: bytes, secret: str | None = None) -> str:
+    """The beginning of a body, without the secret that the source may have echoed."""
+    text = body[: SAMPLE_LENGTH * 2].decode("utf-8", "replace")
+    return (text.replace(secret, "***") if secret else text)[:SAMPLE_LENGTH]
+
+
+def check_status(status: int, where: str, sample: str = "", location: str | None = None) -> None:
+    """Return for a page; raise what the status means otherwise."""
+    said = f"{where} answers {status}" + (f": {sample[:SHOWN_LENGTH]}" if sample else "")
+    if 200 <= status < 300:
+        return
+    if status in REFUSING:
+        raise Refused(f"{said} (look at source.auth, and at the variable that it names)")
+    if 300 <= status < 400:
+        hint = f" to {location}; if that is right, write it into source.base_url" if location else ""
+        raise TerminalError(f"{where} answers {status} and redirects{hint}")
+    if status in HEAVY or status >= 500:
+        raise HeavyPage(said)
+    if status in PASSING:
+        raise BadReply(said)
+    raise TerminalError(f"{said} (look at source.base_url, and at the path and the params)")
+
+
+def too_slow() -> tuple[type[Exception], ...]:
+    """What a client raises when a reply takes too long. Whoever asks in another way may not have this client."""
+    try:
+        import httpx2
+    except ImportError:
+        return (TimeoutError,)
+    return (TimeoutError, httpx2.ReadTimeout)

@@ -1,0 +1,277 @@
+"""What no single field of a spec can know: whether they fit together. Each problem says the way out."""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from leaseway.domain.errors import BadValue
+from leaseway.domain.limits.limit import WINDOWS_MAX, rate_of
+from leaseway.imports.domain import durations
+from leaseway.imports.domain.columns import RESERVED
+from leaseway.imports.domain.jsonpath import path_of
+from leaseway.imports.spec.incremental import check_deletes, check_incremental
+from leaseway.imports.spec.model import (
+    Auth,
+    IdRange,
+    Keyset,
+    Link,
+    Paged,
+    Resource,
+    RunBudget,
+    Single,
+    SinkSpec,
+    SourceSpec,
+    Spec,
+    Token,
+    Windows,
+)
+from leaseway.imports.spec.parser import below
+from leaseway.imports.spec.partition_checks import check_filter, check_partition
+
+Problem = tuple[str, str]
+
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "x-auth-token", "cookie"})
+SECRET_PARAMS = frozenset({"api_key", "apikey", "api-key", "access_token", "auth_token", "password"})
+HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+TEMPLATE = re.compile(r"\{\{|\{%|\$\{")
+TAKEN = ("leaseway_", "sqlite_", "pg_")
+SINKS = ("sqlite", "postgres", "postgresql", "mongodb", "mongodb+srv", "parquet")
+
+
+def check(spec: Spec) -> Iterator[Problem]:
+    yield from check_source(spec.source)
+    yield from check_resource(spec.resource, is_file=spec.source.file is not None)
+    yield from check_deletes(spec)
+    yield from check_sink(spec.sink)
+    if spec.budget is not None:
+        yield from check_budget(spec.budget)
+
+
+# -- source -----------------------------------------------------------------------------------------------------------
+
+
+def check_source(source: SourceSpec) -> Iterator[Problem]:
+    if (source.base_url is None) == (source.file is None):
+        yield "source", "needs either base_url or file, and not both"
+    if source.base_url is not None:
+        yield from check_url(source.base_url)
+    if source.file is not None:
+        yield from check_file(source)
+    elif source.format is not None:
+        yield "source.format", "is for files only; records of a base_url are JSON"
+    for name, value in source.headers.items():
+        yield from check_header(below("source.headers", name), name, value)
+    if source.auth is not None:
+        yield from check_auth(source.auth)
+    yield from check_limits(source.limits)
+
+
+def check_url(url: str) -> Iterator[Problem]:
+    try:
+        parts = urlsplit(url)
+        has_login = parts.username is not None or parts.password is not None
+        has_host = bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError as error:
+        yield "source.base_url", f"is no address: {error}"
+        return
+    if has_login:
+        yield "source.base_url", "must not hold a password; name its environment variable in source.auth"
+    elif parts.scheme not in ("http", "https") or not has_host:
+        yield "source.base_url", f"must begin with https:// or http:// and a host (is {url!r})"
+    elif parts.query or parts.fragment:
+        yield "source.base_url", "must not have a query; parameters belong into resource.params"
+    elif TEMPLATE.search(url):
+        yield "source.base_url", "looks like a template, and there are none; write the address itself"
+
+
+def check_file(source: SourceSpec) -> Iterator[Problem]:
+    name = str(source.file).lower()
+    if name.endswith((".gz", ".zip", ".bz2", ".xz", ".zst")):
+        yield "source.file", "is packed; unpack it first, so that a run can go on in its middle"
+    elif source.format is None and not name.endswith((".jsonl", ".ndjson", ".csv")):
+        yield "source.format", f"is needed, jsonl or csv: the name of {source.file!r} does not say it"
+    for field in ("auth", "headers", "limits", "concurrency"):
+        if getattr(source, field):
+            yield f"source.{field}", "is for a base_url; a file needs none"
+
+
+def check_header(place: str, name: str, value: str) -> Iterator[Problem]:
+    if not HEADER_NAME.fullmatch(name) or not value.isprintable() or not value.isascii():
+        yield place, "must be a header's name with printable ASCII text"
+    elif name.lower() in SECRET_HEADERS:
+        yield place, f'holds a secret; write source.auth = {{ header = "{name}", env = "MY_KEY" }} instead'
+    elif TEMPLATE.search(value):
+        yield place, "looks like a template, and there are none; write the text itself"
+
+
+def check_auth(auth: Auth) -> Iterator[Problem]:
+    if (auth.header is None) == (auth.param is None):
+        yield "source.auth", "needs either header or param, and not both"
+    if auth.header is not None and not HEADER_NAME.fullmatch(auth.header):
+        yield "source.auth.header", f"must be a header's name, such as X-API-Key (is {auth.header!r})"
+    if auth.scheme is not None and auth.header is None:
+        yield "source.auth.scheme", "stands before the secret in a header; a param has none"
+
+
+def check_limits(limits: list[str]) -> Iterator[Problem]:
+    windows: dict[int, str] = {}
+    for number, text in enumerate(limits):
+        place = f"source.limits[{number}]"
+        try:
+            rate = rate_of(place, text)
+        except BadValue as error:
+            yield place, error.problem
+            continue
+        if rate.window_us in windows:
+            yield place, f"{text!r} has the same window as {windows[rate.window_us]!r}; keep the smaller one"
+        windows[rate.window_us] = text
+    if len(limits) > WINDOWS_MAX:
+        yield "source.limits", f"has {len(limits)} rates; at most {WINDOWS_MAX} are kept"
+
+
+# -- resource ---------------------------------------------------------------------------------------------------------
+
+
+def check_resource(resource: Resource, is_file: bool) -> Iterator[Problem]:
+    yield from check_paths(resource)
+    unreadable = list(check_durations(resource))
+    yield from unreadable
+    if is_file:
+        yield from check_of_file(resource)
+    elif TEMPLATE.search(resource.path) or "?" in resource.path or "#" in resource.path:
+        yield "resource.path", f"must be a plain path; parameters belong into resource.params (is {resource.path!r})"
+    for name in resource.params:
+        if name.lower() in SECRET_PARAMS:
+            yield (
+                below("resource.params", name),
+                f'is a secret; write source.auth = {{ param = "{name}", env = "MY_KEY" }}',
+            )
+    yield from check_page(resource.page)
+    for name, filter_ in resource.filters.items():
+        yield from check_filter(f"resource.filters.{name}", filter_)
+    if not unreadable:
+        yield from check_partition(resource)
+        yield from check_incremental(resource)
+    yield from check_columns(resource)
+
+
+def check_paths(resource: Resource) -> Iterator[Problem]:
+    singles = {"resource.key": resource.key}
+    if resource.stamp is not None:
+        singles["resource.stamp.field"] = resource.stamp.field
+    singles |= {f"resource.volatile[{number}]": path for number, path in enumerate(resource.volatile)}
+    singles |= {f"resource.columns.{name}.path": column.path for name, column in resource.columns.items()}
+    singles |= {below("resource.quality", path): path for path in resource.quality}
+    for name in ("more", "total", "pages", "next"):
+        if (text := getattr(resource.page, name, None)) is not None:
+            singles[f"resource.page.{name}"] = text
+    for name, filter_ in resource.filters.items():
+        for field in ("path", "latitude", "longitude"):
+            if (text := getattr(filter_, field)) is not None:
+                singles[f"resource.filters.{name}.{field}"] = text
+    for place, text in singles.items():
+        yield from check_path(place, text, is_single=not place.startswith(("resource.columns", "resource.volatile")))
+    yield from check_path("resource.records", resource.records)
+    for place, text in references(resource):
+        yield from check_path(place, text.partition("#")[2])
+
+
+def references(resource: Resource) -> Iterator[tuple[str, str]]:
+    for name, filter_ in resource.filters.items():
+        if filter_.values_from is not None:
+            yield f"resource.filters.{name}.values_from", filter_.values_from
+        if filter_.rows_from is not None:
+            yield f"resource.filters.{name}.rows_from", filter_.rows_from
+    if isinstance(resource.partition, IdRange) and isinstance(resource.partition.upper, str):
+        yield "resource.partition.upper", resource.partition.upper
+
+
+def check_path(place: str, text: str, is_single: bool = False) -> Iterator[Problem]:
+    try:
+        path = path_of(place, text)
+    except BadValue as error:
+        yield place, error.problem
+        return
+    if is_single and path.has_star:
+        yield place, f"must lead to one value; {text!r} may lead to many"
+    elif is_single and not path.steps:
+        yield place, "must name a field; $ is the whole record"
+
+
+def check_durations(resource: Resource) -> Iterator[Problem]:
+    texts = {}
+    if (stamp := resource.stamp) is not None:
+        texts = {"resource.stamp.granularity": stamp.granularity, "resource.stamp.lag": stamp.lag}
+    if isinstance(resource.partition, Windows):
+        texts["resource.partition.step"] = resource.partition.step
+    if (then := getattr(resource.partition, "then", None)) is not None:
+        texts["resource.partition.then.step"] = then.step
+    if resource.incremental is not None:
+        texts["resource.incremental.overlap"] = resource.incremental.overlap
+        texts["resource.incremental.reconcile"] = resource.incremental.reconcile
+    for place, text in texts.items():
+        try:
+            durations.duration_us(place, text)
+        except BadValue as error:
+            yield place, error.problem
+
+
+def check_of_file(resource: Resource) -> Iterator[Problem]:
+    for field in ("path", "params", "filters"):
+        if getattr(resource, field):
+            yield f"resource.{field}", "is for a base_url; a file needs none"
+    if not isinstance(resource.page, Single):
+        yield "resource.page.cursor", "is for a base_url; leave it out: a file is read from its beginning to its end"
+    if resource.records != "$":
+        yield "resource.records", "is for a base_url; each line of a file is one record"
+    if resource.partition.kind != "none":
+        yield "resource.partition.by", "must be none: a file is one shard"
+
+
+def check_page(page: Paged) -> Iterator[Problem]:
+    if page.limit_min is not None and page.limit_min > page.limit:
+        yield "resource.page.limit_min", f"must be at most the limit, {page.limit:,} (is {page.limit_min:,})"
+    taken = [page.limit_param, getattr(page, "param", None), *page.fixed]
+    names = [name for name in taken if name is not None]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield "resource.page", f"uses the parameter {name!r} twice"
+    if isinstance(page, Keyset) and page.is_inclusive and not isinstance(page.start, int):
+        yield "resource.page.is_inclusive", "needs a whole number as resource.page.start, such as 0"
+    if page.short_page_is_end and isinstance(page, Link | Token):
+        yield "resource.page.short_page_is_end", f"is not needed: with cursor = {page.kind!r} the source says the end"
+
+
+def check_columns(resource: Resource) -> Iterator[Problem]:
+    for name in resource.columns:
+        if name in RESERVED:
+            yield f"resource.columns.{name}", f"is a column that every table has; call it, say, {name}_"
+    for path, made in resource.quality.items():
+        if made.range is not None and made.range[0] > made.range[1]:
+            yield f"{below('resource.quality', path)}.range", f"must begin with its smaller end (is {list(made.range)})"
+        if made.range is None and made.one_of is None and not made.not_null:
+            yield below("resource.quality", path), "checks nothing; give range, one_of or not_null"
+
+
+# -- sink -------------------------------------------------------------------------------------------------------------
+
+
+def check_sink(sink: SinkSpec) -> Iterator[Problem]:
+    scheme = sink.url.partition(":")[0]
+    if "://" not in sink.url or scheme not in SINKS:
+        yield "sink.url", f"must begin with one of {', '.join(f'{name}://' for name in SINKS)} (is {sink.url[:40]!r})"
+    if sink.table.rpartition(".")[2].startswith(TAKEN):
+        yield "sink.table", f"names that begin with {', '.join(TAKEN)} are taken; choose another one"
+    if scheme == "sqlite" and "." in sink.table:
+        yield "sink.table", f"SQLite has no schemas; write {sink.table.rpartition('.')[2]!r} (is {sink.table!r})"
+
+
+# -- budget -----------------------------------------------------------------------------------------------------------
+
+
+def check_budget(budget: RunBudget) -> Iterator[Problem]:
+    if budget.money is not None and budget.price is None:
+        yield "budget.price", "is needed: what one request costs, or nobody knows when the money is spent"
+    if budget.requests is None and budget.money is None and budget.price is None:
+        yield "budget", "bounds nothing; give requests, or price and money"
+    if budget.requests_max == 0:
+        yield "budget.money", f"must be enough for one request, {budget.price:g} (is {budget.money:g})"

@@ -1,0 +1,199 @@
+"""The options of `@app.importer` ─► a spec, as if they stood in a TOML file: same fields, same checks, same hash.
+
+Only how pages are asked for is not in it: that is the function's own, and its code is not part of the hash. A run can
+go on with a function that was mended.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Required, TypedDict
+
+import msgspec
+from msgspec.structs import replace
+
+from leaseway.domain.errors import UsageError
+from leaseway.imports.spec.checks import check_budget, check_limits, check_resource, check_sink
+from leaseway.imports.spec.model import (
+    Boxes,
+    Column,
+    Country,
+    Deletes,
+    Filter,
+    Guards,
+    IdRange,
+    Incremental,
+    OnBadRow,
+    RunBudget,
+    Spec,
+    Stamp,
+    Whole,
+    Windows,
+)
+from leaseway.imports.spec.page_functions import given_to
+from leaseway.imports.spec.parser import Problems, read, suggestion
+
+NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
+PAGE_LIMIT = 100
+FILTER_FIELDS = ("path", "values", "rows", "latitude", "longitude", "is_geodesic")
+"""What a function's filter may say: where a record says it, and which values there are."""
+DIVIDED_BY = {"id_range": "id", "country": "country", "window": "window", "box": "box"}
+PLACES = {"sink.url": "sink", "sink.table": "table", "resource.page.limit": "page_limit", "budget": "budget"}
+
+NOTHING = object()
+
+Table = Mapping[str, Any]
+
+
+class Options(TypedDict, total=False):
+    """As in a spec: each may be the part itself, or a table as TOML has it."""
+
+    key: Required[str]
+    sink: Required[str]
+    table: Required[str]
+    stamp: str | Stamp | Table
+    partition: Whole | IdRange | Country | Windows | Boxes | Table
+    filters: Mapping[str, Filter | Table]
+    ascending: bool
+    """Records come in ascending order of their keys, and cursors are {"after": key}. The order is checked, and shards
+    can be cut where they stand."""
+    page_limit: int
+    limits: str | Sequence[str]
+    concurrency: int
+    columns: Mapping[str, Column | Table]
+    volatile: Sequence[str]
+    quality: Mapping[str, Table]
+    on_bad_row: OnBadRow | Table
+    guards: Guards | Table
+    incremental: Incremental | Table
+    deletes: Deletes | Table
+    budget: RunBudget | Table
+
+
+class Declared(NamedTuple):
+    """An import that is a function of the user's, and what he said about it."""
+
+    spec: Spec
+    function: Callable[..., Any]
+
+
+class BadOption(UsageError):
+    """Options that cannot work, with everything that is wrong about them."""
+
+
+def declared(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Declared:
+    given_to(function)  # what it does not take would be noticed at its first page, in a worker somewhere else
+    problems: Problems = list(strangers(name, options))
+    data = {} if problems else data_of(options, problems)
+    spec = None if problems else read(Spec, data, "", problems)
+    if isinstance(spec, Spec):
+        problems.extend(misfits(spec))
+    if problems or not isinstance(spec, Spec):
+        said = (f"importer {name}: {option_of(place)}: {option_of(problem)}" for place, problem in problems)
+        raise BadOption("\n".join(said))
+    return Declared(replace(spec, source=replace(spec.source, name=name)), function)
+
+
+def strangers(name: object, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        yield "name", f"must begin with a small letter and hold small letters, digits, _, . and - only (is {name!r})"
+    known = list(Options.__annotations__)
+    for option in options:
+        if option not in known:
+            yield "options", f"unknown option {option!r}{suggestion(option, known, list_all=True)}"
+
+
+def data_of(options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """As a TOML file would have it. The name is checked elsewhere: it may have dots."""
+    said = {name: plain(name, value, problems) for name, value in options.items() if value is not None}
+    top = {name: said.pop(name) for name in ("budget",) if name in said}
+    source = {name: said.pop(name) for name in ("limits", "concurrency") if name in said}
+    sink = {place: said.pop(name) for name, place in (("sink", "url"), ("table", "table")) if name in said}
+    if isinstance(source.get("limits"), str):
+        source["limits"] = [source["limits"]]
+    if isinstance(said.get("stamp"), str):
+        said["stamp"] = {"field": said["stamp"]}
+    if isinstance(said.get("deletes"), dict) and said["deletes"].get("flag") == {}:
+        said["deletes"] = {**said["deletes"], "flag": {"params": {}}}  # the function knows how to ask for them
+    page = page_of(said.pop("ascending", False), said.pop("page_limit", PAGE_LIMIT), said)
+    filters = filters_of(said.pop("filters", {}), page, said, problems)
+    return {
+        "version": 1,
+        "source": {"name": "importer", **source},
+        "resource": {**said, "page": page, "filters": filters},
+        "sink": sink,
+        **top,
+    }
+
+
+def plain(name: str, value: Any, problems: Problems) -> Any:
+    """A part of a spec as the table that it is."""
+    try:
+        return msgspec.to_builtins(value, builtin_types=(bytes,))
+    except (TypeError, ValueError) as error:
+        problems.append((name, f"cannot be part of a spec: {error}"))
+        return None
+
+
+def page_of(is_ascending: Any, limit: Any, said: Mapping[str, Any]) -> dict[str, Any]:
+    """How a cursor is to be understood: as the last key, or as whatever the function says."""
+    if not is_ascending:
+        return {"cursor": "token", "param": "cursor", "next": "$.next", "limit": limit}
+    start = {"start": 0} if kind_of(said.get("partition")) == "id_range" else {}
+    return {"cursor": "keyset", "param": "after", "limit": limit, **start}
+
+
+def kind_of(partition: Any) -> str:
+    return str(partition.get("by", "")) if isinstance(partition, dict) else ""
+
+
+def filters_of(given: Any, page: Table, said: Mapping[str, Any], problems: Problems) -> Any:
+    """The function is asked by predicates. Which ones it must understand, the partition says."""
+    if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
+        return given  # the reader says what is wrong about it
+    partition = said.get("partition")
+    then = kind_of(partition.get("then")) if isinstance(partition, dict) else ""
+    incremental = said.get("incremental")
+    names = {DIVIDED_BY[kind] for kind in (kind_of(partition), then) if kind in DIVIDED_BY}
+    names |= {str(incremental.get("filter", "window"))} if isinstance(incremental, dict) else set()
+    if page["cursor"] == "keyset":
+        names.discard("id")  # the cursor is its lower end
+    by_key = {"id": {"path": said["key"]}} if "key" in said else {}
+    wanted = {name: {**by_key.get(name, {}), **told(given.get(name, {}))} for name in sorted({*names, *given})}
+    return {name: filter_of(name, each, problems) for name, each in wanted.items()}
+
+
+def told(said: dict[str, Any]) -> dict[str, Any]:
+    """Without what a part was silent about."""
+    return {field: value for field, value in said.items() if value is not None}
+
+
+def filter_of(name: str, said: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    known = {field: value for field, value in said.items() if field in FILTER_FIELDS}
+    for field, value in said.items():
+        if field not in FILTER_FIELDS and value != getattr(Filter(), field, NOTHING):
+            hint = f"the function asks by itself; there are {', '.join(FILTER_FIELDS)}"
+            problems.append((f"filters.{name}.{field}", f"is not for a function: {hint}"))
+    if name == "box":
+        return {"param": name, "box": "south,west,north,east", **known}
+    has_values = name == "country" or known.get("values")
+    return {"param": name, **known} if has_values else {"lower": name, "upper": name, **known}
+
+
+def misfits(spec: Spec) -> Iterable[tuple[str, str]]:
+    yield from check_limits(spec.source.limits)
+    yield from check_resource(spec.resource, is_file=False)
+    yield from check_sink(spec.sink)
+    if spec.budget is not None:
+        yield from check_budget(spec.budget)
+    partition, deletes = spec.resource.partition, spec.resource.deletes
+    if deletes is not None and deletes.sweep is not None and deletes.sweep.confirm is not None:
+        yield "deletes.sweep.confirm", "is not for a function, which cannot be asked for single records; leave it out"
+    if isinstance(partition, IdRange) and not isinstance(partition.upper, int):
+        yield "partition.upper", "must be the largest id, a whole number: a function has no other place to look for it"
+
+
+def option_of(text: str) -> str:
+    """Places of a spec, as the options are called."""
+    for place, name in PLACES.items():
+        text = text.replace(place, name)
+    return text.replace("resource.", "").replace("source.", "")

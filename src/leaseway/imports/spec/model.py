@@ -1,0 +1,345 @@
+"""The parts of a spec, as its TOML file has them."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from leaseway.imports.domain import durations
+from leaseway.imports.domain.columns import ColumnType
+
+Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}$", description="Small letters, digits, _ and -.")]
+ColumnName = Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
+TableName = Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$")]
+Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,200}$", description="An environment variable.")]
+Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
+JsonPath = Annotated[str, Meta(min_length=1, max_length=500, description="Such as $.items[*] or Address.Title.")]
+Duration = Annotated[str, Meta(pattern=durations.PATTERN, description="Such as 90s, 15m, 1h30m or 7d.")]
+Limit = Annotated[int, Meta(ge=1, le=100_000)]
+Count = Annotated[int, Meta(ge=1, le=10**12)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Reference = Annotated[str, Meta(pattern=r"^/[^#]*#.+$", description="A path of the source and where to look: /a#$.b")]
+LIMIT_MIN = 50
+
+Param = str | int | float | bool
+
+
+class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a spec. What is not known is refused: a misspelt guard would guard nothing."""
+
+
+class Auth(Part, frozen=True, kw_only=True):
+    """How the source knows us: by a header or by a parameter."""
+
+    env: Variable
+    header: Text | None = None
+    param: Text | None = None
+    scheme: Text | None = None
+    """Stands before the secret, as in "Bearer"."""
+
+
+class SourceSpec(Part, frozen=True, kw_only=True):
+    name: Name
+    kind: Literal["json", "ocm"] = "json"
+    """"ocm" is Open Charge Map's own client; "json" is any other source."""
+    base_url: Text | None = None
+    file: Text | None = None
+    """Instead of a base_url: a file of JSON lines or CSV."""
+    format: Literal["jsonl", "csv"] | None = None
+    auth: Auth | None = None
+    headers: dict[str, Text] = {}
+    limits: list[str] = []
+    """As the source states them: "50/second"."""
+    concurrency: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+
+
+class Stamp(Part, frozen=True, kw_only=True):
+    """When the source says that a record was changed."""
+
+    field: JsonPath
+    granularity: Duration = "1s"
+    lag: Duration = "0s"
+    """How long until a change can be seen."""
+    optional: bool = False
+    """Whether a record may come without one."""
+    format: Literal["auto", "iso", "epoch", "epoch_ms"] = "auto"
+
+    @property
+    def granularity_us(self) -> int:
+        return durations.duration_us("granularity", self.granularity)
+
+    @property
+    def lag_us(self) -> int:
+        return durations.duration_us("lag", self.lag)
+
+
+class Paged(Part, frozen=True, kw_only=True, tag_field="cursor"):
+    """What all ways of paging share."""
+
+    limit: Limit = 100
+    limit_param: Text | None = None
+    """How the source calls the size of a page. None: it has its own."""
+    limit_min: Limit | None = None
+    """Pages that are too heavy are halved down to this; None: to 50."""
+    fixed: dict[str, Param] = {}
+    """Parameters that the way of paging needs, such as an order."""
+    short_page_is_end: bool = False
+    """Only if the source promises it: a short page is confirmed otherwise."""
+
+    @property
+    def kind(self) -> str:
+        return str(self.__struct_config__.tag)
+
+    @property
+    def limit_least(self) -> int:
+        return min(self.limit, LIMIT_MIN if self.limit_min is None else self.limit_min)
+
+
+class Keyset(Paged, frozen=True, kw_only=True, tag="keyset"):
+    """The records after a key, in the order of their keys."""
+
+    param: Text
+    start: int | str | None = None
+    is_inclusive: bool = False
+    """Whether the source also sends the record that has the key itself."""
+    more: JsonPath | None = None
+    """Where the reply says whether there is more."""
+
+
+class Offset(Paged, frozen=True, kw_only=True, tag="offset"):
+    """The records after so many."""
+
+    param: Text = "offset"
+    total: JsonPath | None = None
+    """Where the reply says how many there are."""
+
+
+class PageNumber(Paged, frozen=True, kw_only=True, tag="page"):
+    param: Text = "page"
+    start: Annotated[int, Meta(ge=0, le=1)] = 1
+    total: JsonPath | None = None
+    pages: JsonPath | None = None
+    """Where the reply says how many pages there are."""
+
+
+class Link(Paged, frozen=True, kw_only=True, tag="link"):
+    """The reply names the address of the next page."""
+
+    next: JsonPath | None = None
+    """None: in its Link header."""
+
+
+class Token(Paged, frozen=True, kw_only=True, tag="token"):
+    """The reply holds a word for the next page."""
+
+    param: Text
+    next: JsonPath
+    more: JsonPath | None = None
+
+
+class Single(Paged, frozen=True, kw_only=True, tag="none"):
+    """There are no pages: one reply holds everything, or was cut."""
+
+
+Page = Keyset | Offset | PageNumber | Link | Token | Single
+
+
+class Filter(Part, frozen=True, kw_only=True):
+    """How the source is asked for a part: by values (`param`), by a range (`lower`, `upper`), or by a box (`param` and
+    `box`)."""
+
+    param: Text | None = None
+    lower: Text | None = None
+    upper: Text | None = None
+    lower_is: Literal["inclusive", "exclusive"] = "inclusive"
+    upper_is: Literal["inclusive", "exclusive"] = "exclusive"
+    format: Literal["plain", "iso", "date", "epoch", "epoch_ms"] = "plain"
+    """How instants are written."""
+    path: JsonPath | None = None
+    """Where a record says it: what the source does not apply we do, and what it ignores we notice."""
+    values: list[str | int] | None = None
+    values_from: Reference | None = None
+    separator: Annotated[str, Meta(min_length=1, max_length=5)] = ","
+    rows: dict[str, Annotated[int, Meta(ge=0, le=10**12)]] = {}
+    """About how many rows a value has. By these, small values share a shard."""
+    rows_from: Reference | None = None
+    """Where the source says how many: as many numbers as `values_from` has values, in the same order."""
+    box: Literal["(south,west),(north,east)", "west,south,east,north", "south,west,north,east"] | None = None
+    """How the four sides of a box are written."""
+    latitude: JsonPath | None = None
+    """Where a record says where it is. A point on an edge belongs to one box alone."""
+    longitude: JsonPath | None = None
+    is_geodesic: bool = False
+    """Whether the source draws the edges of a box as great circles: then it is asked for a slightly larger one."""
+
+
+class Partition(Part, frozen=True, kw_only=True, tag_field="by"):
+    """How the source is cut into shards."""
+
+    @property
+    def kind(self) -> str:
+        return str(self.__struct_config__.tag)
+
+
+class Whole(Partition, frozen=True, kw_only=True, tag="none"):
+    """One shard."""
+
+
+class IdRange(Partition, frozen=True, kw_only=True, tag="id_range"):
+    size: Count
+    lower: int = 0
+    upper: Annotated[int, Meta(ge=1)] | Reference | None = None
+    """The largest id, or where the source says it. The last shard has no upper end."""
+
+
+class Windows(Partition, frozen=True, kw_only=True, tag="window"):
+    start: Text
+    step: Duration
+    end: Text | None = None
+
+    @property
+    def step_us(self) -> int:
+        return durations.duration_us("step", self.step)
+
+
+class Country(Partition, frozen=True, kw_only=True, tag="country"):
+    group_below: Annotated[int, Meta(ge=0)] = 0
+    """Countries with fewer rows than this share a shard."""
+    then: Windows | None = None
+    """Each of them is cut again, by time."""
+
+
+class Boxes(Partition, frozen=True, kw_only=True, tag="box"):
+    """A grid of bounding boxes. A box with more than the source gives is cut in four."""
+
+    area: tuple[float, float, float, float] = (-90.0, -180.0, 90.0, 180.0)
+    """South, west, north, east. West may be larger than east: then it reaches over the antimeridian."""
+    degrees: Annotated[float, Meta(ge=0.01, le=90)] = 10.0
+    then: Windows | None = None
+
+
+class Column(Part, frozen=True, kw_only=True):
+    path: JsonPath
+    type: ColumnType
+
+
+class Check(Part, frozen=True, kw_only=True):
+    """What must be true of a field; a row that breaks it is a bad row."""
+
+    range: tuple[float, float] | None = None
+    one_of: list[str | int | float | bool] | None = None
+    not_null: bool = False
+
+
+class OnBadRow(Part, frozen=True, kw_only=True):
+    policy: Literal["quarantine", "skip", "fail"] = "quarantine"
+    max_ratio: Share = 0.01
+    """More of a shard than this, and it fails."""
+
+
+class Guards(Part, frozen=True, kw_only=True):
+    pages_max: Count = 10_000
+    """Of one shard; the same for the next two."""
+    rows_max: Count = 10_000_000
+    bytes_max: Count = 100_000_000_000
+    row_bytes_max: Count = 1_048_576
+    """A larger document is a bad row."""
+    yield_floor: Share = 0.5
+    """Fewer rows than this share of the last complete run make a run suspect."""
+    duplicate_ratio_max: Share = 0.05
+
+
+class Incremental(Part, frozen=True, kw_only=True):
+    """Only what has changed since the last complete run."""
+
+    overlap: Duration
+    """How far a run looks back beyond the last one: at least the source's lag and granularity together."""
+    filter: Name = "window"
+    reconcile: Duration = "7d"
+    """A full run after this time: it also finds changes without a new stamp."""
+
+    @property
+    def reconcile_us(self) -> int:
+        return durations.duration_us("reconcile", self.reconcile)
+
+    @property
+    def overlap_us(self) -> int:
+        return durations.duration_us("overlap", self.overlap)
+
+
+class FlagFeed(Part, frozen=True, kw_only=True):
+    """With these parameters the source sends records that are no more."""
+
+    params: dict[str, Param]
+
+
+class Confirm(Part, frozen=True, kw_only=True):
+    """How the source is asked for records by their ids."""
+
+    param: Text
+    batch: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    separator: Annotated[str, Meta(min_length=1, max_length=5)] = ","
+
+
+class Sweeping(Part, frozen=True, kw_only=True):
+    """After a full run: what it did not see may be gone."""
+
+    confirm: Confirm | None = None
+    after: Annotated[int, Meta(ge=1, le=10)] = 2
+    """So many full runs in a row must miss a record before it is marked as deleted."""
+    max_ratio: Share = 0.02
+    """More absent rows than this make the run suspect, and nothing is deleted."""
+
+
+class Deletes(Part, frozen=True, kw_only=True):
+    flag: FlagFeed | None = None
+    sweep: Sweeping | None = None
+
+
+class RunBudget(Part, frozen=True, kw_only=True):
+    """Of one run. What is used up stops it cleanly; `resume` with a larger one goes on."""
+
+    requests: Count | None = None
+    price: Annotated[float, Meta(gt=0)] | None = None
+    """What one request costs."""
+    money: Annotated[float, Meta(gt=0)] | None = None
+    currency: Annotated[str, Meta(min_length=1, max_length=10)] = "USD"
+
+    @property
+    def requests_max(self) -> int | None:
+        """In requests, whichever bound is the tighter one."""
+        by_money = None if self.money is None or self.price is None else int(self.money / self.price + 1e-9)
+        return min((bound for bound in (self.requests, by_money) if bound is not None), default=None)
+
+
+class Resource(Part, frozen=True, kw_only=True):
+    key: JsonPath
+    path: str = ""
+    """Below the base_url."""
+    params: dict[str, Param] = {}
+    records: JsonPath = "$"
+    stamp: Stamp | None = None
+    volatile: list[JsonPath] = []
+    """Fields that change without a change: not part of the content hash."""
+    page: Page = Single()
+    filters: dict[Name, Filter] = {}
+    partition: Whole | IdRange | Country | Windows | Boxes = Whole()
+    columns: dict[ColumnName, Column] = {}
+    quality: dict[JsonPath, Check] = {}
+    on_bad_row: OnBadRow = OnBadRow()
+    guards: Guards = Guards()
+    incremental: Incremental | None = None
+    deletes: Deletes | None = None
+
+
+class SinkSpec(Part, frozen=True, kw_only=True):
+    url: Text
+    table: TableName
+    """With its schema, where there are schemas."""
+
+
+class Spec(Part, frozen=True, kw_only=True):
+    version: Literal[1]
+    source: SourceSpec
+    resource: Resource
+    sink: SinkSpec
+    budget: RunBudget | None = None

@@ -1,0 +1,115 @@
+"""Sources with a client of their own: what their client knows need not be in a spec, and must not be.
+
+data of a TOML file, `kind = "ocm"` ─► the same data with what the client says, or every field that is too many
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from leaseway.imports.spec.parser import Problems, below
+
+OCM_URL = "https://api.openchargemap.io"
+
+OCM: dict[str, Any] = {
+    "path": "/v3/poi",
+    "key": "ID",
+    "stamp": {"field": "DateLastStatusUpdate", "granularity": "1m", "lag": "10m"},
+    "volatile": ["IsRecentlyVerified", "DateLastVerified", "AddressInfo.Distance"],
+}
+OCM_PAGE = {
+    "cursor": "keyset",
+    "param": "greaterthanid",
+    "start": 0,
+    "limit_param": "maxresults",
+    "limit": 1_000,
+    "fixed": {"sortby": "id_asc"},
+}
+OCM_AUTH = {"header": "X-API-Key"}
+OCM_COUNTRY = {"param": "countryid", "values_from": "/v3/referencedata#$.Countries[*].ISOCode"}
+OCM_FILTERS = {
+    "window": {"lower": "modifiedsince", "path": "DateLastStatusUpdate", "format": "iso"},
+    "box": {
+        "param": "boundingbox",
+        "box": "(south,west),(north,east)",
+        "latitude": "AddressInfo.Latitude",
+        "longitude": "AddressInfo.Longitude",
+        "is_geodesic": True,
+    },
+}
+OCM_FLAG: dict[str, Any] = {"params": {}}
+"""How the feed is asked for is the client's."""
+OCM_PARTITION = {"by": "id_range", "size": 20_000}
+OCM_LIMITS = {"limits": ["1/second"], "concurrency": 2}
+"""They publish no number, and ban by hand. This is what their policy asks for, as we read it."""
+
+OPEN = {
+    "source.auth": {"env"},
+    "source.headers": {"User-Agent"},
+    "resource.page": {"limit", "limit_min"},
+    "resource.filters": {"country"},
+    "resource.filters.country": {"values", "rows"},
+    "resource.deletes.flag": {"params"},
+}
+"""What may be written in a table. The rest is the client's, and what no source has is refused with its place later."""
+CLIENTS = {"source": {"file", "format"}, "resource": {"params", "records", *OCM}}
+
+
+def completed(data: dict[str, Any], problems: Problems) -> dict[str, Any]:
+    """The data of any other kind stays as it is, and so does what is no table where one is due: the reader says so."""
+    if table_at(data, "source").get("kind") != "ocm":
+        return data
+    problems.extend(too_many(data))
+    return {**data, "source": source_of(data), "resource": resource_of(data)}
+
+
+def table_at(data: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Empty if there is none."""
+    found: Any = data
+    for name in place.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def too_many(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for place, names in CLIENTS.items():
+        for name in sorted(names & table_at(data, place).keys()):
+            yield below(place, name), "comes with kind = 'ocm'; leave it out, or describe the API with kind = 'json'"
+    for place, names in OPEN.items():
+        for name in sorted(table_at(data, place).keys() - names):
+            yield (
+                below(place, name),
+                f"is not for kind = 'ocm'; here you may write {', '.join(sorted(names)) or 'nothing'}",
+            )
+
+
+def source_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    source = table_at(data, "source")
+    paced = {} if "limits" in source or "concurrency" in source else OCM_LIMITS
+    return {"base_url": OCM_URL, **paced, **source, "auth": known_and_open(data, "source.auth", OCM_AUTH)}
+
+
+def resource_of(data: Mapping[str, Any]) -> Any:
+    resource = data.get("resource", {})
+    if not isinstance(resource, dict):
+        return resource
+    country = {"param": "countryid"} if "values" in table_at(data, "resource.filters.country") else OCM_COUNTRY
+    deletes = table_at(data, "resource.deletes")
+    flagged = {"flag": known_and_open(data, "resource.deletes.flag", OCM_FLAG)} if "flag" in deletes else {}
+    filters = {**OCM_FILTERS, "country": known_and_open(data, "resource.filters.country", country)}
+    return {
+        "partition": OCM_PARTITION,
+        **resource,
+        **OCM,
+        "page": known_and_open(data, "resource.page", OCM_PAGE),
+        **({"deletes": {**deletes, **flagged}} if flagged else {}),
+        "filters": filters if isinstance(resource.get("filters", {}), dict) else resource["filters"],
+    }
+
+
+def known_and_open(data: Mapping[str, Any], place: str, known: Mapping[str, Any]) -> Any:
+    """What the client knows, and what may be written beside it."""
+    above, _, name = place.rpartition(".")
+    given = table_at(data, above).get(name, {})
+    if not isinstance(given, dict):
+        return given
+    return {**known, **{field: value for field, value in given.items() if field in OPEN[place]}}

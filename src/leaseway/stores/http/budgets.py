@@ -1,0 +1,65 @@
+"""Budgets that a service keeps."""
+
+from collections.abc import Mapping, Sequence
+
+from leaseway.domain.budgets.budget import Answer, BudgetDefinition, Crossed, check
+from leaseway.domain.budgets.ledger import Account, Audit, Entry, Lines, check_lines
+from leaseway.domain.ids import Instant
+from leaseway.domain.requirements import Charge
+from leaseway.ports.ledger import Expired
+from leaseway.stores.http import protocol, requests
+from leaseway.stores.http.client import Line
+
+
+class HttpLedger:
+    """Uses the line of the store, and does not close it."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+
+    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
+        for definition in definitions:
+            check(definition)
+        await self.line.ask(protocol.DECLARE_BUDGETS, requests.Budgets(tuple(definitions)))
+
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        check(definition)
+        return (await self.line.ask(protocol.CHANGE_BUDGET, requests.OneBudget(definition, expected))).answer
+
+    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
+        return (await self.line.ask(protocol.BUDGETS, requests.Nothing())).answer
+
+    async def forget(self, name: str) -> bool:
+        return (await self.line.ask(protocol.FORGET_BUDGET, requests.Named(name))).answer
+
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+        check_lines(id, lines, ttl_us)
+        return (await self.line.ask(protocol.HOLD, requests.Hold(id, tuple(lines), ttl_us, owner, dispatch))).answer
+
+    async def dispatch(self, id: str) -> bool:
+        return (await self.line.ask(protocol.DISPATCH, requests.OneHold(id))).answer
+
+    async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
+        return (await self.line.ask(protocol.SETTLE, requests.Settle(id, dict(actuals)))).answer
+
+    async def void(self, id: str) -> bool:
+        return (await self.line.ask(protocol.VOID, requests.OneHold(id))).answer
+
+    async def expire(self, limit: int) -> Expired:
+        return await self.line.ask(protocol.EXPIRE, requests.Most(limit))
+
+    async def wait_us(self, charges: Sequence[Charge]) -> int:
+        return (await self.line.ask(protocol.BUDGETS_WAIT_US, requests.Charges(tuple(charges)))).answer
+
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
+        asked = requests.Books(None if names is None else tuple(names), since)
+        return (await self.line.ask(protocol.BOOKS, asked)).answer
+
+    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
+        return (await self.line.ask(protocol.JOURNAL, requests.Journal(name, limit))).answer
+
+    async def audit(self) -> Audit:
+        return (await self.line.ask(protocol.AUDIT, requests.Nothing())).audit
+
+    async def prune(self, keep_us: int, limit: int) -> int:
+        return (await self.line.ask(protocol.PRUNE_BUDGETS, requests.Old(keep_us, limit))).answer

@@ -1,0 +1,118 @@
+"""One call ─► one request ─► one answer. Nothing is sent twice: whoever asked decides whether to ask again."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import httpx2
+import msgspec
+
+from leaseway.domain.errors import BadValue, StoreRefused, TransientError
+from leaseway.stores.http.address import Address
+from leaseway.stores.http.errors import of_answer, of_line
+from leaseway.stores.http.protocol import WAIT_PATH, WAIT_SECONDS_MAX, Verb
+from leaseway.stores.http.responses import Said
+from leaseway.stores.loop_local import PerLoop
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+CONNECT_SECONDS_MAX = 5.0
+CALL_SECONDS_MAX = 30.0
+CONNECTIONS_MAX = 20
+KEEP_ALIVE_SECONDS = 20.0
+"""Less than the service keeps a silent connection: of a request that meets its end nobody would know what became."""
+BODY_BYTES_MAX = 64 * 1024 * 1024
+"""As much as the service takes."""
+NAME = "leaseway"
+
+_encoder = msgspec.json.Encoder()
+
+
+@cache
+def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+class Line:
+    def __init__(self, address: Address, origin: Callable[[], str | None] | None = None) -> None:
+        self.address = address
+        self._origin = origin
+        """Whose doing a call is, as a `traceparent`; None: nobody traces."""
+        self._clients = PerLoop(lambda: client_of(address), httpx2.AsyncClient.aclose)
+
+    async def ask(self, verb: Verb[B, A], body: B) -> A:
+        reply = await self._send("POST", verb.url, CALL_SECONDS_MAX, content=encoded(body))
+        return self._read(reply, verb.answer)
+
+    async def wait(self, seconds: float) -> bool:
+        """Let the service keep us waiting until something may have happened."""
+        asked = min(max(seconds, 0.0), WAIT_SECONDS_MAX)
+        reply = await self._send("GET", WAIT_PATH, asked + CALL_SECONDS_MAX, params={"seconds": asked})
+        said: Said[bool] = self._read(reply, Said[bool])
+        return said.answer
+
+    async def _send(self, method: str, path: str, seconds: float, **options: Any) -> httpx2.Response:
+        client = await self._clients.here()
+        if self._origin is not None and (origin := self._origin()) is not None:
+            options["headers"] = {"traceparent": origin}
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await client.request(method, path, **options)
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:  # a TimeoutError is an OSError
+            raise of_line(error, self.address) from error
+        if reply.status_code != httpx2.codes.OK:
+            raise of_answer(reply.status_code, reply.content, self.address)
+        return reply
+
+    def _read(self, reply: httpx2.Response, kind: type[A]) -> A:
+        try:
+            answer: A = decoder_of(cast(Any, kind)).decode(reply.content)
+        except msgspec.DecodeError as error:
+            raise of_answer(httpx2.codes.BAD_GATEWAY, b"", self.address) from error
+        return answer
+
+    async def close(self) -> None:
+        await self._clients.close()
+
+
+def client_of(address: Address) -> httpx2.AsyncClient:
+    """For one event loop."""
+    headers = {"User-Agent": NAME, "Accept": "application/json", "Content-Type": "application/json"}
+    if address.key is not None:
+        headers["Authorization"] = f"Bearer {address.key}"
+    return httpx2.AsyncClient(
+        base_url=address.url,
+        headers=headers,
+        # Every call has its own deadline around it.
+        timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS_MAX, pool=CONNECT_SECONDS_MAX),
+        limits=httpx2.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEEP_ALIVE_SECONDS),
+        verify=address.url.startswith("https:"),  # which takes a moment that the loopback can save
+        trust_env=not address.is_local,
+    )
+
+
+def encoded(body: object) -> bytes:
+    try:
+        raw = _encoder.encode(body)
+    except UnicodeEncodeError as error:
+        raise BadValue("the call", "contains a lone surrogate, which is not a character") from error
+    except OverflowError as error:
+        raise BadValue("the call", f"has a number that is too large ({error})") from error
+    if len(raw) > BODY_BYTES_MAX:
+        raise BadValue("the call", f"is {len(raw):,} bytes; {BODY_BYTES_MAX:,} are allowed. Send it in parts")
+    return raw
+
+
+async def patiently(line: Line, seconds: float) -> bool:
+    """A hint, if somebody gives us one. Who cannot be asked, or does not tell us, has none to give."""
+    until = asyncio.get_running_loop().time() + seconds
+    try:
+        return await line.wait(seconds)
+    except (TransientError, StoreRefused):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await asyncio.Event().wait()
+        return False

@@ -1,0 +1,63 @@
+"""Limits that a service keeps."""
+
+from collections.abc import Sequence
+
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict, size
+from leaseway.domain.limits.limit import Ask, Definition, check
+from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
+from leaseway.stores.http import protocol, requests
+from leaseway.stores.http.client import Line
+
+
+class HttpLimiter:
+    def __init__(self, line: Line) -> None:
+        self.line = line
+
+    async def open(self) -> None:
+        """Nothing to do: the service has opened its own."""
+
+    async def close(self) -> None:
+        await self.line.close()
+
+    async def declare(self, definitions: Sequence[Definition]) -> None:
+        for definition in definitions:
+            size(check(definition))
+        await self.line.ask(protocol.DECLARE_LIMITS, requests.Limits(tuple(definitions)))
+
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+        size(check(definition))
+        return (await self.line.ask(protocol.CHANGE_LIMIT, requests.OneLimit(definition, expected))).answer
+
+    async def definitions(self) -> list[tuple[Definition, int]]:
+        return (await self.line.ask(protocol.LIMITS, requests.Nothing())).answer
+
+    async def forget(self, name: str) -> bool:
+        return (await self.line.ask(protocol.FORGET_LIMIT, requests.Named(name))).answer
+
+    async def take(
+        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+    ) -> Verdict:
+        check_take(asks, least, most, seat_us)
+        return (await self.line.ask(protocol.TAKE, requests.Take(tuple(asks), least, most, holder, seat_us))).verdict
+
+    async def give_back(self, granted: Granted, unused: int) -> None:
+        check_unused(granted, unused)
+        await self.line.ask(protocol.GIVE_BACK, requests.GiveBack(granted, unused))
+
+    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+        check_seats(asks, holder, count)
+        await self.line.ask(protocol.VACATE, requests.Vacate(tuple(asks), holder, count))
+
+    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+        check_seats(asks, holder, count, seat_us)
+        await self.line.ask(protocol.KEEP, requests.Keep(tuple(asks), holder, count, seat_us))
+
+    async def tell(self, notice: Notice) -> None:
+        check_notice(notice)
+        await self.line.ask(protocol.TELL, requests.Tell(notice))
+
+    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+        check_asks(asks)
+        said = await self.line.ask(protocol.LEVELS, requests.Asks(tuple(asks)))
+        return said.now, list(said.levels)

@@ -1,0 +1,134 @@
+"""One verb, one path, one body, one answer: what the client here and the routes of `leaseway.api.work` agree on.
+
+Bodies and answers are the domain's own values as JSON, under their own names.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from leaseway.domain.budgets.budget import BudgetDefinition, Crossed
+from leaseway.domain.budgets.ledger import Account, Entry
+from leaseway.domain.exchange import Exchange, Exchanged, Renewed
+from leaseway.domain.identity import Scope
+from leaseway.domain.ids import Instant, JobId
+from leaseway.domain.job import ErrorRecord, Job, LaneCount, Submitted
+from leaseway.domain.limits.limit import Definition
+from leaseway.domain.query import Cancelling
+from leaseway.domain.schedule import ScheduleRow
+from leaseway.domain.tenant import Tenant
+from leaseway.ports.ledger import Expired
+from leaseway.stores.http.requests import (
+    Agreed,
+    Asks,
+    Books,
+    Budgets,
+    Charges,
+    Checkpoint,
+    Fire,
+    GiveBack,
+    Hold,
+    Journal,
+    Keep,
+    Limits,
+    Look,
+    Most,
+    Named,
+    Nothing,
+    Old,
+    OneBudget,
+    OneHold,
+    OneJob,
+    OneLimit,
+    Origins,
+    Page,
+    Pause,
+    Renew,
+    Reports,
+    Schedules,
+    Settle,
+    SomeJobs,
+    Submit,
+    Take,
+    Tell,
+    Vacate,
+)
+from leaseway.stores.http.responses import Audited, Decided, Levels, Reserved, Said
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+PREFIX = "/v1/work"
+WAIT_PATH = f"{PREFIX}/wait"
+WAIT_SECONDS_MAX = 25.0
+"""So long a service keeps one waiting for a hint: shorter than what proxies bear."""
+
+
+class Verb(NamedTuple, Generic[B, A]):
+    part: Literal["store", "limiter", "ledger"]
+    method: str
+    """Of the part."""
+    path: str
+    """Below `PREFIX`."""
+    body: type[B]
+    answer: type[A]
+    scope: Scope = Scope.WORK
+
+    @property
+    def url(self) -> str:
+        return PREFIX + self.path
+
+
+READ, WRITE, OPERATE = Scope.JOBS_READ, Scope.JOBS_WRITE, Scope.OPERATE
+
+EXCHANGE = Verb("store", "exchange", "/exchange", Exchange, Exchanged)
+RENEW = Verb("store", "renew", "/renew", Renew, Renewed)
+CHECKPOINT = Verb("store", "checkpoint", "/checkpoint", Checkpoint, Said[bool])
+REPORT = Verb("store", "report", "/report", Reports, Nothing)
+TRACES = Verb("store", "traces", "/traces", Origins, Said[dict[JobId, str]])
+WAIT_US = Verb("store", "wait_us", "/look", Look, Said[int | None])
+LANES = Verb("store", "lanes", "/lanes", Nothing, Said[tuple[LaneCount, ...]])
+PRUNE = Verb("store", "prune", "/prune", Old, Said[int])
+DECLARE = Verb("store", "declare", "/schedules/declare", Schedules, Nothing)
+SCHEDULES = Verb("store", "schedules", "/schedules/list", Nothing, Said[list[ScheduleRow]])
+FIRE = Verb("store", "fire", "/schedules/fire", Fire, Said[bool])
+PAUSE = Verb("store", "pause", "/schedules/pause", Pause, Said[bool], OPERATE)
+TENANTS = Verb("store", "tenants", "/tenants/list", Nothing, Said[list[Tenant]])
+SET_TENANT = Verb("store", "set_tenant", "/tenants/set", Agreed, Nothing, OPERATE)
+FORGET_TENANT = Verb("store", "forget_tenant", "/tenants/forget", Named, Said[bool], OPERATE)
+
+SUBMIT = Verb("store", "submit", "/submit", Submit, Said[list[Submitted]], WRITE)
+CANCEL = Verb("store", "cancel", "/jobs/cancel", OneJob, Said[Cancelling], WRITE)
+REPLAY = Verb("store", "replay", "/jobs/replay", SomeJobs, Said[list[JobId]], WRITE)
+DISCARD = Verb("store", "discard", "/jobs/discard", SomeJobs, Said[list[JobId]], WRITE)
+JOB = Verb("store", "job", "/jobs/show", OneJob, Said[Job | None], READ)
+JOBS = Verb("store", "jobs", "/jobs/list", Page, Said[list[Job]], READ)
+ERRORS = Verb("store", "errors", "/jobs/errors", OneJob, Said[list[ErrorRecord]], READ)
+NOW = Verb("store", "now", "/now", Nothing, Said[Instant], READ)
+
+DECLARE_LIMITS = Verb("limiter", "declare", "/limits/declare", Limits, Nothing)
+LIMITS = Verb("limiter", "definitions", "/limits/list", Nothing, Said[list[tuple[Definition, int]]])
+TAKE = Verb("limiter", "take", "/limits/take", Take, Decided)
+GIVE_BACK = Verb("limiter", "give_back", "/limits/give-back", GiveBack, Nothing)
+VACATE = Verb("limiter", "vacate", "/limits/vacate", Vacate, Nothing)
+KEEP = Verb("limiter", "keep", "/limits/keep", Keep, Nothing)
+TELL = Verb("limiter", "tell", "/limits/tell", Tell, Nothing)
+LEVELS = Verb("limiter", "look", "/limits/look", Asks, Levels)
+CHANGE_LIMIT = Verb("limiter", "change", "/limits/change", OneLimit, Said[int], OPERATE)
+FORGET_LIMIT = Verb("limiter", "forget", "/limits/forget", Named, Said[bool], OPERATE)
+
+DECLARE_BUDGETS = Verb("ledger", "declare", "/budgets/declare", Budgets, Nothing)
+BUDGETS = Verb("ledger", "definitions", "/budgets/list", Nothing, Said[list[tuple[BudgetDefinition, int]]])
+HOLD = Verb("ledger", "hold", "/budgets/hold", Hold, Reserved)
+DISPATCH = Verb("ledger", "dispatch", "/budgets/dispatch", OneHold, Said[bool])
+SETTLE = Verb("ledger", "settle", "/budgets/settle", Settle, Said[Crossed])
+VOID = Verb("ledger", "void", "/budgets/void", OneHold, Said[bool])
+EXPIRE = Verb("ledger", "expire", "/budgets/expire", Most, Expired)
+BUDGETS_WAIT_US = Verb("ledger", "wait_us", "/budgets/look", Charges, Said[int])
+PRUNE_BUDGETS = Verb("ledger", "prune", "/budgets/prune", Old, Said[int])
+CHANGE_BUDGET = Verb("ledger", "change", "/budgets/change", OneBudget, Said[int], OPERATE)
+FORGET_BUDGET = Verb("ledger", "forget", "/budgets/forget", Named, Said[bool], OPERATE)
+BOOKS = Verb("ledger", "books", "/budgets/books", Books, Said[list[Account]], OPERATE)
+JOURNAL = Verb("ledger", "journal", "/budgets/journal", Journal, Said[list[Entry]], OPERATE)
+AUDIT = Verb("ledger", "audit", "/budgets/audit", Nothing, Audited, OPERATE)
+
+VERBS: Sequence[Verb[Any, Any]] = [verb for verb in list(globals().values()) if isinstance(verb, Verb)]

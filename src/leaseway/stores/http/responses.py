@@ -1,0 +1,116 @@
+"""The answers to calls. One that is no object of its own stands in one, as `answer`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from leaseway.domain.budgets import budget
+from leaseway.domain.budgets.budget import Answer
+from leaseway.domain.budgets.calendar_windows import Window
+from leaseway.domain.budgets.ledger import Audit, Sums
+from leaseway.domain.errors import StoreRefused
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits import buckets
+from leaseway.domain.limits.buckets import Granted, Level, Never, Verdict, Wait
+
+T = TypeVar("T")
+
+
+class Said(Struct, Generic[T], frozen=True):
+    """An answer that is no object of its own."""
+
+    answer: T
+
+
+class Decided(Struct, frozen=True, omit_defaults=True):
+    """One of the three."""
+
+    granted: Granted | None = None
+    wait: Wait | None = None
+    never: Never | None = None
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> "Decided":
+        match verdict:
+            case buckets.Granted():
+                return cls(granted=verdict)
+            case buckets.Wait():
+                return cls(wait=verdict)
+            case buckets.Never():
+                return cls(never=verdict)
+
+    @property
+    def verdict(self) -> Verdict:
+        verdict: Verdict = one_of(self.granted, self.wait, self.never)
+        return verdict
+
+
+class Levels(Struct, frozen=True):
+    now: Instant
+    levels: tuple[Level, ...]
+
+    @classmethod
+    def of(cls, seen: tuple[Instant, Sequence[Level]]) -> "Levels":
+        return cls(seen[0], tuple(seen[1]))
+
+
+class Reserved(Struct, frozen=True, omit_defaults=True):
+    """One of the four."""
+
+    held: budget.Held | None = None
+    booked: budget.Booked | None = None
+    denied: budget.Denied | None = None
+    used: budget.Used | None = None
+
+    @classmethod
+    def of(cls, answer: Answer) -> "Reserved":
+        match answer:
+            case budget.Held():
+                return cls(held=answer)
+            case budget.Booked():
+                return cls(booked=answer)
+            case budget.Denied():
+                return cls(denied=answer)
+            case budget.Used():
+                return cls(used=answer)
+
+    @property
+    def answer(self) -> Answer:
+        answer: Answer = one_of(self.held, self.booked, self.denied, self.used)
+        return answer
+
+
+Summed = tuple[tuple[str, Window, Sums], ...]
+
+
+class Audited(Struct, frozen=True):
+    """JSON has no keys but text, so each sum stands beside the place that it is for."""
+
+    books: Summed
+    journal: Summed
+    holds: Summed
+    unbalanced: tuple[tuple[str, Window], ...] = ()
+
+    @classmethod
+    def of(cls, audit: Audit) -> "Audited":
+        return cls(summed(audit.books), summed(audit.journal), summed(audit.holds), audit.unbalanced)
+
+    @property
+    def audit(self) -> Audit:
+        books, journal, holds = (
+            {(name, window): each for name, window, each in side} for side in (self.books, self.journal, self.holds)
+        )
+        return Audit(books, journal, holds, self.unbalanced)
+
+
+def summed(sums: Mapping[tuple[str, Window], Sums]) -> Summed:
+    return tuple((name, window, each) for (name, window), each in sums.items())
+
+
+def one_of(*said: Any) -> Any:
+    """Whichever there is. A service that says none of those that we know speaks another language."""
+    found = [each for each in said if each is not None]
+    if len(found) != 1:
+        raise StoreRefused("the service gave an answer that this leaseway does not know; install the same version")
+    return found[0]

@@ -1,0 +1,37 @@
+"""What the key stores say alike: rows as values, and why a key is not taken."""
+
+from typing import Any
+
+import msgspec
+
+from leaseway.domain.api_key import ApiKey, Session
+from leaseway.domain.errors import BadValue, StoreRefused
+from leaseway.domain.identity import Role, Scope
+from leaseway.ports.key_store import KEYS_MAX
+
+COLUMNS = ("id", "hash", "tenant", "role", "scopes", "name", "created_at", "expires_at", "revoked_at", "used_at")
+SCOPES = msgspec.json.Decoder(tuple[Scope, ...])
+
+
+def key_of(row: Any) -> ApiKey:
+    values = dict(zip(COLUMNS, row, strict=True))
+    return ApiKey(**values | {"role": Role(values["role"]), "scopes": SCOPES.decode(values["scopes"])})
+
+
+def scopes_text(key: ApiKey) -> str:
+    return msgspec.json.encode(key.scopes).decode()
+
+
+def session_of(row: Any) -> Session:
+    hash_, key, created_at, expires_at = row
+    return Session(hash=hash_, key=key, created_at=created_at, expires_at=expires_at)
+
+
+def taken(id_: str) -> BadValue:
+    return BadValue("id", f"another key has the id {id_}; make a new one")
+
+
+def too_many() -> StoreRefused:
+    return StoreRefused(
+        f"there are {KEYS_MAX:,} keys, and that is the most; revoked and expired ones are forgotten after 90 days"
+    )

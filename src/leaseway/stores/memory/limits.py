@@ -1,0 +1,138 @@
+"""The executable specification of a limiter: one lock, and what is remembered under it.
+
+Memory goes with the process, so a new limiter is a new fence: every bucket was empty when it was made.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from threading import Lock
+
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits import buckets
+from leaseway.domain.limits.buckets import NEW, Granted, Level, Notice, Sizing, Taking, Verdict
+from leaseway.domain.limits.limit import Ask, Definition
+from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
+from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels, changed, check_all, declared
+
+
+class MemoryLevels(Levels):
+    """By the name of their definition and their own."""
+
+    def __init__(self, since: Instant, seat_grace_us: int) -> None:
+        super().__init__(seat_grace_us)
+        self.now = self.since = since
+        self.defined: dict[str, Defined] = {}
+        self._levels: dict[tuple[str, str], Level] = {}
+
+    def sizing(self, limit: str) -> Sizing | None:
+        known = self.defined.get(limit)
+        return known.sizing if known else None
+
+    def read(self, limit: str, name: str) -> Level:
+        return self._levels.get((limit, name), NEW)
+
+    def write(self, taking: Taking, level: Level) -> None:
+        key = (taking.ask.limit, taking.ask.name)
+        if key not in self._levels:
+            self._forget_idle()
+        self._levels[key] = level
+
+    def forget(self, limit: str) -> bool:
+        for key in [key for key in self._levels if key[0] == limit]:
+            del self._levels[key]
+        return self.defined.pop(limit, None) is not None
+
+    def _forget_idle(self) -> None:
+        """The eldest go, or to the end of the queue."""
+        for key in list(islice(self._levels, FORGET_MAX)):
+            level = self._levels.pop(key)
+            idle_at = buckets.idle_at(level, self.defined[key[0]].sizing)
+            if idle_at is None or idle_at > self.now:
+                self._levels[key] = level
+
+
+class MemoryLimiter:
+    """Any thread and any loop may call it: nothing in a verb awaits, so a lock is held around it."""
+
+    def __init__(self, now_us: Callable[[], Instant], *, seat_grace_us: int = 0) -> None:
+        self._lock = Lock()
+        self._now_us = now_us
+        # No grace by default: whoever sat somewhere went with the process. Of a server that restarts one cannot say so.
+        self._levels = MemoryLevels(now_us(), seat_grace_us)
+
+    async def open(self) -> None:
+        """Nothing to do: memory is there."""
+
+    async def close(self) -> None:
+        """Nothing to do: memory goes with the process."""
+
+    def fence(self) -> None:
+        """As if the store had been restarted: nothing that was written before is trusted. For simulations and tests."""
+        with self._locked() as levels:
+            levels.since = levels.now
+
+    # -- definitions ------------------------------------------------------------------------------------------------
+
+    async def declare(self, definitions: Sequence[Definition]) -> None:
+        check_all(definitions)
+        with self._locked() as levels:
+            for definition in definitions:
+                if (news := declared(levels.defined.get(definition.name), definition)) is not None:
+                    levels.defined[definition.name] = news
+
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+        check_all([definition])
+        with self._locked() as levels:
+            news = changed(levels.defined.get(definition.name), definition, expected)
+            levels.defined[definition.name] = news
+            return news.sizing.version
+
+    async def definitions(self) -> list[tuple[Definition, int]]:
+        with self._locked() as levels:
+            return [(known.definition, known.sizing.version) for _, known in sorted(levels.defined.items())]
+
+    async def forget(self, name: str) -> bool:
+        with self._locked() as levels:
+            return levels.forget(name)
+
+    # -- tokens and seats -------------------------------------------------------------------------------------------
+
+    async def take(
+        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+    ) -> Verdict:
+        check_take(asks, least, most, seat_us)
+        with self._locked() as levels:
+            return levels.take(asks, least, most, holder, seat_us)
+
+    async def give_back(self, granted: Granted, unused: int) -> None:
+        check_unused(granted, unused)
+        with self._locked() as levels:
+            levels.give_back(granted, unused)
+
+    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+        check_seats(asks, holder, count)
+        with self._locked() as levels:
+            levels.vacate(asks, holder, count)
+
+    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+        check_seats(asks, holder, count, seat_us)
+        with self._locked() as levels:
+            levels.keep(asks, holder, count, seat_us)
+
+    async def tell(self, notice: Notice) -> None:
+        check_notice(notice)
+        with self._locked() as levels:
+            levels.tell(notice)
+
+    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+        check_asks(asks)
+        with self._locked() as levels:
+            return levels.look(asks)
+
+    @contextmanager
+    def _locked(self) -> Iterator[MemoryLevels]:
+        """The clock is read when nobody else can change anything any more."""
+        with self._lock:
+            self._levels.now = self._now_us()
+            yield self._levels

@@ -1,0 +1,326 @@
+"""Budgets in PostgreSQL, beside the jobs: each verb one call of a function in our schema, one transaction.
+
+The functions say what `domain.ledger` says, with the server's clock, read after their locks. Calendars are computed
+here: the client sends the windows that contain the time it heard of last, and if the server's clock has left them, the
+client is told so and computes again. So a hold is one round trip as long as it fits; only where it does not are later
+windows looked at, and chosen here by the domain's own rule.
+
+`now_us` is for tests that move time: what it answers is then sent along as the instant.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from leaseway.domain.budgets.budget import (
+    MICROS_MAX,
+    Answer,
+    Booked,
+    BudgetDefinition,
+    Crossed,
+    Denied,
+    Held,
+    Used,
+    check,
+    check_micros,
+    is_pattern,
+)
+from leaseway.domain.budgets.calendar_windows import Window, window_at
+from leaseway.domain.budgets.ledger import (
+    THRESHOLDS,
+    Account,
+    Audit,
+    Book,
+    Entry,
+    Lines,
+    Place,
+    Sums,
+    Want,
+    check_lines,
+    find_room,
+    fresh_account,
+    unknown_budget,
+    wait_us,
+)
+from leaseway.domain.errors import StoreBusy
+from leaseway.domain.ids import Instant
+from leaseway.domain.requirements import Charge
+from leaseway.ports.ledger import BOOKS_MAX, Expired
+from leaseway.stores.postgres.address import address_of
+from leaseway.stores.postgres.connection import Connections, Record
+from leaseway.stores.postgres.migrate import SQL, migrate, refuse_read_only
+from leaseway.stores.postgres.rows import as_json
+
+NO_ROOM = 10 * MICROS_MAX
+"""More than any window has with all its overdraft."""
+TRIES_MAX = 50
+"""Others may be faster so many times: each time one of them got something, so nobody stands still."""
+
+
+@cache
+def statements() -> Mapping[str, str]:
+    """One verb per file, by file name."""
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in (SQL / "ledger").iterdir()}
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A definition, and the stamp by which the server knows whether it is still the one in force."""
+
+    definition: BudgetDefinition
+    version: int
+    stamp: int
+
+
+class PostgresLedger:
+    def __init__(
+        self, url: str, now_us: Callable[[], Instant] | None = None, *, connections: Connections | None = None
+    ) -> None:
+        self.address = address_of(url)
+        self._is_ours = connections is None
+        self.connections = connections or Connections(self.address)
+        self._now_us = now_us
+        self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
+        self._known: dict[str, Known] = {}
+        self._heard: Instant | None = None
+        """The server's clock when it answered last."""
+
+    async def open(self) -> None:
+        await migrate(self.connections)
+        async with self.connections.lent() as connection:
+            await refuse_read_only(connection, self.address)
+
+    async def close(self) -> None:
+        if self._is_ours:
+            await self.connections.close()
+
+    # -- definitions ------------------------------------------------------------------------------------------------
+
+    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
+        last = {check(definition).name: definition for definition in definitions}
+        await self._call("declare", as_json([said_of(each) for each in last.values()]), self._at())
+
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        said = as_json(said_of(check(definition)))
+        if expected is None:
+            ((version,),) = await self._call("change", said, self._at())
+        else:
+            ((version,),) = await self._call("change_from", said, expected, self._at())
+        return int(version)
+
+    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
+        return [(known.definition, known.version) for known in (await self._learn()).values()]
+
+    async def forget(self, name: str) -> bool:
+        ((was_known,),) = await self._call("forget", name)
+        return bool(was_known)
+
+    async def _learn(self) -> dict[str, Known]:
+        """Read the definitions anew."""
+        found = await self._look("definitions")
+        known = [Known(msgspec.json.decode(text, type=BudgetDefinition), *rest) for text, *rest in found]
+        self._known = {each.definition.name: each for each in known}
+        return self._known
+
+    async def _definition(self, charge: Charge) -> Known:
+        for known in (self._known, await self._learn() if charge.budget not in self._known else {}):
+            if found := known.get(charge.name) or known.get(charge.budget):
+                return found
+        raise unknown_budget(charge)
+
+    # -- holds ------------------------------------------------------------------------------------------------------
+
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+        check_lines(id, lines, ttl_us)
+        later: Instant | None = None
+        for _ in range(TRIES_MAX):
+            knowns = [await self._definition(charge) for charge, _ in lines]
+            instant = later if later is not None else await self._now()
+            windows = [window_at(known.definition.every, known.definition.tz, instant) for known in knowns]
+            how = (id, owner, ttl_us, dispatch, later is not None)
+            (row,) = await self._call("hold", *how, *lines_sent(lines, knowns, windows), self._at())
+            answer, self._heard, *rest = row
+            match answer:
+                case "full":
+                    wants = [Want(*line, known.definition) for line, known in zip(lines, knowns, strict=True)]
+                    found = await self._find_room(wants)
+                    if isinstance(found, Denied):
+                        return found
+                    later = found
+                case "stale":
+                    await self._learn()
+                case "again":
+                    later = None
+                case _:
+                    return answer_of(answer, *rest)
+        raise StoreBusy(f"{self.address.shown}: others were faster {TRIES_MAX} times; try again")
+
+    async def _find_room(self, wants: Sequence[Want]) -> Instant | Denied | None:
+        """When all fit together, as far as one can see without locks. None: now."""
+        now, books = await self._books_of(want.charge.name for want in wants)
+        found = find_room(wants, lambda name, window: books.get((name, window)), now)
+        return found if isinstance(found, Denied) or found > now else None
+
+    async def _books_of(self, names: Iterable[str]) -> tuple[Instant, dict[Place, Book]]:
+        rows = await self._look("look", list(names), self._at())
+        self._heard = rows[0][0]
+        return rows[0][0], {(row[1], Window(*row[2:5])): book_of(row[5:]) for row in rows if row[1] is not None}
+
+    async def dispatch(self, id: str) -> bool:
+        ((may_call,),) = await self._call("dispatch", id, self._at())
+        return bool(may_call)
+
+    async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
+        amounts = [check_micros(f"settle {what}", micros) for what, micros in actuals.items()]
+        return crossed_of(await self._call("settle", id, list(actuals), amounts, self._at()))
+
+    async def void(self, id: str) -> bool:
+        ((is_void,),) = await self._call("void", id, self._at())
+        return bool(is_void)
+
+    async def expire(self, limit: int) -> Expired:
+        rows = await self._call("expire", limit, self._at())
+        was_dispatched = {hold: was for hold, was, *_ in rows}
+        captured = sum(was_dispatched.values())
+        return Expired(len(was_dispatched) - captured, captured, crossed_of([row[2:] for row in rows]))
+
+    async def wait_us(self, charges: Sequence[Charge]) -> int:
+        knowns = [await self._definition(charge) for charge in charges]
+        if any(known.definition.paused for known in knowns):
+            await self._learn()  # only there one sees that it was resumed
+            knowns = [await self._definition(charge) for charge in charges]
+        now, books = await self._books_of(charge.name for charge in charges)
+        return max(
+            (
+                wait_us(known.definition, charge.name, lambda name, window: books.get((name, window)), now)
+                for charge, known in zip(charges, knowns, strict=True)
+            ),
+            default=0,
+        )
+
+    # -- for people -------------------------------------------------------------------------------------------------
+
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
+        wanted = None if names is None else list(names)
+        rows = await self._look("books", wanted, since, BOOKS_MAX, self._at())
+        now = rows[0][0]
+        accounts = [account_of(row) for row in rows if row[1] is not None]
+        there = {(account.name, account.window) for account in accounts}
+        for definition, _ in await self.definitions():
+            if not is_pattern(definition.name) and (names is None or definition.name in names):
+                fresh = fresh_account(definition, now)
+                accounts += [] if (fresh.name, fresh.window) in there else [fresh]
+        return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
+
+    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
+        return [entry_of(row) for row in await self._look("journal", name, max(limit, 0))]
+
+    async def audit(self) -> Audit:
+        return audit_of(await self._look("audit"))
+
+    async def prune(self, keep_us: int, limit: int) -> int:
+        ((count,),) = await self._call("prune", keep_us, limit, self._at())
+        return int(count)
+
+    # -- speaking to the server -------------------------------------------------------------------------------------
+
+    def _at(self) -> Instant | None:
+        return None if self._now_us is None else self._now_us()
+
+    async def _now(self) -> Instant:
+        """The server's clock, as we know it: the windows that it gives are mostly those of now."""
+        if self._now_us is not None:
+            return self._now_us()
+        if self._heard is None:
+            await self._books_of(())
+        assert self._heard is not None
+        return self._heard
+
+    async def _call(self, verb: str, *values: object) -> list[Record]:
+        return await self.connections.call(self._sql[verb], *values)
+
+    async def _look(self, verb: str, *values: object) -> list[Record]:
+        return await self.connections.look(self._sql[verb], *values)
+
+
+# -- rows and values ------------------------------------------------------------------------------------------------
+
+
+def said_of(definition: BudgetDefinition) -> dict[str, Any]:
+    """As the server keeps it. No pause is left out: the code said the same before there were pauses."""
+    said = msgspec.structs.asdict(definition)
+    return said if definition.paused else {name: value for name, value in said.items() if name != "paused"}
+
+
+def lines_sent(lines: Lines, knowns: Sequence[Known], windows: Sequence[Window]) -> tuple[Any, ...]:
+    """names, budgets, stamps, amounts, permitted overdrafts, starts, ends, labels."""
+    return (
+        [charge.name for charge, _ in lines],
+        [charge.budget for charge, _ in lines],
+        [known.stamp for known in knowns],
+        # A paused budget has no room for anything; what is held already is answered as ever.
+        [NO_ROOM if known.definition.paused else micros for (_, micros), known in zip(lines, knowns, strict=True)],
+        [known.definition.overdraft_micros for known in knowns],
+        [window.start for window in windows],
+        [window.end for window in windows],
+        [window.label for window in windows],
+    )
+
+
+def answer_of(answer: str, deadline: Any, budget: Any, starts: Any, ends: Any, labels: Any) -> Answer:
+    if answer == "used":
+        return Used()
+    if answer == "booked":
+        return Booked(max(starts), budget)
+    return Held(tuple(map(Window, starts, ends, labels)), deadline)
+
+
+def crossed_of(rows: Iterable[Record]) -> Crossed:
+    return tuple((name, each) for name, before, after in rows for each in THRESHOLDS if before < each <= after)
+
+
+def audit_of(rows: Iterable[Record]) -> Audit:
+    sums: dict[str, dict[Place, Sums]] = {"books": {}, "journal": {}, "holds": {}}
+    unbalanced = []
+    for side, name, start, end, label, held, spent, is_balanced in rows:
+        place = (name, Window(start, end, label))
+        if held or spent:
+            sums[side][place] = Sums(held, spent)
+        if not is_balanced:
+            unbalanced.append(place)
+    return Audit(sums["books"], sums["journal"], sums["holds"], tuple(unbalanced))
+
+
+def book_of(row: Record) -> Book:
+    limit_micros, spent_micros, held_micros, overdraft_micros, told = row
+    return Book(
+        limit_micros=limit_micros,
+        spent_micros=spent_micros,
+        held_micros=held_micros,
+        overdraft_micros=overdraft_micros,
+        told=told,
+    )
+
+
+def account_of(row: Record) -> Account:
+    now, name, budget, unit, start, end, label, *numbers = row
+    window = Window(start, end, label)
+    return Account(
+        name=name, budget=budget, unit=unit, window=window, book=book_of(numbers), has_begun=window.start <= now
+    )
+
+
+def entry_of(row: Record) -> Entry:
+    seq, at, hold, name, start, end, label, kind, held_micros, spent_micros, crossed = row
+    return Entry(
+        seq=seq,
+        at=at,
+        hold=hold,
+        name=name,
+        window=Window(start, end, label),
+        kind=kind,
+        held_micros=held_micros,
+        spent_micros=spent_micros,
+        crossed=crossed,
+    )

@@ -1,0 +1,228 @@
+"""The health of a PostgreSQL schema: what `leaseway doctor` asks.
+
+    server ─► version ─► primary ─► schema ─► room for connections ─► snapshots ─► dead rows ─► days ─► what is in it
+
+A step that makes the following ones senseless ends the look.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+import asyncpg
+
+from leaseway.domain.budgets.ledger import judge_ledger
+from leaseway.domain.errors import LeasewayError
+from leaseway.domain.health import (
+    STUCK_US_MAX,
+    Finding,
+    in_bytes,
+    in_words,
+    judge_counters,
+    judge_failed,
+    judge_leases,
+    judge_waiting,
+    ok,
+    problem,
+    warning,
+)
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.job import LaneCount
+from leaseway.domain.versions import Versions
+from leaseway.stores.postgres import rows
+from leaseway.stores.postgres.budgets import audit_of, statements
+from leaseway.stores.postgres.connection import Connections
+from leaseway.stores.postgres.migrate import schema
+
+BOUND_SECONDS = 5.0
+"""How long a check that reads everything may take unless it shall be deep."""
+DEEP_SECONDS = 3_600.0
+SNAPSHOT_SECONDS_MAX = 300
+REST_ROWS_MAX = 100_000
+
+ROOM = """
+SELECT sum(numbackends)::integer,
+       current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer
+  FROM pg_stat_database
+"""
+MAY_SEE = "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')"
+OLDEST_SNAPSHOT = """
+SELECT pid, coalesce(nullif(application_name, ''), usename, 'unknown'),
+       extract(epoch FROM clock_timestamp() - xact_start)::bigint
+  FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+ ORDER BY xact_start LIMIT 1
+"""
+SIZES = """
+SELECT pg_total_relation_size('{0}.jobs') + pg_total_relation_size('{0}.payloads'),
+       (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits
+         WHERE inhparent = '{0}.history'::regclass),
+       (SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables
+         WHERE schemaname = '{1}' AND relname IN ('jobs', 'payloads')),
+       (SELECT coalesce(sum(n_live_tup), 0) FROM pg_stat_user_tables
+         WHERE schemaname = '{1}' AND relname IN ('jobs', 'payloads'))
+"""
+REST = "SELECT count(*) FROM (SELECT 1 FROM {0}.history_rest LIMIT {1}) AS rest"
+WRITES = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
+OWNERS = """
+SELECT pg_get_userbyid(owner), count(*) FROM (
+  SELECT relowner FROM pg_class WHERE relnamespace = to_regnamespace($1)
+  UNION ALL SELECT proowner FROM pg_proc WHERE pronamespace = to_regnamespace($1)) AS every (owner)
+ GROUP BY 1 ORDER BY 2 DESC
+"""
+RECOUNT = """
+SELECT queue, tenant, needs, coalesce(counted.ready, 0), coalesce(counted.scheduled, 0), coalesce(counted.leased, 0),
+       coalesce(counted.done, 0), coalesce(counted.failed, 0), coalesce(counted.cancelled, 0)
+  FROM {0}.lanes LEFT JOIN (
+    SELECT lane, count(*) FILTER (WHERE stage = 0) AS ready, count(*) FILTER (WHERE stage = 1) AS scheduled,
+           count(*) FILTER (WHERE stage = 2) AS leased, count(*) FILTER (WHERE stage = 3) AS done,
+           count(*) FILTER (WHERE stage = 4) AS failed, count(*) FILTER (WHERE stage = 5) AS cancelled
+      FROM (SELECT lane, stage FROM {0}.jobs UNION ALL SELECT lane, stage FROM {0}.history) AS every GROUP BY lane)
+    AS counted ON counted.lane = lanes.id
+ ORDER BY queue, tenant, needs
+"""
+LANES = """
+SELECT queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled FROM {0}.lane_counts
+ ORDER BY queue, tenant, needs
+"""
+STUCK = "SELECT count(*), min(until) FROM {0}.jobs WHERE stage = 2 AND until <= $1"
+# A scheduled job whose time has come counts as ready: only a worker would have made it so.
+OLDEST = """
+SELECT queue, min(run_at) FROM {0}.jobs JOIN {0}.lanes ON lanes.id = lane
+ WHERE stage = 0 OR (stage = 1 AND run_at <= $1) GROUP BY queue ORDER BY queue
+"""
+SERVED = "SELECT queue, max(served_at) FROM {0}.lanes GROUP BY queue"
+
+
+async def checkup(connections: Connections, deep: bool) -> list[Finding]:
+    findings: list[Finding] = []
+    try:
+        async with connections.lent(DEEP_SECONDS) as connection:
+            async for finding in look(connection, connections, DEEP_SECONDS if deep else BOUND_SECONDS):
+                findings.append(finding)
+    except LeasewayError as error:
+        findings.append(sick("database" if findings else "server", error))
+    return findings
+
+
+def sick(check: str, error: LeasewayError) -> Finding:
+    """An error's own words: what happened, then what to do."""
+    text, _, advice = str(error).partition("; ")
+    return problem(check, text, (advice[:1].upper() + advice[1:]) or "Look into the server's log")
+
+
+async def look(connection: asyncpg.Connection, connections: Connections, seconds: float) -> AsyncIterator[Finding]:
+    address = connections.address
+    version = await connection.fetchval("SHOW server_version")
+    yield ok("server", f"{address.shown}, PostgreSQL {version}")
+    yield primary(*await connection.fetchrow(WRITES))
+    found = await schema(connection, address)
+    yield schema_finding(found, address.schema)
+    if found.present < found.newest:
+        return
+    yield owners(await connection.fetch(OWNERS, address.schema))
+    yield room(*await connection.fetchrow(ROOM))
+    if await connection.fetchval(MAY_SEE):
+        yield snapshot(await connection.fetchrow(OLDEST_SNAPSHOT))
+    else:
+        yield ok(
+            "snapshots", "this role may not see the sessions of others", "To see them: GRANT pg_monitor TO the role"
+        )
+    yield sizes(*await connection.fetchrow(SIZES.format(address.quoted, address.schema)))
+    yield days(await connection.fetchval(REST.format(address.quoted, REST_ROWS_MAX)))
+    yield await counters(connection, address.quoted, seconds)
+    yield await budgets(connection, address.quoted, seconds)
+    async for finding in in_lanes(connection, address.quoted):
+        yield finding
+
+
+def primary(is_replica: bool, is_read_only: bool) -> Finding:
+    if is_replica:
+        return problem("primary", "this server is a read-only replica", "Name the primary in the store's address")
+    if is_read_only:
+        advice = "Look for default_transaction_read_only in the server, the database and the role"
+        return problem("primary", "this session may only read", advice)
+    return ok("primary", "takes writes")
+
+
+def schema_finding(found: Versions, name: str) -> Finding:
+    if found.present < found.newest:
+        what = f"{name!r} has version {found.present}" if found.present else f"there is no schema {name!r}"
+        return problem("schema", f"{what}; the newest is {found.newest}", "Bring it up to date: leaseway migrate")
+    return ok("schema", f"{name!r} has version {found.present}, the newest")
+
+
+def owners(found: Sequence[tuple[str, int]]) -> Finding:
+    """Functions run with the rights of their owner: those of another one could not use the tables."""
+    if len(found) > 1:
+        text = ", ".join(f"{count} of {owner!r}" for owner, count in found)
+        advice = f"Make {found[0][0]!r} the owner of all: ALTER FUNCTION, PROCEDURE, TABLE … OWNER TO"
+        return problem("owners", f"tables and functions belong to several roles: {text}", advice)
+    return ok("owners", f"everything belongs to {found[0][0]!r}")
+
+
+def room(used: int, most: int) -> Finding:
+    text = f"{used} of {most} connections are in use"
+    if used >= 0.9 * most:
+        return warning("connections", text, "Raise max_connections, or put a pooler in front: ?pooler=transaction")
+    return ok("connections", text)
+
+
+def snapshot(oldest: tuple[int, str, int] | None) -> Finding:
+    """An old snapshot keeps every dead row alive, and so makes everything slower bit by bit."""
+    if oldest is None or oldest[2] < SNAPSHOT_SECONDS_MAX:
+        return ok("snapshots", "no transaction keeps old rows alive")
+    pid, name, seconds = oldest
+    age = in_words(seconds * SECOND_US)
+    text = f"a transaction of {name!r} (pid {pid}) has been open for {age}: no row can be cleaned"
+    return warning("snapshots", text, f"End it if you can: SELECT pg_terminate_backend({pid})")
+
+
+def sizes(hot: int, history: int, dead: int, living: int) -> Finding:
+    text = (
+        f"unfinished jobs take {in_bytes(hot)}, the history {in_bytes(history)}; {dead:,} dead rows beside {living:,}"
+    )
+    if dead > 100_000 and dead > 5 * living:
+        return warning("dead rows", text, "Is autovacuum on, and does an old transaction keep rows alive?")
+    return ok("dead rows", text)
+
+
+def days(in_rest: int) -> Finding:
+    if in_rest >= REST_ROWS_MAX:
+        text = f"{in_rest:,} finished jobs or more are in history_rest: no table was made for their day in time"
+        return warning(
+            "days", text, "Keep a worker running: it makes tomorrow's table; these jobs are deleted row by row"
+        )
+    return ok("days", "finished jobs are kept by the day")
+
+
+async def counters(connection: asyncpg.Connection, name: str, seconds: float) -> Finding:
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):  # both must see the same moment
+            await connection.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
+            counted = await lanes(connection, LANES.format(name))
+            return judge_counters(counted, await lanes(connection, RECOUNT.format(name)))
+    except asyncpg.QueryCanceledError:
+        return ok("counters", f"not counted within {seconds:g} s", "Count everything: --deep")
+
+
+async def budgets(connection: asyncpg.Connection, name: str, seconds: float) -> Finding:
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            await connection.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
+            return judge_ledger(audit_of(await connection.fetch(statements()["audit"].replace(":schema", name))))
+    except asyncpg.QueryCanceledError:
+        return ok("budgets", f"not added up within {seconds:g} s", "Add everything up: --deep")
+
+
+async def lanes(connection: asyncpg.Connection, sql: str) -> list[LaneCount]:
+    return [rows.lane_of(row) for row in await connection.fetch(sql)]
+
+
+async def in_lanes(connection: asyncpg.Connection, name: str) -> AsyncIterator[Finding]:
+    now = await connection.fetchval(f"SELECT {name}.now_us()")
+    counted = await lanes(connection, LANES.format(name))
+    stuck, oldest = await connection.fetchrow(STUCK.format(name), now - STUCK_US_MAX)
+    yield judge_leases(sum(lane.leased for lane in counted), stuck, oldest, now)
+    waiting = dict(await connection.fetch(OLDEST.format(name), now))
+    served = dict(await connection.fetch(SERVED.format(name)))
+    for finding in judge_waiting(waiting, served, now):
+        yield finding
+    yield judge_failed(counted)

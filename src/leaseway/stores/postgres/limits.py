@@ -1,0 +1,198 @@
+"""Limits in PostgreSQL: each verb one call of a function in our schema, one transaction, one round trip.
+
+The functions say what `domain.buckets` says, with the server's clock, read after their locks. What is used is kept in
+tables that a crash or a promotion empties, so that lost state announces itself: then everything counts as used up.
+
+`now_us` is for tests that move time: what it answers is then sent along as the instant.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from leaseway.domain.errors import StoreRefused, UnknownLimit
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.limits import buckets
+from leaseway.domain.limits.buckets import Bucket, Granted, Level, Never, Notice, Seat, Verdict, Wait
+from leaseway.domain.limits.limit import Ask, Definition, check
+from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
+from leaseway.stores.postgres.address import address_of
+from leaseway.stores.postgres.connection import Connections, Record
+from leaseway.stores.postgres.migrate import SQL, migrate, refuse_read_only
+from leaseway.stores.postgres.rows import as_json
+
+IS_PAUSED = -2
+"""What the server says in the place of a window."""
+
+
+@cache
+def statements() -> Mapping[str, str]:
+    """One verb per file, by file name."""
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in (SQL / "limits").iterdir()}
+
+
+class PostgresLimiter:
+    """Has connections of its own: who waits for a limit's row must not keep others from their jobs."""
+
+    def __init__(self, url: str, now_us: Callable[[], Instant] | None = None) -> None:
+        self.address = address_of(url)
+        self.connections = Connections(self.address)
+        self._now_us = now_us
+        self._declared: dict[str, Definition] = {}
+        self._since: Instant | None = None
+        """The fence under which our code's limits are known to the server."""
+        self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
+
+    async def open(self) -> None:
+        await migrate(self.connections)
+        async with self.connections.lent() as connection:
+            await refuse_read_only(connection, self.address)
+            for (table,) in await connection.fetch(self._sql["unsafe"], self.address.quoted):
+                raise StoreRefused(
+                    f"{self.address.shown}: table {table!r} outlives a crash, and a promoted replica would believe it; "
+                    f"repair it: ALTER TABLE {self.address.schema}.{table} SET UNLOGGED"
+                )
+
+    async def close(self) -> None:
+        await self.connections.close()
+
+    # -- definitions ------------------------------------------------------------------------------------------------
+
+    async def declare(self, definitions: Sequence[Definition]) -> None:
+        last = {definition.name: sized(definition) for definition in definitions}
+        ((since,),) = await self._call("declare", as_json(list(last.values())), self._at())
+        self._declared |= {definition.name: definition for definition in definitions}
+        self._since = since
+
+    async def _declared_again(self) -> bool:
+        """A promoted replica may have missed what was declared last. What people forgot stays forgotten."""
+        if not self._declared or await self._look("since") == [(self._since,)]:
+            return False
+        await self.declare(list(self._declared.values()))
+        return True
+
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+        said = as_json(sized(definition))
+        if expected is None:
+            ((version,),) = await self._call("change", said, self._at())
+        else:
+            ((version,),) = await self._call("change_from", said, expected, self._at())
+        return int(version)
+
+    async def definitions(self) -> list[tuple[Definition, int]]:
+        found = await self._look("definitions")
+        return [(msgspec.json.decode(text, type=Definition), version) for text, version in found]
+
+    async def forget(self, name: str) -> bool:
+        ((was_known,),) = await self._call("forget", name)
+        return bool(was_known)
+
+    # -- tokens and seats -------------------------------------------------------------------------------------------
+
+    async def take(
+        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+    ) -> Verdict:
+        check_take(asks, least, most, seat_us)
+        given = (*names_of(asks), [ask.cost for ask in asks], least, most, holder, seat_us, self._at())
+        try:
+            (answer,) = await self._call("take", *given)
+        except UnknownLimit:  # nothing was taken
+            if not await self._declared_again():
+                raise
+            (answer,) = await self._call("take", *given)
+        return verdict_of(asks, answer)
+
+    async def give_back(self, granted: Granted, unused: int) -> None:
+        check_unused(granted, unused)
+        costs = [ask.cost for ask in granted.asks]
+        when = (granted.granted_at, granted.since, granted.generations)
+        await self._call("give_back", *names_of(granted.asks), costs, unused, *when, self._at())
+
+    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+        check_seats(asks, holder, count)
+        await self._call("vacate", *names_of(asks), holder, count)
+
+    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+        check_seats(asks, holder, count, seat_us)
+        await self._call("keep", *names_of(asks), holder, count, seat_us, self._at())
+
+    async def tell(self, notice: Notice) -> None:
+        check_notice(notice)
+        about = (notice.name, notice.limit, notice.generation, notice.throttled)
+        said = (notice.retry_after_us, notice.remaining, notice.reset_us)
+        await self._call("tell", *about, *said, self._at())
+
+    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+        check_asks(asks)
+        found = await self._look("look", *names_of(asks), self._at())
+        return found[0][0], [level_of(row) for row in found]
+
+    # -- speaking to the server -------------------------------------------------------------------------------------
+
+    def _at(self) -> Instant | None:
+        return None if self._now_us is None else self._now_us()
+
+    async def _call(self, verb: str, *values: object) -> list[Record]:
+        """If the reply is lost, it is not asked for again: what may have been taken is used, and what may have been
+        given back is gone."""
+        return await self.connections.call(self._sql[verb], *values)
+
+    async def _look(self, verb: str, *values: object) -> list[Record]:
+        return await self.connections.look(self._sql[verb], *values)
+
+
+def names_of(asks: Sequence[Ask]) -> tuple[list[str], list[str]]:
+    return [ask.name for ask in asks], [ask.limit for ask in asks]
+
+
+def sized(definition: Definition) -> dict[str, Any]:
+    """A definition as the server takes it. What it does not say is left out, so that a later leaseway that knows more
+    words still says the same."""
+    sizing = buckets.size(check(definition))
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Definition)}
+    said = {name: value for name, value in msgspec.structs.asdict(definition).items() if value != defaults[name]}
+    return {
+        "name": definition.name,
+        "definition": said,
+        "windows": [window.window_us for window in sizing.windows],
+        "bursts": [window.burst for window in sizing.windows],
+        "paces": [window.token_ns for window in sizing.windows],
+        "concurrency": sizing.concurrency,
+        "lease_us": sizing.lease_us,
+    }
+
+
+def verdict_of(asks: Sequence[Ask], row: Record) -> Verdict:
+    answer, count, granted_at, since, lease_us, generations, place, wait_us, window_us, most = row
+    match answer:
+        case "granted":
+            return Granted(tuple(asks), count, granted_at, since, lease_us, tuple(generations))
+        case "wait":
+            return Wait(wait_us, asks[place - 1].name, why(window_us))
+        case _:
+            return Never(asks[place - 1].name, most * asks[place - 1].cost)
+
+
+def why(window_us: int) -> str:
+    """The words of `domain.buckets`."""
+    if window_us == IS_PAUSED:
+        return buckets.PAUSED
+    if window_us > 0:
+        return f"its rate per {window_us / SECOND_US:g} s is used up"
+    return "all its seats are taken" if window_us < 0 else "the provider asked us to wait"
+
+
+def level_of(row: Record) -> Level:
+    _, since, blocked_until, percent, generation, slowed_at, windows, tats, turns, paces, holders, counts, untils = row
+    seats = zip(holders or (), counts or (), untils or (), strict=True)
+    return Level(
+        buckets={window: Bucket(*each) for window, *each in zip(windows, tats, turns, paces, strict=True)},
+        since=since,
+        blocked_until=blocked_until,
+        percent=percent,
+        generation=generation,
+        slowed_at=slowed_at,
+        seats={holder: Seat(count, until) for holder, count, until in seats},
+    )

@@ -1,0 +1,121 @@
+"""The verbs of a limiter whose state is decided in Python: `domain.buckets` decides, a store reads and writes.
+
+Memory and SQLite share them. PostgreSQL and Redis say the same in their own languages.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from leaseway.domain.errors import UnknownLimit
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits import buckets
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Seating, Sizing, Taking, Verdict
+from leaseway.domain.limits.limit import Ask, Definition, check
+from leaseway.domain.versions import refuse_stale
+
+FORGET_MAX = 2
+"""So many old levels are looked at whenever a new one comes: there are never many more than are in use."""
+
+
+class Defined(Struct, frozen=True):
+    """A definition in force. The code said `declared` last; None: only an operator has spoken."""
+
+    definition: Definition
+    declared: Definition | None
+    sizing: Sizing
+
+
+def declared(known: Defined | None, definition: Definition) -> Defined | None:
+    """What the code says, if that is news."""
+    if known is not None and known.declared == definition:
+        return None
+    # A new release of the code does not resume what an operator has paused.
+    in_force = definition if known is None else replace(definition, paused=known.definition.paused)
+    return Defined(in_force, definition, sized(known, in_force))
+
+
+def changed(known: Defined | None, definition: Definition, expected: int | None = None) -> Defined:
+    """What an operator says."""
+    refuse_stale(f"limit {definition.name}", known.sizing.version if known else 0, expected)
+    return Defined(definition, known.declared if known else None, sized(known, definition))
+
+
+def sized(known: Defined | None, definition: Definition) -> Sizing:
+    return buckets.size(definition, known.sizing.version + 1 if known else 1)
+
+
+def check_all(definitions: Iterable[Definition]) -> None:
+    """All of them, before one of them counts."""
+    for definition in definitions:
+        buckets.size(check(definition))
+
+
+class Levels(ABC):
+    """All levels at one instant, for whoever holds the store's lock."""
+
+    now: Instant
+    since: Instant
+
+    def __init__(self, seat_grace_us: int = 0) -> None:
+        self._seat_grace_us = seat_grace_us
+
+    @abstractmethod
+    def sizing(self, limit: str) -> Sizing | None: ...
+
+    @abstractmethod
+    def read(self, limit: str, name: str) -> Level: ...
+
+    @abstractmethod
+    def write(self, taking: Taking, level: Level) -> None:
+        """Remember this. Only called for what has changed."""
+
+    # -- verbs ------------------------------------------------------------------------------------------------------
+
+    def take(self, asks: Sequence[Ask], least: int, most: int, holder: str, seat_us: int) -> Verdict:
+        seating = Seating(holder, seat_us, self.since + self._seat_grace_us)
+        takings = [self._taking(ask) for ask in asks]
+        verdict, levels = buckets.take(takings, self.now, self.since, least, most, seating)
+        for taking, level in zip(takings, levels, strict=True):
+            self._note(taking, level)
+        return verdict
+
+    def give_back(self, granted: Granted, unused: int) -> None:
+        for taking in self._known(granted.asks):
+            self._note(taking, buckets.credited(taking, self.now, granted, unused))
+
+    def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+        for taking in self._known(asks):
+            self._note(taking, buckets.vacated(taking.level, holder, count))
+
+    def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+        for taking in self._known(asks):
+            self._note(taking, buckets.kept(self._current(taking), holder, count, self.now + seat_us))
+
+    def tell(self, notice: Notice) -> None:
+        for taking in self._known([Ask(notice.name, notice.limit)]):
+            self._note(taking, buckets.noticed(taking, notice, self.now, self.since))
+
+    def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+        return self.now, [self._current(self._taking(ask)) for ask in asks]
+
+    # -- reading and writing ----------------------------------------------------------------------------------------
+
+    def _taking(self, ask: Ask) -> Taking:
+        sizing = self.sizing(ask.limit)
+        if sizing is None:
+            raise UnknownLimit(f"{ask.limit}: nobody has defined a limit of this name; declare it first")
+        return Taking(ask, sizing, self.read(ask.limit, ask.name))
+
+    def _known(self, asks: Sequence[Ask]) -> list[Taking]:
+        """Without those that were forgotten meanwhile: what a worker says about them is not needed any more."""
+        return [self._taking(ask) for ask in asks if self.sizing(ask.limit) is not None]
+
+    def _current(self, taking: Taking) -> Level:
+        return buckets.current(taking.level, taking.sizing, self.now, self.since)
+
+    def _note(self, taking: Taking, level: Level) -> None:
+        if level != taking.level:
+            self.write(taking, level)

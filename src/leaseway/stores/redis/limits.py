@@ -1,0 +1,258 @@
+"""Limits in Redis or Valkey: each verb is one script, one round trip, decided by the server's clock.
+
+`now_us` is for tests that move time: what it answers is then sent along as the instant.
+
+The server may lose what it knew: by a restart, a restored snapshot, a failover to a replica that was behind. The
+script notices by the server's identity, and everything from before counts as used. Definitions may have been lost, too,
+so a limiter that asks under an old fence is told so, says again what its code declares, and asks once more.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields, replace
+
+from leaseway.domain.errors import Stale, StoreRefused, TransientError, UnknownLimit
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits.buckets import (
+    SEAT_GRACE_US,
+    Bucket,
+    Granted,
+    Level,
+    Never,
+    Notice,
+    Seat,
+    Sizing,
+    Verdict,
+    Wait,
+    size,
+)
+from leaseway.domain.limits.limit import Ask, Definition, check
+from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
+from leaseway.domain.versions import stale_text
+from leaseway.stores.redis.address import address_of
+from leaseway.stores.redis.connection import Connections, scripts
+
+VERSION_MIN = 7
+FENCES_MAX = 3
+"""So often may the server lose its memory during one call."""
+PAGE = 1_000
+
+
+class Given(Struct, frozen=True):
+    """A definition on its way to the server."""
+
+    name: str
+    definition: str
+    sizing: Sizing
+
+
+class Kept(Struct, frozen=True):
+    """A definition as the server has it."""
+
+    version: int
+    definition: str
+    sizing: "KeptSizing"
+
+    def read(self) -> Definition:
+        definition = msgspec.json.decode(self.definition, type=Definition)
+        return replace(definition, paused=bool(self.sizing.paused))
+
+
+class KeptSizing(Struct, frozen=True):
+    """What of it the server knows better than the words that it was given: code that is declared anew says nothing
+    about a pause."""
+
+    paused: bool | None = None
+
+
+class Request(Struct, frozen=True, omit_defaults=True):
+    """What a script is told. Only `answered` in buckets.lua looks at the first four."""
+
+    now: Instant | None = None
+    since: Instant | None = None
+    asks: Sequence[Ask] | None = None
+    must_be_known: bool | None = None
+    least: int | None = None
+    most: int | None = None
+    count: int | None = None
+    holder: str | None = None
+    seat_us: int | None = None
+    seat_grace_us: int | None = None
+    granted_at: Instant | None = None
+    granted_since: Instant | None = None
+    generations: Sequence[int] | None = None
+    notice: Notice | None = None
+    definitions: Sequence[Given] | None = None
+    is_declared: bool | None = None
+    expected: int | None = None
+
+
+class RedisLimiter:
+    def __init__(
+        self, url: str, now_us: Callable[[], Instant] | None = None, *, seat_grace_us: int = SEAT_GRACE_US
+    ) -> None:
+        self.address = address_of(url)
+        self.connections = Connections(self.address)
+        self.scripts = scripts()
+        self._now_us = now_us
+        self._seat_grace_us = seat_grace_us
+        self._since: Instant | None = None
+        """The fence under which the server knows what our code declares."""
+        self._declared: dict[str, Definition] = {}
+
+    async def open(self) -> None:
+        await self._examine()
+        _, self._since = await self._run("open", Request())
+
+    async def close(self) -> None:
+        await self.connections.close()
+
+    # -- definitions ------------------------------------------------------------------------------------------------
+
+    async def declare(self, definitions: Sequence[Definition]) -> None:
+        given = [given_of(definition) for definition in definitions]
+        await self._ask("define", Request(definitions=given, is_declared=True))
+        self._declared.update((definition.name, definition) for definition in definitions)
+
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+        request = Request(definitions=[given_of(definition)], expected=expected)
+        answer, versions = await self._ask("define", request)
+        if answer == "stale":
+            raise Stale(stale_text(f"limit {definition.name}", int(versions), expected or 0))
+        return int(versions[0])
+
+    async def definitions(self) -> list[tuple[Definition, int]]:
+        packed = await self.connections.look("HGETALL", self.address.key("limits"))
+        kept = [msgspec.msgpack.decode(value, type=Kept) for value in packed.values()]
+        found = [(each.read(), each.version) for each in kept]
+        return sorted(found, key=lambda each: each[0].name)
+
+    async def forget(self, name: str) -> bool:
+        self._declared.pop(name, None)
+        was_there = await self.connections.call("HDEL", self.address.key("limits"), name)
+        cursor, pattern = 0, self._level_key(literally(name), "*")
+        while True:  # ends when the server has gone through its keys once
+            cursor, keys = await self.connections.look("SCAN", cursor, "MATCH", pattern, "COUNT", PAGE)
+            if keys:
+                await self.connections.call("UNLINK", *keys)
+            if cursor == 0:
+                return bool(was_there)
+
+    # -- tokens and seats -------------------------------------------------------------------------------------------
+
+    async def take(
+        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+    ) -> Verdict:
+        check_take(asks, least, most, seat_us)
+        seating = Request(holder=holder, seat_us=seat_us, seat_grace_us=self._seat_grace_us)
+        request = replace(seating, asks=asks, must_be_known=True, least=least, most=most)
+        match await self._ask("take", request):
+            case ["granted", count, now, since, lease_us, generations]:
+                return Granted(tuple(asks), count, now, since, lease_us, tuple(generations))
+            case ["wait", wait_us, name, why]:
+                return Wait(wait_us, name, why)
+            case [_, name, most_at_once]:
+                return Never(name, most_at_once)
+            case answer:
+                raise AssertionError(f"this is no verdict: {answer}")
+
+    async def give_back(self, granted: Granted, unused: int) -> None:
+        check_unused(granted, unused)
+        before = Request(granted_at=granted.granted_at, granted_since=granted.since, generations=granted.generations)
+        await self._ask("give_back", replace(before, asks=granted.asks, count=unused))
+
+    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+        check_seats(asks, holder, count)
+        await self._ask("vacate", Request(asks=asks, holder=holder, count=count))
+
+    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+        check_seats(asks, holder, count, seat_us)
+        await self._ask("keep", Request(asks=asks, holder=holder, count=count, seat_us=seat_us))
+
+    # -- what the provider says, and what we know -------------------------------------------------------------------
+
+    async def tell(self, notice: Notice) -> None:
+        check_notice(notice)
+        await self._ask("tell", Request(asks=[Ask(notice.name, notice.limit)], notice=notice))
+
+    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+        check_asks(asks)
+        _, now, levels = await self._ask("look", Request(asks=asks, must_be_known=True))
+        return now, [level_of(level) for level in levels]
+
+    # -- how it is asked --------------------------------------------------------------------------------------------
+
+    async def _ask(self, verb: str, request: Request) -> list[Any]:
+        """Run a script under the fence that we know. If there is another one, nothing was done: go again under that."""
+        for _ in range(FENCES_MAX):
+            answer = await self._run(verb, replace(request, since=self._since))
+            if answer[0] == "unknown":
+                raise UnknownLimit(f"{answer[1]}: nobody has defined a limit of this name; declare it first")
+            if answer[0] != "fenced":
+                return answer
+            await self._declare_again(answer[1])
+        raise TransientError(f"{self.address.shown}: the server loses its memory again and again; try later")
+
+    async def _declare_again(self, since: Instant) -> None:
+        """A server that came back with an old copy knows older definitions, or none; and it may be another one."""
+        await self._examine()
+        given = [given_of(definition) for definition in self._declared.values()]
+        answer = await self._run("define", Request(since=since, definitions=given, is_declared=True))
+        if answer[0] == "defined":
+            self._since = since
+
+    async def _run(self, verb: str, request: Request) -> list[Any]:
+        if self._now_us is not None:
+            request = replace(request, now=self._now_us())
+        levels = [self._level_key(ask.limit, ask.name) for ask in request.asks or ()]
+        keys = [self.address.key("fence"), self.address.key("limits"), *levels]
+        answer = await self.connections.run(self.scripts[verb], keys, msgspec.msgpack.encode(request))
+        return msgspec.msgpack.decode(answer, type=list[Any])
+
+    def _level_key(self, limit: str, name: str) -> str:
+        """No name holds a tab, so no two pairs look alike."""
+        return self.address.key("level", f"{limit}\t{name}")
+
+    async def _examine(self) -> None:
+        """Refuse a server that would forget without telling, or cannot do what is needed."""
+        where, info = self.address.shown, await self.connections.look("INFO")
+        version, policy = str(info["redis_version"]), info.get("maxmemory_policy", "noeviction")
+        if int(version.partition(".")[0]) < VERSION_MIN:
+            raise StoreRefused(f"{where}: is Redis {version}; {VERSION_MIN} or newer is needed, or Valkey")
+        if info["role"] != "master":
+            raise StoreRefused(f"{where}: is a replica; name the address of its primary")
+        if info.get("maxmemory", 0) and policy != "noeviction":
+            raise StoreRefused(
+                f"{where}: with maxmemory-policy {policy} the server throws away what was used when memory is short, "
+                "and limits would be exceeded; say CONFIG SET maxmemory-policy noeviction, or use another server"
+            )
+
+
+def literally(name: str) -> str:
+    """A name as a pattern that fits nothing but itself."""
+    return re.sub(r"([*?\[\]\\^])", r"\\\1", name)
+
+
+def given_of(definition: Definition) -> Given:
+    return Given(definition.name, written(check(definition)), size(definition))
+
+
+def written(definition: Definition) -> str:
+    """Without what was left open: a later leaseway with more to say must not take that for news from the code."""
+    said = {each.name: getattr(definition, each.name) for each in fields(definition)}
+    news = {each.name: said[each.name] for each in fields(definition) if said[each.name] != each.default}
+    return msgspec.json.encode(news).decode()
+
+
+def level_of(level: dict[str, Any]) -> Level:
+    """An empty table of Lua does not say whether it is a list or a mapping, and comes as a list."""
+    buckets, seats = dict(level.pop("buckets")), dict(level.pop("seats"))
+    return Level(
+        buckets={window_us: Bucket(**bucket) for window_us, bucket in buckets.items()},
+        seats={holder: Seat(**seat) for holder, seat in seats.items()},
+        **level,
+    )

@@ -1,0 +1,429 @@
+"""Budgets in the same SQLite file as the jobs: the domain's decisions, each inside one write transaction.
+
+SQLite has one writer per file, so whatever is read in a transaction stays true until it is written.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from leaseway.domain.budgets.budget import Answer, BudgetDefinition, Crossed, check, check_change, is_pattern
+from leaseway.domain.budgets.calendar_windows import Window
+from leaseway.domain.budgets.ledger import (
+    Account,
+    Audit,
+    Book,
+    Entry,
+    Hold,
+    Kept,
+    Line,
+    Lines,
+    Move,
+    Place,
+    State,
+    Step,
+    Sums,
+    Want,
+    changed,
+    check_lines,
+    crossed_by,
+    declared,
+    dispatched,
+    expired,
+    fresh_account,
+    hold_again,
+    hold_anew,
+    limited,
+    may_dispatch,
+    moved,
+    settled,
+    still_held,
+    unknown_budget,
+    unknown_hold,
+    voided,
+    wait_us,
+)
+from leaseway.domain.ids import Instant
+from leaseway.domain.requirements import Charge
+from leaseway.ports.ledger import BOOKS_MAX, Expired
+from leaseway.stores.sqlite.connection import Connection
+from leaseway.stores.sqlite.rows import Row, as_json
+from leaseway.stores.sqlite.statements import SQL
+
+T = TypeVar("T")
+
+
+@cache
+def statements() -> Mapping[str, str]:
+    """One verb per file, by file name."""
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in (SQL / "ledger").iterdir()}
+
+
+class OfJobs(Protocol):
+    """The store of the jobs, whose file the ledger shares."""
+
+    connection: Connection
+    now_us: Callable[[], Instant]
+
+
+class SqliteLedger:
+    def __init__(self, store: OfJobs) -> None:
+        self._connection = store.connection
+        self._now_us = store.now_us
+
+    async def open(self) -> None:
+        """Nothing: the store's own migrations make the tables."""
+
+    async def close(self) -> None:
+        """Nothing: the store closes the file."""
+
+    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
+        await self._write(lambda desk: desk.declare(definitions))
+
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        return await self._write(lambda desk: desk.change(definition, expected))
+
+    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
+        return await self._read(lambda desk: desk.definitions())
+
+    async def forget(self, name: str) -> bool:
+        return await self._write(lambda desk: desk.forget(name))
+
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+        check_lines(id, lines, ttl_us)
+        return await self._write(lambda desk: desk.hold(id, lines, ttl_us, owner, dispatch))
+
+    async def dispatch(self, id: str) -> bool:
+        return await self._write(lambda desk: desk.dispatch(id))
+
+    async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
+        return await self._write(lambda desk: desk.settle(id, actuals))
+
+    async def void(self, id: str) -> bool:
+        return await self._write(lambda desk: desk.void(id))
+
+    async def expire(self, limit: int) -> Expired:
+        return await self._write(lambda desk: desk.expire(limit))
+
+    async def wait_us(self, charges: Sequence[Charge]) -> int:
+        return await self._read(lambda desk: desk.wait_us(charges))
+
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
+        return await self._read(lambda desk: desk.books(names, since))
+
+    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
+        return await self._read(lambda desk: desk.journal(name, limit))
+
+    async def audit(self) -> Audit:
+        return await self._read(lambda desk: desk.at_one_moment(desk.audit))
+
+    async def prune(self, keep_us: int, limit: int) -> int:
+        return await self._write(lambda desk: desk.prune(keep_us, limit))
+
+    async def _write(self, step: Callable[["Desk"], T]) -> T:
+        return await self._connection.write(lambda connection: step(Desk(connection, self._now_us())))
+
+    async def _read(self, step: Callable[["Desk"], T]) -> T:
+        return await self._connection.read(lambda connection: step(Desk(connection, self._now_us())))
+
+
+class Desk:
+    """Where the books lie open: one transaction, at one instant."""
+
+    def __init__(self, connection: sqlite3.Connection, now: Instant) -> None:
+        self._connection = connection
+        self._now = now
+
+    def run(self, verb: str, **values: object) -> list[Row]:
+        return self._connection.execute(statements()[verb], values).fetchall()
+
+    def at_one_moment(self, work: Callable[[], T]) -> T:
+        """Several statements that see the same state."""
+        self._connection.execute("BEGIN")
+        try:
+            return work()
+        finally:
+            self._connection.execute("ROLLBACK")
+
+    # -- definitions ------------------------------------------------------------------------------------------------
+
+    def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
+        for definition in definitions:
+            kept = declared(self._checked(definition), definition)
+            if kept is not None:
+                self._keep(kept)
+
+    def change(self, definition: BudgetDefinition, expected: int | None) -> int:
+        kept = changed(self._checked(definition), definition, expected)
+        self._keep(kept)
+        return kept.version
+
+    def _checked(self, definition: BudgetDefinition) -> Kept | None:
+        """What was kept before, if it may become this."""
+        before = self._kept(check(definition).name, definition.name)
+        check_change(before.definition if before else None, definition)
+        return before
+
+    def _keep(self, kept: Kept) -> None:
+        definition = kept.definition
+        self.run(
+            "budget_keep",
+            name=definition.name,
+            definition=as_json(definition),
+            declared=None if kept.declared is None else as_json(kept.declared),
+            version=kept.version,
+        )
+        for id_, *numbers in self.run("windows_under", name=definition.name, now=self._now):
+            book = limited(book_of(numbers), definition.limit_micros)
+            self.run(
+                "window_limit",
+                id=id_,
+                budget=definition.name,
+                limit_micros=book.limit_micros,
+                overdraft_micros=book.overdraft_micros,
+                told=book.told,
+            )
+
+    def _kept(self, name: str, budget: str) -> Kept | None:
+        for definition, said, version in self.run("budget_find", name=name, budget=budget):
+            return Kept(definition_of(definition), None if said is None else definition_of(said), version)
+        return None
+
+    def definitions(self) -> list[tuple[BudgetDefinition, int]]:
+        return [(definition_of(definition), version) for definition, version in self.run("budget_list")]
+
+    def forget(self, name: str) -> bool:
+        if self._kept(name, name) is None:
+            return False
+        ((held,),) = self.run("windows_held", name=name)
+        if held:
+            raise still_held(name)
+        self.run("budget_forget", name=name)
+        self._drop(id_ for (id_,) in self.run("windows_of", name=name))
+        return True
+
+    def prune(self, keep_us: int, limit: int) -> int:
+        over = [id_ for (id_,) in self.run("windows_over", before=self._now - keep_us, limit=max(limit, 0))]
+        self._drop(over)
+        return len(over)
+
+    def _drop(self, windows: Iterable[int]) -> None:
+        for id_ in windows:
+            holds = self.run("holds_in", id=id_)
+            for verb in ("drop_lines", "drop_journal", "drop_window"):
+                self.run(verb, id=id_)
+            for (hold,) in holds:
+                self.run("drop_hold", id=hold)
+
+    # -- holds ------------------------------------------------------------------------------------------------------
+
+    def hold(self, id_: str, lines: Lines, ttl_us: int, owner: str, dispatch: bool) -> Answer:
+        wants = [Want(charge, micros, self._definition(charge)) for charge, micros in lines]
+        known = self._hold(id_)
+        if known is not None:
+            again = hold_again(known, owner, dispatch, self._now)
+            if again is not None:
+                self._apply(again[1])
+                return again[0]
+            if known.state is State.HELD:
+                self._apply(voided(known, "expire"))
+        answer, step = hold_anew(id_, wants, self._read, self._now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
+        if step is not None:
+            self._apply(step)
+        return answer
+
+    def dispatch(self, id_: str) -> bool:
+        hold = self._hold(id_)
+        if hold is None or not may_dispatch(hold, self._now):
+            return False
+        if hold.state is State.HELD:
+            self._apply(Step(dispatched(hold, self._now)))
+        return True
+
+    def settle(self, id_: str, actuals: Mapping[str, int]) -> Crossed:
+        hold = self._hold(id_)
+        if hold is None:
+            raise unknown_hold(id_)
+        return self._apply(settled(hold, actuals))
+
+    def void(self, id_: str) -> bool:
+        hold = self._hold(id_)
+        if hold is not None and hold.state is State.HELD:
+            self._apply(voided(hold))
+        return hold is not None and hold.state in (State.HELD, State.VOID)
+
+    def expire(self, limit: int) -> Expired:
+        late = [self._hold(id_) for (id_,) in self.run("holds_late", now=self._now, limit=max(limit, 0))]
+        holds = [hold for hold in late if hold is not None]
+        crossed = tuple(each for hold in holds for each in self._apply(expired(hold)))
+        captured = sum(hold.state is State.DISPATCHED for hold in holds)
+        return Expired(len(holds) - captured, captured, crossed)
+
+    def wait_us(self, charges: Sequence[Charge]) -> int:
+        waits = (wait_us(self._definition(each), each.name, self._read, self._now) for each in charges)
+        return max(waits, default=0)
+
+    def _definition(self, charge: Charge) -> BudgetDefinition:
+        kept = self._kept(charge.name, charge.budget)
+        if kept is None:
+            raise unknown_budget(charge)
+        return kept.definition
+
+    def _hold(self, id_: str) -> Hold | None:
+        rows = self.run("hold_find", id=id_)
+        if not rows:
+            return None
+        state, owner, ttl_us, deadline, *_ = rows[0]
+        lines = tuple(line_of(row[4:]) for row in rows)
+        return Hold(id=id_, state=State(state), owner=owner, ttl_us=ttl_us, deadline=deadline, lines=lines)
+
+    def _read(self, name: str, window: Window) -> Book | None:
+        for _, *numbers in self.run("window_find", name=name, **bounds_of(window)):
+            return book_of(numbers)
+        return None
+
+    def _apply(self, step: Step) -> Crossed:
+        hold = step.hold
+        self.run(
+            "hold_keep",
+            id=hold.id,
+            state=hold.state.value,
+            owner=hold.owner,
+            ttl_us=hold.ttl_us,
+            deadline=hold.deadline,
+        )
+        if not step.moves:
+            return ()
+        self.run("hold_clear", hold=hold.id)
+        told = []
+        for place, (line, move) in enumerate(zip(hold.lines, step.moves, strict=True)):
+            window = self._opened(line)
+            amounts = {"amount_micros": line.amount_micros, "actual_micros": line.actual_micros}
+            self.run("line_keep", hold=hold.id, place=place, window=window, **amounts)
+            told.append((move, self._book(window, move)))
+        return crossed_by(told)
+
+    def _opened(self, line: Line) -> int:
+        """The id of a window, which is made when something is booked in it for the first time."""
+        found = self.run("window_find", name=line.name, **bounds_of(line.window))
+        if not found:
+            kept = self._kept(line.budget, line.budget)
+            assert kept is not None  # the line was made by it, in this transaction
+            names = {"name": line.name, "budget": line.budget, "unit": line.unit}
+            self.run("window_open", **names, **bounds_of(line.window), limit_micros=kept.definition.limit_micros)
+            found = self.run("window_find", name=line.name, **bounds_of(line.window))
+        return int(found[0][0])
+
+    def _book(self, window: int, move: Move) -> tuple[int, ...]:
+        """Write one move into its book and into the journal."""
+        ((_, *numbers),) = self.run("window_find", name=move.line.name, **bounds_of(move.line.window))
+        book, crossed = moved(book_of(numbers), move)
+        self.run(
+            "window_book",
+            id=window,
+            spent_micros=book.spent_micros,
+            held_micros=book.held_micros,
+            overdraft_micros=book.overdraft_micros,
+            told=book.told,
+        )
+        self.run(
+            "entry_add",
+            at=self._now,
+            hold=move.hold,
+            window=window,
+            kind=move.kind,
+            held_micros=move.held_micros,
+            spent_micros=move.spent_micros,
+            crossed=max(crossed, default=0),
+        )
+        return crossed
+
+    # -- for people -------------------------------------------------------------------------------------------------
+
+    def books(self, names: Sequence[str] | None, since: Instant | None) -> list[Account]:
+        wanted = None if names is None else as_json(list(names))
+        since = self._now if since is None else since
+        accounts = [account_of(row, self._now) for row in self.run("books", since=since, names=wanted, limit=BOOKS_MAX)]
+        there = {(account.name, account.window) for account in accounts}
+        for definition, _ in self.definitions():
+            if not is_pattern(definition.name) and (names is None or definition.name in names):
+                fresh = fresh_account(definition, self._now)
+                accounts += [] if (fresh.name, fresh.window) in there else [fresh]
+        return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
+
+    def journal(self, name: str, limit: int) -> list[Entry]:
+        return [entry_of(row) for row in self.run("entry_list", name=name, limit=max(limit, 0))]
+
+    def audit(self) -> Audit:
+        books = self.run("audit_books")
+        unbalanced = tuple(place_of(row) for row in books if not row[-1])
+        journal, holds = self.run("audit_journal"), self.run("audit_holds")
+        return Audit(sums_of(books), sums_of(journal), sums_of(holds), unbalanced)
+
+
+# -- rows and values ------------------------------------------------------------------------------------------------
+
+
+def definition_of(text: str) -> BudgetDefinition:
+    return msgspec.json.decode(text, type=BudgetDefinition)
+
+
+def bounds_of(window: Window) -> dict[str, Any]:
+    return {"starts_at": window.start, "ends_at": window.end, "label": window.label}
+
+
+def book_of(row: Sequence[Any]) -> Book:
+    limit_micros, spent_micros, held_micros, overdraft_micros, told = row
+    return Book(
+        limit_micros=limit_micros,
+        spent_micros=spent_micros,
+        held_micros=held_micros,
+        overdraft_micros=overdraft_micros,
+        told=told,
+    )
+
+
+def line_of(row: Sequence[Any]) -> Line:
+    name, budget, unit, start, end, label, amount_micros, actual_micros = row
+    return Line(
+        name=name,
+        budget=budget,
+        unit=unit,
+        window=Window(start, end, label),
+        amount_micros=amount_micros,
+        actual_micros=actual_micros,
+    )
+
+
+def account_of(row: Row, now: Instant) -> Account:
+    name, budget, unit, start, end, label, *numbers = row
+    window = Window(start, end, label)
+    return Account(
+        name=name, budget=budget, unit=unit, window=window, book=book_of(numbers), has_begun=window.start <= now
+    )
+
+
+def entry_of(row: Row) -> Entry:
+    seq, at, hold, name, start, end, label, kind, held_micros, spent_micros, crossed = row
+    return Entry(
+        seq=seq,
+        at=at,
+        hold=hold,
+        name=name,
+        window=Window(start, end, label),
+        kind=kind,
+        held_micros=held_micros,
+        spent_micros=spent_micros,
+        crossed=crossed,
+    )
+
+
+def place_of(row: Row) -> Place:
+    return (row[0], Window(*row[1:4]))
+
+
+def sums_of(rows: Sequence[Row]) -> dict[Place, Sums]:
+    return {place_of(row): Sums(row[4], row[5]) for row in rows if row[4] or row[5]}

@@ -1,0 +1,194 @@
+"""The levels in a file, for as long as one write transaction lasts; and what may be known without reading them again.
+
+Calls that wait at the same time share a transaction. Each level is read at most once and written at most once for all
+of them, and not read at all while no other process has written.
+"""
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from leaseway.domain.errors import StoreRefused, UsageError
+from leaseway.domain.limits import buckets
+from leaseway.domain.limits.buckets import NEW, Level, Sizing, Taking
+from leaseway.domain.limits.limit import Definition
+from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels
+from leaseway.stores.sqlite.connection import Connection, Work
+from leaseway.stores.sqlite.limiter_clock import Timepiece
+from leaseway.stores.sqlite.migrate import APPLICATION_ID, refuse_foreign, split, version
+from leaseway.stores.sqlite.threads import Answer
+
+SQL = files(__package__) / "sql" / "limits"
+SCHEMA_VERSION = 1
+CACHED_MAX = 10_000
+
+level_of = msgspec.json.Decoder(Level).decode
+definition_of = msgspec.json.Decoder(Definition).decode
+Key = tuple[str, str]
+
+
+@cache
+def statements() -> Mapping[str, str]:
+    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in SQL.iterdir()}
+
+
+def text_of(value: Level | Definition) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def make_tables(connection: sqlite3.Connection, path: str) -> None:
+    """Once for each file, inside the caller's transaction."""
+    refuse_foreign(connection, path)
+    present = version(connection)
+    if present > SCHEMA_VERSION:
+        raise StoreRefused(f"{path}: was written by a newer leaseway (version {present}); install that one")
+    if present == 0:
+        for statement in split(statements()["schema"]):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def defined(connection: sqlite3.Connection, name: str) -> Defined | None:
+    found = connection.execute(statements()["definition_read"], {"name": name}).fetchone()
+    if found is None:
+        return None
+    definition, declared, number = definition_of(found[0]), found[1], found[2]
+    return Defined(definition, None if declared is None else definition_of(declared), buckets.size(definition, number))
+
+
+class FileLevels(Levels):
+    def __init__(self, timepiece: Timepiece, seat_grace_us: int = 0) -> None:
+        super().__init__(seat_grace_us)
+        self._timepiece = timepiece
+        self._connection: sqlite3.Connection | None = None
+        self._seen = -1
+        """SQLite's number for the state of the file; it changes when others write."""
+        self._is_open = False
+        self._ahead_us = 0
+        self._latest = 0
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._is_fenced = False
+        self._sizings: dict[str, Sizing | None] = {}
+        self._levels: dict[Key, Level] = {}
+        self._changed: dict[Key, Sizing] = {}
+        self._is_new: set[Key] = set()
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """The lock is ours. What we know counts if nobody else has written, and our last transaction went well."""
+        (seen,) = connection.execute("PRAGMA data_version").fetchone()
+        is_other = connection is not self._connection or seen != self._seen
+        if is_other or self._is_open or len(self._levels) > CACHED_MAX:
+            self._forget_all()
+        self._connection, self._seen, self._is_open = connection, seen, True
+        if not self._is_fenced:
+            self._read_fence(connection)
+        self.now = self._timepiece.ticks_us() + self._ahead_us
+        if self._timepiece.is_settable:
+            self.now = self._latest = max(self.now, self._latest)
+
+    def end(self, connection: sqlite3.Connection) -> None:
+        if self._timepiece.is_settable:
+            self._write_fence(connection)
+        rows = [self._row(key, sizing) for key, sizing in self._changed.items()]
+        connection.executemany(statements()["level_write"], rows)
+        if self._is_new:
+            gone = self._run("level_forget", now=self.now, limit=FORGET_MAX * len(self._is_new)).fetchall()
+            for key in gone:
+                self._levels.pop(key, None)
+        self._changed, self._is_new = {}, set()
+        # If the COMMIT fails after this, our memory is ahead of the file; `rolled_back` says so.
+        self._is_open = False
+
+    def rolled_back(self) -> None:
+        self._is_open = True
+
+    # -- what Levels asks for ---------------------------------------------------------------------------------------
+
+    def sizing(self, limit: str) -> Sizing | None:
+        if limit not in self._sizings:
+            known = defined(self._here, limit)
+            self._sizings[limit] = known.sizing if known else None
+        return self._sizings[limit]
+
+    def read(self, limit: str, name: str) -> Level:
+        level = self._levels.get((limit, name))
+        if level is None:
+            found = self._run("level_read", definition=limit, name=name).fetchone()
+            level = self._levels[(limit, name)] = NEW if found is None else level_of(found[0])
+        return level
+
+    def write(self, taking: Taking, level: Level) -> None:
+        key = (taking.ask.limit, taking.ask.name)
+        if taking.level is NEW:
+            self._is_new.add(key)
+        self._levels[key], self._changed[key] = level, taking.sizing
+
+    # -- the file ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _here(self) -> sqlite3.Connection:
+        assert self._connection is not None
+        return self._connection
+
+    def _run(self, verb: str, **values: object) -> sqlite3.Cursor:
+        return self._here.execute(statements()[verb], values)
+
+    def _row(self, key: Key, sizing: Sizing) -> dict[str, object]:
+        level = self._levels[key]
+        idle_at = buckets.idle_at(level, sizing)
+        return {"definition": key[0], "name": key[1], "level": text_of(level), "idle_at": idle_at}
+
+    def _read_fence(self, connection: sqlite3.Connection) -> None:
+        """Another start of the machine, or none known: everything from before counts as used."""
+        found = self._run("fence_read").fetchone()
+        if found is None or found[0] != self._timepiece.identity:
+            self._ahead_us = self._timepiece.ahead_us(found[1] if found else 0)
+            self.since = self._latest = self._timepiece.ticks_us() + self._ahead_us
+            self._write_fence(connection)
+        else:
+            _, self.since, self._ahead_us, self._latest = found
+        self._is_fenced = True
+
+    def _write_fence(self, connection: sqlite3.Connection) -> None:
+        values = {"identity": self._timepiece.identity, "since": self.since}
+        self._run("fence_write", **values, ahead_us=self._ahead_us, latest=self._latest)
+
+
+class LevelsFile(Connection):
+    """A connection whose transactions begin and end with the levels."""
+
+    def __init__(
+        self, path: str, random: Callable[[], float], levels: FileLevels, *, synchronous: str, inline: bool
+    ) -> None:
+        super().__init__(path, random, inline=inline)
+        self._levels = levels
+        self._synchronous = synchronous
+
+    def connect(self) -> sqlite3.Connection:
+        connection = super().connect()
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        return connection
+
+    def _write_all(self, works: Sequence[Work[Any]]) -> list[Answer]:
+        """All in one transaction. Only a caller's own mistake is sorted out by trying each alone: what may have been
+        written is not repeated, because tokens must not come back twice."""
+        try:
+            return [(answer, None) for answer in self._transact(works)]
+        except Exception as error:  # noqa: BLE001 - it travels to whoever waits for it
+            if len(works) == 1 or not isinstance(error, UsageError):
+                return [(None, error)] * len(works)
+        return [answer for work in works for answer in self._write_all([work])]
+
+    def _transact(self, works: Sequence[Work[Any]]) -> list[Any]:
+        try:
+            return super()._transact([self._levels.begin, *works, self._levels.end])[1:-1]
+        except BaseException:
+            self._levels.rolled_back()
+            raise

@@ -1,0 +1,144 @@
+"""Limits in a file of their own beside the jobs: `work.db-limits`.
+
+Its own file, because it is written far more often and need not wait for the disk: what a power cut takes counts as
+used. A process that is killed takes nothing. Definitions wait for the disk.
+"""
+
+import random
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
+from leaseway.domain.limits.limit import Ask, Definition
+from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
+from leaseway.stores.python_limiter import Defined, changed, check_all, declared
+from leaseway.stores.sqlite.connection import Connection
+from leaseway.stores.sqlite.limit_levels import (
+    FileLevels,
+    LevelsFile,
+    defined,
+    definition_of,
+    make_tables,
+    statements,
+    text_of,
+)
+from leaseway.stores.sqlite.limiter_clock import Timepiece, timepiece
+
+T = TypeVar("T")
+
+SUFFIX = "-limits"
+
+
+class SqliteLimiter:
+    """For the jobs at `path`. Any loop may call it; `now_us` and `identity` are for tests, and else the machine's."""
+
+    def __init__(
+        self,
+        path: str,
+        now_us: Callable[[], Instant] | None = None,
+        identity: str = "",
+        *,
+        durable: bool = True,
+        inline: bool = False,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self.path = path + SUFFIX
+        piece = timepiece() if now_us is None else Timepiece(now_us, identity)
+        # No grace for seats: whoever used this file went down together with the machine.
+        self._levels = FileLevels(piece)
+        synchronous = synchronous_of(piece) if durable else "OFF"
+        self._file = LevelsFile(self.path, random, self._levels, synchronous=synchronous, inline=inline)
+        self._definitions = Connection(self.path, random, durable=durable, inline=inline)
+
+    async def open(self) -> None:
+        await self._definitions.open()
+        await self._definitions.write(lambda connection: make_tables(connection, self.path))
+        await self._file.open()
+
+    async def close(self) -> None:
+        await self._file.close()
+        await self._definitions.close()
+
+    # -- definitions ------------------------------------------------------------------------------------------------
+
+    async def declare(self, definitions: Sequence[Definition]) -> None:
+        check_all(definitions)
+
+        def work(connection: sqlite3.Connection) -> None:
+            for definition in definitions:
+                if (news := declared(defined(connection, definition.name), definition)) is not None:
+                    define(connection, news)
+
+        await self._definitions.write(work)
+
+    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+        check_all([definition])
+
+        def work(connection: sqlite3.Connection) -> int:
+            news = changed(defined(connection, definition.name), definition, expected)
+            define(connection, news)
+            return news.sizing.version
+
+        return await self._definitions.write(work)
+
+    async def definitions(self) -> list[tuple[Definition, int]]:
+        def work(connection: sqlite3.Connection) -> list[tuple[Definition, int]]:
+            found = connection.execute(statements()["definition_list"]).fetchall()
+            return [(definition_of(definition), version) for definition, version in found]
+
+        return await self._definitions.read(work)
+
+    async def forget(self, name: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            connection.execute(statements()["level_delete"], {"definition": name})
+            return connection.execute(statements()["definition_delete"], {"name": name}).rowcount > 0
+
+        return await self._definitions.write(work)
+
+    # -- tokens and seats -------------------------------------------------------------------------------------------
+
+    async def take(
+        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+    ) -> Verdict:
+        check_take(asks, least, most, seat_us)
+        return await self._write(lambda levels: levels.take(asks, least, most, holder, seat_us))
+
+    async def give_back(self, granted: Granted, unused: int) -> None:
+        check_unused(granted, unused)
+        await self._write(lambda levels: levels.give_back(granted, unused))
+
+    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+        check_seats(asks, holder, count)
+        await self._write(lambda levels: levels.vacate(asks, holder, count))
+
+    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+        check_seats(asks, holder, count, seat_us)
+        await self._write(lambda levels: levels.keep(asks, holder, count, seat_us))
+
+    async def tell(self, notice: Notice) -> None:
+        check_notice(notice)
+        await self._write(lambda levels: levels.tell(notice))
+
+    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+        check_asks(asks)
+        return await self._write(lambda levels: levels.look(asks))
+
+    async def _write(self, verb: Callable[[FileLevels], T]) -> T:
+        return await self._file.write(lambda connection: verb(self._levels))
+
+
+def synchronous_of(piece: Timepiece) -> str:
+    """A power cut may take the last grants, because the fence notices; where nobody would, each waits for the disk. It
+    must never take the file, which has the definitions: with OFF it could, for pages would go to the disk before the
+    log."""
+    return "FULL" if piece.is_settable else "NORMAL"
+
+
+def define(connection: sqlite3.Connection, news: Defined) -> None:
+    name = news.definition.name
+    declared = None if news.declared is None else text_of(news.declared)
+    values = {"name": name, "definition": text_of(news.definition), "declared": declared}
+    connection.execute(statements()["definition_write"], {**values, "version": news.sizing.version})
+    connection.execute(statements()["level_remember"], {"definition": name})

@@ -1,0 +1,343 @@
+"""A claim that the store has granted, and whose reply does not come: the loop is blocked, or the way back is long.
+
+The test holds the requests and replies of the worker's claims in its hand, moves the clock that worker and store share,
+and looks with the keeper's eyes, which have a way of their own to the store.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from tests.worker.seen import eventually
+
+from leaseway.domain.errors import UnknownOutcome
+from leaseway.domain.exchange import Exchange, Exchanged, Wants
+from leaseway.domain.ids import SECOND_US, Instant, Token, WorkerId
+from leaseway.domain.job import Job, State
+from leaseway.domain.kind import Defaults, Kind
+from leaseway.domain.query import JobFilter
+from leaseway.domain.worker_pacing import WorkerSettings
+from leaseway.ports.store import Store
+from leaseway.stores.memory.budgets import MemoryLedger
+from leaseway.stores.memory.jobs import MemoryStore
+from leaseway.stores.memory.limits import MemoryLimiter
+from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.system import SystemChance, SystemIds
+from leaseway.telemetry.log import LogEvents
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.contract.actors import done, id_of, new_job
+from leaseway.worker.attempt import Running
+from leaseway.worker.context import Context
+from leaseway.worker.environment import World
+from leaseway.worker.lease_renewal import CLEAR_AFTER, Keeper
+from leaseway.worker.loop import Worked, Worker
+from leaseway.worker.pending_claim import Claim
+
+LEASE_SECONDS = 10.0
+LATE_SECONDS = CLEAR_AFTER * LEASE_SECONDS
+JOB = id_of(1)
+
+
+class Clock:
+    """Shows the store's time, which the test moves. Pauses are short, whatever they should be."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def monotonic(self) -> float:
+        return self._clock.now_us() / SECOND_US
+
+    def wall_us(self) -> Instant:
+        return self._clock.now_us()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+class Way:
+    """The store behind a way that the test can close for claims, in either direction. All else passes."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.claims: list[Wants] = []
+        """As they were sent, each with its count."""
+        self.there, self.back = asyncio.Event(), asyncio.Event()
+        self.there.set()
+        self.back.set()
+        self.sent, self.granted = asyncio.Event(), asyncio.Event()
+        self.replies_to_lose = 0
+        self.fails_at = ""
+        """"asking" or "giving back": the next call in which the keeper does so gets no answer."""
+
+    async def was_sent_twice(self) -> bool:
+        return len(self.claims) == 2
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def exchange(self, call: Exchange) -> Exchanged:
+        if call.wants is None or call.wants.count == 0:
+            answer: Exchanged = await self._store.exchange(call)
+            if self.fails_at == ("giving back" if call.settlements else "asking"):
+                self.fails_at = ""
+                raise UnknownOutcome("the reply was lost")
+            return answer
+        return await self._claim(call, call.wants)
+
+    async def _claim(self, call: Exchange, wants: Wants) -> Exchanged:
+        self.claims.append(wants)
+        self.sent.set()
+        await self.there.wait()
+        answer: Exchanged = await self._store.exchange(call)
+        if answer.leases:
+            self.granted.set()
+        await self.back.wait()
+        if answer.leases and self.replies_to_lose:
+            self.replies_to_lose -= 1
+            raise UnknownOutcome("the reply was lost")
+        return answer
+
+
+class Bench:
+    """A worker, a keeper that looks when the test says so, and the fences under which handlers ran."""
+
+    def __init__(self, store: Any, clock: FakeClock) -> None:
+        self.store = store
+        self.clock = clock
+        self.way = Way(store)
+        self.ran: list[int] = []
+        self.keeper: Keeper
+        world = World(
+            store=cast(Store, self.way),
+            limiter=MemoryLimiter(clock.now_us),
+            ledger=MemoryLedger(clock.now_us),
+            clock=Clock(clock),
+            chance=SystemChance(),
+            ids=SystemIds(),
+            events=LogEvents(),
+        )
+
+        async def count(ctx: Context) -> None:
+            self.ran.append(ctx.fence)
+
+        kinds = {"count": Kind("count", count, Defaults())}
+        self.worker = Worker(world, kinds, WorkerSettings(poll_seconds=0.01), keeping=self._by_hand)
+
+    @asynccontextmanager
+    async def _by_hand(self, keeper: Keeper) -> AsyncIterator[None]:
+        self.keeper = keeper
+        yield
+
+    async def submit(self) -> None:
+        """One job that may be delivered once, and never again."""
+        await self.store.submit([new_job(1, lease_us=int(LEASE_SECONDS * SECOND_US), attempts_max=1)])
+
+    async def look(self, *, after_seconds: float) -> None:
+        self.clock.advance(after_seconds)
+        await self.keeper.look()
+
+    async def job(self) -> Job:
+        job: Job | None = await self.store.job(JOB)
+        assert job is not None
+        return job
+
+    async def until_done(self) -> Job:
+        async def is_done() -> bool:
+            return (await self.job()).state is State.DONE
+
+        await eventually(is_done)
+        return await self.job()
+
+    async def take_elsewhere(self) -> None:
+        """Another worker asks for everything that there is, and finishes it."""
+        wants, other = Wants(("default",), 10, Token("elsewhere")), WorkerId("elsewhere")
+        leases = (await self.store.exchange(Exchange(other, (), wants))).leases
+        assert [lease.id for lease in leases] == [JOB], "it is not there to be taken"
+        await self.store.exchange(Exchange(other, tuple(done(lease) for lease in leases)))
+
+    async def drained(self, task: asyncio.Task[Worked]) -> Worked:
+        """Let the worker read its reply, finish what it started by it, and leave."""
+
+        async def is_read() -> bool:
+            return self.worker._slots.claim is None
+
+        self.way.back.set()
+        await eventually(is_read)
+        self.worker.drain(5)
+        return await task
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    clock = FakeClock()
+    store: Any = (
+        MemoryStore(clock.now_us) if request.param == "memory" else SqliteStore(f"{tmp_path}/work.db", clock.now_us)
+    )
+    await store.open()
+    bench = Bench(store, clock)
+    await bench.submit()
+    async with asyncio.timeout(20):
+        yield bench
+    await store.close()
+
+
+@asynccontextmanager
+async def working(bench: Bench) -> AsyncIterator[asyncio.Task[Worked]]:
+    task = asyncio.create_task(bench.worker.run())
+    try:
+        yield task
+    finally:
+        for gate in (bench.way.there, bench.way.back):
+            gate.set()
+        bench.worker.drain(0)
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_claim_whose_reply_does_not_come_goes_back_and_costs_no_attempt(bench: Bench) -> None:
+    """With one attempt its job would end failed, and nobody ever ran it."""
+    bench.way.back.clear()
+    async with working(bench):
+        await bench.way.granted.wait()
+        await bench.look(after_seconds=LATE_SECONDS)
+        job = await bench.job()
+        assert (job.state, job.attempts) == (State.PENDING, 0)
+
+
+async def test_a_reply_that_comes_after_its_claim_went_back_starts_nothing(bench: Bench) -> None:
+    """Somebody else has done the job meanwhile."""
+    bench.way.back.clear()
+    async with working(bench) as task:
+        await bench.way.granted.wait()
+        await bench.look(after_seconds=LATE_SECONDS)
+        await bench.take_elsewhere()
+        worked = await bench.drained(task)
+    assert (bench.ran, worked.lost, worked.is_clean) == ([], 0, True)
+
+
+async def test_a_claim_goes_back_whole(bench: Bench) -> None:
+    """The shortest lease decides. Of the others the late reply believes that they could still start."""
+    await bench.store.submit([new_job(2, lease_us=int(10 * LEASE_SECONDS * SECOND_US))])
+    bench.way.back.clear()
+    async with working(bench):
+        await bench.way.granted.wait()
+        await bench.look(after_seconds=LATE_SECONDS)
+        assert {job.state for job in await bench.store.jobs(JobFilter())} == {State.PENDING}
+        bench.way.back.set()
+        await bench.until_done()
+    assert set(bench.ran) == {2}
+
+
+async def test_a_reply_that_is_too_late_goes_back_though_the_keeper_did_not_look(bench: Bench) -> None:
+    """What is left of its leases may not last until they are renewed."""
+    bench.way.back.clear()
+    async with working(bench):
+        await bench.way.granted.wait()
+        bench.clock.advance(LATE_SECONDS)
+        bench.way.back.set()
+        job = await bench.until_done()
+    assert (bench.ran, job.attempts, job.fence) == ([2], 1, 2)
+
+
+async def test_a_late_reply_is_used_as_long_as_nobody_gave_its_claim_back(bench: Bench) -> None:
+    """A slow store must not send jobs round in circles; meanwhile their leases are kept."""
+    bench.way.back.clear()
+    async with working(bench):
+        await bench.way.granted.wait()
+        await bench.look(after_seconds=LATE_SECONDS - 0.1)
+        assert (await bench.job()).lease_until == bench.clock.now_us() + LEASE_SECONDS * SECOND_US
+        bench.way.back.set()
+        job = await bench.until_done()
+        await bench.look(after_seconds=LATE_SECONDS)
+    assert (bench.ran, job.attempts, job.fence) == ([1], 1, 1)
+
+
+async def test_a_claim_that_reaches_the_store_late_goes_back_all_the_same(bench: Bench) -> None:
+    """The keeper looked when there was nothing yet: it must not believe that this was all."""
+    bench.way.there.clear()
+    bench.way.back.clear()
+    async with working(bench):
+        await bench.way.sent.wait()
+        await bench.look(after_seconds=LATE_SECONDS)
+        bench.way.there.set()
+        await bench.way.granted.wait()
+        await bench.look(after_seconds=0.5)
+        job = await bench.job()
+        assert (job.state, job.attempts) == (State.PENDING, 0)
+
+
+async def test_a_claim_that_went_back_is_not_made_again_under_its_token(bench: Bench) -> None:
+    """Whatever still says of that token that it was given back would end the new lease, while its job runs."""
+    bench.way.back.clear()
+    bench.way.replies_to_lose = 1
+    async with working(bench):
+        await bench.way.granted.wait()
+        await bench.look(after_seconds=LATE_SECONDS)
+        bench.way.back.set()
+        job = await bench.until_done()
+    tokens = [wants.token for wants in bench.way.claims]
+    assert len(set(tokens)) == len(tokens) > 1
+    assert (bench.ran, job.attempts, job.fence) == ([2], 1, 2)
+
+
+async def test_a_claim_on_its_way_again_while_it_goes_back_is_not_run(bench: Bench) -> None:
+    """Its second try grants the same job under the same token. A late give-back may end that lease at any time."""
+    bench.way.replies_to_lose = 1
+    async with working(bench):
+        await bench.way.granted.wait()
+        bench.way.there.clear()  # the first try was executed, its reply was lost, and the second is on its way
+        await eventually(bench.way.was_sent_twice)
+        assert bench.way.claims[0] == bench.way.claims[1]
+        await bench.look(after_seconds=LATE_SECONDS)
+        assert (await bench.job()).state is State.PENDING
+        bench.way.there.set()
+        job = await bench.until_done()
+    assert (bench.ran, job.attempts, job.fence) == ([3], 1, 3)
+
+
+@pytest.mark.parametrize("fails_at", ["asking", "giving back"])
+async def test_a_keeper_that_is_not_answered_tries_again(bench: Bench, fails_at: str) -> None:
+    """And the worker runs nothing of what may have gone back."""
+    bench.way.back.clear()
+    async with working(bench) as task:
+        await bench.way.granted.wait()
+        bench.way.fails_at = fails_at
+        await bench.look(after_seconds=LATE_SECONDS)
+        assert not bench.way.fails_at
+        await bench.look(after_seconds=0.5)
+        job = await bench.job()
+        assert (job.state, job.attempts) == (State.PENDING, 0)
+        await bench.take_elsewhere()
+        await bench.drained(task)
+    assert bench.ran == []
+
+
+async def test_a_worker_that_is_drained_behind_a_claim_leaves_nothing_behind(bench: Bench) -> None:
+    """The reply comes after the signal, and the keeper was faster."""
+    bench.way.back.clear()
+    async with working(bench) as task:
+        await bench.way.granted.wait()
+        bench.worker.drain(5)
+        await bench.look(after_seconds=LATE_SECONDS)
+        bench.way.back.set()
+        worked = await task
+    job = await bench.job()
+    assert (bench.ran, worked.is_clean, job.state, job.attempts) == ([], True, State.PENDING, 0)
+
+
+async def test_a_job_on_the_shelf_that_may_have_gone_back_does_not_start(bench: Bench) -> None:
+    """The keeper gave it back and got no answer: it may run elsewhere by now."""
+    slots, wants = bench.worker._slots, Wants(("default",), 1, Token("shelf"))
+    keeper = Keeper(bench.worker.id, slots, bench.way, Clock(bench.clock), lambda running, why: None)
+    claim = Claim(wants, Clock(bench.clock).monotonic())
+    leases = (await bench.store.exchange(Exchange(bench.worker.id, (), wants))).leases
+    slots.put(claim, [Running(lease, claim.sent_at) for lease in leases])
+    bench.way.fails_at = "giving back"
+    bench.clock.advance(LATE_SECONDS)
+    await keeper.look()
+    assert len(slots.shelf) == 1
+    slots.fill()
+    assert (slots.running, slots.given_back) == ({}, 1)

@@ -1,0 +1,194 @@
+"""What a handler can ask and say while it runs."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from tests.worker.seen import eventually, record, worked, working
+
+from leaseway import App, BadValue, Context, LeaseLost, State
+from leaseway.domain.query import JobFilter
+
+
+async def test_a_job_goes_on_where_its_last_attempt_left_off(app: App) -> None:
+    """Pages that were fetched and paid for are not fetched again."""
+    pages: list[int] = []
+
+    @app.job(backoff=0.01)
+    async def fetch(ctx: Context) -> int:
+        first = ctx.cursor or 0
+        for page in range(first, 6):
+            pages.append(page)
+            await ctx.checkpoint(page + 1)
+            assert ctx.cursor == page + 1
+            if page == 2:
+                raise ConnectionError
+        return first
+
+    job = await worked(app, await fetch.submit())
+    assert pages == [0, 1, 2, 3, 4, 5]
+    assert (job.state, job.result, job.cursor) == (State.DONE, "3", "6")
+
+
+async def test_a_plain_function_checkpoints_without_await(app: App) -> None:
+    @app.job(backoff=0.01)
+    def fetch(ctx: Context) -> Any:
+        if ctx.cursor is None:
+            ctx.checkpoint({"page": 7})  # type: ignore[unused-coroutine]
+            raise ConnectionError
+        return ctx.cursor
+
+    assert (await worked(app, await fetch.submit())).result == '{"page":7}'
+
+
+async def test_a_submission_can_bring_the_first_cursor(app: App) -> None:
+    @app.job
+    async def fetch(ctx: Context) -> Any:
+        return ctx.cursor
+
+    assert (await worked(app, await fetch.submit(cursor={"page": 3}))).result == '{"page":3}'
+
+
+async def test_a_cursor_that_is_not_json_is_refused_where_it_is_written(app: App) -> None:
+    @app.job(attempts=1)
+    async def fetch(ctx: Context) -> str:
+        with pytest.raises(BadValue, match="cursor"):
+            await ctx.checkpoint(object())
+        return "went on"
+
+    assert (await worked(app, await fetch.submit())).result == '"went on"'
+
+
+async def test_a_checkpoint_without_the_lease_is_refused(app: App) -> None:
+    """A worker that was asleep must not move the cursor of the one that took over."""
+    lost: list[str] = []
+
+    @app.job(attempts=1)
+    async def fetch(ctx: Context) -> None:
+        store = await app.store()
+        ctx._running.lease = type(ctx._running.lease)(**{**fields(ctx._running.lease), "token": "another"})
+        with pytest.raises(LeaseLost):
+            await ctx.checkpoint(1)
+        lost.append("told")
+        assert (await store.job(ctx.id)).cursor is None  # type: ignore[union-attr]
+
+    submitted = await fetch.submit()
+    async with working(app):
+        await eventually(lambda: truth(lost))
+    assert (await record(app, submitted)).cursor is None
+
+
+async def test_the_call_key_is_the_same_in_every_attempt_and_differs_between_steps(app: App) -> None:
+    """The provider recognises a repeated call by it, and charges once."""
+    keys: list[tuple[str, str]] = []
+
+    @app.job(attempts=3, backoff=0.01)
+    async def charge(ctx: Context) -> None:
+        keys.append((ctx.call_key(), ctx.call_key("capture")))
+        raise ConnectionError
+
+    first = await charge.submit()
+    await worked(app, first)
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    assert keys[0][0] != keys[0][1]
+    await worked(app, await charge.submit())
+    assert len(set(keys)) == 2
+
+
+async def test_attempt_and_fence_tell_deliveries_apart(app: App) -> None:
+    seen: list[tuple[int, int]] = []
+
+    @app.job(attempts=3, backoff=0.01)
+    async def count(ctx: Context) -> None:
+        seen.append((ctx.attempt, ctx.fence))
+        raise ConnectionError
+
+    await worked(app, await count.submit())
+    assert seen == [(1, 1), (2, 2), (3, 3)]
+
+
+async def test_children_are_submitted_with_success_and_only_with_success(app: App) -> None:
+    """A job that fails half way must not leave children that its next attempt submits again."""
+    tries: list[int] = []
+
+    @app.job
+    async def child(n: int) -> None: ...
+
+    @app.job(backoff=0.01)
+    async def parent(ctx: Context) -> None:
+        tries.append(1)
+        for n in range(3):
+            ctx.submit(child.bind(n=n))
+        if len(tries) < 3:
+            raise ConnectionError
+
+    await worked(app, await parent.submit(tenant="acme"))
+    children = await (await app.store()).jobs(JobFilter(kind="child"))
+    assert sorted(job.payload for job in children) == ['{"n":0}', '{"n":1}', '{"n":2}']
+    assert {job.tenant for job in children} == {"acme"}, "a child belongs to its parent's tenant"
+    assert {job.state for job in children} == {State.DONE}
+
+
+async def test_progress_can_be_seen_while_the_job_runs(app: App) -> None:
+    go_on = asyncio.Event()
+
+    @app.job
+    async def long(ctx: Context) -> None:
+        ctx.progress(3, 10, "third page")
+        await go_on.wait()
+        ctx.progress(10, 10)
+
+    submitted = await long.submit()
+
+    async def said() -> str | None:
+        job = await record(app, submitted)
+        return job.progress if job.state is State.LEASED else None
+
+    async with working(app):
+        assert await eventually(said) == '{"done":3,"message":"third page","total":10}'
+        go_on.set()
+        job = await app.wait(submitted.id, 10)
+    assert job.progress == '{"done":10,"message":null,"total":10}', "the last word came with the result"
+
+
+async def test_plain_functions_run_in_threads_and_side_by_side(app: App) -> None:
+    """A plain function that waits must not hold up the others, nor the event loop."""
+    meeting = threading.Barrier(4)
+
+    @app.job(timeout=50)
+    def meet(ctx: Context) -> int:
+        meeting.wait(45)
+        return threading.get_ident()
+
+    jobs = [await meet.submit() for _ in range(4)]
+    await worked(app, jobs[0], concurrency=4)
+    threads = {(await record(app, job)).result for job in jobs}
+    assert len(threads) == 4
+    assert str(threading.get_ident()) not in threads
+
+
+async def test_concurrency_is_kept_for_both_kinds_of_functions(app: App) -> None:
+    at_work = 0
+    most = 0
+
+    @app.job
+    async def task() -> None:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0.002)
+        at_work -= 1
+
+    jobs = [await task.submit() for _ in range(40)]
+    await worked(app, jobs[0], concurrency=3)
+    assert most == 3
+
+
+def fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+async def truth(values: list[str]) -> bool:
+    return bool(values)
