@@ -1,4 +1,4 @@
-"""Archives whose content is known: by its hash, or because it is our own."""
+"""Unpacks archives whose content is trusted: their hash was checked, or the tests made them."""
 
 import tarfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Before any test is read: failed assertions of the contract suite shall say what they compared."""
+"""Settings for the whole suite. Some must be made before any test module is imported."""
 
 import os
 import shutil
@@ -6,43 +6,47 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.left_open import left_open, watch
-from tests.scheduling import Scheduling, long_ones_first
+from tests.open_connections import take_open_connections, watch_event_loops
+from tests.programs import restrict_path
+from tests.scheduling import GroupsFirstScheduling, put_slow_tests_first
 from xdist.remote import Producer  # type: ignore[import-untyped]
 
+# Failed assertions of the contract suites show the compared values only if pytest rewrites those modules.
 pytest.register_assert_rewrite("leaseway.testing")
 
-watch()
+watch_event_loops()
+restrict_path()
 
 from leaseway.testing.postgres import PostgresServer, postgres_server  # noqa: E402
 
-MEMORY, ROOM_BYTES = Path("/dev/shm"), 4 << 30
+MEMORY_DISK, FREE_BYTES_MIN = Path("/dev/shm"), 4 << 30
 
-# Thousands of files of SQLite: each commit would wait for the disk, and no test asks what a power cut leaves of it.
-if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+# The tests create thousands of SQLite files. On a disk, every commit would wait for a flush, and no test checks what a
+# power failure leaves behind.
+if MEMORY_DISK.is_dir() and os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > FREE_BYTES_MIN:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
-    """One PostgreSQL for all tests of a process, started by the first that needs it."""
+    """One PostgreSQL server for all tests of a process; the first test that needs it starts it."""
     with postgres_server() as server:
         yield server
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupsFirstScheduling | None:
+    return GroupsFirstScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config, "workerinput"):  # one process of several
-        long_ones_first(items)
+    if hasattr(config, "workerinput"):  # a worker process of pytest-xdist
+        put_slow_tests_first(items)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """The loop of a test ends with its last fixture."""
+    """The event loop of a test closes with its last fixture, so this check runs after them."""
     yield
-    left = left_open()
-    assert not left, f"an event loop has ended, and these are still open: {left}"
+    still_open = take_open_connections()
+    assert not still_open, f"the event loop was closed while these were open: {still_open}"

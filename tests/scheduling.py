@@ -1,33 +1,35 @@
-"""Which process runs which test, and in which order: whoever is last should not be the one with most to do."""
+"""Decides which pytest-xdist process runs which test, and in which order, so that all processes finish together."""
 
 import pytest
 from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
 
-TOGETHER = (
-    "tests/dashboard/",  # a browser, too big to start three times
-    "tests/chaos/",  # fleets of processes, that would be in each other's way
+GROUPS = (
+    "tests/dashboard/",  # one browser, which takes long to start
+    "tests/chaos/",  # many processes each; two at once would disturb each other
     "tests/imports/test_mongodb_sink.py",  # two servers
     "tests/imports/test_mongodb_failures.py",
     "tests/imports/test_later_sinks_killed.py",
-    "tests/simulation/test_campaign.py",  # worlds, each of which is told once and asked about several times
+    "tests/simulation/test_campaign.py",  # simulations that run once and are checked by several tests
     "tests/simulation/test_imports.py",
     "tests/simulation/test_metered.py",
 )
-"""Tests that share something dear run in one process, one after the other."""
-LONG = ("tests/test_docs.py", "tests/stores/test_state_machine.py", "tests/budgets/test_state_machine.py")
-"""As `slow`, though they are part of ./dev check."""
+"""Files or folders whose tests share something expensive and therefore run in one process, one after the other."""
+LONG = ("tests/docs/test_documents.py", "tests/stores/test_state_machine.py", "tests/budgets/test_state_machine.py")
+"""Tests that take long although they are not marked `slow`, because ./dev check includes them."""
 
 
-class Scheduling(LoadGroupScheduling):  # type: ignore[misc]
-    """By path, because pytest 9.2 does not carry the marks of groups to where they are read (pytest-xdist #1386).
-    Groups come first, and after them one test after the other to whoever is free."""
+class GroupsFirstScheduling(LoadGroupScheduling):  # type: ignore[misc]
+    """Starts with the groups, then gives one test at a time to the next free process.
+
+    Groups are recognized by path because pytest 9.2 does not pass on the group marks (pytest-xdist #1386).
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((path for path in TOGETHER if nodeid.startswith(path)), None) or super()._split_scope(nodeid)
+        return next((path for path in GROUPS if nodeid.startswith(path)), None) or super()._split_scope(nodeid)
 
 
-def long_ones_first(items: list[pytest.Item]) -> None:
-    """A long test that comes last is waited for by everybody; so the short ones come last, in the order they had."""
+def put_slow_tests_first(items: list[pytest.Item]) -> None:
+    """If a long test started last, all other processes would wait for it. The sort keeps the order otherwise."""
     items.sort(key=lambda item: not is_long(item))
 
 

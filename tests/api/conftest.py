@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.serving import Served, serving
-from tests.emptied import emptied
+from tests.postgres_tables import empty_schema
 
 from leaseway import App
 from leaseway.api.live import streams
@@ -24,7 +24,7 @@ async def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         yield f"sqlite:///{tmp_path / 'work.db'}"
         return
     server = request.getfixturevalue("server")
-    await emptied(server.url, "api")
+    await empty_schema(server.url, "api")
     yield f"{server.url}?schema=api"
 
 

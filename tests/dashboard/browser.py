@@ -17,6 +17,7 @@ from typing import NamedTuple
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Playwright, Request, async_playwright
 from tests.archives import extract
 from tests.dashboard.fetched import CHROMIUM, NotFetchedError, fetched, node
+from tests.programs import find_installed
 
 CHOICE = "LEASEWAY_CHROMIUM"
 FETCH = "fetch"
@@ -84,7 +85,7 @@ async def launch(playwright: Playwright, executable: Executable) -> Browser:
 
 def installed() -> Iterator[Executable]:
     for name in NAMES:
-        if path := shutil.which(name):
+        if path := find_installed(name):
             yield Executable(path, {})
 
 

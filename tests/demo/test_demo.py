@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.interrupts import hear_interrupts
+from tests.signals import accept_interrupts
 
 DEMO = [sys.executable, "-c", "from leaseway.demo.main import command; command()"]
 WITHOUT = "import sys; sys.modules[{module!r}] = None; from leaseway.demo.main import command; command()"
@@ -42,7 +42,7 @@ def test_a_killed_worker_costs_no_row_and_no_refusal(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_interrupted_demo_leaves_nobody_behind() -> None:
     """Workers that go on in the background would eat somebody's laptop."""
-    demo = subprocess.Popen([*DEMO, "--limit", "5"], stdout=subprocess.PIPE, text=True, preexec_fn=hear_interrupts)
+    demo = subprocess.Popen([*DEMO, "--limit", "5"], stdout=subprocess.PIPE, text=True, preexec_fn=accept_interrupts)
     assert demo.stdout is not None
     with demo:
         started = next(line for line in demo.stdout if "started 4 workers" in line)

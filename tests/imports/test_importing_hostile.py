@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, cast
 import pytest
 from msgspec.structs import replace
 from tests.imports.apps import import_app
-from tests.interrupts import hear_interrupts
+from tests.processes import child_processes, is_alive, kill_session
+from tests.signals import accept_interrupts
 
 from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
 from leaseway.domain.outcome import Fail
@@ -405,12 +406,12 @@ async def test_a_signal_to_the_run_leaves_no_worker_behind(make: Make, number: s
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 await server.has_seen(4)
-            workers += children_of(process.pid)
+            workers += child_processes(process.pid)
             process.send_signal(number)
             out, err = await asyncio.to_thread(process.communicate, timeout=TIMEOUT_SECONDS)
             survivors = [pid for pid in workers if is_alive(pid)]
         finally:
-            ended(process, workers)
+            kill_session(process)
     assert workers
     assert survivors == []
     assert process.returncode == 1, err
@@ -420,29 +421,13 @@ async def test_a_signal_to_the_run_leaves_no_worker_behind(make: Make, number: s
 def started(it: Import) -> "subprocess.Popen[str]":
     command = it.command("run", str(it.path))
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=accept_interrupts,
     )
-
-
-def ended(process: "subprocess.Popen[str]", workers: list[int]) -> None:
-    """Whatever the test found out: nobody stays."""
-    process.kill()
-    for pid in filter(is_alive, workers):
-        os.kill(pid, signal.SIGKILL)
-    process.communicate()
-
-
-def children_of(pid: int) -> list[int]:
-    told = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in told.stdout.split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def test_a_run_says_one_json_document_and_shows_why_it_is_partial(make: Make) -> None:

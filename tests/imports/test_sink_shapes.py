@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, empty_place, empty_postgres
-from tests.left_open import open_in
+from tests.open_connections import open_connections
 
 from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused
 from leaseway.imports.domain.columns import ColumnType
@@ -72,7 +72,7 @@ async def test_a_sink_that_was_refused_leaves_nothing_open(place: Place) -> None
         await place.sink(table="poi", columns=TITLE).open()
     await asyncio.sleep(0)  # the turn in which a transport that was told to close does
     assert threads() == before
-    assert open_in(asyncio.get_running_loop()) == []
+    assert open_connections(asyncio.get_running_loop()) == []
 
 
 async def test_a_table_with_more_columns_is_taken(place: Place) -> None:

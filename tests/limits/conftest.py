@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.working import service_in_memory
-from tests.emptied import empty_tables
+from tests.postgres_tables import empty_tables
 
 from leaseway.ports.limiter import Limiter
 from leaseway.stores.memory.limits import MemoryLimiter

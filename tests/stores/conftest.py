@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 from tests.api.working import service_in_memory
-from tests.emptied import empty_tables
+from tests.postgres_tables import empty_tables
 
 from leaseway.stores.http.jobs import HttpStore
 from leaseway.stores.memory.jobs import MemoryStore
