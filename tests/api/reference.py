@@ -1,5 +1,5 @@
-"""The description of the API as a page for people: `python -m tests.api.reference` writes it below the mark in
-docs/reference/http.md, and a test compares."""
+"""The OpenAPI description as a page: `python -m tests.api.reference` writes it below the mark in
+docs/reference/http.md, and test_reference.py compares the two."""
 
 import json
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from leaseway.api.settings import ServiceSettings
 from leaseway.api.web import web_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
-MARK = "<!-- What follows is made from the description of the API: python -m tests.api.reference -->\n"
+MARK = "<!-- Generated from the OpenAPI description: python -m tests.api.reference -->\n"
 REF = "#/components/schemas/"
 COMMON = {"401", "403", "421", "422", "429", "500", "503", "400", "408", "413", "415"}
-"""Problems that are described once, above."""
+"""Errors that the page describes once, above the routes."""
 
 Json = dict[str, Any]
 
@@ -44,17 +44,17 @@ def routes_of(document: Json) -> Iterator[str]:
 def route_of(route: str, operation: Json) -> Iterator[str]:
     scope = operation["x-scope"]
     yield from ["", f"### `{route}`", "", text_of(operation.get("description") or f"{operation['summary']}.")]
-    facts = ["Open to anybody." if scope == "open" else f"Scope `{scope}`."]
+    facts = ["Needs no authentication." if scope == "open" else f"Needs the scope `{scope}`."]
     if "requestBody" in operation:
         facts.append(f"Body: {shape_of(operation['requestBody']['content']['application/json']['schema'])}.")
     good = successes(operation)
-    facts.append(f"Answers {' or '.join(status for status, _ in good)}{content_of(good[0][1])}.")
+    facts.append(f"Returns {' or '.join(status for status, _ in good)}{content_of(good[0][1])}.")
     own = [status for status in operation["responses"] if status[0] in "45" and status not in COMMON]
-    facts += [f"Problems of its own: {', '.join(own)}."] if own else []
+    facts += [f"Other errors: {', '.join(own)}."] if own else []
     yield from ["", " ".join(facts)]
     parameters = [each for each in operation.get("parameters", ()) if each["in"] != "path"]
     if parameters:
-        yield from ["", "| parameter | in | is | |", "|---|---|---|---|", *map(parameter_of, parameters)]
+        yield from ["", "| parameter | in | type | |", "|---|---|---|---|", *map(parameter_of, parameters)]
 
 
 def successes(operation: Json) -> list[tuple[str, Json]]:
@@ -79,7 +79,7 @@ def parameter_of(parameter: Json) -> str:
 
 
 def shapes_of(document: Json) -> Iterator[str]:
-    yield from ["", "## Shapes"]
+    yield from ["", "## Schemas"]
     for name, schema in document["components"]["schemas"].items():
         yield from ["", f"### {name}"]
         if schema.get("description"):
@@ -89,12 +89,12 @@ def shapes_of(document: Json) -> Iterator[str]:
         elif "properties" in schema:
             required = schema.get("required", ())
             rows = [field_of(field, of, field in required) for field, of in schema["properties"].items()]
-            yield from ["", "| field | is | |", "|---|---|---|", *rows]
+            yield from ["", "| field | type | |", "|---|---|---|", *rows]
 
 
 def field_of(name: str, schema: Json, is_required: bool) -> str:
     default = "" if "default" not in schema else f"default {json.dumps(schema['default'])}"
-    return f"| `{name}` | {shape_of(schema)} | {'' if is_required else default or 'may be missing'} |"
+    return f"| `{name}` | {shape_of(schema)} | {'' if is_required else default or 'optional'} |"
 
 
 def shape_of(schema: Json | bool) -> str:
@@ -102,7 +102,7 @@ def shape_of(schema: Json | bool) -> str:
         return "any JSON"
     if "$ref" in schema:
         name = schema["$ref"].removeprefix(REF)
-        return f"[{name}](#{name.lower().replace('.', '')})"  # as GitHub names its headings
+        return f"[{name}](#{name.lower().replace('.', '')})"  # the anchor that GitHub gives the heading
     if "anyOf" in schema:
         return " or ".join(shape_of(each) for each in schema["anyOf"])
     if "enum" in schema:
