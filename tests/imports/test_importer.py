@@ -401,6 +401,19 @@ async def test_only_what_has_changed_is_asked_for(place: Place) -> None:
     assert (await importer.run(mode=RunMode.FULL)).run.mode is RunMode.FULL
 
 
+async def test_a_mode_can_be_given_as_text(place: Place) -> None:
+    """`mode="full"` must not be taken for "no mode given", which would skip unchanged records."""
+
+    async def things(shard: Shard) -> Page:
+        return Page.last([{"id": 1, "at": "2026-01-01T00:00Z"}])
+
+    importer = place.importer(things, stamp="at", incremental={"overlap": "15m"})
+    await importer.run()
+    assert (await importer.run(mode="full")).run.mode is RunMode.FULL
+    with pytest.raises(BadValue, match="must be full or incremental"):
+        await importer.plan(mode="whole")
+
+
 async def test_a_budget_stops_the_run(place: Place) -> None:
     async def things(cursor: Any, http: Any) -> Page:
         offset = cursor["offset"] if cursor else 0

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from leaseway.domain.errors import NoSuchJob, UsageError
+from leaseway.domain.errors import BadValue, NoSuchJob, UsageError
 from leaseway.imports.assembly import Parts, parts_of_function
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
 from leaseway.imports.plan.plan import Plan, history_of
@@ -82,34 +82,36 @@ class Importer:
 
     # -- the three verbs --
 
-    async def plan(self, mode: RunMode | None = None) -> Plan:
+    async def plan(self, mode: RunMode | str | None = None) -> Plan:
         """What will be asked for: everything, or what has changed since the last run. Nothing is written."""
 
         async def made() -> Plan:
             history = await history_of(self.parts.sink, self.name, self.parts.task.spec_hash)
-            return await plan_of(self.parts, history, mode)
+            return await plan_of(self.parts, history, wanted)
 
+        wanted = parse_mode(mode)
         return await self._with_sink(made)
 
     async def run(
-        self, workers: int = WORKERS, *, run: str | None = None, mode: RunMode | None = None, resume: bool = False
+        self, workers: int = WORKERS, *, run: str | None = None, mode: RunMode | str | None = None, resume: bool = False
     ) -> Progress:
         """Import, in this process, with as many shards at once as there are `workers`. Other processes can help:
         `leaseway import work module:name`. With `resume`, the last run goes on, or the one that is named."""
 
         async def ran() -> Progress:
-            id_ = await (self._resumed(run) if resume else self._started(run, mode, workers))
+            id_ = await (self._resumed(run) if resume else self._started(run, wanted, workers))
             await self.app.run_worker(queues=[queue_of(self.parts)], until_empty=True, concurrency=workers)
             await finish(self.parts, id_)
             return await self._progress(id_)
 
+        wanted = parse_mode(mode)
         return await self._with_sink(ran)
 
     async def status(self, run: str | None = None) -> Progress:
         """Of the last run, or of the one that is named."""
         return await self._with_sink(lambda: self._progress(run))
 
-    def plan_sync(self, mode: RunMode | None = None) -> Plan:
+    def plan_sync(self, mode: RunMode | str | None = None) -> Plan:
         return self.app.sync(self.plan(mode))
 
     def run_sync(self, workers: int = WORKERS, **options: Any) -> Progress:
@@ -155,6 +157,12 @@ class Importer:
             return await question()
         finally:
             await self.parts.sink.close()
+
+
+def parse_mode(mode: RunMode | str | None) -> RunMode | None:
+    if mode is not None and mode not in list(RunMode):
+        raise BadValue("mode", f"must be {' or '.join(RunMode)} (is {mode!r})")
+    return None if mode is None else RunMode(mode)
 
 
 def address_of(function: Callable[..., Any]) -> str:
