@@ -4,9 +4,9 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from tests.simulation.campaign.jobs_scenario import run_seed
 
-from leaseway.simulation import run_seed
-from leaseway.simulation.sometimes import CATALOGUE
+from leaseway.simulation.coverage import CATALOGUE
 
 BATCH = 25
 SEEDS = 100

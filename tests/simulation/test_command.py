@@ -1,11 +1,11 @@
-"""`python -m leaseway.simulation`: what it prints, and what its exit code says."""
+"""`./dev simulate`: what it prints, and what its exit code says."""
 
 from pathlib import Path
 
 import pytest
+from tests.simulation.campaign.__main__ import main
 
-from leaseway.simulation.__main__ import main
-from leaseway.simulation.sometimes import CATALOGUES
+from leaseway.simulation.coverage import CATALOGUES
 
 
 def test_a_campaign_says_what_it_reached(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +26,7 @@ def test_a_violation_comes_with_the_command_that_repeats_it(capsys: pytest.Captu
     assert main(["--seeds", "1", "--jobs", "1", "--sabotage", "attempt_uncounted"]) == 1
     out = capsys.readouterr().out
     assert "seed 0 violated: I14" in out
-    assert "replay: python -m leaseway.simulation --seed 0 --sabotage attempt_uncounted" in out
+    assert "replay: ./dev simulate --seed 0 --sabotage attempt_uncounted" in out
 
 
 def test_a_seed_is_replayed_with_its_trace(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,9 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from tests.simulation.campaign.imports_scenario import run_imports
 
-from leaseway.simulation.imports import run_imports
-from leaseway.simulation.sometimes import CATALOGUE, IMPORTS
+from leaseway.simulation.coverage import CATALOGUE, IMPORTS
 
 BATCH = 20
 SEEDS = 40

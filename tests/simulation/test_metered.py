@@ -4,9 +4,9 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from tests.simulation.campaign.metered_scenario import run_metered
 
-from leaseway.simulation.metered import run_metered
-from leaseway.simulation.sometimes import CATALOGUE, METERED
+from leaseway.simulation.coverage import CATALOGUE, METERED
 
 BATCH = 10
 SEEDS = 20

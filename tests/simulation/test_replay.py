@@ -5,8 +5,7 @@ import subprocess
 import sys
 
 import pytest
-
-from leaseway.simulation import run_seed
+from tests.simulation.campaign.jobs_scenario import run_seed
 
 SEEDS = (1, 2, 3)
 
@@ -37,7 +36,10 @@ def test_a_new_process_tells_the_same_story(hash_seed: str) -> None:
 
 
 def in_new_process(hash_seed: str) -> list[str]:
-    code = f"from leaseway.simulation import run_seed; print(*[run_seed(seed).trace_hash for seed in {SEEDS}])"
+    code = (
+        "from tests.simulation.campaign.jobs_scenario import run_seed; "
+        f"print(*[run_seed(seed).trace_hash for seed in {SEEDS}])"
+    )
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     answer = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=60

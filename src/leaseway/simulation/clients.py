@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -9,17 +10,29 @@ from leaseway.domain.errors import KeyConflict, StoreBusy, StoreFull, TransientE
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import NewJob, State, Submitted
 from leaseway.domain.query import JobFilter
-from leaseway.simulation.plan import Intent
+from leaseway.simulation.faulty_store import FaultyStore
 from leaseway.simulation.process import HERE, Process
-from leaseway.simulation.store import FaultyStore
-from leaseway.simulation.universe import Universe
+from leaseway.simulation.world import Universe
 from leaseway.worker import submit as submitting
+from leaseway.worker.submit import Bound
 
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.2
 REPLAYED_KINDS = ("hopeless", "hopeless", "shaky", "quick")
 REPLAYS_MAX = 3
+
+
+@dataclass(slots=True)
+class Intent:
+    """One call of submit that a client is going to make."""
+
+    at: float
+    client: int
+    jobs: list[Bound] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    """What each job stands for: jobs with one label must become one job."""
+    cancel_after: float | None = None
 
 
 class Client:

@@ -7,12 +7,12 @@ from leaseway.domain.schedule import Schedule
 from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
-from leaseway.simulation.jobs import JUDGE
-from leaseway.simulation.meter import METER, Meter
+from leaseway.simulation.faulty_limits import FaultyLedger, FaultyLimiter
+from leaseway.simulation.faulty_store import FaultyStore
+from leaseway.simulation.judge import JUDGE
+from leaseway.simulation.limit_oracles import METER, Meter
 from leaseway.simulation.process import HERE, Process
-from leaseway.simulation.store import FaultyStore
-from leaseway.simulation.universe import Universe
-from leaseway.simulation.ways import FaultyLedger, FaultyLimiter
+from leaseway.simulation.world import Universe
 from leaseway.worker.environment import World
 from leaseway.worker.lease_renewal import in_loop
 from leaseway.worker.loop import Worker

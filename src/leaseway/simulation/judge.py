@@ -1,14 +1,15 @@
 """Watches the world: every commit, every handler, every worker that leaves. The first wrong ends the run."""
 
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from leaseway.domain.ids import JobId
-from leaseway.simulation import sometimes
-from leaseway.simulation.books import Books, Commit, Run
+from leaseway.simulation import coverage
 from leaseway.simulation.oracles import imbalances, wrongs
 from leaseway.simulation.process import Process
-from leaseway.simulation.table import Table
+from leaseway.simulation.promises import Books, Commit, Run
+from leaseway.simulation.stored_rows import Table
 from leaseway.worker.loop import Worked
 
 TOLD_SECONDS_MAX = 1.0
@@ -44,7 +45,7 @@ class Judge:
         if commit.verb == "exchange":
             self.books.classify(commit)
         self.accuse(wrongs(self.books, commit))
-        sometimes.note(self.books, commit)
+        coverage.note(self.books, commit)
         if self.meter is not None and commit.verb == "exchange":
             self.meter.saw(commit)
         self.books.keep(commit)
@@ -118,3 +119,6 @@ class Judge:
     def died(self, process: Process, error: BaseException) -> None:
         if not process.is_dead:
             self.accuse([f"the worker of {process.name} ended with {error!r}"])
+
+
+JUDGE: ContextVar[Judge] = ContextVar("JUDGE")

@@ -7,7 +7,7 @@ from random import Random
 from leaseway.simulation.fleet import Fleet
 from leaseway.simulation.process import Process
 from leaseway.simulation.swarm import LEASE_SECONDS
-from leaseway.simulation.universe import Universe
+from leaseway.simulation.world import Universe
 
 OUTAGE_SECONDS = (0.3, 2 * LEASE_SECONDS)
 STEP_SECONDS_MAX = 3 * LEASE_SECONDS

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 from leaseway.domain.job import Settlement, State
 from leaseway.domain.query import Cancelling
-from leaseway.simulation.books import Books, Commit
-from leaseway.simulation.table import CANCELLED, DONE, FAILED, LEASED, SCHEDULED, STAGES, Row, Table
+from leaseway.simulation.promises import Books, Commit
+from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED, LEASED, SCHEDULED, STAGES, Row, Table
 
 Oracle = Callable[[Books, Commit], Iterator[str]]
 

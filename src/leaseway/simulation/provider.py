@@ -19,10 +19,10 @@ from leaseway.domain.budgets.budget import MICRO
 from leaseway.domain.budgets.ledger import Lines
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.limit import Ask, Definition, delay_us_of, lease_us_of
-from leaseway.simulation.books import Books
 from leaseway.simulation.judge import Judge
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
+from leaseway.simulation.promises import Books
 
 WORK_SECONDS_MAX = 0.3
 BACK_SECONDS_MAX = 0.02

@@ -14,17 +14,16 @@ from msgspec import Struct
 from leaseway.domain.kind import Kind
 from leaseway.domain.schedule import Schedule
 from leaseway.domain.worker_pacing import WorkerSettings
-from leaseway.simulation.clients import Client
+from leaseway.simulation.clients import Client, Intent
 from leaseway.simulation.fleet import Fleet
+from leaseway.simulation.limit_oracles import Meter
 from leaseway.simulation.loop import SimLoop
-from leaseway.simulation.meter import Meter
 from leaseway.simulation.nemesis import Nemesis
-from leaseway.simulation.plan import Intent
 from leaseway.simulation.process import Process
+from leaseway.simulation.stored_rows import STAGES, Row
 from leaseway.simulation.swarm import FAULTY_SECONDS, Swarm
-from leaseway.simulation.table import STAGES, Row
 from leaseway.simulation.trace import Trace
-from leaseway.simulation.universe import START_US, Universe
+from leaseway.simulation.world import START_US, Universe
 from leaseway.stores.sqlite.jobs import SqliteStore
 
 SETTLE_SECONDS = 8.0

@@ -2,6 +2,10 @@
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
+
+from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.job import Settlement
 
 
 class Trace:
@@ -21,3 +25,55 @@ class Trace:
 
     def hash(self) -> str:
         return self._digest.hexdigest()[:16]
+
+
+def brief(verb: str, args: tuple[Any, ...], answer: Any) -> str:
+    match verb:
+        case "exchange":
+            return f"exchange {sent(args[0])} -> {got(answer)}"
+        case "submit":
+            return f"submit {' '.join(short(job.id) for job in args[0])} -> {' '.join(map(told, answer))}"
+        case "renew":
+            held = " ".join(short(each.id) for each in args[0])
+            return f"renew {held} -> lost {ids(answer.lost)} cancelled {ids(answer.cancelled)}"
+        case "checkpoint":
+            return f"checkpoint {short(args[0])} {args[2]} -> {answer}"
+        case "report":
+            return f"report {ids(each.id for each in args[0])}"
+        case "cancel":
+            return f"cancel {short(args[0])} -> {answer.value}"
+        case "fire":
+            return f"fire {args[0]} {args[1]} {args[2]} {ids(job.id for job in args[3])} -> {answer}"
+        case "replay":
+            return f"replay -> {ids(answer)}"
+        case "lanes" | "schedules" | "declare" | "job" | "jobs" | "errors":
+            return verb
+    return f"{verb} -> {answer}"
+
+
+def short(job: str) -> str:
+    """Enough of an id to tell it from the others of a run."""
+    return job[-6:]
+
+
+def ids(jobs: Any) -> str:
+    return f"[{' '.join(short(job) for job in jobs)}]"
+
+
+def told(answer: Any) -> str:
+    return f"{short(answer.id)}{' replayed' if answer.replayed else ''}"
+
+
+def sent(call: Exchange) -> str:
+    wants = "" if call.wants is None else f" wants {call.wants.count} as {call.wants.token[:6]}"
+    return f"{'again ' if call.repeat else ''}[{' '.join(map(said, call.settlements))}]{wants}"
+
+
+def said(settlement: Settlement) -> str:
+    back = " given back" if settlement.gives_back else ""
+    return f"{short(settlement.id)}:{settlement.token[:6]} {settlement.state.value}{back}"
+
+
+def got(answer: Exchanged) -> str:
+    leases = " ".join(f"{short(lease.id)}#{lease.fence}" for lease in answer.leases)
+    return f"[{leases}] lost {ids(answer.lost)} cancelled {ids(answer.cancelled)}"

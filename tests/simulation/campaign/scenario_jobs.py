@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
@@ -13,15 +12,13 @@ from leaseway.domain.kind import Defaults, Kind
 from leaseway.domain.options import options_of
 from leaseway.domain.outcome import Fail, Snooze
 from leaseway.domain.retry import Backoff
-from leaseway.simulation.books import Run
-from leaseway.simulation.judge import Judge
+from leaseway.simulation.judge import JUDGE
 from leaseway.simulation.process import HERE
+from leaseway.simulation.promises import Run
 from leaseway.simulation.swarm import LEASE_SECONDS
 from leaseway.worker.attempt import Stop
 from leaseway.worker.context import Context
 from leaseway.worker.submit import Bound
-
-JUDGE: ContextVar[Judge] = ContextVar("JUDGE")
 
 BACKOFF = Backoff(first_seconds=0.2, factor=2.0, seconds_max=1.0)
 ENDLESS_SECONDS = 600.0

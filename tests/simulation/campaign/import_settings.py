@@ -5,10 +5,10 @@ from random import Random
 
 from msgspec import Struct
 from msgspec.structs import replace
+from tests.simulation.campaign.source_api import COUNTRIES, UNKNOWN_COUNTRY, Manners
 
 from leaseway.imports.domain.run_state import RunMode
 from leaseway.imports.spec.reader import Spec, read_spec
-from leaseway.simulation.api import COUNTRIES, UNKNOWN_COUNTRY, Manners
 from leaseway.simulation.swarm import CALM, Faults, Streams, Swarm, draw
 from leaseway.testing.standin import Poi, synthetic
 

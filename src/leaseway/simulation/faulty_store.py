@@ -9,9 +9,9 @@ from leaseway.domain.query import Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
 from leaseway.domain.tenant import Tenant
 from leaseway.domain.versions import Versions
-from leaseway.simulation.link import Link
+from leaseway.simulation.faulty_link import Link
 from leaseway.simulation.process import Process
-from leaseway.simulation.universe import Universe
+from leaseway.simulation.world import Universe
 from leaseway.stores.keyless import Keyless
 
 

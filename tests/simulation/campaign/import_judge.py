@@ -16,14 +16,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from tests.simulation.campaign.import_operator import Operator
+from tests.simulation.campaign.sink_oracles import Contents, Place, Shelf
+from tests.simulation.campaign.source_api import Api
 
 from leaseway.imports.domain.run_state import RunMode, ShardState
-from leaseway.simulation.api import Api
-from leaseway.simulation.books import Commit
-from leaseway.simulation.import_operator import Operator
 from leaseway.simulation.process import Process
-from leaseway.simulation.shelf import Contents, Place, Shelf
-from leaseway.simulation.universe import Universe
+from leaseway.simulation.promises import Commit
+from leaseway.simulation.world import Universe
 
 EXPECTED = frozenset(
     {

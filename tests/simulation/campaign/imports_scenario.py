@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from msgspec.structs import replace
+from tests.simulation.campaign.faulty_sink import FaultySink
+from tests.simulation.campaign.import_judge import TableJudge
+from tests.simulation.campaign.import_operator import Operator
+from tests.simulation.campaign.import_settings import Terms, draw_world
+from tests.simulation.campaign.sabotage import replaced
+from tests.simulation.campaign.scenario_jobs import BACKOFF
+from tests.simulation.campaign.sink_oracles import Place, Shelf
+from tests.simulation.campaign.source_api import UNKNOWN_COUNTRY, Api, Cable
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.imports.assembly import Parts, task_of
@@ -22,18 +30,10 @@ from leaseway.imports.shard_job import import_shard
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import Probe
-from leaseway.simulation.api import UNKNOWN_COUNTRY, Api, Cable
-from leaseway.simulation.import_judge import TableJudge
-from leaseway.simulation.import_operator import Operator
-from leaseway.simulation.import_terms import Terms, draw_world
-from leaseway.simulation.jobs import BACKOFF
 from leaseway.simulation.process import HERE
-from leaseway.simulation.sabotage import replaced
 from leaseway.simulation.scenario import LOOK_SECONDS, Load, Report, Scenario, run_load
-from leaseway.simulation.shelf import Place, Shelf
-from leaseway.simulation.sink import FaultySink
 from leaseway.simulation.swarm import Faults
-from leaseway.simulation.universe import Universe
+from leaseway.simulation.world import Universe
 from leaseway.stores.sqlite.statements import statements
 from leaseway.testing.standin import API_KEY
 from leaseway.worker import provider_http

@@ -8,16 +8,17 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
-from leaseway.simulation import sabotage_imports
-from leaseway.simulation.builtin import run_seed
-from leaseway.simulation.imports import run_imports
-from leaseway.simulation.metered import run_metered
-from leaseway.simulation.sabotage import SABOTAGES as SABOTAGES_OF_JOBS
+from tests.simulation.campaign import import_sabotage
+from tests.simulation.campaign.imports_scenario import run_imports
+from tests.simulation.campaign.jobs_scenario import run_seed
+from tests.simulation.campaign.metered_scenario import run_metered
+from tests.simulation.campaign.sabotage import SABOTAGES as SABOTAGES_OF_JOBS
+
+from leaseway.simulation.coverage import CATALOGUES
 from leaseway.simulation.scenario import Report
-from leaseway.simulation.sometimes import CATALOGUES
 
 SCENARIOS = {"jobs": run_seed, "metered": run_metered, "imports": run_imports}
-SABOTAGES = {**SABOTAGES_OF_JOBS, **sabotage_imports.SABOTAGES}
+SABOTAGES = {**SABOTAGES_OF_JOBS, **import_sabotage.SABOTAGES}
 BATCH = 5
 SEEDS_TO_REACH_ALL = 200
 """A smaller campaign is not expected to have seen everything."""

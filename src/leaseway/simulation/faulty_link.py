@@ -10,12 +10,12 @@ from typing import Any, ParamSpec, TypeVar
 from leaseway.domain.errors import LeasewayError, StoreBusy, StoreFull, UnknownOutcome
 from leaseway.domain.exchange import Exchange, Exchanged
 from leaseway.domain.job import State
-from leaseway.simulation.books import Commit
-from leaseway.simulation.brief import brief
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import Process
+from leaseway.simulation.promises import Commit
 from leaseway.simulation.swarm import LEASE_SECONDS
-from leaseway.simulation.universe import Universe
+from leaseway.simulation.trace import brief
+from leaseway.simulation.world import Universe
 from leaseway.stores.sqlite.jobs import SqliteStore
 
 P = ParamSpec("P")

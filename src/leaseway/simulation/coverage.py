@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from leaseway.domain.query import Cancelling
-from leaseway.simulation.books import Books, Commit
-from leaseway.simulation.table import CANCELLED, DONE, FAILED
+from leaseway.simulation.promises import Books, Commit
+from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED
 
 CATALOGUE = (
     # Faults: each of them was there.

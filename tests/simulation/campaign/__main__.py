@@ -1,4 +1,4 @@
-"""`python -m leaseway.simulation`: run campaigns, and replay single seeds.
+"""`./dev simulate`: run campaigns, and replay single seeds.
 
 Exit codes: 0 everything held, 1 something did not, 2 the command was wrong.
 """
@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from leaseway.simulation.campaign import SABOTAGES, SCENARIOS, Findings, run_campaign, run_one
-from leaseway.simulation.sometimes import CATALOGUES
+from tests.simulation.campaign.run import SABOTAGES, SCENARIOS, Findings, run_campaign, run_one
+
+from leaseway.simulation.coverage import CATALOGUES
 
 EPILOG = "Safeguards that --sabotage can remove:\n" + "\n".join(
     f"  {name:26}{sabotage.removes}" for name, sabotage in SABOTAGES.items()
@@ -19,7 +20,7 @@ EPILOG = "Safeguards that --sabotage can remove:\n" + "\n".join(
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m leaseway.simulation",
+        prog="./dev simulate",
         description="Run the real worker and the real SQLite store in virtual time, under faults, and judge them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -87,7 +88,7 @@ def show_progress(findings: Findings) -> None:
 
 def show(findings: Findings, sabotage: str | None) -> int:
     for report in findings.violations:
-        again = f"python -m leaseway.simulation --seed {report.seed}"
+        again = f"./dev simulate --seed {report.seed}"
         again += "" if findings.scenario == "jobs" else f" --scenario {findings.scenario}"
         print(f"seed {report.seed} violated: {'; '.join(report.violations)}")
         print(f"  replay: {again}{f' --sabotage {sabotage}' if sabotage else ''}")

@@ -1,13 +1,13 @@
 """Who submits what, and when: the built-in load of a run, drawn from its seed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from leaseway.simulation.jobs import bound
+from tests.simulation.campaign.scenario_jobs import bound
+
+from leaseway.simulation.clients import Intent
 from leaseway.simulation.swarm import FAULTY_SECONDS, LEASE_SECONDS, Swarm
-from leaseway.worker.submit import Bound
 
 SUBMIT_SECONDS = FAULTY_SECONDS * 0.8
 QUEUES = ("default", "mail")
@@ -15,18 +15,6 @@ TENANTS = ("default", "acme")
 QUICK_SECONDS = (0.0, 0.1, 0.5, LEASE_SECONDS, 2.5 * LEASE_SECONDS)
 QUICK_SECONDS_ALONE = (0.1, 2.5 * LEASE_SECONDS, 3.5 * LEASE_SECONDS)
 """A worker that is alone, and away for longer than a lease, comes back to jobs that it is still running."""
-
-
-@dataclass(slots=True)
-class Intent:
-    """One call of submit that a client is going to make."""
-
-    at: float
-    client: int
-    jobs: list[Bound] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    """What each job stands for: jobs with one label must become one job."""
-    cancel_after: float | None = None
 
 
 def draw_plan(chance: Random, swarm: Swarm) -> list[Intent]:

@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import Definition, delay_us_of
-from leaseway.simulation.books import Books
 from leaseway.simulation.process import HERE, Process
-from leaseway.simulation.universe import START_US, Universe
+from leaseway.simulation.promises import Books
+from leaseway.simulation.world import START_US, Universe
 from leaseway.testing.provider import Answer, Request
 from leaseway.testing.standin import API_KEY, Faults, Poi, StandIn
 from leaseway.testing.standin import ocm as rules

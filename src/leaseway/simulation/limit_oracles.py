@@ -31,13 +31,13 @@ from leaseway.domain.job import State
 from leaseway.domain.limits.buckets import Granted, Wait
 from leaseway.domain.limits.limit import Definition
 from leaseway.domain.tenant import Tenant
-from leaseway.simulation.books import Commit, Run
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import HERE, Process
+from leaseway.simulation.promises import Commit, Run
 from leaseway.simulation.provider import Provider, Temper
+from leaseway.simulation.stored_rows import LEASED
 from leaseway.simulation.swarm import CALM, Faults
-from leaseway.simulation.table import LEASED
-from leaseway.simulation.universe import Universe
+from leaseway.simulation.world import Universe
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.sqlite.jobs import SqliteStore

@@ -12,6 +12,9 @@ from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
+from tests.simulation.campaign.sabotage import replaced
+from tests.simulation.campaign.scenario_jobs import BACKOFF, attempt
+from tests.simulation.campaign.submissions import QUEUES
 
 from leaseway.domain.budgets.budget import Budget
 from leaseway.domain.errors import TransientError
@@ -21,12 +24,10 @@ from leaseway.domain.kind_requirements import Demands
 from leaseway.domain.limits.limit import Limit, Use, rate_of
 from leaseway.domain.options import options_of
 from leaseway.domain.tenant import Tenant
-from leaseway.simulation.jobs import BACKOFF, attempt
-from leaseway.simulation.meter import METER, Meter, Terms
-from leaseway.simulation.plan import QUEUES, Intent
+from leaseway.simulation.clients import Intent
+from leaseway.simulation.limit_oracles import METER, Meter, Terms
 from leaseway.simulation.process import HERE
 from leaseway.simulation.provider import UNHEARD, Temper
-from leaseway.simulation.sabotage import replaced
 from leaseway.simulation.scenario import Load, Report, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, Faults, Streams, Swarm, draw
 from leaseway.stores.sqlite.statements import statements

@@ -5,6 +5,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial, wraps
 from typing import Any, TypeVar
 
+from tests.simulation.campaign.scenario_jobs import attempt
+from tests.simulation.campaign.source_api import ATTEMPT
+
 from leaseway.app import App
 from leaseway.domain.errors import TransientError
 from leaseway.domain.job import Submitted
@@ -13,13 +16,11 @@ from leaseway.imports.domain.run_state import RunMode, RunState
 from leaseway.imports.plan.plan import Plan, history_of
 from leaseway.imports.plan.watermark import History
 from leaseway.imports.run.start import ShardJob, finish, shard_job, start, submit_open
-from leaseway.simulation.api import ATTEMPT
+from leaseway.simulation.faulty_store import FaultyStore
 from leaseway.simulation.fleet import Silence
-from leaseway.simulation.jobs import attempt
 from leaseway.simulation.process import HERE, Process
-from leaseway.simulation.store import FaultyStore
 from leaseway.simulation.swarm import LEASE_SECONDS
-from leaseway.simulation.universe import Universe
+from leaseway.simulation.world import Universe
 from leaseway.worker.context import Context
 from leaseway.worker.environment import World
 from leaseway.worker.submit import KEY_KEEP_US, Bound, submit_many

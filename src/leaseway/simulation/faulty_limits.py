@@ -13,11 +13,11 @@ from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import Ask, Definition
 from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Expired
-from leaseway.simulation.link import end
+from leaseway.simulation.faulty_link import end
 from leaseway.simulation.process import Process
 
 if TYPE_CHECKING:
-    from leaseway.simulation.meter import Meter
+    from leaseway.simulation.limit_oracles import Meter
 
 LATENCY_SECONDS_MAX = 0.15
 SLOW_SECONDS = (0.2, 1.0)

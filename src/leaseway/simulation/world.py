@@ -6,12 +6,12 @@ from random import Random
 from typing import Any
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.simulation.books import Books
 from leaseway.simulation.judge import Judge
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
+from leaseway.simulation.promises import Books
+from leaseway.simulation.stored_rows import Table
 from leaseway.simulation.swarm import CALM, Faults, Streams, Swarm
-from leaseway.simulation.table import Table
 from leaseway.simulation.trace import Trace
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter

@@ -8,7 +8,7 @@ from leaseway.domain.exchange import Exchange, Exchanged
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import Settlement, State, Submitted
 from leaseway.simulation.process import Process
-from leaseway.simulation.table import Row, Rows
+from leaseway.simulation.stored_rows import Row, Rows
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from leaseway.domain.errors import LeasewayError, StoreBusy, StoreFull, UnknownOutcome
 from leaseway.imports.sinks.port import Sink
-from leaseway.simulation.link import end
+from leaseway.simulation.faulty_link import end
 from leaseway.simulation.process import HERE, Process
 
 if TYPE_CHECKING:
-    from leaseway.simulation.shelf import Shelf
+    from tests.simulation.campaign.sink_oracles import Shelf
 
 LATENCY_SECONDS_MAX = 0.15
 SLOW_SECONDS = (0.3, 6.0)

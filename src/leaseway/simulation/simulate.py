@@ -11,11 +11,11 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Job
 from leaseway.domain.kind import Kind
 from leaseway.domain.query import JobFilter
+from leaseway.simulation.clients import Intent
 from leaseway.simulation.loop import SimLoop
-from leaseway.simulation.plan import Intent
 from leaseway.simulation.scenario import Load, Report, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, Streams, draw
-from leaseway.simulation.universe import START_US
+from leaseway.simulation.world import START_US
 from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.stores.sqlite.statements import statements
 from leaseway.worker.submit import Bound

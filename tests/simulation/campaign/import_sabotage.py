@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
+from tests.simulation.campaign.sabotage import Sabotage
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.outcome import Fail
@@ -24,7 +25,6 @@ from leaseway.imports.sinks.sqlite import sink
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import BadReply, Refused
-from leaseway.simulation.sabotage import Sabotage
 
 real_write = SqliteSink.write
 real_add_shards = SqliteSink._add_shards

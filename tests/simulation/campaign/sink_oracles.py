@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from tests.simulation.campaign.source_api import ATTEMPT
 
 from leaseway.imports.domain.page import Row as PageRow
 from leaseway.imports.domain.page import Written
@@ -23,12 +24,11 @@ from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.domain.shard import canonical
 from leaseway.imports.sinks.port import PageWrite
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
-from leaseway.simulation.api import ATTEMPT
-from leaseway.simulation.link import Statements
+from leaseway.simulation.faulty_link import Statements
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import Process
 from leaseway.simulation.swarm import Faults
-from leaseway.simulation.universe import Universe
+from leaseway.simulation.world import Universe
 
 TABLE = "poi"
 

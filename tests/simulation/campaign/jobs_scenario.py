@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+from tests.simulation.campaign.scenario_jobs import KINDS
+from tests.simulation.campaign.submissions import QUEUES, draw_plan
+
 from leaseway.domain.schedule import Missed, Schedule
-from leaseway.simulation.jobs import KINDS
-from leaseway.simulation.plan import QUEUES, draw_plan
 from leaseway.simulation.scenario import Load, Report, run_load
 from leaseway.simulation.swarm import Streams, draw
 from leaseway.stores.sqlite.statements import statements
