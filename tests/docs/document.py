@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -275,7 +276,23 @@ def check_settings(block: Block, terminal: Terminal) -> None:
 
 
 def broken_links(document: str, folder: Path) -> list[str]:
-    """The relative links and images of a document whose target does not exist."""
-    targets = [token.attrGet("href") or token.attrGet("src") for token in tokens(document)]
-    relative = [str(target) for target in targets if target and not re.match(r"[a-z][a-z+.-]*:|#|//", str(target))]
-    return [target for target in relative if not (folder / target.partition("#")[0]).exists()]
+    """The relative links and images of a document whose file or heading does not exist."""
+    targets = [str(token.attrGet("href") or token.attrGet("src") or "") for token in tokens(document)]
+    relative = [target for target in targets if target and not re.match(r"[a-z][a-z+.-]*:|//", target)]
+    return [target for target in relative if not leads_somewhere(target, document, folder)]
+
+
+def leads_somewhere(target: str, document: str, folder: Path) -> bool:
+    name, _, anchor = target.partition("#")
+    page = folder / name
+    if not name:
+        return anchor in anchors(document)
+    return page.exists() and (not anchor or page.suffix != ".md" or anchor in anchors(page.read_text()))
+
+
+@cache
+def anchors(document: str) -> frozenset[str]:
+    """The anchors that GitHub gives the headings of a document. Repeated headings are not numbered here."""
+    found = list(tokens(document))
+    headings = [text.content for heading, text in pairwise(found) if heading.type == "heading_open"]
+    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)

@@ -118,12 +118,14 @@ def test_a_command_that_never_ends_is_reported(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    """URLs, anchors and code that looks like a link must not be reported, or authors would ignore the report."""
-    (tmp_path / "there.md").touch()
+    """URLs and code that looks like a link must not be reported, or authors would ignore the report."""
+    (tmp_path / "there.md").write_text("## The `first` part, of two\n")
     page = """
-[a](there.md#part) [b](https://x.test/) [c](#here) `[d](code.md)`
-[e](gone.md) ![f](gone.png) [g][g]
+## Here
+
+[a](there.md#the-first-part-of-two) [b](https://x.test/) [c](#here) `[d](code.md)`
+[e](gone.md) ![f](gone.png) [g][g] [h](there.md#no-part) [i](#nowhere)
 
 [g]: lost.md
 """
-    assert broken_links(page, tmp_path) == ["gone.md", "gone.png", "lost.md"]
+    assert broken_links(page, tmp_path) == ["gone.md", "gone.png", "lost.md", "there.md#no-part", "#nowhere"]
