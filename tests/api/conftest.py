@@ -8,13 +8,13 @@ from tests.api.serving import Served, serving
 from tests.postgres_tables import empty_schema
 
 from leaseway import App
-from leaseway.api.live import streams
+from leaseway.api.live import sse
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has much else to do, a first look takes longer than a service lets a client wait for it."""
-    monkeypatch.setattr(streams, "FIRST_SECONDS", 60.0)
+    monkeypatch.setattr(sse, "FIRST_SECONDS", 60.0)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

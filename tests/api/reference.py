@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from leaseway import App
+from leaseway.api.app import web_of
 from leaseway.api.settings import ServiceSettings
-from leaseway.api.web import web_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
 MARK = "<!-- Generated from the OpenAPI description: python -m tests.api.reference -->\n"

@@ -10,10 +10,10 @@ import httpx2
 from fastapi import FastAPI
 
 from leaseway import App
+from leaseway.api.app import web_of
+from leaseway.api.server import Server, address_of, bound_to
 from leaseway.api.service import Service
-from leaseway.api.serving import Server, address_of, bound_to
 from leaseway.api.settings import ServiceSettings
-from leaseway.api.web import web_of
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Nothing here is encrypted, and to read the certificates of the world for each client took as long as many a test."""

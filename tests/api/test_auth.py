@@ -8,9 +8,9 @@ from starlette.datastructures import Headers
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.serving import Served
 
-from leaseway.api.auth import BELIEF_SECONDS, TOUCH_SECONDS, Door
-from leaseway.api.problems import Problem
-from leaseway.api.remembered import Remembered
+from leaseway.api.auth.authentication import BELIEF_SECONDS, TOUCH_SECONDS, Door
+from leaseway.api.errors import Problem
+from leaseway.api.ttl_cache import Remembered
 from leaseway.domain.api_key import ApiKey, WantedKey
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.identity import Role, Scope

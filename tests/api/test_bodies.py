@@ -6,8 +6,8 @@ import pytest
 from msgspec import Struct
 from tests.api.serving import Served
 
-from leaseway.api.bodies import DEPTH_MAX, deeper_than, value_of
-from leaseway.api.problems import Problem
+from leaseway.api.errors import Problem
+from leaseway.api.request_body import DEPTH_MAX, deeper_than, value_of
 
 
 class Anything(Struct, forbid_unknown_fields=True):

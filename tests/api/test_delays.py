@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from leaseway.api.serving import bound_to
+from leaseway.api.server import bound_to
 
 
 async def test_an_answer_does_not_wait_for_the_clients_acknowledgement() -> None:

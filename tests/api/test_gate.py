@@ -10,10 +10,10 @@ from starlette.datastructures import Headers
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api.hosts import Hosts, name_of
-from leaseway.api.problems import Problem
+from leaseway.api.app import refuse_unscoped, web_of
+from leaseway.api.auth.origin_checks import Hosts, name_of
+from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
-from leaseway.api.web import refuse_unscoped, web_of
 from leaseway.domain.errors import UsageError
 
 FOREIGN = [
@@ -178,7 +178,7 @@ async def test_headers_without_end_are_cut_off(small: Served) -> None:
 async def test_who_sends_his_headers_slowly_does_not_keep_a_connection(
     small: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leaseway.api.serving.HEADER_SECONDS", 0.05)
+    monkeypatch.setattr("leaseway.api.server.HEADER_SECONDS", 0.05)
     port = int(small.url.rpartition(":")[2])
     for first in (b"", b"GET /healthz HTTP/1.1\r\nHost: loc"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -188,7 +188,7 @@ async def test_who_sends_his_headers_slowly_does_not_keep_a_connection(
 
 
 async def test_who_sends_his_body_slowly_is_told_so(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leaseway.api.bodies.SLOW_SECONDS", 0.05)
+    monkeypatch.setattr("leaseway.api.request_body.SLOW_SECONDS", 0.05)
     port = int(small.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")

@@ -8,7 +8,7 @@ import pytest
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api import health
+from leaseway.api.routes import health
 from leaseway.testing.postgres import PostgresServer
 
 

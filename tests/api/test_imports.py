@@ -13,8 +13,8 @@ from tests.api.listening import Watcher, by_polling, by_socket
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api import import_shapes
-from leaseway.api.known_imports import known_in
+from leaseway.api.imports.registry import known_in
+from leaseway.api.schemas import imports
 from leaseway.domain.errors import UsageError
 from leaseway.domain.identity import Scope
 from leaseway.imports.assembly import parts_of
@@ -341,21 +341,21 @@ async def test_a_run_is_seen_live_to_its_end(importing: Served, folder: Path) ->
 async def test_answers_have_the_shapes_that_are_described(importing: Served, folder: Path) -> None:
     """A schema that does not fit is worse than none."""
     client = importing.client
-    msgspec.convert((await client.post(f"{BASE}/plan", json={})).json(), type=import_shapes.ImportPlan)
+    msgspec.convert((await client.post(f"{BASE}/plan", json={})).json(), type=imports.ImportPlan)
     started = await client.post(f"{BASE}/runs", json={"run": "first"})
-    msgspec.convert(started.json(), type=import_shapes.ImportRun)
+    msgspec.convert(started.json(), type=imports.ImportRun)
     await work(importing, folder)
-    msgspec.convert(await shown_when(importing, lambda shown: shown["rows"] > 0), type=import_shapes.ImportProgress)
+    msgspec.convert(await shown_when(importing, lambda shown: shown["rows"] > 0), type=imports.ImportProgress)
     for path, shape in (
-        ("", import_shapes.Import),
-        ("/runs/first/report", import_shapes.ImportReport),
-        ("/runs/first/points", import_shapes.ImportPoints),
+        ("", imports.Import),
+        ("/runs/first/report", imports.ImportReport),
+        ("/runs/first/points", imports.ImportPoints),
     ):
         msgspec.convert((await client.get(f"{BASE}{path}")).json(), type=shape)
     items = (await client.get(f"{RUN}/shards")).json()["items"]
-    msgspec.convert(items, type=list[import_shapes.ImportShard])
+    msgspec.convert(items, type=list[imports.ImportShard])
     items = (await client.get(f"{BASE}/quarantine")).json()["items"]
-    assert msgspec.convert(items, type=list[import_shapes.Quarantined])
+    assert msgspec.convert(items, type=list[imports.Quarantined])
     replayed = await client.post(f"{BASE}/quarantine/replay", json={"run": "first"})
-    msgspec.convert(replayed.json(), type=import_shapes.Replayed)
-    msgspec.convert((await client.get("/v1/imports")).json()["items"], type=list[import_shapes.Import])
+    msgspec.convert(replayed.json(), type=imports.Replayed)
+    msgspec.convert((await client.get("/v1/imports")).json()["items"], type=list[imports.Import])

@@ -7,7 +7,7 @@ import pytest
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api.cursors import cursor_of
+from leaseway.api.pagination import cursor_of
 
 
 async def submitted(served: Served, **body: Any) -> str:

@@ -31,10 +31,10 @@ from tests.api.keys import key_for
 from tests.api.serving import serving
 
 from leaseway import App
-from leaseway.api import jwks as jwks_module
-from leaseway.api.jwks import BYTES_MAX, FRESH_SECONDS, KEEP_SECONDS, RETRY_SECONDS, Jwks, usable
-from leaseway.api.jwt import LENGTH_MAX, Jwts, jwts_of
-from leaseway.api.problems import Problem
+from leaseway.api.auth import jwks as jwks_module
+from leaseway.api.auth.jwks import BYTES_MAX, FRESH_SECONDS, KEEP_SECONDS, RETRY_SECONDS, Jwks, usable
+from leaseway.api.auth.jwt import LENGTH_MAX, Jwts, jwts_of
+from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import SCOPES_OF, Caller, Role, Scope

@@ -7,8 +7,8 @@ from tests.api.keys import key_for
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api.limiting import AT_ONCE, Limiting, definitions_of
-from leaseway.api.problems import Problem
+from leaseway.api.auth.tenant_rate_limit import AT_ONCE, Limiting, definitions_of
+from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.identity import Role

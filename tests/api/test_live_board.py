@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from leaseway.api.live.board import JOBS_KEPT, LANES_SHOWN, MARGIN_US, Batch, Board, Look, Sighting, View
-from leaseway.api.live.bounds import FRAME_BYTES_MAX
+from leaseway.api.live.change_log import JOBS_KEPT, LANES_SHOWN, MARGIN_US, Batch, Board, Look, Sighting, View
+from leaseway.api.live.settings import FRAME_BYTES_MAX
 
 ALL = View(None, is_operator=True)
 ACME = View("acme")

@@ -12,7 +12,7 @@ from tests.api.serving import Served, serving
 from websockets.exceptions import ConnectionClosed
 
 from leaseway import App
-from leaseway.api.live.board import Look, Sighting
+from leaseway.api.live.change_log import Look, Sighting
 
 
 @pytest.fixture

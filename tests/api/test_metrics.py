@@ -8,11 +8,11 @@ from tests.api.keys import key_for, operator_of
 from tests.api.listening import by_socket
 from tests.api.serving import Served
 
-from leaseway.api.counting import NO_ROUTE
-from leaseway.api.ends import Ends
-from leaseway.api.exposition import Sample, exposition, gauge
-from leaseway.api.picture import Picture
-from leaseway.api.tally import SETTLEMENTS, SUBMISSIONS
+from leaseway.api.metrics.outcome_counters import Ends
+from leaseway.api.metrics.prometheus_text import Sample, exposition, gauge
+from leaseway.api.metrics.request_metrics import NO_ROUTE
+from leaseway.api.metrics.work_counters import SETTLEMENTS, SUBMISSIONS
+from leaseway.api.system_snapshot import Picture
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import LaneCount
@@ -252,7 +252,7 @@ async def test_many_who_ask_share_one_look(served: Served) -> None:
 
 def test_queues_beyond_the_largest_are_one_series() -> None:
     """Whoever submits names queues as he likes."""
-    from leaseway.api.metrics import OTHERS, QUEUES_MAX, about_jobs
+    from leaseway.api.routes.metrics import OTHERS, QUEUES_MAX, about_jobs
 
     zero: dict[str, Any] = {"scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
     lanes = [LaneCount(queue=f"q{n:04}", tenant="t", ready=1, **zero) for n in range(QUEUES_MAX + 50)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.api.serving import Served
 
-from leaseway.api.pages import ASSETS, CSP, takes_gzip
+from leaseway.api.routes.dashboard import ASSETS, CSP, takes_gzip
 
 STATIC = Path("src/leaseway/dashboard/static")
 FIRST_PAINT_BYTES_MAX = 150_000

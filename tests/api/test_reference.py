@@ -11,11 +11,11 @@ from tests.api.serving import Served
 
 import leaseway.api
 from leaseway import App
-from leaseway.api.described import ANSWERS, Many, One
-from leaseway.api.metrics import about_ends, about_jobs
-from leaseway.api.picture import Picture
+from leaseway.api.app import web_of
+from leaseway.api.openapi_routes import ANSWERS, Many, One
+from leaseway.api.routes.metrics import about_ends, about_jobs
 from leaseway.api.settings import ServiceSettings
-from leaseway.api.web import web_of
+from leaseway.api.system_snapshot import Picture
 
 CODE = re.compile(r'Problem\(\s*\d{3},\s*"([a-z_]+)"')
 

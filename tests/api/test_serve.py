@@ -134,7 +134,7 @@ def test_a_missing_extra_is_named(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "leaseway.api.serving", raising=False)
+    monkeypatch.delitem(sys.modules, "leaseway.api.server", raising=False)
     assert main(["serve"]) == 2
     assert "pip install 'leaseway[serve]'" in capsys.readouterr().err
 

@@ -9,8 +9,8 @@ from tests.api.keys import bearer, key_for
 from tests.api.serving import serving
 
 from leaseway import App
-from leaseway.api.gathering import Gathering
-from leaseway.api.routes import BUSY
+from leaseway.api.routing import BUSY
+from leaseway.api.submit_batcher import Gathering
 from leaseway.domain.errors import KeyConflict, StoreFull
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import JobId

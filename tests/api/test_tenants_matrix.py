@@ -19,8 +19,8 @@ from tests.api.keys import key_for, operator_of
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api.routes import OPEN, Routes, every_route, scope_of
-from leaseway.api.web import refuse_unscoped
+from leaseway.api.app import refuse_unscoped
+from leaseway.api.routing import OPEN, Routes, every_route, scope_of
 from leaseway.domain.api_key import FORM
 from leaseway.domain.errors import UsageError
 from leaseway.domain.identity import SCOPES_OF, Role, Scope

@@ -15,7 +15,7 @@ from tests.api.serving import Served, serving
 from tests.api.working import service_in_memory, shared
 
 from leaseway import App, Budget, Limit
-from leaseway.api.work import told
+from leaseway.api.worker_protocol.routes import told
 from leaseway.domain.errors import (
     BadValue,
     KeyConflict,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fastapi import FastAPI
 from starlette.routing import Route, WebSocketRoute
 
-from leaseway.api.routes import every_route
+from leaseway.api.routing import every_route
 
 PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 NOBODY = "00000000000000000000000000"

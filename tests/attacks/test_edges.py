@@ -7,7 +7,7 @@ from tests.api.serving import Served
 from tests.attacks.edges import edges_of, sample_of
 from tests.attacks.routes import Way, ways_of
 
-from leaseway.api.routes import BODIES
+from leaseway.api.routing import BODIES
 from leaseway.stores.http.protocol import VERBS
 
 JSON = {"Content-Type": "application/json"}

@@ -13,7 +13,7 @@ from tests.attacks.lines import answer_to, request
 from tests.attacks.routes import PARAMETER, ways_of
 
 from leaseway import App
-from leaseway.api.pages import ASSETS
+from leaseway.api.routes.dashboard import ASSETS
 
 SPLIT = "a%0d%0aX-Injected:%20yes%0d%0a%0d%0a"
 BAD_CURSOR = (400, "bad_cursor")

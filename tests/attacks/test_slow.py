@@ -10,8 +10,8 @@ import pytest
 from tests.api.serving import Served
 from tests.attacks.lines import SECONDS, Line, line_to, port_of, request, until_cut
 
-from leaseway.api.serving import TAKE_BYTES_MIN
-from leaseway.api.serving import Line as ServedLine
+from leaseway.api.server import TAKE_BYTES_MIN
+from leaseway.api.server import Line as ServedLine
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -138,7 +138,7 @@ def unread(served: Served) -> socket.socket:
 
 async def test_who_does_not_read_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than the system's buffers hold stays with us, and with it a request that cannot go on."""
-    monkeypatch.setattr("leaseway.api.serving.TAKE_SECONDS", SOON)
+    monkeypatch.setattr("leaseway.api.server.TAKE_SECONDS", SOON)
     with unread(served) as line:
         await asyncio.to_thread(line.sendall, request("GET", "/v1/openapi.json") * 300)
         await asyncio.to_thread(until_cut, line)

@@ -1,8 +1,21 @@
-"""read model ─► [API] ─► dashboard, programs, workers anywhere
+"""read model ─► [API] ─► dashboard, programs, workers on other machines
 
-    request ─► host ─► caller (key or token) ─► scope ─► tenant's rate ─► strict body ─► flow ─► answer, or a problem
+    request ─► connection ─► middleware (host, origin, caller, rate limit) ─► routing (scope) ─► route ─► response
 
-service    puts it together        routes    a route has a scope, or does not start
-callers    who asks                bodies    strict JSON, bounded
-problems   RFC 9457                cursors   opaque, signed places in a list
+app              the FastAPI application: routes, middleware, error handlers
+server           uvicorn with limits on what a client can make it hold, and a graceful shutdown
+middleware       runs before every route: request id, host and origin checks, authentication, rate limit, tracing
+routing          declares routes together with the scope that each one requires
+service          what routes work with: store, authentication, rate limits, imports, live stream
+request_body     strict, bounded JSON        pagination  signed cursors        preconditions  ETag, If-Match
+responses        structs to JSON             errors      RFC 9457 problems     openapi        the OpenAPI document
+ttl_cache        a bounded cache             inspection  reads shared by routes, metrics and the live stream
+
+auth/            API keys, JWTs, sessions, origin checks, rate limits of tenants
+routes/          one module per resource
+schemas/         the structs that routes return; the command line's --json uses them as well
+imports/         the imports that the service knows, and how their runs progress
+worker_protocol/ the store's verbs over HTTP, for workers that have no access to the database
+live/            changes as they happen, over WebSocket and server-sent events
+metrics/         counters of this process, and the Prometheus text format
 """

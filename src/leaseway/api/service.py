@@ -7,15 +7,15 @@ from pathlib import Path
 from fastapi import Request
 from msgspec.structs import replace
 
-from leaseway.api.auth import Door
-from leaseway.api.gathering import Gathering
-from leaseway.api.import_watch import ImportWatch
-from leaseway.api.jwt import jwts_of
-from leaseway.api.known_imports import Imports
-from leaseway.api.limiting import Limiting
-from leaseway.api.live.live import Live
+from leaseway.api.auth.authentication import Door
+from leaseway.api.auth.jwt import jwts_of
+from leaseway.api.auth.tenant_rate_limit import Limiting
+from leaseway.api.imports.monitor import ImportWatch
+from leaseway.api.imports.registry import Imports
+from leaseway.api.live.hub import Live
+from leaseway.api.metrics.work_counters import Tally
 from leaseway.api.settings import ServiceSettings
-from leaseway.api.tally import Tally
+from leaseway.api.submit_batcher import Gathering
 from leaseway.app import App
 
 

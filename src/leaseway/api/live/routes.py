@@ -5,16 +5,16 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from leaseway.api.answers import answer
-from leaseway.api.documents import iso
-from leaseway.api.live.board import frame_of
-from leaseway.api.live.bounds import Bounds
-from leaseway.api.live.guests import Guest
-from leaseway.api.live.live import House
-from leaseway.api.live.sockets import seq_of, socket
-from leaseway.api.live.streams import MEDIA_TYPE, EventStream, polled
+from leaseway.api.live.change_log import frame_of
+from leaseway.api.live.credential_recheck import Guest
+from leaseway.api.live.hub import House
+from leaseway.api.live.settings import Bounds
+from leaseway.api.live.sse import MEDIA_TYPE, EventStream, polled
 from leaseway.api.live.tickets import make_ticket
-from leaseway.api.routes import Asking, Routes
+from leaseway.api.live.websocket import seq_of, socket
+from leaseway.api.responses import answer
+from leaseway.api.routing import Asking, Routes
+from leaseway.api.schemas.serializers import iso
 from leaseway.domain.identity import Scope
 from leaseway.system import random_text
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from leaseway.api.documents import budget_json, entry_json
+from leaseway.api.schemas.serializers import budget_json, entry_json
 from leaseway.cli.screen.amounts import amount, of
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.styles import LEVEL_STYLES

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from leaseway.api.documents import budget_definition_json
+from leaseway.api.schemas.serializers import budget_definition_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.text import say
 from leaseway.cli.settings import Settings

@@ -1,6 +1,6 @@
 """leaseway cron"""
 
-from leaseway.api.documents import schedule_json
+from leaseway.api.schemas.serializers import schedule_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.table import Cell, Column, Row, show_table
 from leaseway.cli.screen.text import note, say

@@ -1,6 +1,6 @@
 """leaseway jobs list"""
 
-from leaseway.api.documents import job_json
+from leaseway.api.schemas.serializers import job_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.styles import STATE_STYLES
 from leaseway.cli.screen.table import Cell, Column, Row, show_table

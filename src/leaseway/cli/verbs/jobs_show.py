@@ -3,7 +3,7 @@
 import json
 import sys
 
-from leaseway.api.documents import error_json, job_json, reason_json, stored
+from leaseway.api.schemas.serializers import error_json, job_json, reason_json, stored
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.needs import needs_in_words
 from leaseway.cli.screen.paint import painted

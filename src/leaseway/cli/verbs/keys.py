@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from leaseway.api.key_documents import key_json, state_of
+from leaseway.api.schemas.key_serializers import key_json, state_of
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.table import Cell, Column, Row, show_table
 from leaseway.cli.screen.text import facts, note, say

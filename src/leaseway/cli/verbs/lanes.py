@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from leaseway.api.documents import lane_json
+from leaseway.api.schemas.serializers import lane_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.needs import needs_in_words
 from leaseway.cli.screen.table import Cell, Column, Row, show_table

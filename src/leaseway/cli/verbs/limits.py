@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from leaseway.api.documents import definition_json, limit_json
+from leaseway.api.schemas.serializers import definition_json, limit_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.table import Cell, Column, Row, show_table
 from leaseway.cli.screen.text import note, say

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from leaseway.api.documents import limit_json
+from leaseway.api.schemas.serializers import limit_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.text import facts, heading, note, say
 from leaseway.cli.screen.times import moment, span

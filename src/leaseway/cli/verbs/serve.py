@@ -56,8 +56,8 @@ def serve(settings: Settings, wanted: Wanted) -> None:
 
 def settings_of(wanted: Wanted) -> "ServiceSettings":
     try:
-        import leaseway.api.serving  # noqa: F401 - brings all that is needed
-        from leaseway.api.hosts import is_loopback
+        import leaseway.api.server  # noqa: F401 - brings all that is needed
+        from leaseway.api.auth.origin_checks import is_loopback
         from leaseway.api.settings import ServiceSettings
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in EXTRA:
@@ -76,7 +76,7 @@ def settings_of(wanted: Wanted) -> "ServiceSettings":
 
 
 def listen(host: str, port: int) -> socket.socket:
-    from leaseway.api.serving import bound_to
+    from leaseway.api.server import bound_to
 
     try:
         return bound_to(host, port)
@@ -98,8 +98,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def serve_until_stopped(
     settings: Settings, app: App, service_settings: "ServiceSettings", listening: socket.socket
 ) -> None:
-    from leaseway.api.serving import Server, address_of, set_aside_what_is_loaded
-    from leaseway.api.web import web_of
+    from leaseway.api.app import web_of
+    from leaseway.api.server import Server, address_of, set_aside_what_is_loaded
 
     api = web_of(app, service_settings)
     # Opened here and not by the server, so that what is wrong with the store is said as other commands say it.

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from leaseway.api.documents import tenant_json
+from leaseway.api.schemas.serializers import tenant_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.table import Column, Row, show_table
 from leaseway.cli.screen.text import note, say

@@ -1,4 +1,4 @@
-"""One verb, one path, one body, one answer: what the client here and the routes of `leaseway.api.work` agree on.
+"""One verb, one path, one body, one answer: what the client here and the routes of `api.worker_protocol` agree on.
 
 Bodies and answers are the domain's own values as JSON, under their own names.
 """

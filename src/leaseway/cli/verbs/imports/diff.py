@@ -1,6 +1,6 @@
 """leaseway import diff"""
 
-from leaseway.api.import_documents import differences_json
+from leaseway.api.schemas.import_serializers import differences_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.paint import harmless
 from leaseway.cli.screen.table import Cell, Column, show_table

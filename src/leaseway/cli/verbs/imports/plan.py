@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from leaseway.api.documents import iso
+from leaseway.api.schemas.serializers import iso
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.paint import harmless
 from leaseway.cli.screen.table import Column, show_table

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from leaseway.api.import_documents import quarantined_json, replayed_json
+from leaseway.api.schemas.import_serializers import quarantined_json, replayed_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.counter import Counter
 from leaseway.cli.screen.paint import harmless

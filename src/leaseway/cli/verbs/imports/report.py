@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from leaseway.api.import_documents import report_json
+from leaseway.api.schemas.import_serializers import report_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.paint import harmless
 from leaseway.cli.screen.table import Cell, Column, show_table

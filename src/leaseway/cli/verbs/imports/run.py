@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import IO, NamedTuple
 
-from leaseway.api.import_documents import summary_json
+from leaseway.api.schemas.import_serializers import summary_json
 from leaseway.app import App
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.paint import harmless

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from leaseway.api.import_documents import shard_json, summary_json
+from leaseway.api.schemas.import_serializers import shard_json, summary_json
 from leaseway.cli.screen.as_json import document
 from leaseway.cli.screen.text import say
 from leaseway.cli.settings import Settings
