@@ -47,7 +47,7 @@ from leaseway.testing.postgres import FOLDER, FORGETFUL, SMALL, PostgresServer, 
 
 ROOMY = tuple(Limit(name, "100000/minute") for name in "abc")
 """Limits that many can use at once: five thousand tokens each."""
-TABLES = ("limits", "levels", "seats", "fence")
+TABLES = ("limits", "levels", "in_flight_calls", "limiter_fence")
 OF_TENANT = Limit("maps:{tenant}", "100/minute")
 
 
@@ -263,7 +263,7 @@ async def test_what_people_forgot_is_not_declared_again(limiter: PostgresLimiter
     assert await limiter.definitions() == []
 
 
-@pytest.mark.parametrize("table", ["levels", "seats", "fence"])
+@pytest.mark.parametrize("table", ["levels", "in_flight_calls", "limiter_fence"])
 async def test_a_server_that_would_forget_without_telling_is_refused(
     server: PostgresServer, limiter: PostgresLimiter, table: str
 ) -> None:

@@ -104,7 +104,7 @@ class Long:
                 id_of(number),
                 self.clock.now_us() + valid_us,
             )
-            name = f"leaseway.mark_{schema}_{row['lane']}"
+            name = f"leaseway.position_{schema}_{row['lane']}"
             text = "{" + ",".join(map(str, row["mark"])) + "}"
             await connection.execute("SELECT set_config($1, $2, false)", name, text)
 
@@ -182,7 +182,7 @@ async def test_a_mark_that_makes_no_sense_is_the_problem_of_its_session_alone(se
         await store.submit([new_job(number) for number in range(FAR + 1)])
         schema = store.address.schema
         async with connected(server) as connection:
-            await connection.execute("SELECT set_config($1, $2, false)", f"leaseway.mark_{schema}_1", "{9,9}")
+            await connection.execute("SELECT set_config($1, $2, false)", f"leaseway.position_{schema}_1", "{9,9}")
             sql = f"SELECT id FROM {schema}.exchange('w', '{{default}}', 2, 't', false" + ", NULL" * 12 + ")"
             assert [row["id"] for row in await connection.fetch(sql)] == [id_of(0), id_of(1)]
 

@@ -10,7 +10,7 @@ from tests.cli.place import Place
 from tests.stores.test_postgres_scenery import address, new_name, new_role, value
 
 from leaseway.stores.postgres.health import SNAPSHOT_SECONDS_MAX, room, sizes, snapshot
-from leaseway.stores.postgres.migrate import NEEDS
+from leaseway.stores.postgres.migrate import MIGRATIONS
 from leaseway.testing.postgres import PostgresServer, free_port
 
 SECRET = "hush-hush"
@@ -113,10 +113,10 @@ def test_a_check_changes_nothing_and_says_whether_there_is_something_to_do(place
     assert answer.code == 1
     assert "run: leaseway migrate" in answer.out
     assert place.ask("SELECT to_regnamespace('{0}')") is None
-    assert f"created with schema version {len(NEEDS)}" in place.ok("migrate").out
-    assert f"schema version {len(NEEDS)}, the newest" in place.ok("migrate", "--check").out
+    assert f"created with schema version {len(MIGRATIONS)}" in place.ok("migrate").out
+    assert f"schema version {len(MIGRATIONS)}, the newest" in place.ok("migrate", "--check").out
     assert "nothing to do" in place.ok("migrate").out
-    assert place.json("migrate") == {"store": place.url, "from": len(NEEDS), "to": len(NEEDS)}
+    assert place.json("migrate") == {"store": place.url, "from": len(MIGRATIONS), "to": len(MIGRATIONS)}
 
 
 def test_a_job_goes_all_the_way_on_the_command_line(place: ServerPlace) -> None:
@@ -170,7 +170,7 @@ def miscount(place: ServerPlace) -> None:
 
 
 def strand_a_lease(place: ServerPlace) -> None:
-    place.ask("UPDATE {0}.jobs SET stage = 2, until = 1, owner = 'gone', token = 't'")
+    place.ask("UPDATE {0}.jobs SET state = 'leased', until = 1, owner = 'gone', token = 't'")
     place.ask("INSERT INTO {0}.lane_changes (lane, ready, leased) VALUES (1, -1, 1)")
 
 
@@ -179,7 +179,7 @@ def wait_long(place: ServerPlace) -> None:
 
 
 def be_overdue(place: ServerPlace) -> None:
-    place.ask("UPDATE {0}.jobs SET stage = 1, run_at = run_at - 3600000000")
+    place.ask("UPDATE {0}.jobs SET state = 'scheduled', run_at = run_at - 3600000000")
     place.ask("INSERT INTO {0}.lane_changes (lane, ready, scheduled) VALUES (1, -1, 1)")
 
 

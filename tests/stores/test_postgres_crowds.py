@@ -149,7 +149,7 @@ async def test_a_submission_repeated_while_its_job_is_replayed_is_known(
     async with connected(server) as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.fetch(f"SELECT {stores[0].address.schema}.replay($1)", [job.id])
+        await connection.fetch(f"SELECT {stores[0].address.schema}.retry($1)", [job.id])
         repeating = asyncio.ensure_future(stores[1].submit([job]))
         await waiting_for_a_lock(connection)
         await transaction.commit()
@@ -322,10 +322,10 @@ async def test_after_a_storm_the_counters_are_a_count_and_no_row_is_lost(
          + (SELECT count(*) FROM {schema}.jobs JOIN {schema}.history USING (id))
          + (SELECT count(*) FROM (SELECT id FROM {schema}.history GROUP BY id HAVING count(*) > 1) AS twice)
          + (SELECT count(*) FROM {schema}.errors WHERE job NOT IN (SELECT id FROM {schema}.jobs))
-         + (SELECT count(*) FROM {schema}.jobs WHERE (stage = 2) <> (token IS NOT NULL))
+         + (SELECT count(*) FROM {schema}.jobs WHERE (state = 'leased') <> (token IS NOT NULL))
     """
     assert await value(server, orphans) == 0
     async with connected(server, server_settings={"search_path": schema}) as connection:
-        await connection.execute("SELECT fold(1)")
+        await connection.execute("SELECT fold_lane_changes(1)")
     assert await value(server, f"SELECT count(*) FROM {schema}.lane_changes") == 0
     assert await store.lanes() == await recounted(store)

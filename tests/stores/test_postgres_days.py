@@ -136,7 +136,7 @@ async def test_pruning_makes_the_tables_of_today_and_tomorrow(
     await finish(store, 2)
     assert await rows_in(server, store, table_of(NOON_US)) == 1
     assert await rows_in(server, store, table_of(NOON_US + DAY_US)) == 1
-    assert await rows_in(server, store, "history_rest") == 0
+    assert await rows_in(server, store, "history_default") == 0
     for _ in range(2):
         await store.prune(7 * DAY_US, 10)
     assert await ids_in(store) == [id_of(1), id_of(2)]
@@ -171,7 +171,7 @@ async def test_a_fresh_schema_has_its_first_tables(server: PostgresServer) -> No
         sql = "SELECT count(*) FROM pg_inherits WHERE inhparent = $1::regclass"
         assert await value(server, sql, f"{store.address.schema}.history") == 3
         await finish(store, 1)
-        assert await rows_in(server, store, "history_rest") == 0
+        assert await rows_in(server, store, "history_default") == 0
 
 
 # -- dropping ---------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ async def test_what_no_day_has_a_table_for_lands_in_the_rest_and_is_pruned_by_th
 ) -> None:
     """No worker ran the day before, so nobody made the table: settling must go on."""
     await finish(store, *range(1, 6))
-    assert await rows_in(server, store, "history_rest") == 5
+    assert await rows_in(server, store, "history_default") == 5
     await store.prune(7 * DAY_US, 10)
     assert await ids_in(store) == [id_of(number) for number in range(1, 6)]
     clock.advance_us(7 * DAY_US)
@@ -241,7 +241,7 @@ async def test_what_no_day_has_a_table_for_lands_in_the_rest_and_is_pruned_by_th
     assert await counts(store) == {}
     await store.prune(7 * DAY_US, 2)
     await finish(store, 9)
-    assert await rows_in(server, store, "history_rest") == 0, "the rest is empty, and days have their tables again"
+    assert await rows_in(server, store, "history_default") == 0, "the rest is empty, and days have their tables again"
 
 
 async def test_a_day_whose_first_jobs_are_in_the_rest_goes_on_there(
@@ -253,7 +253,7 @@ async def test_a_day_whose_first_jobs_are_in_the_rest_goes_on_there(
     assert table_of(NOON_US) not in await tables(server, store)
     assert table_of(NOON_US + DAY_US) in await tables(server, store)
     await finish(store, 2)
-    assert await rows_in(server, store, "history_rest") == 2
+    assert await rows_in(server, store, "history_default") == 2
     assert [job.id for job in await store.jobs(ALL)] == [id_of(2), id_of(1)]
 
 
@@ -293,4 +293,4 @@ async def test_a_table_of_somebody_elses_with_the_name_of_a_day_is_left_alone(
     await store.prune(0, 10)
     assert await value(server, f"SELECT x FROM {name}") == 7
     await finish(store, 1)
-    assert await rows_in(server, store, "history_rest") == 1
+    assert await rows_in(server, store, "history_default") == 1

@@ -224,7 +224,7 @@ async def test_a_schema_of_the_longest_name_works(server: PostgresServer) -> Non
     schema = longest_name()
     async with opened(server, schema) as store:
         await store.submit([new_job(1)])
-        await value(server, f"SELECT {schema}.ring()")
+        await value(server, f"SELECT {schema}.notify_workers()")
         await Worker(store).settle(done(await Worker(store).claim_one()))
         assert await counts(store) == {"done": 1}
 
@@ -243,13 +243,13 @@ async def test_a_callers_search_path_and_temporary_tables_fool_no_function(serve
     """The functions run with their owner's rights: they must not touch what the caller puts in their way."""
     async with opened(server) as store, connected(server) as connection:
         schema = store.address.schema
-        for table in ("lanes", "lane_changes", "jobs", "payloads", "history", "keys"):
+        for table in ("lanes", "lane_changes", "jobs", "payloads", "history", "idempotency_keys"):
             await connection.execute(f"CREATE TEMP TABLE {table} (LIKE {schema}.{table})")
         await connection.execute("CREATE FUNCTION pg_temp.now_us() RETURNS bigint LANGUAGE sql AS 'SELECT 7::bigint'")
         await connection.execute("SET search_path TO pg_temp, public")
         id_ = await connection.fetchval(f"SELECT {schema}.submit_job('count', key => 'k')")
         assert await ids_in(store) == [id_]
-        for table in ("lanes", "lane_changes", "jobs", "payloads", "keys"):
+        for table in ("lanes", "lane_changes", "jobs", "payloads", "idempotency_keys"):
             assert await connection.fetchval(f"SELECT count(*) FROM pg_temp.{table}") == 0
         job = await store.job(id_)
         assert job is not None
@@ -262,7 +262,7 @@ async def test_functions_of_a_strangers_fool_no_function_of_ours(server: Postgre
         schema, trap = store.address.schema, new_name("trap")
         await connection.execute(f"CREATE SCHEMA {trap}")
         await connection.execute(
-            f"CREATE FUNCTION {trap}.lane_of(text, text, text) RETURNS integer LANGUAGE plpgsql AS "
+            f"CREATE FUNCTION {trap}.find_or_create_lane(text, text, text) RETURNS integer LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE EXCEPTION 'trapped'; END $$"
         )
         await connection.execute(f"SET search_path TO {trap}, public")

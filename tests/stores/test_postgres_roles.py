@@ -73,7 +73,7 @@ async def test_nobody_can_write_to_a_table(town: Town) -> None:
 
 async def test_nobody_can_create_or_drop_anything(town: Town) -> None:
     for role in town.roles.values():
-        for sql in (f"CREATE TABLE {town.schema}.mine (x integer)", f"DROP TABLE {town.schema}.keys"):
+        for sql in (f"CREATE TABLE {town.schema}.mine (x integer)", f"DROP TABLE {town.schema}.idempotency_keys"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await value(town.server, sql, user=role)
 
@@ -156,7 +156,7 @@ async def test_a_submitter_submits(town: Town) -> None:
         assert (await store.submit([keyed_job(4)]))[0].replayed
         async with connected(town.server, town.roles["submitter"]) as connection:
             assert await connection.fetchval(f"SELECT {town.schema}.submit_job('count')")
-            await connection.execute(f"SELECT {town.schema}.ring()")
+            await connection.execute(f"SELECT {town.schema}.notify_workers()")
     assert len(await town.owner.jobs(ALL)) == 4
 
 

@@ -113,7 +113,7 @@ async def test_a_hint_that_cannot_be_sent_is_nobodys_problem(
 ) -> None:
     """The job is stored; a poll will find it."""
     async with opened(server) as store:
-        await value(server, f"DROP FUNCTION {store.address.schema}.ring()")
+        await value(server, f"DROP FUNCTION {store.address.schema}.notify_workers()")
         await store.submit([new_job(1)])
         await store.submit([new_job(2)])
         assert len(await Worker(store).claim(9)) == 2
@@ -125,7 +125,7 @@ async def test_a_job_is_stored_whatever_becomes_of_its_hint(server: PostgresServ
     async with opened(server) as store:
         body = f"AS $$ BEGIN {fault}; END $$"
         schema = store.address.schema
-        await value(server, f"CREATE OR REPLACE FUNCTION {schema}.hint() RETURNS void LANGUAGE plpgsql {body}")
+        await value(server, f"CREATE OR REPLACE FUNCTION {schema}.send_notification() RETURNS void LANGUAGE plpgsql {body}")
         async with store.connections.lent() as connection:  # the one that the submission will be lent
             await connection.execute("SET statement_timeout = 200")
         await store.submit([new_job(1)])
@@ -137,7 +137,7 @@ async def test_a_call_that_is_cancelled_after_the_job_was_stored_does_not_say_th
 ) -> None:
     """Whoever believed it would submit the job again under another id."""
     async with opened(server) as store:
-        verb = f"{store.address.schema}.submit_one_and_ring"
+        verb = f"{store.address.schema}.submit_one_and_notify"
         text = await value(server, "SELECT pg_get_functiondef($1::text::regproc)", verb)
         await value(server, text.replace("COMMIT;", "COMMIT; PERFORM pg_sleep(600);", 1))
         async with store.connections.lent() as connection:  # the one that the submission will be lent
@@ -159,7 +159,7 @@ async def test_a_hint_that_cannot_be_committed_leaves_the_caller_in_doubt(server
           $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}', MESSAGE = 'no'; END $$;
         CREATE CONSTRAINT TRIGGER late AFTER INSERT ON trap DEFERRABLE INITIALLY DEFERRED
           FOR EACH ROW EXECUTE FUNCTION spring();
-        CREATE OR REPLACE FUNCTION hint() RETURNS void LANGUAGE sql AS
+        CREATE OR REPLACE FUNCTION send_notification() RETURNS void LANGUAGE sql AS
           'INSERT INTO {store.address.schema}.trap VALUES (1)';
         """)
         with pytest.raises(UnknownOutcome):
@@ -195,7 +195,7 @@ async def test_a_submission_wakes_who_waits_in_another_process(pair: Pair) -> No
 async def test_from_rest_the_hint_travels_with_the_job(server: PostgresServer, pair: Pair) -> None:
     """A hint of its own would be one more round trip between a job and its worker."""
     waiting = await pair.waiting()
-    await value(server, f"DROP FUNCTION {pair.other.address.schema}.ring()")
+    await value(server, f"DROP FUNCTION {pair.other.address.schema}.notify_workers()")
     await pair.other.submit([new_job(1)])
     assert await pair.is_woken(waiting)
 
@@ -229,7 +229,7 @@ async def test_stores_of_other_schemas_are_not_woken(server: PostgresServer, pai
     waiting = await pair.waiting()
     async with opened(server) as stranger:
         await stranger.submit([new_job(1)])
-        await value(server, f"SELECT {stranger.address.schema}.ring()")
+        await value(server, f"SELECT {stranger.address.schema}.notify_workers()")
     assert not waiting.done()
     await pair.other.submit([new_job(1)])
     assert await pair.is_woken(waiting)

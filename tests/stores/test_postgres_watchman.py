@@ -175,7 +175,7 @@ async def test_a_belief_knows_how_time_goes_by(server: PostgresServer) -> None:
         waits = [await store.wait_us(QUEUES) for _ in range(3)]
         assert all(wait is not None and 0 < wait <= 60 * SECOND_US for wait in waits)
         assert waits == sorted(waits, key=lambda wait: -(wait or 0))
-        sql = f"UPDATE {store.address.schema}.jobs SET run_at = 0, stage = 1"
+        sql = f"UPDATE {store.address.schema}.jobs SET run_at = 0, state = 'scheduled'"
         await value(server, sql)
         belief = store._beliefs[QUEUES, ()]
         belief.said = 0

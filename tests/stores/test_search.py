@@ -78,7 +78,7 @@ async def test_a_look_into_postgresql_reads_no_more_than_it_may(which: JobFilter
     await empty(store)
     await filled(store)
     lanes = None if which.tenant is None else [1]
-    sought = postgres.Sought(which, LOOKS, lanes, {0: MANY, 1: MANY, 2: MANY})
+    sought = postgres.Sought(which, LOOKS, lanes, {"ready": MANY, "scheduled": MANY, "leased": MANY})
     text = postgres.statement_of(sought).replace(":schema", store.address.quoted)
     values = (NEWEST, 51, lanes, which.kind, which.error_code, which.shard_key)
     async with store.connections.lent() as connection:

@@ -9,7 +9,6 @@ windows looked at, and chosen here by the domain's own rule.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -50,19 +49,14 @@ from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import BOOKS_MAX, Expired
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import Connections, Record
-from leaseway.stores.postgres.migrate import SQL, migrate, refuse_read_only
+from leaseway.stores.postgres.migrate import migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
+from leaseway.stores.postgres.statements import statements_for
 
 NO_ROOM = 10 * MICROS_MAX
 """More than any window has with all its overdraft."""
 TRIES_MAX = 50
 """Others may be faster so many times: each time one of them got something, so nobody stands still."""
-
-
-@cache
-def statements() -> Mapping[str, str]:
-    """One verb per file, by file name."""
-    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in (SQL / "ledger").iterdir()}
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -81,7 +75,7 @@ class PostgresLedger:
         self._is_ours = connections is None
         self.connections = connections or Connections(self.address)
         self._now_us = now_us
-        self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
+        self._sql = statements_for(self.address.quoted)
         self._known: dict[str, Known] = {}
         self._heard: Instant | None = None
         """The server's clock when it answered last."""
@@ -99,26 +93,23 @@ class PostgresLedger:
 
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         last = {check(definition).name: definition for definition in definitions}
-        await self._call("declare", as_json([said_of(each) for each in last.values()]), self._at())
+        await self._call("declare_budgets", as_json([said_of(each) for each in last.values()]), self._at())
 
     async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
         said = as_json(said_of(check(definition)))
-        if expected is None:
-            ((version,),) = await self._call("change", said, self._at())
-        else:
-            ((version,),) = await self._call("change_from", said, expected, self._at())
+        ((version,),) = await self._call("change_budget", said, expected, self._at())
         return int(version)
 
     async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
         return [(known.definition, known.version) for known in (await self._learn()).values()]
 
     async def forget(self, name: str) -> bool:
-        ((was_known,),) = await self._call("forget", name)
+        ((was_known,),) = await self._call("forget_budget", name)
         return bool(was_known)
 
     async def _learn(self) -> dict[str, Known]:
         """Read the definitions anew."""
-        found = await self._look("definitions")
+        found = await self._look("list_budgets")
         known = [Known(msgspec.json.decode(text, type=BudgetDefinition), *rest) for text, *rest in found]
         self._known = {each.definition.name: each for each in known}
         return self._known
@@ -139,7 +130,7 @@ class PostgresLedger:
             instant = later if later is not None else await self._now()
             windows = [window_at(known.definition.every, known.definition.tz, instant) for known in knowns]
             how = (id, owner, ttl_us, dispatch, later is not None)
-            (row,) = await self._call("hold", *how, *lines_sent(lines, knowns, windows), self._at())
+            (row,) = await self._call("hold_budgets", *how, *lines_sent(lines, knowns, windows), self._at())
             answer, self._heard, *rest = row
             match answer:
                 case "full":
@@ -163,24 +154,24 @@ class PostgresLedger:
         return found if isinstance(found, Denied) or found > now else None
 
     async def _books_of(self, names: Iterable[str]) -> tuple[Instant, dict[Place, Book]]:
-        rows = await self._look("look", list(names), self._at())
+        rows = await self._look("open_windows", list(names), self._at())
         self._heard = rows[0][0]
         return rows[0][0], {(row[1], Window(*row[2:5])): book_of(row[5:]) for row in rows if row[1] is not None}
 
     async def dispatch(self, id: str) -> bool:
-        ((may_call,),) = await self._call("dispatch", id, self._at())
+        ((may_call,),) = await self._call("dispatch_hold", id, self._at())
         return bool(may_call)
 
     async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
         amounts = [check_micros(f"settle {what}", micros) for what, micros in actuals.items()]
-        return crossed_of(await self._call("settle", id, list(actuals), amounts, self._at()))
+        return crossed_of(await self._call("settle_hold", id, list(actuals), amounts, self._at()))
 
     async def void(self, id: str) -> bool:
-        ((is_void,),) = await self._call("void", id, self._at())
+        ((is_void,),) = await self._call("void_hold", id, self._at())
         return bool(is_void)
 
     async def expire(self, limit: int) -> Expired:
-        rows = await self._call("expire", limit, self._at())
+        rows = await self._call("expire_holds", limit, self._at())
         was_dispatched = {hold: was for hold, was, *_ in rows}
         captured = sum(was_dispatched.values())
         return Expired(len(was_dispatched) - captured, captured, crossed_of([row[2:] for row in rows]))
@@ -203,7 +194,7 @@ class PostgresLedger:
 
     async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
         wanted = None if names is None else list(names)
-        rows = await self._look("books", wanted, since, BOOKS_MAX, self._at())
+        rows = await self._look("list_windows", wanted, since, BOOKS_MAX, self._at())
         now = rows[0][0]
         accounts = [account_of(row) for row in rows if row[1] is not None]
         there = {(account.name, account.window) for account in accounts}
@@ -214,13 +205,13 @@ class PostgresLedger:
         return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
 
     async def journal(self, name: str, limit: int = 100) -> list[Entry]:
-        return [entry_of(row) for row in await self._look("journal", name, max(limit, 0))]
+        return [entry_of(row) for row in await self._look("list_journal", name, max(limit, 0))]
 
     async def audit(self) -> Audit:
-        return audit_of(await self._look("audit"))
+        return audit_of(await self._look("audit_budgets"))
 
     async def prune(self, keep_us: int, limit: int) -> int:
-        ((count,),) = await self._call("prune", keep_us, limit, self._at())
+        ((count,),) = await self._call("prune_budgets", keep_us, limit, self._at())
         return int(count)
 
     # -- speaking to the server -------------------------------------------------------------------------------------
@@ -281,7 +272,7 @@ def crossed_of(rows: Iterable[Record]) -> Crossed:
 
 
 def audit_of(rows: Iterable[Record]) -> Audit:
-    sums: dict[str, dict[Place, Sums]] = {"books": {}, "journal": {}, "holds": {}}
+    sums: dict[str, dict[Place, Sums]] = {"windows": {}, "journal": {}, "holds": {}}
     unbalanced = []
     for side, name, start, end, label, held, spent, is_balanced in rows:
         place = (name, Window(start, end, label))
@@ -289,7 +280,7 @@ def audit_of(rows: Iterable[Record]) -> Audit:
             sums[side][place] = Sums(held, spent)
         if not is_balanced:
             unbalanced.append(place)
-    return Audit(sums["books"], sums["journal"], sums["holds"], tuple(unbalanced))
+    return Audit(sums["windows"], sums["journal"], sums["holds"], tuple(unbalanced))
 
 
 def book_of(row: Record) -> Book:

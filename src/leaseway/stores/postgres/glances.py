@@ -29,18 +29,18 @@ class PostgresGlances:
         day = now - now % DAY_US
         table = f"{self.address.quoted}.history_{datetime.fromtimestamp(day // SECOND_US, UTC):%Y%m%d}"
         bounds = (day, day + DAY_US, table)
-        found = await self._look("glimpse_lately", max(newest, 0), ended_after, max(ended, 0), *bounds)
+        found = await self._look("recent_summaries", max(newest, 0), ended_after, max(ended, 0), *bounds)
         return now, [glimpse_of(row) for row in found]
 
     async def glimpses(self: Asking, ids: Sequence[JobId]) -> list[Glimpse]:
-        return [glimpse_of(row) for row in await self._look("glimpse_list", list(ids[:GLIMPSES_MAX]))]
+        return [glimpse_of(row) for row in await self._look("summaries_by_id", list(ids[:GLIMPSES_MAX]))]
 
 
 def glimpse_of(row: Record) -> Glimpse:
-    (id_, kind, queue, tenant, stage, priority, attempts, most, progress, owner, until, cancel_requested, created_at,
+    (id_, kind, queue, tenant, state, priority, attempts, most, progress, owner, until, cancel_requested, created_at,
      run_at, finished_at, error_code, error_at) = row  # fmt: skip
     return Glimpse(
-        id=id_, kind=kind, queue=queue, tenant=tenant, state=STATES[stage], priority=priority, attempts=attempts,
+        id=id_, kind=kind, queue=queue, tenant=tenant, state=STATES[state], priority=priority, attempts=attempts,
         attempts_max=most, progress=progress, lease_owner=owner, lease_until=until, cancel_requested=cancel_requested,
         created_at=created_at, run_at=run_at, finished_at=finished_at, last_error_code=error_code,
         last_error_at=error_at,

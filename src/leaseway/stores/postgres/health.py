@@ -28,9 +28,10 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import LaneCount
 from leaseway.domain.versions import Versions
 from leaseway.stores.postgres import rows
-from leaseway.stores.postgres.budgets import audit_of, statements
+from leaseway.stores.postgres.budgets import audit_of
 from leaseway.stores.postgres.connection import Connections
-from leaseway.stores.postgres.migrate import schema
+from leaseway.stores.postgres.migrate import read_versions
+from leaseway.stores.postgres.statements import statements_for
 
 BOUND_SECONDS = 5.0
 """How long a check that reads everything may take unless it shall be deep."""
@@ -59,7 +60,7 @@ SELECT pg_total_relation_size('{0}.jobs') + pg_total_relation_size('{0}.payloads
        (SELECT coalesce(sum(n_live_tup), 0) FROM pg_stat_user_tables
          WHERE schemaname = '{1}' AND relname IN ('jobs', 'payloads'))
 """
-REST = "SELECT count(*) FROM (SELECT 1 FROM {0}.history_rest LIMIT {1}) AS rest"
+REST = "SELECT count(*) FROM (SELECT 1 FROM {0}.history_default LIMIT {1}) AS rest"
 WRITES = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
 OWNERS = """
 SELECT pg_get_userbyid(owner), count(*) FROM (
@@ -71,10 +72,10 @@ RECOUNT = """
 SELECT queue, tenant, needs, coalesce(counted.ready, 0), coalesce(counted.scheduled, 0), coalesce(counted.leased, 0),
        coalesce(counted.done, 0), coalesce(counted.failed, 0), coalesce(counted.cancelled, 0)
   FROM {0}.lanes LEFT JOIN (
-    SELECT lane, count(*) FILTER (WHERE stage = 0) AS ready, count(*) FILTER (WHERE stage = 1) AS scheduled,
-           count(*) FILTER (WHERE stage = 2) AS leased, count(*) FILTER (WHERE stage = 3) AS done,
-           count(*) FILTER (WHERE stage = 4) AS failed, count(*) FILTER (WHERE stage = 5) AS cancelled
-      FROM (SELECT lane, stage FROM {0}.jobs UNION ALL SELECT lane, stage FROM {0}.history) AS every GROUP BY lane)
+    SELECT lane, count(*) FILTER (WHERE state = 'ready') AS ready, count(*) FILTER (WHERE state = 'scheduled') AS scheduled,
+           count(*) FILTER (WHERE state = 'leased') AS leased, count(*) FILTER (WHERE state = 'done') AS done,
+           count(*) FILTER (WHERE state = 'failed') AS failed, count(*) FILTER (WHERE state = 'cancelled') AS cancelled
+      FROM (SELECT lane, state FROM {0}.jobs UNION ALL SELECT lane, state FROM {0}.history) AS every GROUP BY lane)
     AS counted ON counted.lane = lanes.id
  ORDER BY queue, tenant, needs
 """
@@ -82,11 +83,11 @@ LANES = """
 SELECT queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled FROM {0}.lane_counts
  ORDER BY queue, tenant, needs
 """
-STUCK = "SELECT count(*), min(until) FROM {0}.jobs WHERE stage = 2 AND until <= $1"
+STUCK = "SELECT count(*), min(until) FROM {0}.jobs WHERE state = 'leased' AND until <= $1"
 # A scheduled job whose time has come counts as ready: only a worker would have made it so.
 OLDEST = """
 SELECT queue, min(run_at) FROM {0}.jobs JOIN {0}.lanes ON lanes.id = lane
- WHERE stage = 0 OR (stage = 1 AND run_at <= $1) GROUP BY queue ORDER BY queue
+ WHERE state = 'ready' OR (state = 'scheduled' AND run_at <= $1) GROUP BY queue ORDER BY queue
 """
 SERVED = "SELECT queue, max(served_at) FROM {0}.lanes GROUP BY queue"
 
@@ -113,7 +114,7 @@ async def look(connection: asyncpg.Connection, connections: Connections, seconds
     version = await connection.fetchval("SHOW server_version")
     yield ok("server", f"{address.shown}, PostgreSQL {version}")
     yield primary(*await connection.fetchrow(WRITES))
-    found = await schema(connection, address)
+    found = await read_versions(connection, address)
     yield schema_finding(found, address.schema)
     if found.present < found.newest:
         return
@@ -186,7 +187,7 @@ def sizes(hot: int, history: int, dead: int, living: int) -> Finding:
 
 def days(in_rest: int) -> Finding:
     if in_rest >= REST_ROWS_MAX:
-        text = f"{in_rest:,} finished jobs or more are in history_rest: no table was made for their day in time"
+        text = f"{in_rest:,} finished jobs or more are in history_default: no table was made for their day in time"
         return warning(
             "days", text, "Keep a worker running: it makes tomorrow's table; these jobs are deleted row by row"
         )
@@ -207,7 +208,7 @@ async def budgets(connection: asyncpg.Connection, name: str, seconds: float) -> 
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             await connection.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
-            return judge_ledger(audit_of(await connection.fetch(statements()["audit"].replace(":schema", name))))
+            return judge_ledger(audit_of(await connection.fetch(statements_for(name)["audit_budgets"])))
     except asyncpg.QueryCanceledError:
         return ok("budgets", f"not added up within {seconds:g} s", "Add everything up: --deep")
 

@@ -3,8 +3,7 @@
 The server's clock decides. `now_us` is for tests that move time: what it answers is then sent along as the instant.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -26,12 +25,13 @@ from leaseway.stores.postgres.errors import may_be_stored
 from leaseway.stores.postgres.glances import PostgresGlances
 from leaseway.stores.postgres.keyed import PostgresKeyed
 from leaseway.stores.postgres.keys import PostgresKeys
-from leaseway.stores.postgres.migrate import SQL, migrate, schema
+from leaseway.stores.postgres.migrate import migrate, read_versions
 from leaseway.stores.postgres.notify import Belief, Listener, Ringer
 from leaseway.stores.postgres.pauses import PostgresPauses
 from leaseway.stores.postgres.pulse import PostgresPulse
 from leaseway.stores.postgres.rows import as_json
 from leaseway.stores.postgres.search import PostgresSearch
+from leaseway.stores.postgres.statements import statements_for
 from leaseway.stores.postgres.submit_coalescer import Gathered
 from leaseway.stores.postgres.traces import PostgresTraces
 
@@ -40,12 +40,6 @@ Question = tuple[tuple[str, ...], tuple[Gate, ...]]
 
 BELIEFS_MAX = 100
 """Gates open and close, and each set of closed ones is another question: only the last answers are kept."""
-
-
-@cache
-def statements() -> Mapping[str, str]:
-    """One verb per file, by file name."""
-    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in SQL.iterdir() if file.is_file()}
 
 
 class PostgresStore(
@@ -60,7 +54,7 @@ class PostgresStore(
         self._listener = Listener(self.connections, self._bell, self._ringer.is_echo)
         self._gathered = Gathered(self._submit_gathered)
         self._beliefs: dict[Question, Belief] = {}
-        self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
+        self._sql = statements_for(self.address.quoted)
 
     async def open(self) -> int:
         """Connect, and bring the schema up to date; how many migrations that took."""
@@ -68,7 +62,7 @@ class PostgresStore(
 
     async def versions(self) -> Versions:
         async with self.connections.lent() as connection:
-            return await schema(connection, self.address)
+            return await read_versions(connection, self.address)
 
     async def close(self) -> None:
         await self._ringer.close()
@@ -96,7 +90,7 @@ class PostgresStore(
         if alike is None:
             answers = rows.submitted(jobs, await self._call("submit", *self._submission(jobs)))
         else:
-            await self._call("submit_alike", *alike, self._at())
+            await self._call("submit_uniform", *alike, self._at())
             answers = [Submitted(job.id) for job in jobs]
         self._ringer.ring()
         return answers
@@ -111,7 +105,7 @@ class PostgresStore(
                 await self._call("submit_one", *rows.single(jobs[0]), self._at())
                 return
             try:
-                await self._call("submit_one_and_ring", *rows.single(jobs[0]), self._at())
+                await self._call("submit_one_and_notify", *rows.single(jobs[0]), self._at())
             except LeasewayError as error:
                 if may_be_stored(error):
                     raise UnknownOutcome(f"{error}; the call may be repeated") from error
@@ -134,8 +128,7 @@ class PostgresStore(
         settlements = call.settlements
         if len({settlement.id for settlement in settlements}) < len(settlements):
             return await self._exchange_one_by_one(call)
-        verb, asked = self._asked(call, settlements)
-        answers = await self._call(verb, *asked)
+        answers = await self._call("exchange", *self._asked(call, settlements))
         if any(settlement.state is State.PENDING or settlement.children for settlement in settlements):
             self._ringer.ring()
         return rows.exchanged(call, answers)
@@ -147,18 +140,15 @@ class PostgresStore(
             for settlement in call.settlements:
                 answers = await connection.fetch(self._sql["settle_alone"], *self._handed_back((settlement,)))
                 lost += [id_ for (id_,) in answers]
-            verb, asked = self._asked(call, ())
-            answers = await connection.fetch(self._sql[verb], *asked)
+            answers = await connection.fetch(self._sql["exchange"], *self._asked(call, ()))
         self._ringer.ring()
         return replace(rows.exchanged(call, answers), lost=tuple(lost))
 
-    def _asked(self, call: Exchange, settlements: Sequence[Settlement]) -> tuple[str, rows.Values]:
-        """The verb, and what it is told."""
-        closed = rows.gates_of(call.wants.closed if call.wants is not None else ())
-        told = (call.worker, *rows.wants_of(call), *self._handed_back(settlements), rows.admits_of(call), closed)
-        if call.wants is None or call.wants.tenant is None:
-            return "exchange", told
-        return "exchange_for", (call.wants.tenant, *told)
+    def _asked(self, call: Exchange, settlements: Sequence[Settlement]) -> rows.Values:
+        closed, tenant = (None, None) if call.wants is None else (rows.gates_of(call.wants.closed), call.wants.tenant)
+        return (
+            call.worker, *rows.wants_of(call), *self._handed_back(settlements), rows.admits_of(call), closed, tenant
+        )  # fmt: skip
 
     def _handed_back(self, settlements: Sequence[Settlement]) -> rows.Values:
         return (*rows.settlements_of(settlements), *rows.children_of(settlements), self._at())
@@ -179,7 +169,7 @@ class PostgresStore(
         newest = {(report.id, report.token): rows.clean(report.progress) for report in reports}
         in_order = sorted(newest)
         progresses = [newest[each] for each in in_order]
-        await self._call("report", [id_ for id_, _ in in_order], [token for _, token in in_order], progresses)
+        await self._call("report_progress", [id_ for id_, _ in in_order], [token for _, token in in_order], progresses)
 
     async def cancel(self, job: JobId) -> Cancelling:
         ((answer,),) = await self._call("cancel", job, self._at())
@@ -187,8 +177,8 @@ class PostgresStore(
         return Cancelling(answer)
 
     async def replay(self, which: JobFilter, limit: int) -> list[JobId]:
-        found = await self._finished(which, "stage > 3", limit)
-        ((answers,),) = await self._call("replay", found, self._at())
+        found = await self._finished(which, "state IN ('failed', 'cancelled')", limit)
+        ((answers,),) = await self._call("retry", found, self._at())
         self._ringer.ring()
         return [JobId(id_) for id_ in answers]
 
@@ -238,33 +228,33 @@ class PostgresStore(
         if before is not None:
             values.append(before)
             conditions.append(f"id < ${len(values)}")
-        text = self._sql["select_jobs"].replace(":conditions", " AND ".join(["true", *conditions]))
+        text = self._sql["list_jobs"].replace(":conditions", " AND ".join(["true", *conditions]))
         return [rows.job_of(row) for row in await self.connections.look(text, *values)]
 
     async def errors(self, job: JobId) -> list[ErrorRecord]:
-        return [rows.error_of(row) for row in await self._look("error_list", job)]
+        return [rows.error_of(row) for row in await self._look("list_errors", job)]
 
     async def lanes(self) -> list[LaneCount]:
-        return [rows.lane_of(row) for row in await self._look("lane_list")]
+        return [rows.lane_of(row) for row in await self._look("list_lanes")]
 
     # -- schedules --------------------------------------------------------------------------------------------------
 
     async def declare(self, schedules: Sequence[Schedule]) -> None:
         last = {schedule.name: schedule for schedule in schedules}
-        await self._call("declare", as_json(list(last.values())), self._at())
+        await self._call("declare_schedules", as_json(list(last.values())), self._at())
 
     async def schedules(self) -> list[ScheduleRow]:
-        found = await self._look("schedule_list")
+        found = await self._look("list_schedules")
         now = await self.now()
         return [rows.schedule_of(row, now) for row in found]
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
-        ((fired,),) = await self._call("fire", name, seen, upto, *rows.submission(distinct(jobs)), self._at())
+        ((fired,),) = await self._call("fire_schedule", name, seen, upto, *rows.submission(distinct(jobs)), self._at())
         self._ringer.ring()
         return bool(fired)
 
     async def pause(self, name: str, paused: bool) -> bool:
-        ((is_known,),) = await self._call("pause", name, paused, self._at())
+        ((is_known,),) = await self._call("pause_schedule", name, paused, self._at())
         return bool(is_known)
 
     # -- tenants ----------------------------------------------------------------------------------------------------
@@ -275,7 +265,7 @@ class PostgresStore(
         self._ringer.ring()
 
     async def tenants(self) -> list[Tenant]:
-        return [rows.tenant_of(row) for row in await self._look("tenant_list")]
+        return [rows.tenant_of(row) for row in await self._look("list_tenants")]
 
     async def forget_tenant(self, name: str) -> bool:
         ((is_known,),) = await self._call("forget_tenant", name)
@@ -293,10 +283,10 @@ class PostgresStore(
     async def _look(self, verb: str, *values: object) -> list[Record]:
         return await self.connections.look(self._sql[verb], *values)
 
-    async def _finished(self, which: JobFilter, stage: str, limit: int) -> list[str]:
+    async def _finished(self, which: JobFilter, state: str, limit: int) -> list[str]:
         """Ids of finished jobs in the order of their submission; the functions look again before they write."""
         conditions, values = conditions_of(which, [max(limit, 0)])
-        text = self._sql["select_finished"].replace(":conditions", " AND ".join([stage, *conditions]))
+        text = self._sql["list_finished_ids"].replace(":conditions", " AND ".join([state, *conditions]))
         return [id_ for (id_,) in await self.connections.look(text, *values)]
 
 
@@ -309,8 +299,8 @@ def conditions_of(which: JobFilter, values: list[object]) -> tuple[list[str], li
     """A filter as SQL: fixed texts, values always bound, after those that there are."""
     conditions = []
     if which.states is not None:
-        stages = [str(stage) for stage, state in enumerate(rows.STATES) if state in which.states]
-        conditions.append(f"stage IN ({', '.join(stages)})" if stages else "false")
+        names = [f"'{name}'" for name, state in rows.STATES.items() if state in which.states]
+        conditions.append(f"state IN ({', '.join(names)})" if names else "false")
     sought: dict[str, object | None] = {
         "id": None if which.ids is None else list(which.ids),
         "kind": which.kind,

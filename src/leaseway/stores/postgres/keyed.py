@@ -16,6 +16,6 @@ class Asking(Protocol):
 
 class PostgresKeyed:
     async def keyed(self: Asking, tenant: str, key: str) -> JobId | None:
-        for (job,) in await self._look("key_find", tenant, key, self._at()):
+        for (job,) in await self._look("job_by_key", tenant, key, self._at()):
             return JobId(job)
         return None

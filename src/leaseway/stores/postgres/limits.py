@@ -7,7 +7,6 @@ tables that a crash or a promotion empties, so that lost state announces itself:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -20,17 +19,12 @@ from leaseway.domain.limits.limit import Ask, Definition, check
 from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import Connections, Record
-from leaseway.stores.postgres.migrate import SQL, migrate, refuse_read_only
+from leaseway.stores.postgres.migrate import migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
+from leaseway.stores.postgres.statements import statements_for
 
 IS_PAUSED = -2
 """What the server says in the place of a window."""
-
-
-@cache
-def statements() -> Mapping[str, str]:
-    """One verb per file, by file name."""
-    return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in (SQL / "limits").iterdir()}
 
 
 class PostgresLimiter:
@@ -43,13 +37,13 @@ class PostgresLimiter:
         self._declared: dict[str, Definition] = {}
         self._since: Instant | None = None
         """The fence under which our code's limits are known to the server."""
-        self._sql = {verb: text.replace(":schema", self.address.quoted) for verb, text in statements().items()}
+        self._sql = statements_for(self.address.quoted)
 
     async def open(self) -> None:
         await migrate(self.connections)
         async with self.connections.lent() as connection:
             await refuse_read_only(connection, self.address)
-            for (table,) in await connection.fetch(self._sql["unsafe"], self.address.quoted):
+            for (table,) in await connection.fetch(self._sql["logged_limiter_tables"], self.address.quoted):
                 raise StoreRefused(
                     f"{self.address.shown}: table {table!r} outlives a crash, and a promoted replica would believe it; "
                     f"repair it: ALTER TABLE {self.address.schema}.{table} SET UNLOGGED"
@@ -62,31 +56,28 @@ class PostgresLimiter:
 
     async def declare(self, definitions: Sequence[Definition]) -> None:
         last = {definition.name: sized(definition) for definition in definitions}
-        ((since,),) = await self._call("declare", as_json(list(last.values())), self._at())
+        ((since,),) = await self._call("declare_limits", as_json(list(last.values())), self._at())
         self._declared |= {definition.name: definition for definition in definitions}
         self._since = since
 
     async def _declared_again(self) -> bool:
         """A promoted replica may have missed what was declared last. What people forgot stays forgotten."""
-        if not self._declared or await self._look("since") == [(self._since,)]:
+        if not self._declared or await self._look("limiter_fence") == [(self._since,)]:
             return False
         await self.declare(list(self._declared.values()))
         return True
 
     async def change(self, definition: Definition, *, expected: int | None = None) -> int:
         said = as_json(sized(definition))
-        if expected is None:
-            ((version,),) = await self._call("change", said, self._at())
-        else:
-            ((version,),) = await self._call("change_from", said, expected, self._at())
+        ((version,),) = await self._call("change_limit", said, expected, self._at())
         return int(version)
 
     async def definitions(self) -> list[tuple[Definition, int]]:
-        found = await self._look("definitions")
+        found = await self._look("list_limits")
         return [(msgspec.json.decode(text, type=Definition), version) for text, version in found]
 
     async def forget(self, name: str) -> bool:
-        ((was_known,),) = await self._call("forget", name)
+        ((was_known,),) = await self._call("forget_limit", name)
         return bool(was_known)
 
     # -- tokens and seats -------------------------------------------------------------------------------------------
@@ -97,36 +88,36 @@ class PostgresLimiter:
         check_take(asks, least, most, seat_us)
         given = (*names_of(asks), [ask.cost for ask in asks], least, most, holder, seat_us, self._at())
         try:
-            (answer,) = await self._call("take", *given)
+            (answer,) = await self._call("take_permits", *given)
         except UnknownLimit:  # nothing was taken
             if not await self._declared_again():
                 raise
-            (answer,) = await self._call("take", *given)
+            (answer,) = await self._call("take_permits", *given)
         return verdict_of(asks, answer)
 
     async def give_back(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
         costs = [ask.cost for ask in granted.asks]
         when = (granted.granted_at, granted.since, granted.generations)
-        await self._call("give_back", *names_of(granted.asks), costs, unused, *when, self._at())
+        await self._call("return_permits", *names_of(granted.asks), costs, unused, *when, self._at())
 
     async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
         check_seats(asks, holder, count)
-        await self._call("vacate", *names_of(asks), holder, count)
+        await self._call("end_calls", *names_of(asks), holder, count)
 
     async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
         check_seats(asks, holder, count, seat_us)
-        await self._call("keep", *names_of(asks), holder, count, seat_us, self._at())
+        await self._call("renew_calls", *names_of(asks), holder, count, seat_us, self._at())
 
     async def tell(self, notice: Notice) -> None:
         check_notice(notice)
         about = (notice.name, notice.limit, notice.generation, notice.throttled)
         said = (notice.retry_after_us, notice.remaining, notice.reset_us)
-        await self._call("tell", *about, *said, self._at())
+        await self._call("apply_notice", *about, *said, self._at())
 
     async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
         check_asks(asks)
-        found = await self._look("look", *names_of(asks), self._at())
+        found = await self._look("read_levels", *names_of(asks), self._at())
         return found[0][0], [level_of(row) for row in found]
 
     # -- speaking to the server -------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.local_notifier import Bell
 from leaseway.stores.postgres.connection import DRIVER_ERRORS, Connections, hang_up
+from leaseway.stores.postgres.statements import statements_for
 
 COALESCE_SECONDS = 0.010
 HOME_FIRST_SECONDS = 0.004
@@ -44,7 +45,7 @@ class Ringer:
     def __init__(self, connections: Connections, bell: Bell) -> None:
         self._connections = connections
         self._bell = bell
-        self._sql = f"SELECT {connections.address.quoted}.ring()"
+        self._sql = statements_for(connections.address.quoted)["notify_workers"]
         self._telling: WeakKeyDictionary[Loop, asyncio.Task[None]] = WeakKeyDictionary()
         self._is_travelling = False
         self._rings = 0

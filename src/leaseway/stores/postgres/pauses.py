@@ -36,4 +36,4 @@ class PostgresPauses:
         return bool(was_paused)
 
     async def pauses(self: Calling) -> list[Pause]:
-        return [Pause(queue, tenant or None, since) for queue, tenant, since in await self._look("pause_list")]
+        return [Pause(queue, tenant or None, since) for queue, tenant, since in await self._look("list_pauses")]

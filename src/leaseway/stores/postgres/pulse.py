@@ -28,23 +28,23 @@ class Asking(Protocol):
 
 class PostgresPulse:
     async def owners(self: Asking) -> list[Owner]:
-        found = await self._look("owner_list", self._at(), OWNERS_MAX)
+        found = await self._look("list_owners", self._at(), OWNERS_MAX)
         return [
             Owner(name=name, leased=leased, late=late, heard_at=heard_at, until=until)
             for name, leased, late, heard_at, until in found
         ]
 
     async def waiting(self: Asking) -> list[Waiting]:
-        found = await self._look("waiting_list")
+        found = await self._look("oldest_waiting")
         return [Waiting(queue=queue, tenant=tenant, needs=needs, since=since) for queue, tenant, needs, since in found]
 
     async def ended(self: Asking, after: Instant) -> tuple[Instant, list[Ended]]:
         now = await self.now()
         day = now - now % DAY_US
         table = f"{self.address.quoted}.history_{datetime.fromtimestamp(day // SECOND_US, UTC):%Y%m%d}"
-        found = await self._look("ended_list", after, day, day + DAY_US, table, PAGES_MAX)
+        found = await self._look("recent_outcomes", after, day, day + DAY_US, table, PAGES_MAX)
         return int(found[0][0]), [
-            Ended(queue=queue, tenant=tenant, state=STATES[stage], count=count)
-            for _, queue, tenant, stage, count in found
+            Ended(queue=queue, tenant=tenant, state=STATES[state], count=count)
+            for _, queue, tenant, state, count in found
             if count is not None
         ]

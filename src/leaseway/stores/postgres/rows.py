@@ -14,9 +14,16 @@ from leaseway.domain.limits.limit import Rate
 from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
 from leaseway.domain.tenant import Tenant
 
-PENDING, LEASED, DONE, FAILED, CANCELLED = 0, 2, 3, 4, 5
-STATES = (State.PENDING, State.PENDING, State.LEASED, State.DONE, State.FAILED, State.CANCELLED)
-STAGES = {State.PENDING: PENDING, State.DONE: DONE, State.FAILED: FAILED, State.CANCELLED: CANCELLED}
+STATES = {
+    "ready": State.PENDING,
+    "scheduled": State.PENDING,
+    "leased": State.LEASED,
+    "done": State.DONE,
+    "failed": State.FAILED,
+    "cancelled": State.CANCELLED,
+}
+"""The states that the schema distinguishes, as users see them."""
+SETTLED_STATES = {State.PENDING: "ready", State.DONE: "done", State.FAILED: "failed", State.CANCELLED: "cancelled"}
 
 Values = tuple[Any, ...]
 
@@ -113,7 +120,7 @@ def other_of(settlement: Settlement) -> dict[str, Any]:
         "code": clean(failure.code), "message": clean(failure.message), "traceback": clean(failure.traceback)
     }  # fmt: skip
     return {
-        "id": settlement.id, "token": settlement.token, "stage": STAGES[settlement.state],
+        "id": settlement.id, "token": settlement.token, "state": SETTLED_STATES[settlement.state],
         "delay_us": settlement.delay_us, "run_at": settlement.run_at, "gives_back": settlement.gives_back,
         "result": settlement.result, "progress": settlement.progress, **fault,
     }  # fmt: skip
@@ -177,7 +184,7 @@ def exchanged(call: Exchange, answers: Sequence[Any]) -> Exchanged:
             priority,
             needs,
         ) = row
-        if what == 0:
+        if what == "lease":
             leases.append(
                 Lease(
                     id=id_, token=token, fence=fence, kind=kind, queue=queue, tenant=tenant, payload=payload,
@@ -185,10 +192,10 @@ def exchanged(call: Exchange, answers: Sequence[Any]) -> Exchanged:
                     cursor=cursor, priority=priority, needs=needs,
                 )
             )  # fmt: skip
-        elif what == 3:
+        elif what == "gate":
             gated.append(Gated(Gate(needs, tenant), attempts))
         else:
-            (lost if what == 1 else cancelled).append(id_)
+            (lost if what == "lost" else cancelled).append(id_)
     if lost:
         late = set(lost)
         lost = [settlement.id for settlement in call.settlements if settlement.id in late]
@@ -200,7 +207,7 @@ def exchanged(call: Exchange, answers: Sequence[Any]) -> Exchanged:
 
 def job_of(row: Any) -> Job:
     return Job(
-        id=row["id"], kind=row["kind"], queue=row["queue"], tenant=row["tenant"], state=STATES[row["stage"]],
+        id=row["id"], kind=row["kind"], queue=row["queue"], tenant=row["tenant"], state=STATES[row["state"]],
         priority=row["priority"], attempts=row["attempts"], attempts_max=row["attempts_max"], fence=row["fence"],
         payload=row["payload"], shard_key=row["shard_key"], cursor=row["cursor"], progress=row["progress"],
         result=row["result"], lease_owner=row["owner"], lease_until=row["until"], lease_us=row["lease_us"],

@@ -11,7 +11,9 @@ from leaseway.stores.postgres.address import Address
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.rows import STATES
 
-READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = range(6)
+FINISHED = {"done", "failed", "cancelled"}
+UNSUCCESSFUL = "state IN ('failed', 'cancelled')"
+"""As the partial index of the history says it."""
 
 # $1 the id before which is sought, $2 one more than are wanted, $3 lanes, $4 kind, $5 error.
 WINDOW = "FROM :schema.{table} WHERE {base} AND id < $1 ORDER BY id DESC LIMIT"
@@ -33,7 +35,7 @@ EACH_LANE = "SELECT ids, upto FROM unnest($3::integer[]) AS each (lane) CROSS JO
 ALL_WAYS = "SELECT ids, upto FROM ({ways}) AS ways, (SELECT $3::integer[], $4::text, $5::text, $6::text) AS told"
 """Every statement is told the same, and PostgreSQL wants to know the type of each value."""
 
-COLUMNS = {"jobs": "id, lane, stage, last_error_code", "history": "id, lane, stage, last_error_code, kind, shard_key"}
+COLUMNS = {"jobs": "id, lane, state, last_error_code", "history": "id, lane, state, last_error_code, kind, shard_key"}
 OF_PAYLOAD = {"jobs": "(SELECT {column} FROM :schema.payloads WHERE payloads.id = looked.id)", "history": "{column}"}
 """What never changes is kept beside a job that lives, and with one that has finished."""
 
@@ -56,27 +58,28 @@ class Sought(NamedTuple):
     looks: int
     lanes: list[int] | None
     """Those that fit; None: any."""
-    counted: dict[int, int]
-    """How many would be gone through by stage. It only decides which way is taken."""
+    counted: dict[str, int]
+    """How many would be gone through by state. It only decides which way is taken."""
 
     @property
     def lanes_are_few(self) -> bool:
         return self.lanes is not None and len(self.lanes) <= LANES_MAX
 
     @property
-    def stages(self) -> set[int]:
-        states = self.which.states
-        return {stage for stage, state in enumerate(STATES) if states is None or state in states}
+    def states(self) -> set[str]:
+        wanted = self.which.states
+        return {name for name, state in STATES.items() if wanted is None or state in wanted}
 
 
 class PostgresSearch:
     async def search(
         self: Asking, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = LOOKS_MAX
     ) -> Found:
-        ((lanes, *counted),) = await self._look("search_lanes", which.queue, which.tenant)
+        ((lanes, ready, scheduled, leased),) = await self._look("count_search", which.queue, which.tenant)
+        counted = {"ready": int(ready), "scheduled": int(scheduled), "leased": int(leased)}
         is_any = which.queue is None and which.tenant is None
-        sought = Sought(which, looks, None if is_any else lanes, dict(enumerate(map(int, counted))))
-        if sought.lanes == [] or not sought.stages:
+        sought = Sought(which, looks, None if is_any else lanes, counted)
+        if sought.lanes == [] or not sought.states:
             return Found([], None)
         text = statement_of(sought)
         told = (before or NEWEST, limit + 1, sought.lanes, which.kind, which.error_code, which.shard_key)
@@ -91,28 +94,28 @@ def statement_of(sought: Sought) -> str:
 
 
 def living_ways(sought: Sought) -> Iterator[str]:
-    """By stage and lane where that leaves few, else all from new to old."""
-    stages = {stage for stage in sought.stages if stage < DONE}
-    by_lane = stages & {SCHEDULED} if sought.lanes_are_few else set()
-    if sum(sought.counted[stage] for stage in stages - by_lane) > sought.looks:
+    """By state and lane where that leaves few, else all from new to old."""
+    states = sought.states - FINISHED
+    by_lane = states & {"scheduled"} if sought.lanes_are_few else set()
+    if sum(sought.counted[state] for state in states - by_lane) > sought.looks:
         yield way(ALONG, "jobs", "true", sought, sought.looks)
         return
     if by_lane:
-        yield each_lane("jobs", f"stage = {SCHEDULED}", sought)
-    for stage in sorted(stages - by_lane):
+        yield each_lane("jobs", "state = 'scheduled'", sought)
+    for state in sorted(states - by_lane):
         lanes = "" if sought.lanes is None else " AND lane = ANY ($3)"
-        yield way(WHOLE, "jobs", f"stage = {stage}{lanes}", sought, 0)
+        yield way(WHOLE, "jobs", f"state = '{state}'{lanes}", sought, 0)
 
 
 def finished_ways(sought: Sought) -> Iterator[str]:
     """By lane where they are few; or by failure; else all from new to old."""
-    stages = {stage for stage in sought.stages if stage >= DONE}
-    if not stages:
+    states = sought.states & FINISHED
+    if not states:
         return
     if sought.lanes_are_few:
         yield each_lane("history", "true", sought)
     else:
-        yield way(ALONG, "history", "true" if DONE in stages else "stage > 3", sought, sought.looks)
+        yield way(ALONG, "history", "true" if "done" in states else UNSUCCESSFUL, sought, sought.looks)
 
 
 def each_lane(table: str, base: str, sought: Sought) -> str:
@@ -127,9 +130,9 @@ def way(form: str, table: str, base: str, sought: Sought, looks: int) -> str:
 
 def fitting(sought: Sought, of_payload: str) -> str:
     """Fixed texts, values always bound."""
-    which, stages = sought.which, ", ".join(map(str, sorted(sought.stages)))
+    which, states = sought.which, ", ".join(f"'{state}'" for state in sorted(sought.states))
     conditions = [
-        "true" if which.states is None else f"stage IN ({stages})",
+        "true" if which.states is None else f"state IN ({states})",
         "true" if sought.lanes is None else "lane = ANY ($3)",
         "true" if which.kind is None else f"{of_payload.format(column='kind')} = $4",
         "true" if which.error_code is None else "last_error_code = $5",

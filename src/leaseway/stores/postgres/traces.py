@@ -17,4 +17,4 @@ class Asking(Protocol):
 class PostgresTraces:
     async def traces(self: Asking, leases: Sequence[Held]) -> Mapping[JobId, str]:
         held = ([each.id for each in leases], [each.token for each in leases])
-        return {JobId(row[0]): row[1] for row in await self._look("trace_list", *held)}
+        return {JobId(row[0]): row[1] for row in await self._look("list_traces", *held)}

@@ -1,2 +1,0 @@
--- Create or change schedules.
-SELECT :schema.declare_schedules($1, $2)

@@ -1,2 +1,0 @@
--- Forget finished jobs.
-SELECT :schema.discard($1)

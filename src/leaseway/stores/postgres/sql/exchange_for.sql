@@ -1,2 +1,0 @@
--- The worker's one hot verb, for one tenant: the first parameter.
-SELECT * FROM :schema.exchange_for($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)

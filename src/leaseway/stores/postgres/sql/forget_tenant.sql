@@ -1,2 +1,0 @@
--- Nothing is agreed any more.
-SELECT :schema.forget_tenant($1)

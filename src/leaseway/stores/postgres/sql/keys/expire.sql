@@ -1,2 +1,0 @@
--- Its life ends then, or before if it would have.
-SELECT :schema.expire_api_key($1, $2)

@@ -1,2 +1,0 @@
--- Who leaves is gone.
-SELECT :schema.end_api_session($1)

@@ -1,2 +1,0 @@
--- What the code says about budgets.
-SELECT :schema.declare_budgets($1, $2)

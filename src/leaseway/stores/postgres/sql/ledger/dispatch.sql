@@ -1,2 +1,0 @@
--- The fence before a call.
-SELECT :schema.dispatch_hold($1, $2)

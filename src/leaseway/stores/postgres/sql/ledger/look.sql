@@ -1,4 +1,0 @@
--- The server's clock, and the windows of these names that are not over.
-SELECT clock.now, name, starts_at, ends_at, label, limit_micros, spent_micros, held_micros, overdraft_micros, told
-  FROM (SELECT coalesce($2::bigint, :schema.now_us()) AS now) AS clock
-  LEFT JOIN :schema.budget_windows ON name = ANY ($1::text[]) AND ends_at > clock.now

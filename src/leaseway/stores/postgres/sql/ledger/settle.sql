@@ -1,2 +1,0 @@
--- What a call has cost.
-SELECT * FROM :schema.settle_hold($1, $2, $3, $4)

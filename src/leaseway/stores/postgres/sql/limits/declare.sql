@@ -1,2 +1,0 @@
--- What the code says.
-SELECT :schema.declare_limits($1, $2)

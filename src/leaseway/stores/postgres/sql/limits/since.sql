@@ -1,2 +1,0 @@
--- The fence; nothing if it is gone.
-SELECT since FROM :schema.fence WHERE made_in = tableoid

@@ -1,2 +1,0 @@
--- Leave seats.
-SELECT :schema.vacate($1, $2, $3, $4)

@@ -1,2 +1,0 @@
--- Stop or resume a schedule.
-SELECT :schema.pause($1, $2, $3)

@@ -1,2 +1,0 @@
--- Claim nothing from these lanes until somebody resumes them.
-SELECT :schema.pause_lanes($1, $2, $3)

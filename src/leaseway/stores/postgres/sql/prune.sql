@@ -1,2 +1,0 @@
--- Forget what is old enough.
-SELECT :schema.prune($1, $2, $3)

@@ -1,2 +1,0 @@
--- Keep how far running jobs have come.
-SELECT :schema.report($1, $2, $3)

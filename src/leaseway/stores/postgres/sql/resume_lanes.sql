@@ -1,2 +1,0 @@
--- Claim from these lanes again.
-SELECT :schema.resume_lanes($1, $2)

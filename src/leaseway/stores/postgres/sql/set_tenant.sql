@@ -1,2 +1,0 @@
--- What was agreed with a tenant, from now on.
-SELECT :schema.set_tenant($1, $2, $3, $4, $5)

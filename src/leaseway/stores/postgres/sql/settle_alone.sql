@@ -1,2 +1,0 @@
--- Settlements without a claim.
-SELECT :schema.settle_alone($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)

@@ -1,2 +1,0 @@
--- Store one job that has no key.
-SELECT :schema.submit_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
