@@ -11,7 +11,7 @@ from chaos.stage import Scale, Stage
 
 TRAP_SECONDS_MAX = 3.0
 """How long a trap waits for its statement: some verbs are rare."""
-VERBS = ("exchange(", "submit_one", "submit_alike", "submit(", "renew(", "checkpoint(")
+VERBS = ("exchange(", "submit_one", "submit_uniform", "submit(", "renew(", "checkpoint(")
 
 
 class OfNetwork(Fault, frozen=True):

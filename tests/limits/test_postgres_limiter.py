@@ -211,7 +211,7 @@ async def test_a_replica_grants_nothing_and_a_promoted_one_begins_anew(frail: Po
             replica = PostgresLimiter(there, clock.now_us)
             error = await error_of(replica.open())
             assert isinstance(error, StoreRefused)
-            assert "name the primary" in str(error)
+            assert "connect to the primary" in str(error)
             assert isinstance(await error_of(replica.take([ask(MAPS)])), StoreBusy)
             await replica.close()
             await value(standby, "SELECT pg_promote()")

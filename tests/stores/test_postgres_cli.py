@@ -101,7 +101,7 @@ def test_who_may_not_create_is_told_who_shall_migrate(place: ServerPlace) -> Non
     answer = place.run("migrate", "--store", address(place.server, place.schema, role))
     assert answer.code == 2
     assert "permission denied" in answer.err
-    assert "Let a role that may create it run: leaseway migrate" in answer.err
+    assert "Run as a role that may create it: leaseway migrate" in answer.err
 
 
 # -- migrate ----------------------------------------------------------------------------------------------------------

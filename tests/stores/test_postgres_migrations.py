@@ -1,8 +1,9 @@
-"""The schema: made once however many come at once, whole or not at all, and under its own name."""
+"""Migrations: applied once by many processes, as a whole or not at all, and safe against other schemas and roles."""
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -22,13 +23,28 @@ from leaseway.stores.postgres import migrate
 from leaseway.stores.postgres.address import schema_of
 from leaseway.stores.postgres.connection import CALL_SECONDS_MAX
 from leaseway.stores.postgres.jobs import PostgresStore
-from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, leased_job, new_job
+from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
-VERSIONS = len(migrate.NEEDS)
+VERSIONS = len(migrate.MIGRATIONS)
+AddVersion = Callable[..., None]
 
 
-async def things_in(server: PostgresServer, schema: str) -> int:
+@pytest.fixture
+def add_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AddVersion:
+    """Make this leaseway one version newer, by scripts of these texts."""
+
+    def add(*texts: str, needs: int = 1) -> None:
+        scripts = [tmp_path / f"{n}.sql" for n in range(len(texts))]
+        for script, text in zip(scripts, texts, strict=True):
+            script.write_text(text)
+        newer = (*migrate.MIGRATIONS, migrate.Migration("next", scripts, needs))
+        monkeypatch.setattr(migrate, "MIGRATIONS", newer)
+
+    return add
+
+
+async def object_count(server: PostgresServer, schema: str) -> int:
     sql = """
     SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace($1))
          + (SELECT count(*) FROM pg_proc WHERE pronamespace = to_regnamespace($1))
@@ -36,50 +52,44 @@ async def things_in(server: PostgresServer, schema: str) -> int:
     return int(await value(server, sql, schema))
 
 
-def with_scripts(monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
-    """This leaseway has one more version, made by these scripts."""
-    scripts: Mapping[str, tuple[str, ...]] = {**migrate.versions(), "9999_next": more}
-    monkeypatch.setattr(migrate, "versions", lambda: scripts)
-    monkeypatch.setattr(migrate, "NEEDS", (*migrate.NEEDS, 1))
+# -- the next version -------------------------------------------------------------------------------------------------
 
 
-# -- failing ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_script_that_fails_leaves_nothing_behind(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+async def test_a_failing_first_migration_leaves_nothing_behind(
+    server: PostgresServer, add_version: AddVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a schema can neither be used nor be made whole by trying again."""
-    with_scripts(monkeypatch, "CREATE TABLE fine (x integer)", "SELECT 1 / 0")
+    """Half a schema can neither be used nor be completed by another try."""
+    add_version("CREATE TABLE fine (x integer)", "SELECT 1 / 0")
     schema = new_name()
     async with closing(PostgresStore(address(server, schema))) as store:
         error = await error_of(store.open())
         assert "division by zero" in str(error)
-        assert await things_in(server, schema) == 0
+        assert await object_count(server, schema) == 0
         assert await value(server, "SELECT to_regnamespace($1)", schema) is None
         monkeypatch.undo()
         assert await store.open() == VERSIONS
 
 
-async def test_a_next_version_that_fails_leaves_the_one_before_at_work(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+async def test_a_failing_next_migration_leaves_the_previous_version_in_use(
+    server: PostgresServer, add_version: AddVersion
 ) -> None:
+    """Workers of the previous release must not notice a migration that was rolled back."""
     async with opened(server) as store:
         await store.submit([new_job(1)])
-        before = await things_in(server, store.address.schema)
-        with_scripts(monkeypatch, "ALTER TABLE jobs ADD COLUMN extra integer", "SELECT 1 / 0")
+        before = await object_count(server, store.address.schema)
+        add_version("ALTER TABLE jobs ADD COLUMN extra integer", "SELECT 1 / 0")
         await error_of(store.open())
-        assert await things_in(server, store.address.schema) == before
+        assert await object_count(server, store.address.schema) == before
+        assert (await store.versions()).present == VERSIONS
         await Worker(store).settle(done(await Worker(store).claim_one()))
         assert await counts(store) == {"done": 1}
 
 
-async def test_the_next_version_is_added_to_what_is_there(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_next_migration_keeps_stored_jobs(server: PostgresServer, add_version: AddVersion) -> None:
+    """An upgrade is forward only: there is no second copy of the jobs to fall back to."""
     async with opened(server) as store:
         await store.submit([new_job(1)])
-        with_scripts(monkeypatch, "CREATE TABLE more (x integer)")
+        add_version("CREATE TABLE more (x integer)")
         assert (await store.versions()).is_due
         assert [await store.open(), await store.open()] == [1, 0]
         sql = f"SELECT array_agg(version ORDER BY version) FROM {store.address.schema}.migrations"
@@ -87,30 +97,38 @@ async def test_the_next_version_is_added_to_what_is_there(
         assert await ids_in(store) == [id_of(1)]
 
 
-def test_every_version_says_what_it_needs() -> None:
-    """A folder without its number would stop every start with an IndexError."""
-    assert len(migrate.NEEDS) == len(migrate.versions())
-    assert list(migrate.NEEDS) == sorted(migrate.NEEDS)
-    assert all(needs <= version for version, needs in enumerate(migrate.NEEDS, start=1))
+def test_every_migration_needs_a_version_that_exists() -> None:
+    """A migration that needs a later version than its own would lock out the release that brings it."""
+    needs = [migration.needs for migration in migrate.MIGRATIONS]
+    assert needs == sorted(needs)
+    assert all(needed <= version for version, needed in enumerate(needs, start=1))
 
 
-async def test_a_migration_has_more_time_than_a_call(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index over a long history takes minutes; cut off after ten seconds, it would begin again for ever."""
+def test_every_script_of_the_schema_is_loaded() -> None:
+    """A topic that is missing in the list would be missing in every database."""
+    there = {script.name for script in migrate.SCHEMA.iterdir()}
+    assert {f"{topic}.sql" for topic in migrate.TOPICS} == there
+
+
+async def test_a_migration_has_more_time_than_a_call(
+    server: PostgresServer, add_version: AddVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index over a long history takes minutes; with the timeout of a call it would start again for ever."""
     assert migrate.MIGRATE_SECONDS_MAX > 100 * CALL_SECONDS_MAX
     async with opened(server) as store:
         monkeypatch.setattr(migrate, "MIGRATE_SECONDS_MAX", 0.3)
-        with_scripts(monkeypatch, "SELECT pg_sleep(30)")
+        add_version("SELECT pg_sleep(30)")
         assert "no answer within 0.3 s" in str(await error_of(store.open()))
 
 
-async def test_a_migration_that_would_wait_for_others_names_them_and_lets_everybody_by(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+async def test_a_migration_that_cannot_lock_a_table_gives_way_and_names_the_sessions(
+    server: PostgresServer, add_version: AddVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for a whole table keeps everybody waiting behind him: a forgotten report would stop all workers."""
+    """Statements queue up behind a waiting table lock: one forgotten transaction would stop all workers."""
     async with opened(server) as store, connected(server, server_settings={"application_name": "report"}) as other:
         for name, least in {"LOCK_SECONDS_MAX": 0.2, "LOCK_TRIES_MAX": 2, "LOCK_PAUSE_SECONDS": 0.1}.items():
             monkeypatch.setattr(migrate, name, least)
-        with_scripts(monkeypatch, "ALTER TABLE payloads ADD COLUMN extra integer")
+        add_version("ALTER TABLE payloads ADD COLUMN extra integer")
         async with other.transaction():
             await other.fetch(f"SELECT 1 FROM {store.address.schema}.payloads")
             error = await error_of(store.open())
@@ -120,13 +138,13 @@ async def test_a_migration_that_would_wait_for_others_names_them_and_lets_everyb
         assert await store.open() == 1
 
 
-async def test_whoever_migrates_everything_belongs_to_the_owner(
-    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+async def test_a_migration_by_another_role_leaves_everything_to_the_owner(
+    server: PostgresServer, add_version: AddVersion
 ) -> None:
-    """A function of a superuser's among those of the owner: the owner's could not call it, and every worker ends."""
+    """The owner's functions could not call a function that belongs to a superuser, and every worker would stop."""
     role = await new_role(server, "GRANT CREATE ON DATABASE postgres TO {0}")
     async with opened(server, user=role) as store, opened(server, store.address.schema) as superuser:
-        with_scripts(monkeypatch, "CREATE TABLE more (x integer)", "CREATE FUNCTION less() RETURNS int RETURN 1")
+        add_version("CREATE TABLE more (x integer)", "CREATE FUNCTION less() RETURNS int RETURN 1")
         assert await superuser.open() == 1
         found = {finding.check: finding for finding in await store.checkup()}
         assert found["owners"].text == f"everything belongs to {role!r}"
@@ -139,8 +157,8 @@ async def test_whoever_migrates_everything_belongs_to_the_owner(
 # -- many at once -----------------------------------------------------------------------------------------------------
 
 
-async def test_many_who_open_an_empty_database_at_once_make_it_once(server: PostgresServer) -> None:
-    """A deployment starts all its workers in the same second."""
+async def test_many_processes_that_open_an_empty_database_migrate_it_once(server: PostgresServer) -> None:
+    """A deployment starts all its workers within a second."""
     for _ in range(2):
         schema = new_name()
         stores = [PostgresStore(address(server, schema)) for _ in range(8)]
@@ -155,8 +173,8 @@ async def test_many_who_open_an_empty_database_at_once_make_it_once(server: Post
                 await store.close()
 
 
-async def test_a_stricter_isolation_by_default_does_not_make_it_twice(server: PostgresServer) -> None:
-    """Some databases are serializable by default: who waited for the lock must still see what was made."""
+async def test_a_stricter_default_isolation_does_not_migrate_twice(server: PostgresServer) -> None:
+    """If the database is serializable by default, a process that waited for the lock must still see the new tables."""
     role = await new_role(
         server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_isolation = 'serializable'"
     )
@@ -170,8 +188,8 @@ async def test_a_stricter_isolation_by_default_does_not_make_it_twice(server: Po
 
 
 @pytest.mark.parametrize("pooler", ["session", "transaction"])
-async def test_a_stricter_isolation_by_default_is_not_ours(server: PostgresServer, pooler: str) -> None:
-    """A statement that waited must see what it waited for: with an old snapshot a repeated job is stored twice."""
+async def test_a_stricter_default_isolation_is_overridden(server: PostgresServer, pooler: str) -> None:
+    """A statement that waited for a lock must see the other transaction: with an old snapshot it stores a job twice."""
     role = await new_role(
         server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_isolation = 'repeatable read'"
     )
@@ -185,8 +203,8 @@ async def test_a_stricter_isolation_by_default_is_not_ours(server: PostgresServe
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-async def test_two_schemas_side_by_side_do_not_see_each_other(server: PostgresServer) -> None:
-    """Staging and production in one database, or one schema for each team."""
+async def test_two_schemas_of_one_database_are_independent(server: PostgresServer) -> None:
+    """Staging and production may share a database, and so may teams."""
     async with opened(server) as one, opened(server) as other:
         await one.submit([new_job(1)])
         await other.submit([new_job(1, queue="q"), new_job(2)])
@@ -197,8 +215,8 @@ async def test_two_schemas_side_by_side_do_not_see_each_other(server: PostgresSe
         assert len(await Worker(other).claim(9, ("default", "q"))) == 2
 
 
-async def test_one_store_in_two_schemas_of_one_database_migrates_each(server: PostgresServer) -> None:
-    """The lock is by schema: nobody takes another one's for his own."""
+async def test_schemas_of_one_database_migrate_at_the_same_time(server: PostgresServer) -> None:
+    """The lock is per schema; with one lock for all, a store could take another schema's migration for its own."""
     names = [new_name() for _ in range(3)]
     stores = [PostgresStore(address(server, name)) for name in names for _ in range(2)]
     try:
@@ -208,10 +226,8 @@ async def test_one_store_in_two_schemas_of_one_database_migrates_each(server: Po
             await store.close()
 
 
-async def test_a_schema_that_an_administrator_made_is_filled_without_the_right_to_make_one(
-    server: PostgresServer,
-) -> None:
-    """Often one role makes schemas, and another one owns what is in them."""
+async def test_a_schema_created_by_an_administrator_needs_no_right_to_create_schemas(server: PostgresServer) -> None:
+    """In many companies one role creates schemas and another one owns their contents."""
     role, schema = await new_role(server), new_name()
     await value(server, f"CREATE SCHEMA {schema} AUTHORIZATION {role}")
     async with opened(server, schema, role) as store:
@@ -220,7 +236,7 @@ async def test_a_schema_that_an_administrator_made_is_filled_without_the_right_t
 
 
 async def test_a_schema_of_the_longest_name_works(server: PostgresServer) -> None:
-    """All that is named after it must fit, too: channels, settings, tables."""
+    """Channels and settings are named after the schema and must fit into PostgreSQL's limits, too."""
     schema = longest_name()
     async with opened(server, schema) as store:
         await store.submit([new_job(1)])
@@ -236,11 +252,11 @@ def longest_name() -> str:
     raise AssertionError("no name is good enough")
 
 
-# -- nobody is fooled -------------------------------------------------------------------------------------------------
+# -- safety -------------------------------------------------------------------------------------------------
 
 
-async def test_a_callers_search_path_and_temporary_tables_fool_no_function(server: PostgresServer) -> None:
-    """The functions run with their owner's rights: they must not touch what the caller puts in their way."""
+async def test_functions_ignore_the_callers_search_path_and_temporary_tables(server: PostgresServer) -> None:
+    """The functions run with their owner's rights, so a caller must not be able to substitute their tables."""
     async with opened(server) as store, connected(server) as connection:
         schema = store.address.schema
         for table in ("lanes", "lane_changes", "jobs", "payloads", "history", "idempotency_keys"):
@@ -256,8 +272,8 @@ async def test_a_callers_search_path_and_temporary_tables_fool_no_function(serve
         assert job.created_at > 1_000_000
 
 
-async def test_functions_of_a_strangers_fool_no_function_of_ours(server: PostgresServer) -> None:
-    """In a schema that comes first for everybody, where everybody may create."""
+async def test_functions_ignore_functions_of_other_schemas(server: PostgresServer) -> None:
+    """Every role may create functions in a schema that comes first in the search path."""
     async with opened(server) as store, connected(server) as connection:
         schema, trap = store.address.schema, new_name("trap")
         await connection.execute(f"CREATE SCHEMA {trap}")
@@ -270,8 +286,8 @@ async def test_functions_of_a_strangers_fool_no_function_of_ours(server: Postgre
         assert await counts(store) == {"ready": 1}
 
 
-async def test_every_function_that_lends_its_rights_fixes_its_search_path(server: PostgresServer) -> None:
-    """One forgotten SET, and whoever may call it may do everything."""
+async def test_every_security_definer_function_sets_its_search_path(server: PostgresServer) -> None:
+    """One function without it would give its callers all rights of the owner."""
     async with opened(server) as store:
         sql = """
         SELECT array_agg(proname) FROM pg_proc
@@ -285,8 +301,8 @@ async def test_every_function_that_lends_its_rights_fixes_its_search_path(server
         assert await value(server, sql, schema) > 10
 
 
-async def test_nobody_may_call_a_function_that_was_not_granted(server: PostgresServer) -> None:
-    """PostgreSQL lets everybody execute everything, unless it is told otherwise."""
+async def test_functions_cannot_be_called_without_a_grant(server: PostgresServer) -> None:
+    """PostgreSQL lets every role execute a new function unless the right is revoked."""
     role = await new_role(server)
     async with opened(server) as store:
         schema = store.address.schema
@@ -298,13 +314,3 @@ async def test_nobody_may_call_a_function_that_was_not_granted(server: PostgresS
         assert await value(server, sql, schema, role) is None
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await value(server, f"SELECT {schema}.submit_job('count')", user=role)
-
-
-async def test_a_first_try_of_the_version_before_is_looked_for_as_well(server: PostgresServer) -> None:
-    """Its workers call another function, which did not look: a try that is late would run a finished job again."""
-    async with opened(server) as store, connected(server) as connection:
-        lease = await leased_job(store)
-        await Worker(store).settle(done(lease))
-        call = f"SELECT {store.address.quoted}.submit_fresh($1, '{{}}', 'default', 'default', 'count', 0::smallint, 3, "
-        await connection.execute(f"{call} 15000000, NULL, NULL, NULL, 0, NULL, '', NULL)", lease.id)
-        assert await counts(store) == {"done": 1}

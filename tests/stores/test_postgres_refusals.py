@@ -129,7 +129,7 @@ async def test_who_may_not_create_is_told_to_let_somebody_migrate(server: Postgr
         error = await error_of(store.open())
     assert isinstance(error, StoreRefused)
     assert "permission denied" in str(error)
-    assert "Let a role that may create it run: leaseway migrate" in str(error)
+    assert "Run as a role that may create it: leaseway migrate" in str(error)
     assert not await schema_exists(server, schema)
 
 
@@ -229,7 +229,7 @@ async def test_a_server_that_is_too_old_is_refused(server: PostgresServer, monke
         findings = await store.checkup()
     assert isinstance(error, StoreRefused)
     assert "is PostgreSQL 13, and leaseway needs 14 or newer" in str(error)
-    assert "update the server" in str(error)
+    assert "upgrade the server" in str(error)
     assert findings[-1].level == "problem"
     assert not await schema_exists(server, schema)
 
@@ -241,7 +241,7 @@ async def test_a_read_only_server_is_not_migrated(server: PostgresServer) -> Non
     async with closing(PostgresStore(address(server, schema, role))) as store:
         error = await error_of(store.open())
     assert isinstance(error, StoreRefused)
-    assert "is a read-only server, perhaps a replica; name the primary" in str(error)
+    assert "is a read-only server, perhaps a replica; connect to the primary" in str(error)
     assert not await schema_exists(server, schema)
 
 
@@ -264,7 +264,7 @@ async def test_a_database_that_cannot_keep_every_text_is_refused(server: Postgre
     await value(server, f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
     error = await error_of(PostgresStore(f"postgresql://postgres@127.0.0.1:{server.port}/{name}").open())
     assert isinstance(error, StoreRefused)
-    assert "keeps its texts in LATIN1" in str(error)
+    assert "the database's encoding is LATIN1" in str(error)
     assert "ENCODING 'UTF8'" in str(error)
 
 
@@ -274,7 +274,7 @@ async def test_a_schema_whose_versions_were_deleted_is_left_alone(server: Postgr
         await value(server, f"DELETE FROM {store.address.schema}.migrations RETURNING 1")
         error = await error_of(store.open())
         assert isinstance(error, StoreRefused)
-        assert "nothing in its table of migrations says their version" in str(error)
+        assert "its table of migrations is empty" in str(error)
         assert await ids_in(store) == [id_of(1)]
 
 

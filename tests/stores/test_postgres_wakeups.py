@@ -125,7 +125,9 @@ async def test_a_job_is_stored_whatever_becomes_of_its_hint(server: PostgresServ
     async with opened(server) as store:
         body = f"AS $$ BEGIN {fault}; END $$"
         schema = store.address.schema
-        await value(server, f"CREATE OR REPLACE FUNCTION {schema}.send_notification() RETURNS void LANGUAGE plpgsql {body}")
+        await value(
+            server, f"CREATE OR REPLACE FUNCTION {schema}.send_notification() RETURNS void LANGUAGE plpgsql {body}"
+        )
         async with store.connections.lent() as connection:  # the one that the submission will be lent
             await connection.execute("SET statement_timeout = 200")
         await store.submit([new_job(1)])

@@ -72,7 +72,8 @@ RECOUNT = """
 SELECT queue, tenant, needs, coalesce(counted.ready, 0), coalesce(counted.scheduled, 0), coalesce(counted.leased, 0),
        coalesce(counted.done, 0), coalesce(counted.failed, 0), coalesce(counted.cancelled, 0)
   FROM {0}.lanes LEFT JOIN (
-    SELECT lane, count(*) FILTER (WHERE state = 'ready') AS ready, count(*) FILTER (WHERE state = 'scheduled') AS scheduled,
+    SELECT lane, count(*) FILTER (WHERE state = 'ready') AS ready,
+           count(*) FILTER (WHERE state = 'scheduled') AS scheduled,
            count(*) FILTER (WHERE state = 'leased') AS leased, count(*) FILTER (WHERE state = 'done') AS done,
            count(*) FILTER (WHERE state = 'failed') AS failed, count(*) FILTER (WHERE state = 'cancelled') AS cancelled
       FROM (SELECT lane, state FROM {0}.jobs UNION ALL SELECT lane, state FROM {0}.history) AS every GROUP BY lane)

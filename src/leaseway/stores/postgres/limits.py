@@ -6,7 +6,7 @@ tables that a crash or a promotion empties, so that lost state announces itself:
 `now_us` is for tests that move time: what it answers is then sent along as the instant.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec

@@ -83,8 +83,8 @@ async def read_versions(connection: asyncpg.Connection, address: Address) -> Ver
     present, needs = (0, 0) if found[0] is None else found
     if needs > newest:
         raise StoreRefused(
-            f"{address.shown}: schema {address.schema!r} has version {present}, and this leaseway supports versions up to "
-            f"{newest}; install a newer leaseway"
+            f"{address.shown}: schema {address.schema!r} has version {present}, and this leaseway supports versions up "
+            f"to {newest}; install a newer leaseway"
         )
     return Versions(present, newest)
 
@@ -157,11 +157,11 @@ async def refuse_read_only(connection: asyncpg.Connection, address: Address) -> 
 
 
 async def refuse_foreign(connection: asyncpg.Connection, address: Address) -> None:
-    """Refuse a schema with objects of other programs: their functions would run with leaseway's rights, and vice versa."""
+    """Refuse a schema with objects of another program: the grants of one would give rights to the other's objects."""
     if await connection.fetchval(IS_FOREIGN, address.schema):
         raise StoreRefused(
-            f"{address.shown}: schema {address.schema!r} contains objects of another program; use a separate schema, for "
-            "example ?schema=leaseway"
+            f"{address.shown}: schema {address.schema!r} contains objects of another program; use a separate schema, "
+            "for example ?schema=leaseway"
         )
 
 
@@ -176,8 +176,8 @@ async def _apply(connection: asyncpg.Connection, address: Address) -> int:
     present = await connection.fetchval("SELECT coalesce(max(version), 0) FROM migrations")
     if not present and await connection.fetchval("SELECT to_regclass('jobs') IS NOT NULL"):
         raise StoreRefused(
-            f"{address.shown}: schema {address.schema!r} has tables, but its table of migrations is empty, so their version "
-            "is unknown; restore it from a backup"
+            f"{address.shown}: schema {address.schema!r} has tables, but its table of migrations is empty, so their "
+            "version is unknown; restore it from a backup"
         )
     missing = list(enumerate(MIGRATIONS, start=1))[present:]
     for version, migration in missing:

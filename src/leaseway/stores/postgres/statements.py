@@ -88,7 +88,8 @@ FUNCTIONS = {
 }
 
 LISTS = {
-    "list_schedules": "SELECT name, kind, cron, tz, missed, seen, last_fire, paused FROM :schema.schedules ORDER BY name",
+    "list_schedules": "SELECT name, kind, cron, tz, missed, seen, last_fire, paused FROM :schema.schedules "
+    "ORDER BY name",
     "list_tenants": "SELECT name, weight, starts, concurrency FROM :schema.tenants ORDER BY name",
     "list_pauses": "SELECT queue, tenant, since FROM :schema.pauses ORDER BY queue, tenant",
     "list_limits": "SELECT definition, version FROM :schema.limits ORDER BY name",

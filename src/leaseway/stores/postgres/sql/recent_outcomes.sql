@@ -24,4 +24,4 @@ SELECT since, queue, tenant, state::text, many
       FROM ends JOIN :schema.lanes ON lanes.id = ends.lane
      WHERE finished_at > (SELECT since FROM bound)
      GROUP BY queue, tenant, state) AS counted ON true
- ORDER BY queue, tenant, state
+ ORDER BY queue, tenant, counted.state
