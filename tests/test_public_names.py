@@ -1,4 +1,4 @@
-"""What `from leaseway import …` promises."""
+"""The names that `from leaseway import …` offers."""
 
 import re
 import subprocess
@@ -9,19 +9,19 @@ import leaseway
 
 
 def test_every_public_name_is_there_and_sorted() -> None:
-    """Names are imported late, so a wrong entry would be noticed by the first user only."""
+    """Names are imported lazily, so a wrong entry would fail only when a user first imports it."""
     assert sorted(leaseway.__all__) == leaseway.__all__
     for name in leaseway.__all__:
         assert getattr(leaseway, name).__name__ == name
 
 
-def test_what_is_not_public_is_not_there() -> None:
-    """A typing error must fail as it does in any module."""
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """A misspelt name must fail as it does in any module."""
     assert not hasattr(leaseway, "Ap")
 
 
-def test_types_are_the_same_for_a_type_checker(tmp_path: Path) -> None:
-    """Late names are invisible to type checkers unless they are told."""
+def test_a_type_checker_sees_the_public_names(tmp_path: Path) -> None:
+    """Type checkers cannot follow lazy imports, so the module declares the names for them as well."""
     script = tmp_path / "user.py"
     script.write_text(
         "from leaseway import App\n"

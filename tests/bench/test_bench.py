@@ -1,4 +1,4 @@
-"""That the benchmarks run, not what they measure: a busy machine must not fail them."""
+"""The benchmarks of jobs run to their end. Measured values are not checked, because this machine may be busy."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ from leaseway.testing.postgres import PostgresServer
 ROOT = Path(__file__).parents[2]
 BENCH = [sys.executable, "-c", "from leaseway.bench.main import command; command()"]
 BRIEFLY = "from leaseway.bench import main, measure; measure.SINGLE, measure.PICKUPS = 100, 10; main.command()"
-"""The same with fewer jobs: nobody looks at the figures."""
+"""The same with fewer jobs, because the figures are not used."""
 
 
 def ran(command: list[str], folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -27,8 +27,8 @@ def ran(command: list[str], folder: Path = ROOT) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.slow
-def test_bench_measures_beside_the_users_file_and_leaves_nothing(tmp_path: Path) -> None:
-    """It must measure the user's disk, and never touch the user's jobs."""
+def test_bench_measures_next_to_the_users_file_and_removes_its_files(tmp_path: Path) -> None:
+    """It must measure the user's disk and must never touch the user's jobs."""
     (tmp_path / "work.db").write_bytes(b"mine")
     command = [sys.executable, "-c", BRIEFLY, "--store", f"sqlite:///{tmp_path}/work.db", "--jobs", "1000", "--json"]
     answer = ran(command)
@@ -41,17 +41,17 @@ def test_bench_measures_beside_the_users_file_and_leaves_nothing(tmp_path: Path)
 
 
 @pytest.mark.parametrize("store", ["memory://", "sqlite:///no-such-folder/work.db"])
-def test_bench_refuses_what_it_cannot_measure(store: str) -> None:
-    """A folder made by mistake on the wrong disk would give the wrong figures."""
+def test_bench_refuses_a_store_that_it_cannot_measure(store: str) -> None:
+    """Creating the missing folder might measure another disk than the user meant."""
     answer = ran([*BENCH, "--store", store])
     assert answer.returncode == 2
     assert "--store" in answer.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["drain", "submit"])  # the others are made of the same parts
+@pytest.mark.parametrize("case", ["drain", "submit"])  # the other cases consist of the same parts
 def test_a_quick_run_of_the_benchmarks_ends_with_its_figures(case: str) -> None:
-    """A benchmark that broke unnoticed is found when the release waits for it."""
+    """Otherwise a broken benchmark would be noticed only when a release needs its figures."""
     if case == "drain" and not find_spec("huey"):
         pytest.skip("huey is in the group bench: ./dev bench installs it")
     answer = ran([sys.executable, "-m", "benchmarks", "--quick", case])
@@ -60,11 +60,11 @@ def test_a_quick_run_of_the_benchmarks_ends_with_its_figures(case: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["idle"])  # the others are made of the same parts
+@pytest.mark.parametrize("case", ["idle"])  # the other cases consist of the same parts
 def test_a_quick_run_on_postgresql_ends_with_its_figures(case: str) -> None:
-    """The store that the comparison is about must not be the one whose benchmark is broken."""
+    """The published comparison is about PostgreSQL, so its benchmark must work as well."""
     if case == "idle" and not Path("/proc/self/schedstat").exists():
-        pytest.skip("what the server's processes cost is read from /proc")
+        pytest.skip("the processor time of the server is read from /proc")
     answer = ran([sys.executable, "-m", "benchmarks", "--quick", f"postgres_{case}"])
     assert answer.returncode == 0, answer.stderr
     assert f"./dev bench --quick postgres_{case}" in answer.stdout
@@ -72,7 +72,7 @@ def test_a_quick_run_on_postgresql_ends_with_its_figures(case: str) -> None:
 
 
 def test_a_case_of_another_store_is_refused() -> None:
-    """To run nothing and to say nothing would look like success."""
+    """Running nothing without an error would look like success."""
     answer = ran([sys.executable, "-m", "benchmarks", "--store", "sqlite", "postgres_drain"])
     assert answer.returncode == 2
     assert "postgres_drain" in answer.stderr
@@ -81,7 +81,7 @@ def test_a_case_of_another_store_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("who", [RAW, PGQUEUER, PROCRASTINATE, CELERY], ids=lambda who: who.name)
 def test_a_peer_completes_every_job(who: Peer, server: PostgresServer, tmp_path: Path) -> None:
-    """A peer that is run wrongly is slow, and we would be proud of it."""
+    """A peer that is set up wrongly is slow, and the comparison would be unfair."""
     if who is not RAW and not find_spec(who.name.lower()):
         pytest.skip(f"{who.name} is in the group bench: ./dev bench installs it")
     for workers in (1, 2) if who in (RAW, PGQUEUER) else (1,):
@@ -90,7 +90,7 @@ def test_a_peer_completes_every_job(who: Peer, server: PostgresServer, tmp_path:
 
 @pytest.mark.slow
 def test_a_pinned_snapshot_has_read_every_table(server: PostgresServer) -> None:
-    """A table that it has not locked could be truncated, which is the easier case."""
+    """A table that the snapshot has not locked could be truncated, which would make the benchmark easier."""
     with new_database(server.url) as url, psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA work CREATE TABLE jobs (id int) CREATE TABLE history (id int)")
         with pinned_snapshot(url):
@@ -102,19 +102,19 @@ def test_a_pinned_snapshot_has_read_every_table(server: PostgresServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_drain_for_a_time_ends_when_it_is_over_and_leaves_the_rest(tmp_path: Path) -> None:
-    """The rate under a pinned snapshot is that of the whole time, and not of what was left at its end."""
+def test_a_drain_with_a_duration_ends_in_time_and_leaves_the_remaining_jobs(tmp_path: Path) -> None:
+    """The rate under a pinned snapshot must cover the whole duration, not only the jobs left at its end."""
     url = f"sqlite:///{tmp_path}/work.db"
     probed("submit_bulk", url, 100_000)
     figures = probed("drain_for", url, 1)
     assert 0 < figures["count"] < 100_000
-    assert figures["ended_ns"] - figures["begun_ns"] > 0.2e9, "it was over as soon as it began"
+    assert figures["ended_ns"] - figures["begun_ns"] > 0.2e9, "it ended right after it started"
     assert len(figures["rates"]) == 6
 
 
 @pytest.mark.slow
 def test_idle_workers_wait_until_they_are_told_to_leave(tmp_path: Path) -> None:
-    """Workers that left early would cost nothing, and would be counted as cheap."""
+    """Workers that exit early use no processor time, and idling would look cheaper than it is."""
     commands = [command("idle", f"sqlite:///{tmp_path}/work.db", 3)]
     with ready_workers(commands) as workers:
         with pytest.raises(subprocess.TimeoutExpired):

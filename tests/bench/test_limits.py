@@ -1,4 +1,4 @@
-"""That the benchmarks of limits run and count rightly, not what they measure: a busy machine must not fail them."""
+"""The benchmarks of limits run and count correctly. Measured values are not checked: this machine may be busy."""
 
 import subprocess
 import sys
@@ -25,14 +25,14 @@ def is_missing(package: str) -> bool:
 
 
 LONG = {"limits_windows", "limits_calls", "limits_spent", "limits_acquiring", "limits_refused"}
-"""Their seconds are in what they measure: together two minutes, which every run of the suite would pay."""
+"""Cases that are left out because together they take two minutes."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("case", [case for case in CASES if case not in LONG])
 def test_a_quick_run_of_the_suite_ends_with_its_figures(case: str) -> None:
-    """A benchmark that broke unnoticed is found when the release waits for it."""
+    """Otherwise a broken benchmark would be noticed only when a release needs its figures."""
     command = [sys.executable, "-m", "benchmarks", "--quick", "--suite", "limits", case]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
     assert answer.returncode == 0, answer.stderr
@@ -43,7 +43,7 @@ def test_a_quick_run_of_the_suite_ends_with_its_figures(case: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("who", [*PEERS, IN_PROCESS])
 def test_a_peer_sends_what_its_limit_allows(who: str) -> None:
-    """A peer that is set up wrongly and sends nothing would look safe, and one that knows no limit would look bad."""
+    """A wrongly configured peer that sends nothing would look safe; one without a limit would look bad."""
     package = PEERS[who].package if who in PEERS else who
     if is_missing(package):
         pytest.skip(f"{package} is in the group bench: ./dev bench installs it")
@@ -54,8 +54,8 @@ def test_a_peer_sends_what_its_limit_allows(who: str) -> None:
 
 
 @pytest.mark.slow
-def test_after_a_failover_the_address_leads_to_the_replica_as_it_was() -> None:
-    """If the replica had heard of everything, or nobody were there, the scene would show nothing."""
+def test_after_a_failover_the_url_leads_to_a_replica_that_lags() -> None:
+    """The benchmark shows lost writes only if the replica is reachable and has missed some."""
     redis = pytest.importorskip("redis")
     with pair() as servers, redis.Redis.from_url(servers.url) as client:
         client.set("before", 1)
@@ -67,8 +67,8 @@ def test_after_a_failover_the_address_leads_to_the_replica_as_it_was() -> None:
             assert again.mget("before", "after") == [b"1", None]
 
 
-async def test_every_call_of_the_store_is_counted_and_no_definition() -> None:
-    """Calls that slip past the counter would make leaseway look cheap."""
+async def test_every_call_is_counted_except_definitions() -> None:
+    """Calls that are not counted would make leaseway look cheaper than it is."""
     limiter = Counted(MemoryLimiter(FakeClock().now_us))
     await limiter.declare([Limit("maps", "20 per 2 s").definition])
     for _ in range(3):
@@ -78,20 +78,20 @@ async def test_every_call_of_the_store_is_counted_and_no_definition() -> None:
 
 
 def test_virtual_time_counts_what_the_bucket_gives() -> None:
-    """The share of a limit that can be used is arithmetic: the same in every run, and never more than all."""
+    """The usable share of a limit is computed, so it must be the same in every run and never exceed the limit."""
     first, second = (in_virtual_time(sustained("60/minute", 60)) for _ in range(2))
     assert first == second
     assert 45 <= first.sent <= 60
 
 
 def test_jains_index_knows_equal_and_unequal() -> None:
-    """It is the promise about tenants."""
+    """The promise of fairness between tenants is stated as this index."""
     assert jain([5, 5, 5, 5]) == 1
     assert jain([9, 0, 0]) == pytest.approx(1 / 3)
 
 
 def test_service_counts_only_while_all_have_work() -> None:
-    """What the large tenant gets when it is alone is not taken from anybody."""
+    """Jobs of the large tenant that run while no other tenant has work do not make the result unfair."""
     both = [Start(tenant, 0, at_ns) for at_ns in range(3) for tenant in (LARGE, *SMALL)]
     alone = [Start(LARGE, 0, at_ns) for at_ns in range(3, 1_000)]
     later = [Start(SMALL[0], 5_000_000, 7_000_000)]
@@ -102,7 +102,7 @@ def test_service_counts_only_while_all_have_work() -> None:
 
 
 def test_the_worst_round_counts_for_each() -> None:
-    """A limiter that held in two rounds of three has not held."""
+    """A limiter that exceeds the limit in one of three rounds does not keep it."""
     rounds = [{"limits": Seen(20, 50, 0)}, {"limits": Seen(31, 50, 0)}, {"limits": Seen(19, 50, 0)}]
     assert worst_of(rounds)["limits"].most == 31
     (figure,) = others_at_worst({"steady": worst_of(rounds), "killed": rounds[0]})
@@ -110,7 +110,7 @@ def test_the_worst_round_counts_for_each() -> None:
     assert "limits 1.55: steady" in figure.note
 
 
-def test_a_limiter_that_is_broken_is_not_praised() -> None:
-    """It sends nothing too much because it sends nothing."""
+def test_a_limiter_with_errors_is_reported() -> None:
+    """A broken limiter never exceeds the limit, because it sends nothing."""
     assert "5,000 errors" in errors(Seen(20, 23, 5_000))
     assert errors(Seen(20, 60, 3)) == ""

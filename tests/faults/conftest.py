@@ -1,13 +1,13 @@
-"""Real processes, real files, real signals."""
+"""Fixtures for tests with real processes, files and signals."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.harness import Lab, judged
+from tests.faults.harness import Lab, checked
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    with judged(Lab(tmp_path)) as lab:
+    with checked(Lab(tmp_path)) as lab:
         yield lab

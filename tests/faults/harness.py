@@ -1,7 +1,7 @@
-"""A laboratory for one test: a store, processes that use it, and what can be seen from outside.
+"""A laboratory for one test: a store, processes that use it, and the means to observe both.
 
-Processes write down what their handlers did; the test waits for conditions on that record and on the store, and
-judges both when everything is over. Time never proves anything here, except generous upper bounds that are promises.
+Each process records what its handlers did. The test waits for conditions on that history and on the store, and checks
+both at the end. No test concludes anything from elapsed time, except that a promised upper bound was kept.
 """
 
 import json
@@ -27,18 +27,18 @@ Record = dict[str, Any]
 
 
 def eventually(condition: Callable[[], T], seconds: float = 20, what: str = "") -> T:
-    """What the condition answers as soon as it holds; an assertion if it does not in this time."""
+    """Wait until the condition is true and return its value; fail after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         answer = condition()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        assert time.monotonic() < deadline, f"did not happen within {seconds} s: {what or condition}"
         time.sleep(0.01)
 
 
 class Process:
-    """One process of a test, with its own part of the history."""
+    """One process that a test has started."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
         self.log = log
@@ -58,23 +58,23 @@ class Process:
         self._popen.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Send SIGKILL and wait for the process to end."""
         self._popen.kill()
         self._popen.wait()
 
     def stop(self, seconds: float = 20) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM and return the exit code."""
         self.send(signal.SIGTERM)
-        return self.ended(seconds)
+        return self.wait_for_exit(seconds)
 
-    def ended(self, seconds: float = 20) -> int:
-        """The exit code, once it has ended by itself."""
+    def wait_for_exit(self, seconds: float = 20) -> int:
+        """Wait for the process to end on its own and return the exit code."""
         try:
             return self._popen.wait(seconds)
         except subprocess.TimeoutExpired as error:
-            raise AssertionError(f"process {self.pid} still runs after {seconds} s") from error
+            raise AssertionError(f"process {self.pid} is still running after {seconds} s") from error
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
 
@@ -94,19 +94,19 @@ class Lab:
         return self.run(program, patches)
 
     def command(self, *options: str) -> Process:
-        """`leaseway work`, as a supervisor starts it."""
+        """Start `leaseway work` as a process supervisor does."""
         program = "import sys; from leaseway.cli.main import main; sys.exit(main())"
         return self.run([sys.executable, "-c", program, "work", "tests.faults.jobs_app:app", *options])
 
     def run(self, command: list[str], patches: dict[str, object] | None = None) -> Process:
-        place = {URL: self.url, HISTORY: str(self.folder), PATCHES: json.dumps(patches or {})}
+        settings = {URL: self.url, HISTORY: str(self.folder), PATCHES: json.dumps(patches or {})}
         log = self.folder / f"process-{len(self.processes)}.log"
-        process = Process(command, {**os.environ, **place}, log)
+        process = Process(command, {**os.environ, **settings}, log)
         self.processes.append(process)
         return process
 
     def worker(self, patches: dict[str, object] | None = None, **settings: object) -> Process:
-        """A worker that is up: its start is in the history."""
+        """Start a worker and wait until it has recorded its start."""
         process = self.start("work", patches, **settings)
         self.await_event("worker_started", pid=process.pid)
         return process
@@ -120,8 +120,8 @@ class Lab:
     def release(self, name: str) -> None:
         (self.folder / f"release-{name}").touch()
 
-    def visitor(self) -> App:
-        """Another app on the same file, as another program would have it."""
+    def another_app(self) -> App:
+        """A second app on the same file, as in another program."""
         return make_app(self.url, self.folder)
 
     # -- submitting -------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class Lab:
     def submit_each(
         self, kind: str, count: int, /, options: dict[str, Any] | None = None, **arguments: object
     ) -> list[str]:
-        """One job for each n below the count."""
+        """Submit `count` jobs with n = 0, 1, 2, …"""
         jobs = [self.app.bind(kind, {"n": n, **arguments}, **(options or {})) for n in range(count)]
         return [answer.id for answer in self.app.submit_many_sync(jobs)]
 
@@ -143,10 +143,10 @@ class Lab:
 
         return self.app.sync(cancel())
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- observing --------------------------------------------------------------------------------------------------
 
     def history(self, event: str | None = None, **facts: object) -> list[Record]:
-        """What the processes wrote down, in the order of time; those records that agree with the given facts."""
+        """Records of all processes that have the given values, oldest first."""
         records = (record for path in self.folder.glob("*.jsonl") for record in lines(path))
         wanted = facts if event is None else {"event": event, **facts}
         found = [record for record in records if all(record.get(name) == fact for name, fact in wanted.items())]
@@ -193,7 +193,7 @@ class Lab:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the write lock of the file, as a process in the middle of a long transaction does."""
+        """Hold the write lock of the file, as a process with a long transaction does."""
         connection = sqlite3.connect(self.db, timeout=20, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -202,16 +202,16 @@ class Lab:
         finally:
             connection.close()
 
-    # -- judging ----------------------------------------------------------------------------------------------------
+    # -- checking ---------------------------------------------------------------------------------------------------
 
-    def judge(self) -> None:
-        """What must hold whatever happened to the processes."""
+    def check_store(self) -> None:
+        """Check the rules that hold whatever happened to the processes."""
         assert self.rows("PRAGMA integrity_check") == [("ok",)]
-        assert self.rows(COUNTED) == self.rows(RECOUNTED), "the lanes' counters do not agree with their jobs"
+        assert self.rows(COUNTED) == self.rows(RECOUNTED), "the counters of the lanes differ from their jobs"
         stray = self.rows(
             "SELECT id FROM jobs WHERE (stage = 2) <> (token IS NOT NULL) OR (stage > 2) <> (finished_at NOTNULL)"
         )
-        assert stray == [], "a lease without an owner, or an end without a time"
+        assert stray == [], "a leased job has no token, or a finished job has no time of completion"
 
     def close(self) -> None:
         for process in self.processes:
@@ -221,16 +221,16 @@ class Lab:
 
 
 @contextmanager
-def judged(lab: Lab) -> Iterator[Lab]:
-    """The laboratory of one test: its store must be sound afterwards, whatever the test was about."""
+def checked(lab: Lab) -> Iterator[Lab]:
+    """Close the laboratory after the test and check its store, whatever the test was about."""
     try:
         yield lab
     finally:
         lab.close()
         for process in lab.processes:
-            if said := process.said():
-                print(f"--- process {process.pid} (exit {process.exit_code}) said:\n{said[-4000:]}")
-    lab.judge()
+            if output := process.output():
+                print(f"--- output of process {process.pid} (exit {process.exit_code}):\n{output[-4000:]}")
+    lab.check_store()
 
 
 COUNTED = "SELECT id, ready, scheduled, leased, done, failed, cancelled FROM lanes ORDER BY id"
@@ -244,5 +244,5 @@ SELECT lanes.id,
 
 def lines(path: Path) -> Iterator[Record]:
     for line in path.read_bytes().splitlines(keepends=True):
-        if line.endswith(b"\n"):  # the last one may still be on its way
+        if line.endswith(b"\n"):  # the last line may be incomplete
             yield json.loads(line)

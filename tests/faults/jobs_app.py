@@ -1,8 +1,8 @@
-"""The jobs that the processes of the fault tests run, and the record of what became of them.
+"""The jobs of the fault tests and the history that their handlers record.
 
-Started as a program (`python -m tests.faults.jobs_app MODE SETTINGS`) by the harness, imported as
-`tests.faults.jobs_app:app` by `leaseway work`, and imported by the tests, which submit the same jobs. Store and
-history come from the environment, so that every process of a test finds the same ones.
+The harness starts this module as a program (`python -m tests.faults.jobs_app MODE SETTINGS`), `leaseway work` imports
+it as `tests.faults.jobs_app:app`, and the tests import it to submit the same jobs. Store and history are set by
+environment variables, so that all processes of a test share them.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ HISTORY = "FAULTS_HISTORY"
 PATCHES = "FAULTS_PATCHES"
 LEASE_SECONDS = 2
 ATTEMPTS_PLENTY = 100
-"""No kill, however unlucky, uses these up: a job that ends failed was failed by mistake."""
+"""More attempts than kills, so a job that fails has failed by mistake."""
 
 
 class History:
-    """One file for each process, one line for each event. A line is one write, so a kill leaves it whole."""
+    """One file per process, one line per event. A line is written in one call, so a kill cannot cut it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,12 +40,12 @@ class History:
         if pid not in self._files:
             path = self.folder / f"{pid}.jsonl"
             self._files[pid] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        # The monotonic clock is the same for all processes of a machine, and nobody sets it.
+        # The monotonic clock is shared by all processes of a machine and is never set.
         line = {"event": event, "pid": pid, "at": time.monotonic(), **facts}
         os.write(self._files[pid], json.dumps(line, default=str).encode() + b"\n")
 
     def release(self, name: str) -> None:
-        """Tell everybody who waits for it to go on."""
+        """Let every process that waits for this name continue."""
         (self.folder / f"release-{name}").touch()
 
     def is_released(self, name: str) -> bool:
@@ -53,7 +53,7 @@ class History:
 
 
 class HistoryEvents:
-    """leaseway's own events, in the same record as what handlers did."""
+    """Writes leaseway's own events to the same history."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -95,7 +95,7 @@ def make_app(url: str, folder: Path) -> App:
 
     @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
     async def receipt(n: int) -> None:
-        """Exists once for each accepted success of `parent`: the store's own proof of how many there were."""
+        """Exists once per accepted success of `parent`, so the store itself shows how many there were."""
 
     @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
     async def parent(ctx: Context, n: int, seconds: float) -> int:
@@ -106,7 +106,7 @@ def make_app(url: str, folder: Path) -> App:
 
     @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
     async def held(ctx: Context, n: int) -> int:
-        """Runs until the test releases this delivery of it."""
+        """Runs until the test releases this delivery."""
         started(ctx, n)
         while not history.is_released(f"{n}-{ctx.fence}"):
             await slept(ctx, n, 0.02)
@@ -136,7 +136,7 @@ def make_app(url: str, folder: Path) -> App:
 
     @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
     async def stubborn(ctx: Context, n: int) -> None:
-        """Will not be stopped."""
+        """Ignores cancellation."""
         started(ctx, n)
         while True:
             try:
@@ -146,13 +146,13 @@ def make_app(url: str, folder: Path) -> App:
 
     @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
     def hanging(ctx: Context, n: int) -> None:
-        """Never looks up."""
+        """Never checks whether it is cancelled."""
         started(ctx, n)
         time.sleep(3600)
 
     @app.job(lease=LEASE_SECONDS, attempts=ATTEMPTS_PLENTY)
     async def offloaded(ctx: Context, n: int) -> None:
-        """Is stopped at once, but leaves behind a thread that asyncio and Python wait for at their end."""
+        """Stops at once, but leaves a thread that asyncio and Python wait for when they exit."""
         started(ctx, n)
         await asyncio.to_thread(time.sleep, 3600)
 
@@ -162,11 +162,11 @@ def make_app(url: str, folder: Path) -> App:
 app = make_app(os.environ.get(URL, "memory://"), Path(os.environ.get(HISTORY, ".")))
 
 
-# -- what the processes do ---------------------------------------------------------------------------------------------
+# -- modes of a process ------------------------------------------------------------------------------------------------
 
 
 def work(poll_seconds: float | None = None, go: str | None = None, **settings: Any) -> None:
-    """A worker. `go`: be ready, and begin when the test says so."""
+    """A worker. With `go`, it reports that it is ready and starts when the test releases that name."""
     history = History(Path(os.environ[HISTORY]))
     if go is not None:
         history.write("ready")
@@ -178,7 +178,7 @@ def work(poll_seconds: float | None = None, go: str | None = None, **settings: A
 
 
 def work_and_wait(job: str, poll_seconds: float) -> None:
-    """A worker, and in the same process some who wait for a job that does not come to its end."""
+    """A worker, and in the same process four tasks that wait for a job that never ends."""
     patch_poll(poll_seconds)
 
     async def main() -> None:
@@ -191,7 +191,7 @@ def work_and_wait(job: str, poll_seconds: float) -> None:
 
 
 def tick(**settings: Any) -> None:
-    """A worker whose schedule fires every second: cronsim takes seconds as a sixth field in front."""
+    """A worker whose schedule fires every second; cronsim accepts seconds as an additional first field."""
 
     @app.cron("* * * * * *", missed="all")
     @app.job(lease=LEASE_SECONDS)
@@ -202,7 +202,7 @@ def tick(**settings: Any) -> None:
 
 
 def submit(batch: int = 1) -> None:
-    """Submit for ever, and write down what was acknowledged."""
+    """Submit forever and record the acknowledged jobs."""
     history = History(Path(os.environ[HISTORY]))
     jobs = [app.bind("quick", {"n": n}) for n in range(batch)]
     while True:
@@ -211,11 +211,11 @@ def submit(batch: int = 1) -> None:
 
 
 CHILD_SECONDS_MAX = 30
-"""A forked child that hangs has nobody who would end it: the kernel does."""
+"""The harness does not know a forked child, so an alarm ends it if it hangs."""
 
 
 def fork(used_before: bool) -> None:
-    """Fork, and submit in both processes; the parent may have used the app before."""
+    """Fork and submit in both processes; with `used_before`, the parent has used the app before it forks."""
     history = History(Path(os.environ[HISTORY]))
 
     def submit(count: int) -> None:
@@ -247,7 +247,7 @@ MODES: dict[str, Callable[..., None]] = {
 }
 
 
-# -- safeguards that a test takes away, and moments that it cannot wait for --------------------------------------------
+# -- patches that remove a safeguard or force a rare moment ------------------------------------------------------------
 
 
 def patch_poll(seconds: float) -> None:
@@ -268,7 +268,7 @@ def patch_busy(seconds: float) -> None:
 
 
 def patch_waiting(_: object) -> None:
-    """Let SQLite wait in its own way."""
+    """Wait for locks with SQLite's own busy handler."""
     from leaseway.stores.sqlite.connection import Connection
 
     connect = Connection.connect
@@ -282,7 +282,7 @@ def patch_waiting(_: object) -> None:
 
 
 def patch_reply(seconds: float) -> None:
-    """Block the worker's loop, as a handler might, at the worst moment: it has claimed naps, and not read so yet."""
+    """Block the worker's event loop after it has claimed `nap` jobs and before it has read the reply."""
     import leaseway.stores.sqlite.threads as threads
     from leaseway.domain.exchange import Exchanged
     from leaseway.domain.ids import JobId
@@ -297,19 +297,19 @@ def patch_reply(seconds: float) -> None:
     def block_and_deliver(future: asyncio.Future[Any], answer: threads.Answer) -> None:
         naps = [lease.id for lease in answer[0].leases if lease.kind == "nap"] if type(answer[0]) is Exchanged else []
         if naps:
-            threads.deliver = deliver  # once: the keeper's loop shall go on
+            threads.deliver = deliver  # only once: the lease-renewal thread must continue
             future.get_loop().call_soon_threadsafe(block, naps)
         deliver(future, answer)
 
     threads.deliver = block_and_deliver
 
 
-REMOVALS = {"busy_seconds": patch_busy, "own_waiting": patch_waiting, "blocked_reply": patch_reply}
+APPLY = {"busy_seconds": patch_busy, "own_waiting": patch_waiting, "blocked_reply": patch_reply}
 
 
 def main() -> None:
     for name, value in json.loads(os.environ.get(PATCHES, "{}")).items():
-        REMOVALS[name](value)
+        APPLY[name](value)
     MODES[sys.argv[1]](**json.loads(sys.argv[2]))
 
 

@@ -1,4 +1,4 @@
-"""A program that forks takes our threads, locks and connections with it, and none of them works in the child."""
+"""Forking: threads, locks and connections of the parent do not work in the child process."""
 
 import pytest
 from tests.faults.harness import Lab
@@ -7,19 +7,19 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_app_that_was_not_used_before_a_fork_works_in_both_processes(lab: Lab) -> None:
-    """Web servers import first and fork then."""
+    """Web servers import the application first and fork afterwards."""
     program = lab.start("fork", used_before=False)
-    assert program.ended() == 0, program.said()
+    assert program.wait_for_exit() == 0, program.output()
     assert lab.history("refused") == []
     assert stored(lab) == acknowledged(lab)
     assert len(stored(lab)) == 20 + 20 + 5
 
 
 def test_an_app_that_was_used_before_a_fork_is_refused_in_the_child(lab: Lab) -> None:
-    """SQLite keeps what it locked in memory, which the child inherits, and in the kernel, which it does not: what the
-    child would write could be lost. The parent goes on as if nothing had happened."""
+    """SQLite records its locks in memory, which the child inherits, and in the kernel, which the child does not
+    inherit, so writes of the child could be lost. The parent must be able to continue."""
     program = lab.start("fork", used_before=True)
-    assert program.ended() == 0, program.said()
+    assert program.wait_for_exit() == 0, program.output()
     assert [refusal["message"][:40] for refusal in lab.history("refused")] == [
         "the store was opened before this process"[:40]
     ]

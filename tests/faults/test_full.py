@@ -1,4 +1,4 @@
-"""A disk without room: refuse loudly, write nothing by halves, go on when there is room again."""
+"""A full disk: writes fail completely and with a clear error, and work continues when there is space again."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.harness import Lab, eventually, judged
+from tests.faults.harness import Lab, checked, eventually
 
 from leaseway import StoreFull
 from leaseway.stores.sqlite.connection import Connection
@@ -20,7 +20,7 @@ ROOM_KB = 1_024
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, without much room."""
+    """A small file system."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("cannot make a small disk: that needs root and the program mount")
     place = tmp_path / "small"
@@ -35,23 +35,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def small_lab(tmp_path: Path, small_disk: Path) -> Iterator[Lab]:
-    with judged(Lab(tmp_path, small_disk / "work.db")) as lab:
+    with checked(Lab(tmp_path, small_disk / "work.db")) as lab:
         yield lab
 
 
 def fill(lab: Lab) -> tuple[set[str], StoreFull]:
-    """Submit until the disk is full: what was acknowledged, and the refusal."""
+    """Submit until the disk is full; return the acknowledged jobs and the error."""
     acknowledged: set[str] = set()
     for _ in range(1_000):
         try:
             acknowledged.update(lab.submit_each("nap", 10, seconds=0, options={"shard_key": "x" * 200}))
         except StoreFull as full:
             return acknowledged, full
-    raise AssertionError("the disk is never full")
+    raise AssertionError("the disk did not fill up")
 
 
-def test_a_file_that_must_not_grow_refuses_and_stays_whole(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same without a disk of our own: SQLite is told how many pages there are."""
+def test_a_file_at_its_size_limit_refuses_writes_and_stays_intact(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs without root too: SQLite's own page limit has the same effect as a full disk."""
     connect = Connection.connect
 
     def connect_small(self: Connection) -> sqlite3.Connection:
@@ -63,24 +63,26 @@ def test_a_file_that_must_not_grow_refuses_and_stays_whole(lab: Lab, monkeypatch
     acknowledged, full = fill(lab)
     assert "disk is full" in str(full)
     assert {id_ for (id_,) in lab.rows("SELECT id FROM jobs")} == acknowledged
-    lab.judge()
+    lab.check_store()
     monkeypatch.undo()
     lab.app.close_sync()
     acknowledged.update(lab.submit_each("quick", 100))
-    assert {id_ for (id_,) in lab.rows("SELECT id FROM jobs")} == acknowledged, "there is room again"
+    assert {id_ for (id_,) in lab.rows("SELECT id FROM jobs")} == acknowledged, (
+        "a job is missing although there is space again"
+    )
 
 
-def test_a_full_disk_refuses_submissions_and_writes_nothing_by_halves(small_lab: Lab) -> None:
-    """The caller must know that the job is not there."""
+def test_a_full_disk_refuses_submissions_and_writes_no_part_of_them(small_lab: Lab) -> None:
+    """The caller must learn that the job was not stored."""
     lab = small_lab
     acknowledged, full = fill(lab)
     assert "disk is full" in str(full)
     assert {id_ for (id_,) in lab.rows("SELECT id FROM jobs")} == acknowledged
-    lab.judge()
+    lab.check_store()
 
 
-def test_a_worker_on_a_full_disk_goes_on_when_there_is_room_again(small_lab: Lab) -> None:
-    """It cannot claim and cannot settle. It must wait, not die, and lose nothing of what it did."""
+def test_a_worker_on_a_full_disk_continues_when_there_is_space_again(small_lab: Lab) -> None:
+    """It can neither claim nor settle. It must wait instead of exiting, and settle its results later."""
     lab = small_lab
     ballast = lab.db.parent / "ballast"
     lab.submit("quick", n=0)
@@ -90,7 +92,7 @@ def test_a_worker_on_a_full_disk_goes_on_when_there_is_room_again(small_lab: Lab
     acknowledged = set(lab.submit_each("held", 10))
     fill_up(ballast)
     lab.release("1-1")
-    eventually(lambda: len(lab.history("store_unavailable", pid=worker.pid)) >= 3, what="the worker noticed")
+    eventually(lambda: len(lab.history("store_unavailable", pid=worker.pid)) >= 3, what="the worker reported the error")
     with pytest.raises(StoreFull):
         lab.submit_each("quick", 1_000)
     ballast.unlink()

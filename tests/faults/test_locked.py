@@ -1,4 +1,4 @@
-"""Another process holds the write lock: with patience everything succeeds, without it nothing is half done."""
+"""Another process holds the write lock: writers wait and succeed, or fail without having written anything."""
 
 import threading
 import time
@@ -12,19 +12,19 @@ pytestmark = pytest.mark.slow
 
 
 def test_writers_wait_for_a_lock_that_is_held_for_seconds_and_succeed(lab: Lab) -> None:
-    """A backup or a vacuum takes its time. Nobody should notice but by waiting."""
+    """A backup or a vacuum holds the lock for seconds; that must delay submissions, not fail them."""
     lab.submit("quick", n=0)
     submitters = [lab.start("submit", batch=1) for _ in range(2)]
     for submitter in submitters:
         lab.await_event("acknowledged", pid=submitter.pid)
     with lab.locked():
         before = len(lab.history("acknowledged"))
-        time.sleep(3)  # the fault itself, not a proof
+        time.sleep(3)  # this is the fault
         meanwhile = len(lab.history("acknowledged"))
-        assert meanwhile - before <= 2, "the lock was not a lock"
+        assert meanwhile - before <= 2, "jobs were stored in spite of the lock"
     for submitter in submitters:
         await_answers(lab, submitter, len(lab.history("acknowledged", pid=submitter.pid)) + 5)
-        assert submitter.is_alive, submitter.said()
+        assert submitter.is_alive, submitter.output()
 
 
 def await_answers(lab: Lab, submitter: Process, count: int) -> None:
@@ -34,7 +34,7 @@ def await_answers(lab: Lab, submitter: Process, count: int) -> None:
 def test_a_submission_that_waited_too_long_is_refused_and_leaves_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller is told that nothing happened, so nothing may have happened."""
+    """The error says that nothing was stored, and that must be true."""
     monkeypatch.setattr("leaseway.stores.sqlite.connection.BUSY_SECONDS_MAX", 0.3)
     lab.submit("quick", n=0)
     with lab.locked(), pytest.raises(StoreBusy, match=r"work\.db"):
@@ -45,8 +45,8 @@ def test_a_submission_that_waited_too_long_is_refused_and_leaves_nothing(
 
 
 def test_a_worker_survives_a_store_that_is_locked_beyond_its_patience(lab: Lab) -> None:
-    """It says that the store is unavailable, asks again, and goes on when the lock is free; leases that ran out
-    meanwhile are honoured for nobody."""
+    """It reports that the store is unavailable, retries, and continues when the lock is free. Leases that expired
+    meanwhile are lost."""
     worker = lab.worker(patches={"busy_seconds": 0.2})
     running = lab.submit("held", n=1)
     lab.await_event("start", job=running)
@@ -62,7 +62,7 @@ def test_a_worker_survives_a_store_that_is_locked_beyond_its_patience(lab: Lab) 
 
 
 def test_many_processes_open_a_new_file_at_once(lab: Lab) -> None:
-    """A fleet starts before its store exists. One of them creates it, the others wait, none of them fails."""
+    """A fleet may start before its store exists. One process creates the store, the others wait, none fails."""
     fleet = [lab.start("work", go="go") for _ in range(6)]
     for process in fleet:
         lab.await_event("ready", pid=process.pid)
@@ -71,19 +71,19 @@ def test_many_processes_open_a_new_file_at_once(lab: Lab) -> None:
         lab.await_event("worker_started", pid=process.pid)
     job = lab.submit("quick", n=1)
     lab.await_finished(job)
-    assert all(process.is_alive for process in fleet), [process.said() for process in fleet]
+    assert all(process.is_alive for process in fleet), [process.output() for process in fleet]
 
 
-def test_readers_do_not_fail_while_others_come_and_go(lab: Lab) -> None:
-    """The last process that closes the file cleans up behind it, and the next one that opens it repairs: for a
-    moment nobody else may read. That moment must be waited for, not reported as an error."""
+def test_readers_do_not_fail_while_others_open_and_close_the_file(lab: Lab) -> None:
+    """The last process that closes the file removes the log, and the next one that opens it recovers. During either,
+    reads are locked out for a moment, and readers must wait instead of failing."""
     job = lab.submit("quick", n=0)
     lab.app.close_sync()
     problems: list[BaseException] = []
     over = threading.Event()
 
     def come_and_go() -> None:
-        visitor = lab.visitor()
+        visitor = lab.another_app()
         while not over.is_set():
             try:
                 visitor.sync(visitor.find(job))
@@ -95,7 +95,7 @@ def test_readers_do_not_fail_while_others_come_and_go(lab: Lab) -> None:
     threads = [threading.Thread(target=come_and_go) for _ in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(3)  # the fault itself, not a proof
+    time.sleep(3)  # this is the fault
     over.set()
     for thread in threads:
         thread.join()

@@ -1,4 +1,4 @@
-"""Handlers that are plain functions run in threads, which nobody can stop from outside."""
+"""Handlers that are plain functions run in threads, which cannot be interrupted."""
 
 import pytest
 from tests.faults.harness import Lab
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_plain_function_that_runs_three_leases_keeps_its_lease(lab: Lab) -> None:
-    """Long plain functions are the normal case for imports and reports."""
+    """Long plain functions are common in imports and reports."""
     first = lab.worker()
     job = lab.submit("plain", n=1, seconds=3 * LEASE_SECONDS)
     lab.await_event("start", job=job, pid=first.pid)
@@ -19,7 +19,7 @@ def test_a_plain_function_that_runs_three_leases_keeps_its_lease(lab: Lab) -> No
 
 
 def test_a_plain_function_sees_that_it_was_cancelled(lab: Lab) -> None:
-    """A thread cannot be interrupted: `ctx.cancelled` is its only way to know."""
+    """A thread cannot be interrupted, so `ctx.cancelled` is its only way to learn of the cancellation."""
     lab.worker()
     job = lab.submit("plain", n=1, seconds=60)
     lab.await_event("start", job=job)
@@ -29,7 +29,7 @@ def test_a_plain_function_sees_that_it_was_cancelled(lab: Lab) -> None:
 
 
 def test_a_plain_function_that_takes_too_long_fails_with_timeout_and_is_told(lab: Lab) -> None:
-    """The attempt ends on time even though its thread goes on; the thread learns that it is late."""
+    """The attempt must end on time although its thread continues, and the thread must learn that it timed out."""
     worker = lab.worker(concurrency=1)
     job = lab.submit("plain", n=1, seconds=60, options={"timeout": 0.3, "attempts": 1})
     row = lab.await_finished(job)

@@ -1,4 +1,4 @@
-"""What one process does must reach another one soon."""
+"""Actions in one process reach workers in another process quickly."""
 
 import time
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_cancelling_reaches_a_handler_in_another_process(lab: Lab) -> None:
-    """Somebody presses cancel because it costs money. The promise is about two seconds."""
+    """Users cancel jobs that cost money. The documentation promises about two seconds."""
     lab.worker()
     job = lab.submit("held", n=1)
     lab.await_event("start", job=job)
@@ -23,12 +23,12 @@ def test_cancelling_reaches_a_handler_in_another_process(lab: Lab) -> None:
 
 
 def test_an_idle_worker_in_another_process_is_woken_by_a_submission(lab: Lab) -> None:
-    """The poll is thirty seconds away, so it is the wake-up that brings the job."""
+    """The worker polls only every thirty seconds here, so the job must start through a notification."""
     lab.worker(poll_seconds=30)
     warm = lab.submit("nap", n=0, seconds=0)
     lab.await_finished(warm)
     for n in range(1, 6):
-        time.sleep(0.05)  # let it become idle; a busy worker would prove nothing
+        time.sleep(0.05)  # the worker must become idle, because a busy one claims without a notification
         asked = time.monotonic()
         job = lab.submit("nap", n=n, seconds=0)
         start = lab.await_event("start", job=job)
@@ -37,7 +37,7 @@ def test_an_idle_worker_in_another_process_is_woken_by_a_submission(lab: Lab) ->
 
 
 def test_an_idle_worker_is_woken_when_a_delayed_job_becomes_due(lab: Lab) -> None:
-    """Nobody writes at that moment: the worker must have asked when it will be."""
+    """Nothing is written at that moment, so the worker must know in advance when the job is due."""
     lab.worker(poll_seconds=30)
     lab.await_finished(lab.submit("nap", n=0, seconds=0))
     asked = time.monotonic()
@@ -46,13 +46,13 @@ def test_an_idle_worker_is_woken_when_a_delayed_job_becomes_due(lab: Lab) -> Non
     assert 0.6 < start["at"] - asked < 2
 
 
-def test_those_who_wait_for_a_result_do_not_take_the_wake_up_from_the_worker(lab: Lab) -> None:
-    """One hint, several who wait for it in one process: each of them must hear it."""
+def test_tasks_that_wait_for_a_result_do_not_take_the_notification_from_the_worker(lab: Lab) -> None:
+    """Several waiting tasks share one notification in a process, and each of them must receive it."""
     never = lab.submit("quick", n=0, options={"delay": 3600})
     worker = lab.start("work_and_wait", job=never, poll_seconds=30)
     lab.await_event("worker_started", pid=worker.pid)
     for n in range(1, 6):
-        time.sleep(0.05)  # let it become idle; a busy worker would prove nothing
+        time.sleep(0.05)  # the worker must become idle, because a busy one claims without a notification
         asked = time.monotonic()
         job = lab.submit("nap", n=n, seconds=0)
         start = lab.await_event("start", job=job, seconds=40)

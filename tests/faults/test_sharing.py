@@ -1,4 +1,4 @@
-"""Many processes, one file: they must share the work, and each fire of a schedule must count once."""
+"""Many processes use one file: they share the work fairly, and a schedule fires once."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ JOBS = 40_000
 
 
 def shares(lab: Lab, **patches: object) -> list[int]:
-    """How many jobs each of four processes settled while all of them were at work."""
+    """How many jobs each of four processes settled while all of them were working."""
     lab.submit_each("quick", JOBS)
     fleet = [lab.start("work", patches, go="go", concurrency=20) for _ in range(WORKERS)]
     for process in fleet:
@@ -21,34 +21,34 @@ def shares(lab: Lab, **patches: object) -> list[int]:
     lab.release("go")
     lab.await_all_finished(60)
     order = [int(result) for (result,) in lab.rows("SELECT result FROM jobs ORDER BY finished_at, seq")]
-    # From the moment when the last of them had begun, and without the end: there a worker may find nothing.
+    # Count from the first job of the last process, and leave out the end, where a worker may find no job.
     begun = max(order.index(process.pid) if process.pid in order else 0 for process in fleet)
-    assert begun < JOBS / 2, "three of them had done half of the work before the fourth began"
+    assert begun < JOBS / 2, "three processes had done half of the work before the fourth started"
     counts = Counter(order[max(begun, JOBS // 10) : JOBS * 9 // 10])
     print(f"shares of {sum(counts.values())} jobs: {[counts[process.pid] for process in fleet]}")
     return [counts[process.pid] for process in fleet]
 
 
 def test_four_processes_share_one_file_fairly(lab: Lab) -> None:
-    """SQLite gives its lock to whoever asks first, which is who has just let go, and its own way of waiting grows
-    slower with every try."""
+    """SQLite grants its lock to the first that asks, which is usually the process that has just released it, and its
+    busy handler waits longer after every attempt."""
     counts = shares(lab)
     fair = sum(counts) / WORKERS
     assert min(counts) >= fair / 2, f"one process got {min(counts)} of {sum(counts)} jobs: {counts}"
 
 
 def test_a_schedule_fires_once_however_many_processes_run_it(lab: Lab) -> None:
-    """All of them wake in the same millisecond and try. One job must come of it, and none must be missed."""
+    """All processes try to fire in the same millisecond. Each fire time must produce exactly one job."""
     fleet = [lab.start("tick") for _ in range(3)]
     for process in fleet:
         lab.await_event("worker_started", pid=process.pid)
     eventually(lambda: lab.finished() >= 3, 30, "three fires")
     fleet[0].kill()
-    eventually(lambda: lab.finished() >= 6, 30, "six fires, though one process is gone")
+    eventually(lambda: lab.finished() >= 6, 30, "six fires although one process was killed")
     for process in fleet[1:]:
         assert process.stop() == 0
     fires = sorted(time for (time,) in lab.rows("SELECT payload ->> 'fire_time' FROM jobs WHERE kind = 'ticked'"))
-    assert len(set(fires)) == len(fires), "one fire time, two jobs"
+    assert len(set(fires)) == len(fires), "two jobs have the same fire time"
     first = datetime.fromisoformat(fires[0])
     assert [datetime.fromisoformat(fire) for fire in fires] == [
         first + timedelta(seconds=second) for second in range(len(fires))
