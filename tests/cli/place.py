@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from leaseway.cli.load_app import load_app
 from leaseway.cli.main import main
-from leaseway.cli.verbs.apps import load_app
 
 TASKS = """
 import asyncio, sys, time

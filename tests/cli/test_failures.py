@@ -8,7 +8,7 @@ import sys
 import pytest
 from tests.cli.place import Place
 
-from leaseway.cli.verbs import lanes
+from leaseway.cli.commands import lanes
 from leaseway.domain.errors import LeasewayError, StoreBusy, StoreFull, TerminalError, UnknownKind
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.cli.place import Place
 
-from leaseway.cli.verbs import jobs_change
+from leaseway.cli.commands.jobs import change
 from leaseway.domain.ids import JobId
 from leaseway.domain.query import JobFilter
 from leaseway.stores.sqlite.jobs import SqliteStore
@@ -215,7 +215,7 @@ def test_named_jobs_are_retried_and_the_others_are_explained(place: Place) -> No
 
 
 def test_all_that_match_are_retried_once_in_steps(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_change, "STEP", 3)
+    monkeypatch.setattr(change, "STEP", 3)
     mine = failed_jobs(place, 8, "--tenant", "acme")
     (other,) = failed_jobs(place, 1)
     assert place.json("jobs", "retry", "--all", "--tenant", "acme", "--error", "gone", "--yes")["retried"] == 8
@@ -227,7 +227,7 @@ def test_a_job_that_fails_again_meanwhile_is_not_retried_for_ever(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers are running while somebody retries everything."""
-    monkeypatch.setattr(jobs_change, "STEP", 2)
+    monkeypatch.setattr(change, "STEP", 2)
     ids = failed_jobs(place, 5)
     tried: list[str] = []
 
@@ -253,7 +253,7 @@ def test_a_job_that_changes_meanwhile_is_judged_by_what_it_is_now(
     async def pages(*_: object) -> AsyncIterator[tuple[JobId, ...]]:
         yield (JobId(failed), JobId(done))
 
-    monkeypatch.setattr(jobs_change, "pages", pages)
+    monkeypatch.setattr(change, "pages", pages)
     assert place.json("jobs", "discard", "--all", "--state", "failed", "--yes")["discarded"] == 1
     assert state_of(place, done) == "done"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.place import Place
 from tests.cli.test_stores import unwritable
 
-from leaseway.cli.verbs.limiters import look_at
+from leaseway.cli.open_limiter import look_at
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Notice
 from leaseway.domain.limits.limit import Ask, Limit

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.cli.place import Place
 
-from leaseway.cli.verbs import submit_many
+from leaseway.cli.commands import submit
 from leaseway.stores.sqlite.jobs import SqliteStore
 
 
@@ -127,7 +127,7 @@ def test_a_repeated_key_names_the_first_job_and_says_so(place: Place) -> None:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit_many, "BATCH", 10)
+    monkeypatch.setattr(submit, "BATCH", 10)
 
 
 def lines(path: Path, *texts: str) -> str:

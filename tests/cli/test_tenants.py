@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.cli.place import Place
 
-from leaseway.cli.verbs.apps import load_app
+from leaseway.cli.load_app import load_app
 
 
 @pytest.fixture

@@ -3,13 +3,15 @@
 import contextlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from leaseway.cli.commands.options import with_limits
-from leaseway.cli.lazy import Lazy, LazyGroup
+from leaseway.cli.lazy_groups import Lazy, LazyGroup
+from leaseway.cli.options import with_limits
 from leaseway.cli.settings import Settings
 
 COMMANDS = {
@@ -85,8 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = Settings()
     code = _run(sys.argv[1:] if argv is None else list(argv), settings)
     if argv is None and settings.runs_handlers:
-        from leaseway.cli.leave import leave_soon
-
         leave_soon(code)
     return code
 
@@ -103,7 +103,7 @@ def _run(argv: list[str], settings: Settings) -> int:
     except SystemExit as left:  # completion
         return left.code if isinstance(left.code, int) else 1
     except BaseException as error:  # noqa: BLE001 - nothing may reach the user as a traceback unasked
-        from leaseway.cli.failures import tell
+        from leaseway.cli.errors import tell
 
         return tell(error, as_json=_said("--json", argv), traceback=_wants_traceback(argv))
 
@@ -133,3 +133,18 @@ def _write_anything() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None and stream.errors == "strict":
             reconfigure(errors="replace")
+
+
+LINGER_SECONDS = 2.0
+
+
+def leave_soon(code: int) -> None:
+    """Let Python end in its own way, but not for ever: a handler's thread that hangs must not keep it alive."""
+
+    def insist() -> None:
+        time.sleep(LINGER_SECONDS)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    threading.Thread(target=insist, name="leaseway-leave", daemon=True).start()

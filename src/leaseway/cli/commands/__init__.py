@@ -1,1 +1,1 @@
-"""What one types: one module per command, declarations only. Each hands over to its verb."""
+"""One module or folder per command: its options, and what it does."""

@@ -2,7 +2,7 @@
 
 import click
 
-from leaseway.cli.commands.options import everywhere
+from leaseway.cli.options import everywhere
 
 INSTALL = {
     "bash": 'Add to ~/.bashrc:  eval "$(leaseway completion bash)"',

@@ -2,9 +2,18 @@
 
 import click
 
-from leaseway.cli.commands.options import pass_settings, with_store
-from leaseway.cli.lazy import InOrder
+from leaseway.api.schemas.serializers import schedule_json
+from leaseway.cli.lazy_groups import InOrder
+from leaseway.cli.open_store import ask, change
+from leaseway.cli.options import pass_settings, with_store
+from leaseway.cli.output.json import document
+from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.text import note, say
+from leaseway.cli.output.times import moment
 from leaseway.cli.settings import Settings
+from leaseway.domain.errors import NoSuchJob
+from leaseway.domain.schedule import ScheduleRow, coming_fire
+from leaseway.ports.store import Store
 
 
 @click.group("cron", cls=InOrder, invoke_without_command=True)
@@ -17,8 +26,6 @@ def command(ctx: click.Context, settings: Settings) -> None:
     A schedule is known to the store from the first start of a worker whose app declares it.
     """
     if ctx.invoked_subcommand is None:
-        from leaseway.cli.verbs.cron import list_schedules
-
         list_schedules(settings)
 
 
@@ -27,8 +34,6 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @pass_settings
 def list_(settings: Settings) -> None:
     """Every schedule, with its last and its next time."""
-    from leaseway.cli.verbs.cron import list_schedules
-
     list_schedules(settings)
 
 
@@ -38,8 +43,6 @@ def list_(settings: Settings) -> None:
 @pass_settings
 def pause(settings: Settings, name: str) -> None:
     """Stop a schedule. What it misses meanwhile is dropped."""
-    from leaseway.cli.verbs.cron import pause_schedule
-
     pause_schedule(settings, name, True)
 
 
@@ -49,6 +52,45 @@ def pause(settings: Settings, name: str) -> None:
 @pass_settings
 def resume(settings: Settings, name: str) -> None:
     """Let a paused schedule go on, from now."""
-    from leaseway.cli.verbs.cron import pause_schedule
-
     pause_schedule(settings, name, False)
+
+
+COLUMNS = (
+    Column("name"),
+    Column("kind", may_shrink=True),
+    Column("cron"),
+    Column("tz"),
+    Column("missed", leaves=1),
+    Column("last fire", may_shrink=True, leaves=2),
+    Column("next fire", may_shrink=True),
+)
+
+
+def list_schedules(settings: Settings) -> None:
+    rows = ask(settings, lambda store: store.schedules())
+    if settings.json:
+        document({"schedules": [schedule_json(row, coming_fire(row)) for row in rows]})
+    elif not rows:
+        note("there are no schedules yet: a worker declares those of its app when it starts")
+    else:
+        show_table(COLUMNS, [row_of(row) for row in rows])
+
+
+def row_of(row: ScheduleRow) -> Row:
+    schedule = row.schedule
+    following = Cell("paused", "yellow") if row.paused else moment(coming_fire(row), row.now) or Cell("never", "dim")
+    last = moment(row.last_fire, row.now) or Cell("never", "dim")
+    return (schedule.name, schedule.kind, schedule.cron, schedule.tz, schedule.missed.value, last, following)
+
+
+def pause_schedule(settings: Settings, name: str, paused: bool) -> None:
+    async def command(store: Store) -> None:
+        if not await store.pause(name, paused):
+            known = ", ".join(row.schedule.name for row in await store.schedules()) or "none yet"
+            raise NoSuchJob(f"there is no schedule {name!r}; there are: {known}")
+
+    change(settings, command)
+    if settings.json:
+        document({"name": name, "paused": paused})
+    else:
+        say(f"schedule {name}: {'paused' if paused else 'resumed, from now on'}")

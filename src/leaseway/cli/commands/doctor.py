@@ -1,9 +1,22 @@
 """leaseway doctor"""
 
+import asyncio
+import sys
+from collections import Counter
+
 import click
 
-from leaseway.cli.commands.options import pass_settings, with_store
+from leaseway.cli.open_store import refuse_memory, store_url
+from leaseway.cli.options import pass_settings, with_store
+from leaseway.cli.output.color import LEVEL_STYLES, harmless, painted
+from leaseway.cli.output.json import document
+from leaseway.cli.output.text import say, wrapped
 from leaseway.cli.settings import Settings
+from leaseway.domain.errors import UsageError
+from leaseway.domain.health import Finding, Level
+from leaseway.domain.redact import shown
+from leaseway.ports.health import Checkup
+from leaseway.wiring import store_at
 
 
 @click.command("doctor")
@@ -15,6 +28,66 @@ def command(settings: Settings, deep: bool) -> int:
 
     Changes nothing. Exit code 1 if there is a problem; warnings alone do not count.
     """
-    from leaseway.cli.verbs.doctor import doctor
-
     return doctor(settings, deep)
+
+
+SICK = 1
+
+
+def doctor(settings: Settings, deep: bool) -> int:
+    url = store_url(settings)
+    findings = asyncio.run(examine(url, deep))
+    counts = Counter(finding.level for finding in findings)
+    if settings.json:
+        document(
+            {"store": shown(url), **counts_json(counts), "findings": [finding_json(finding) for finding in findings]}
+        )
+    else:
+        show(shown(url), findings, counts)
+    return SICK if counts[Level.PROBLEM] else 0
+
+
+async def examine(url: str, deep: bool) -> list[Finding]:
+    refuse_memory(url)
+    store = store_at(url)
+    if not isinstance(store, Checkup):
+        raise UsageError(f"{shown(url)}: this kind of store cannot be examined")
+    try:
+        return await store.checkup(deep=deep)
+    finally:
+        await store.close()
+
+
+def show(url: str, findings: list[Finding], counts: Counter[Level]) -> None:
+    say(url, "bold")
+    level_width = max(len(level) for level in Level)
+    check_width = max(len(finding.check) for finding in findings)
+    indent = level_width + check_width + 6
+    for finding in findings:
+        level = painted(finding.level.ljust(level_width), LEVEL_STYLES[finding.level], sys.stdout)
+        print(f"  {level}  {finding.check.ljust(check_width)}  {wrapped(harmless(finding.text), indent)}")
+        if finding.advice:
+            print(" " * indent + painted(wrapped(finding.advice, indent), "dim", sys.stdout))
+    say(verdict(counts), "red" if counts[Level.PROBLEM] else "yellow" if counts[Level.WARNING] else "green")
+
+
+def verdict(counts: Counter[Level]) -> str:
+    named = [
+        f"{counts[level]} {level.value}{'s' if counts[level] > 1 else ''}"
+        for level in (Level.PROBLEM, Level.WARNING)
+        if counts[level]
+    ]
+    return " and ".join(named) if named else "all is well"
+
+
+def finding_json(finding: Finding) -> dict[str, str | None]:
+    return {
+        "check": finding.check,
+        "level": finding.level.value,
+        "text": finding.text,
+        "advice": finding.advice,
+    }
+
+
+def counts_json(counts: Counter[Level]) -> dict[str, int]:
+    return {"problems": counts[Level.PROBLEM], "warnings": counts[Level.WARNING]}

@@ -1,13 +1,31 @@
 """leaseway keys [list|create|revoke|rotate]"""
 
-from typing import Any
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import click
 
-from leaseway.cli.commands.options import pass_settings, with_store
-from leaseway.cli.commands.types import DURATION
-from leaseway.cli.lazy import InOrder
+from leaseway.api.schemas.key_serializers import key_json, state_of
+from leaseway.cli.commands.migrate import look
+from leaseway.cli.lazy_groups import InOrder
+from leaseway.cli.open_store import ask, change, store_url
+from leaseway.cli.options import DURATION, pass_settings, with_store
+from leaseway.cli.output.json import document
+from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.text import facts, note, say
+from leaseway.cli.output.times import moment, relative
 from leaseway.cli.settings import Settings
+from leaseway.domain.api_key import ApiKey, WantedKey
+from leaseway.domain.errors import NoSuchJob
+from leaseway.domain.identity import SCOPES_OF, Role, Scope
+from leaseway.domain.ids import Instant
+from leaseway.domain.redact import shown
+from leaseway.domain.times import duration_us
+from leaseway.ports.store import Store
+from leaseway.system import random_text
+from leaseway.worker import api_keys
+from leaseway.worker.api_keys import Made, make
 
 ROLES = ("tenant", "operator", "worker")
 SCOPES = ("jobs:read", "jobs:write", "imports:read", "imports:write", "operate", "admin", "work")
@@ -22,8 +40,6 @@ one_id = click.argument("id_", metavar="ID")
 def command(ctx: click.Context, settings: Settings) -> None:
     """Keys of the API: who may ask the service, and for what. Without a word: list."""
     if ctx.invoked_subcommand is None:
-        from leaseway.cli.verbs.keys import list_keys
-
         list_keys(settings, None)
 
 
@@ -33,8 +49,6 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @pass_settings
 def list_(settings: Settings, tenant: str | None) -> None:
     """Every key, when it was used last, and whether it still opens. Never the secrets."""
-    from leaseway.cli.verbs.keys import list_keys
-
     list_keys(settings, tenant)
 
 
@@ -57,8 +71,6 @@ def create(settings: Settings, /, **given: Any) -> None:
       leaseway keys create --role operator
       leaseway keys create --role worker
     """
-    from leaseway.cli.verbs.keys import create_key
-
     create_key(settings, given)
 
 
@@ -68,8 +80,6 @@ def create(settings: Settings, /, **given: Any) -> None:
 @pass_settings
 def revoke(settings: Settings, id_: str) -> None:
     """From now on it opens nothing. Running services notice within half a minute."""
-    from leaseway.cli.verbs.keys import revoke_key
-
     revoke_key(settings, id_)
 
 
@@ -86,6 +96,120 @@ def rotate(settings: Settings, id_: str, grace: float, expires: float | None) ->
 
     The new one is good for as long as the old one was, unless --expires says otherwise.
     """
-    from leaseway.cli.verbs.keys import rotate_key
-
     rotate_key(settings, id_, grace, expires)
+
+
+COLUMNS = (
+    Column("id"),
+    Column("name", may_shrink=True, leaves=2),
+    Column("tenant"),
+    Column("role"),
+    Column("scopes", may_shrink=True, leaves=1),
+    Column("state"),
+    Column("expires", leaves=4),
+    Column("used", leaves=3),
+)
+
+
+class Found(NamedTuple):
+    keys: list[ApiKey]
+    now: Instant
+
+
+def list_keys(settings: Settings, tenant: str | None) -> None:
+    async def question(store: Store) -> Found:
+        return Found(await store.keys(tenant), await store.now())
+
+    keys, now = ask(settings, question)
+    if settings.json:
+        document({"keys": [key_json(key, now) for key in keys]})
+    elif not keys:
+        note("there are no keys yet; make one with: leaseway keys create --tenant NAME")
+    else:
+        show_table(COLUMNS, [row_of(key, now) for key in keys])
+
+
+def row_of(key: ApiKey, now: Instant) -> Row:
+    state = state_of(key, now)
+    expires = "" if key.expires_at is None or state == "revoked" else relative(key.expires_at, now)
+    used = "never" if key.used_at is None else relative(key.used_at, now)
+    return (key.id, key.name, key.tenant, key.role.value, scopes_text(key), Cell(state, STYLES[state]), expires, used)
+
+
+STYLES = {"live": "", "expired": "dim", "revoked": "dim"}
+
+
+def scopes_text(key: ApiKey) -> str:
+    return "all of its role" if set(key.scopes) == SCOPES_OF[key.role] else ", ".join(key.scopes)
+
+
+def create_key(settings: Settings, given: Mapping[str, Any]) -> None:
+    wanted = WantedKey(
+        role=Role(given["role"]),
+        tenant=given["tenant"],
+        scopes=tuple(map(Scope, given["scopes"])) or None,
+        name=given["name"],
+        life_us=life_us(given["expires"]),
+    )
+    url = store_url(settings)
+    is_new = not asyncio.run(look(url)).present
+    # A newcomer makes a key before the first job: the store begins with it, as it would with `serve`.
+    show_once(settings, change(settings, lambda store: make(store, wanted, random_text), must_exist=False))
+    if is_new:
+        note(f"{shown(url)} is new, and begins with this key.")
+
+
+def life_us(expires: float | None) -> int | None:
+    return None if expires is None else duration_us("--expires", expires, 1)
+
+
+def show_once(settings: Settings, made: Made, ends: tuple[str, Instant] | None = None) -> None:
+    key = made.key
+    if settings.json:
+        document({**key_json(key, key.created_at), "key": made.text})
+        return
+    say(made.text, "bold")
+    facts(
+        [
+            ("tenant", key.tenant),
+            ("role", key.role.value),
+            ("scopes", ", ".join(key.scopes)),
+            ("expires", moment(key.expires_at, key.created_at)),
+            ("the old one", "" if ends is None else f"{ends[0]} ends {moment(ends[1], key.created_at)}"),
+        ]
+    )
+    note("Keep it now: it is not shown again. Programs send it as: Authorization: Bearer lw_…")
+
+
+def revoke_key(settings: Settings, id_: str) -> None:
+    async def command(store: Store) -> tuple[bool, ApiKey, Instant]:
+        await known(store, id_)
+        is_new = await store.revoke_key(id_)
+        return is_new, await known(store, id_), await store.now()
+
+    is_new, key, now = change(settings, command)
+    if settings.json:
+        document(key_json(key, now))
+    elif is_new:
+        say(f"key {id_}: revoked; running services notice within half a minute")
+    else:
+        say(f"key {id_}: was revoked {moment(key.revoked_at, now)}")
+
+
+def rotate_key(settings: Settings, id_: str, grace: float, expires: float | None) -> None:
+    async def command(store: Store) -> tuple[Made, ApiKey]:
+        old = await known(store, id_)
+        made = await api_keys.rotate(store, old, duration_us("--grace", grace), random_text, life_us(expires))
+        return made, await known(store, id_)
+
+    made, old = change(settings, command)
+    assert old.expires_at is not None
+    show_once(settings, made, (old.id, old.expires_at))
+
+
+async def known(store: Store, id_: str) -> ApiKey:
+    key = await store.key(id_)
+    if key is None:
+        hint = "; the id is the part after lw_" if id_.startswith("lw_") else ""
+        raise NoSuchJob(f"there is no key {id_[:40]!r} (leaseway keys list){hint}")
+    return key

@@ -1,10 +1,63 @@
 """leaseway lanes [list|pause|resume]"""
 
+from collections.abc import Sequence
+
 import click
 
-from leaseway.cli.commands.options import pass_settings, with_limits, with_store
-from leaseway.cli.lazy import InOrder
+from leaseway.api.schemas.serializers import lane_json
+from leaseway.cli.lazy_groups import InOrder
+from leaseway.cli.open_limiter import shut_gates
+from leaseway.cli.open_store import ask, change
+from leaseway.cli.options import pass_settings, with_limits, with_store
+from leaseway.cli.output.json import document
+from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.text import needs_in_words, note, say
+from leaseway.cli.output.times import span
 from leaseway.cli.settings import Settings
+from leaseway.domain.errors import NoSuchJob, UsageError
+from leaseway.domain.exchange import Gate
+from leaseway.domain.gates import Shut, longest
+from leaseway.domain.job import LaneCount
+from leaseway.domain.pauses import Pause, shut_by_pauses
+from leaseway.ports.lane_pauses import LanePauses
+from leaseway.ports.store import Store
+from leaseway.worker.explain_waits import Shuts
+
+
+def pause_lanes(settings: Settings, queue: str, tenant: str | None) -> None:
+    async def command(store: Store) -> bool:
+        return await pausable(store).pause_lanes(queue, tenant)
+
+    is_new = change(settings, command)
+    tell(settings, Pause(queue, tenant), True, "paused; what runs goes on" if is_new else "was paused before")
+
+
+def resume_lanes(settings: Settings, queue: str, tenant: str | None) -> None:
+    async def command(store: Store) -> None:
+        if not await pausable(store).resume_lanes(queue, tenant):
+            known = "; ".join(map(str, await pauses_in(store))) or "none"
+            raise NoSuchJob(f"{Pause(queue, tenant)} is not paused; paused are: {known}")
+
+    change(settings, command)
+    tell(settings, Pause(queue, tenant), False, "resumed")
+
+
+def tell(settings: Settings, pause: Pause, is_paused: bool, words: str) -> None:
+    if settings.json:
+        document({"queue": pause.queue, "tenant": pause.tenant, "paused": is_paused})
+    else:
+        say(f"{pause}: {words}")
+
+
+def pausable(store: Store) -> LanePauses:
+    if not isinstance(store, LanePauses):
+        raise UsageError("lanes cannot be paused through a service from here; use its POST /v1/lanes/pause")
+    return store
+
+
+async def pauses_in(store: Store) -> Sequence[Pause]:
+    return await store.pauses() if isinstance(store, LanePauses) else ()
+
 
 one_queue = click.argument("queue")
 one_tenant = click.option("--tenant", metavar="NAME", help="Only those of this tenant. Else those of all.")
@@ -17,8 +70,6 @@ one_tenant = click.option("--tenant", metavar="NAME", help="Only those of this t
 def command(ctx: click.Context, settings: Settings) -> None:
     """What each queue and tenant holds, and what a lane waits for if it is shut. Without a word: list."""
     if ctx.invoked_subcommand is None:
-        from leaseway.cli.verbs.lanes import show_lanes
-
         show_lanes(settings)
 
 
@@ -27,8 +78,6 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @pass_settings
 def list_(settings: Settings) -> None:
     """Every lane, and what it waits for if it is shut."""
-    from leaseway.cli.verbs.lanes import show_lanes
-
     show_lanes(settings)
 
 
@@ -39,8 +88,6 @@ def list_(settings: Settings) -> None:
 @pass_settings
 def pause(settings: Settings, queue: str, tenant: str | None) -> None:
     """Let no job of a queue begin, until it is resumed. What runs goes on to its end."""
-    from leaseway.cli.verbs.lanes_pause import pause_lanes
-
     pause_lanes(settings, queue, tenant)
 
 
@@ -51,6 +98,72 @@ def pause(settings: Settings, queue: str, tenant: str | None) -> None:
 @pass_settings
 def resume(settings: Settings, queue: str, tenant: str | None) -> None:
     """Let the jobs of a queue begin again."""
-    from leaseway.cli.verbs.lanes_pause import resume_lanes
-
     resume_lanes(settings, queue, tenant)
+
+
+COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
+STYLES = {"ready": "yellow", "leased": "cyan", "failed": "red"}
+
+
+def show_lanes(settings: Settings) -> None:
+    async def question(store: Store) -> tuple[Sequence[LaneCount], Shuts, Sequence[Pause]]:
+        lanes, now = await store.lanes(), await store.now()
+        shuts = await shut_gates(settings, store, (gate_of(lane) for lane in lanes if lane.ready), now)
+        return lanes, shuts, await pauses_in(store)
+
+    lanes, shuts, pauses = ask(settings, question)
+    totals = {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
+    if settings.json:
+        document({"lanes": [lane_json(lane, of_lane(lane, shuts, pauses)) for lane in lanes], "total": totals})
+    elif not lanes:
+        note("there are no lanes yet: a lane begins with its first job")
+    else:
+        names = names_of(lanes)
+        rows = [[*row_of(lane, names), waits_for(of_lane(lane, shuts, pauses))] for lane in lanes]
+        show_table(columns(names), rows, total_of(lanes, names, totals))
+
+
+def gate_of(lane: LaneCount) -> Gate:
+    return Gate(lane.needs, lane.tenant)
+
+
+def of_lane(lane: LaneCount, shuts: Shuts, pauses: Sequence[Pause]) -> list[Shut]:
+    """Only who has something ready waits."""
+    if not lane.ready:
+        return []
+    return [*shut_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(gate_of(lane), [])]
+
+
+def waits_for(shuts: list[Shut]) -> Cell:
+    """What lasts longest; empty if the lane is open."""
+    if not shuts:
+        return Cell("")
+    shut = longest(shuts)
+    seconds = "" if shut.wait_us is None else f", {span(shut.wait_us)}"
+    return Cell(f"{shut.what} {shut.name}: {shut.why}{seconds}", "yellow")
+
+
+def names_of(lanes: Sequence[LaneCount]) -> list[str]:
+    """What tells lanes apart: what they need only if some need anything."""
+    return ["queue", "tenant", "needs"] if any(lane.needs for lane in lanes) else ["queue", "tenant"]
+
+
+def columns(names: list[str]) -> list[Column]:
+    counts = (Column(name, right=True) for name in COUNTS)
+    return [*map(Column, names), *counts, Column("waits for", may_shrink=True)]
+
+
+def row_of(lane: LaneCount, names: list[str]) -> Row:
+    words = [lane.queue, lane.tenant, needs_in_words(lane.needs)]
+    return [*words[: len(names)], *(number(name, getattr(lane, name)) for name in COUNTS)]
+
+
+def number(name: str, count: int) -> Cell:
+    """A zero is there to be overlooked."""
+    return Cell(f"{count:,}", STYLES.get(name, "") if count else "dim")
+
+
+def total_of(lanes: Sequence[LaneCount], names: list[str], totals: dict[str, int]) -> Row | None:
+    if len(lanes) < 2:
+        return None
+    return ["total", *[""] * (len(names) - 1), *(f"{totals[name]:,}" for name in COUNTS), ""]

@@ -1,9 +1,16 @@
 """leaseway migrate"""
 
+import asyncio
+
 import click
 
-from leaseway.cli.commands.options import pass_settings, with_store
+from leaseway.cli.open_store import closing, store_url
+from leaseway.cli.options import pass_settings, with_store
+from leaseway.cli.output.json import document
+from leaseway.cli.output.text import say
 from leaseway.cli.settings import Settings
+from leaseway.domain.redact import shown
+from leaseway.domain.versions import Versions
 
 
 @click.command("migrate")
@@ -15,6 +22,48 @@ def command(settings: Settings, check: bool) -> int:
 
     Workers and submissions do it by themselves; this is for those who want to choose the moment.
     """
-    from leaseway.cli.verbs.migrate import check_schema, migrate
-
     return check_schema(settings) if check else migrate(settings)
+
+
+DUE = 1
+
+
+def check_schema(settings: Settings) -> int:
+    url = store_url(settings)
+    versions = asyncio.run(look(url))
+    store = shown(url)
+    if settings.json:
+        document({"store": store, "version": versions.present, "newest": versions.newest, "is_due": versions.is_due})
+    elif versions.is_due:
+        say(f"{store}: schema version {versions.present}, the newest is {versions.newest}; run: leaseway migrate")
+    else:
+        say(f"{store}: schema version {versions.present}, the newest")
+    return DUE if versions.is_due else 0
+
+
+def migrate(settings: Settings) -> int:
+    url = store_url(settings)
+    versions = asyncio.run(bring_up_to_date(url))
+    store = shown(url)
+    if settings.json:
+        document({"store": store, "from": versions.present, "to": versions.newest})
+    elif not versions.is_due:
+        say(f"{store}: schema version {versions.present}, the newest; nothing to do")
+    elif versions.present == 0:
+        say(f"{store}: created with schema version {versions.newest}")
+    else:
+        say(f"{store}: schema brought from version {versions.present} to {versions.newest}")
+    return 0
+
+
+async def look(url: str) -> Versions:
+    async with closing(url) as store:
+        return await store.versions()
+
+
+async def bring_up_to_date(url: str) -> Versions:
+    """What it was before."""
+    async with closing(url) as store:
+        versions = await store.versions()
+        await store.open()
+        return versions

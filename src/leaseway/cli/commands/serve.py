@@ -1,11 +1,31 @@
 """leaseway serve"""
 
-from typing import Any
+import asyncio
+import errno
+import os
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from shlex import quote
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from leaseway.cli.commands.options import pass_settings, with_limits
+from leaseway.app import App
+from leaseway.cli.load_app import load_app
+from leaseway.cli.open_limiter import named_limits
+from leaseway.cli.open_store import refuse_memory, store_url
+from leaseway.cli.options import pass_settings, with_limits
+from leaseway.cli.output.json import line
+from leaseway.cli.output.text import note, say
+from leaseway.cli.output.work_log import log_to_stderr
 from leaseway.cli.settings import Settings
+from leaseway.domain.errors import UsageError
+from leaseway.domain.redact import shown
+
+if TYPE_CHECKING:
+    from leaseway.api.settings import ServiceSettings
 
 
 @click.command("serve")
@@ -49,6 +69,111 @@ def command(settings: Settings, /, app: str | None, quiet: bool, verbose: bool, 
       leaseway serve tasks:app                  with keys: leaseway keys create --help
       leaseway serve tasks:app --host 0.0.0.0 --allow-host jobs.example.org
     """
-    from leaseway.cli.verbs.serve import Wanted, serve
-
     serve(settings, Wanted(app=app, quiet=quiet, verbose=verbose, options=wanted))
+
+
+SECRET = "LEASEWAY_SECRET"
+"""Processes that share it continue each other's lists."""
+EXTRA = ("fastapi", "starlette", "uvicorn", "httptools", "websockets", "jwt", "cryptography")
+WHY = {
+    errno.EADDRINUSE: "somebody else listens there; choose another --port, or --port 0 for any free one",
+    errno.EACCES: "this user may not listen there; choose a --port above 1023",
+    errno.EADDRNOTAVAIL: "this machine has no such address; choose another --host",
+}
+
+
+class Wanted(NamedTuple):
+    app: str | None
+    quiet: bool
+    verbose: bool
+    options: dict[str, Any]
+    """Those of `ServiceSettings`."""
+
+
+def serve(settings: Settings, wanted: Wanted) -> None:
+    service_settings = settings_of(wanted)
+    app = App() if wanted.app is None else load_app(wanted.app)
+    url = store_url(settings, app.url)
+    refuse_memory(url)
+    app.move(url, limits=named_limits(settings))
+    settings.json = log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
+    listening = listen(service_settings.host, service_settings.port)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve_until_stopped(settings, app, service_settings, listening))
+
+
+def settings_of(wanted: Wanted) -> "ServiceSettings":
+    try:
+        import leaseway.api.server  # noqa: F401 - brings all that is needed
+        from leaseway.api.auth.origin_checks import is_loopback
+        from leaseway.api.settings import ServiceSettings
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in EXTRA:
+            raise
+        raise UsageError(
+            "the service needs more than the rest; install it with: pip install 'leaseway[serve]'"
+        ) from None
+    secret = os.environ.get(SECRET, "").encode()
+    given = ServiceSettings(**wanted.options, cursor_secret=secret)
+    if not given.auth and not is_loopback(given.host):
+        raise UsageError(
+            f"--no-auth on {given.host}: whoever reaches it could do everything; leave --no-auth out and make keys "
+            "(leaseway keys create), or listen on 127.0.0.1"
+        )
+    return given
+
+
+def listen(host: str, port: int) -> socket.socket:
+    from leaseway.api.server import bound_to
+
+    try:
+        return bound_to(host, port)
+    except OSError as error:
+        why = WHY.get(error.errno or 0, error.strerror or str(error))
+        raise UsageError(f"cannot listen on {host}, port {port}: {why}") from error
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop, where it is installed."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def serve_until_stopped(
+    settings: Settings, app: App, service_settings: "ServiceSettings", listening: socket.socket
+) -> None:
+    from leaseway.api.app import web_of
+    from leaseway.api.server import Server, address_of, set_aside_what_is_loaded
+
+    api = web_of(app, service_settings)
+    # Opened here and not by the server, so that what is wrong with the store is said as other commands say it.
+    try:
+        await api.state.service.open()
+        set_aside_what_is_loaded()
+        tell = partial(announce, settings, address_of(listening), app, service_settings)
+        await Server(api, lifespan=False, started=tell).serve([listening])
+    finally:
+        listening.close()
+        await api.state.service.close()
+
+
+def announce(settings: Settings, address: str, app: App, service_settings: "ServiceSettings") -> None:
+    if settings.json:
+        line({"event": "serving", "url": address, "store": shown(app.url), "auth": service_settings.auth})
+    else:
+        announce_to_people(address, app, service_settings)
+    sys.stdout.flush()  # whoever started it waits for the address, mostly at the end of a pipe
+
+
+def announce_to_people(address: str, app: App, service_settings: "ServiceSettings") -> None:
+    say(f"{shown(app.url)} is served at {address}")
+    if service_settings.auth:
+        # Without a word, `keys` would look for another store than this one.
+        elsewhere = "" if store_url(Settings()) == app.url else f" --store {quote(shown(app.url))}"
+        note(f"Whoever asks needs a key. A first one: leaseway keys create --role operator{elsewhere}")
+    else:
+        note("Without authentication: whoever reaches it on this machine may do everything.")

@@ -1,12 +1,27 @@
 """leaseway submit"""
 
-from typing import Any
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 import click
+import msgspec
 
-from leaseway.cli.commands.options import pass_settings, with_store
-from leaseway.cli.commands.types import DURATION, MOMENT
+from leaseway.app import App
+from leaseway.cli.load_app import load_app
+from leaseway.cli.open_store import refuse_memory, store_url
+from leaseway.cli.options import DURATION, MOMENT, pass_settings, with_store
+from leaseway.cli.output.json import document, line
+from leaseway.cli.output.progress import Counter
+from leaseway.cli.output.text import counted, note, say
 from leaseway.cli.settings import Settings
+from leaseway.domain.errors import BadValue, UnknownOutcome, UsageError
+from leaseway.domain.job import Submitted
+from leaseway.worker.submit import Bound
 
 
 @click.command("submit")
@@ -49,10 +64,191 @@ def command(
       leaseway submit tasks:app geocode --many addresses.jsonl
     """
     if many is not None:
-        from leaseway.cli.verbs.submit_many import submit_many
-
         submit_many(settings, app, kind, many, (arguments, json_args), options)
     else:
-        from leaseway.cli.verbs.submit import submit_one
-
         submit_one(settings, app, kind, (arguments, json_args), options)
+
+
+Typed = tuple[Sequence[str], str | None]
+"""NAME=VALUE words, and the text of --json-args."""
+
+
+def submit_one(settings: Settings, app_name: str, kind: str, typed: Typed, options: dict[str, Any]) -> None:
+    app = app_at(settings, app_name)
+    job = bind(app, kind, arguments_of(typed), options_of(options))
+    submitted = asyncio.run(submit(app, job))
+    if settings.json:
+        document({"id": submitted.id, "replayed": submitted.replayed})
+    elif submitted.replayed:
+        say(f"{submitted.id}  replayed: this key was submitted before, the first job stands")
+    else:
+        say(f"{submitted.id}  submitted")
+
+
+def app_at(settings: Settings, name: str) -> App:
+    """The app, with the store that was asked for."""
+    app = load_app(name)
+    url = store_url(settings, app.url)
+    refuse_memory(url)
+    app.move(url)
+    return app
+
+
+async def submit(app: App, job: Bound) -> Submitted:
+    async with app:
+        return await app.submit(job)
+
+
+def bind(app: App, kind: str, arguments: dict[str, Any], options: dict[str, Any]) -> Bound:
+    try:
+        return app.bind(kind, arguments, **options)
+    except BadValue as error:
+        if not error.problem.startswith("expected str, got"):
+            raise
+        hint = "what is valid JSON is read as JSON; for text write name='\"…\"'"
+        raise BadValue(error.field, f"{error.problem} ({hint})") from error
+
+
+def arguments_of(typed: Typed) -> dict[str, Any]:
+    words, json_args = typed
+    arguments = {} if json_args is None else object_of(json_args, "--json-args")
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise BadValue(word, "is no argument; write NAME=VALUE")
+        if name in arguments:
+            raise BadValue(name, "is given twice")
+        arguments[name] = value_of(value)
+    return arguments
+
+
+def object_of(text: str, field: str) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise BadValue(field, f"is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadValue(field, 'must be one JSON object of arguments, like {"address": "…"}')
+    return value
+
+
+def value_of(text: str) -> Any:
+    """JSON if it is, else text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return text
+
+
+def options_of(typed: dict[str, Any]) -> dict[str, Any]:
+    """What was said about the job, in the words of submit()."""
+    given = {name: value for name, value in typed.items() if value is not None}
+    if "cursor" in given:
+        given["cursor"] = value_of(given["cursor"])
+    return given
+
+
+BATCH = 1_000
+
+
+class Numbered(NamedTuple):
+    line: int
+    job: Bound
+
+
+class Stored:
+    """What is in the store for certain."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.replayed = 0
+        self.line = 0
+        self.sent: tuple[int, int] | None = None
+        """First and last line of the batch that is on its way."""
+
+
+def submit_many(settings: Settings, app_name: str, kind: str, file: str, typed: Typed, options: dict[str, Any]) -> None:
+    refuse_mixture(typed, options)
+    app = app_at(settings, app_name)
+    stored = Stored()
+    try:
+        with lines_of(file) as lines:
+            asyncio.run(submit_batches(settings, app, bound(app, kind, lines, options_of(options)), stored))
+    except BaseException as error:
+        # Who interrupts a batch, or loses the reply to it, does not know whether it is stored.
+        is_open = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | UnknownOutcome)
+        tell_rest(settings, stored, stored.sent if is_open else None)
+        raise
+    if settings.json:
+        line(so_far(stored))
+    else:
+        say(f"submitted {counted(stored.jobs, 'job')}" + (f", {stored.replayed:,} replayed" if stored.replayed else ""))
+
+
+def refuse_mixture(typed: Typed, options: dict[str, Any]) -> None:
+    words, json_args = typed
+    if words or json_args is not None:
+        raise UsageError("--many reads the arguments from the file; do not give others besides")
+    if options.get("key") is not None:
+        raise BadValue("--key", "one key cannot stand for many jobs")
+
+
+@contextmanager
+def lines_of(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        lines = Path(file).open("rb")  # noqa: SIM115 - errors of the body are not errors of opening
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read ({error.strerror}); name a file of JSON lines, or -") from error
+    with lines:
+        yield lines
+
+
+def bound(app: App, kind: str, lines: BinaryIO, options: dict[str, Any]) -> Iterator[Numbered]:
+    """Each line as a checked job; an error names its line."""
+    for number, raw in enumerate(lines, 1):
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+            if text:
+                yield Numbered(number, bind(app, kind, object_of(text, "arguments"), options))
+        except UnicodeDecodeError as error:
+            raise UsageError(f"line {number}: is not UTF-8 text ({error.reason})") from error
+        except BadValue as error:
+            raise BadValue(f"line {number}: {error.field}", error.problem) from error
+
+
+async def submit_batches(settings: Settings, app: App, jobs: Iterator[Numbered], stored: Stored) -> None:
+    async with app:
+        with Counter("submitted") as counter:
+            while batch := list(islice(jobs, BATCH)):
+                stored.sent = (batch[0].line, batch[-1].line)
+                answers = await app.submit_many(each.job for each in batch)
+                stored.sent = None
+                stored.jobs += len(batch)
+                stored.replayed += sum(answer.replayed for answer in answers)
+                stored.line = batch[-1].line
+                counter.add(len(batch))
+                if settings.json:
+                    for each, answer in zip(batch, answers, strict=True):
+                        line({"line": each.line, "id": answer.id, "replayed": answer.replayed})
+
+
+def tell_rest(settings: Settings, stored: Stored, doubtful: tuple[int, int] | None) -> None:
+    """Before the error itself: how far it came, and how to go on."""
+    if settings.json:
+        line(so_far(stored) | ({} if doubtful is None else {"doubtful_lines": doubtful}))
+        return
+    doubt = "" if doubtful is None else f" Lines {doubtful[0]:,} to {doubtful[1]:,} may be stored as well."
+    if stored.jobs:
+        note(
+            f"{counted(stored.jobs, 'job')} stored, up to line {stored.line:,}; the lines behind it are not.{doubt} "
+            f"To go on: tail -n +{stored.line + 1} FILE | leaseway submit … --many -"
+        )
+    else:
+        note(f"nothing was stored.{doubt}")
+
+
+def so_far(stored: Stored) -> dict[str, Any]:
+    return {"stored": stored.jobs, "replayed": stored.replayed, "last_line": stored.line}

@@ -1,13 +1,26 @@
 """leaseway tenants [list|set|forget]"""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
-from leaseway.cli.commands.options import pass_settings, with_limits, with_store
-from leaseway.cli.commands.types import COUNT_OR_NONE
-from leaseway.cli.lazy import InOrder
-from leaseway.cli.settings import Settings
+from leaseway.api.schemas.serializers import tenant_json
+from leaseway.cli.lazy_groups import InOrder
+from leaseway.cli.open_limiter import limits_url
+from leaseway.cli.open_store import ask, change
+from leaseway.cli.options import COUNT_OR_NONE, pass_settings, with_limits, with_store
+from leaseway.cli.output.json import document
+from leaseway.cli.output.table import Column, Row, show_table
+from leaseway.cli.output.text import note, say
+from leaseway.cli.settings import NONE, Settings
+from leaseway.domain.errors import BadValue, NoSuchJob
+from leaseway.domain.limits.limit import rate_of
+from leaseway.domain.tenant import Tenant, check
+from leaseway.ports.store import Store
+from leaseway.wiring import limiter_at
+from leaseway.worker.set_tenant import agree
 
 one_name = click.argument("name")
 
@@ -22,8 +35,6 @@ def command(ctx: click.Context, settings: Settings) -> None:
     A tenant that nobody has set weighs 1 and has no caps.
     """
     if ctx.invoked_subcommand is None:
-        from leaseway.cli.verbs.tenants import list_tenants
-
         list_tenants(settings)
 
 
@@ -32,8 +43,6 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @pass_settings
 def list_(settings: Settings) -> None:
     """Every tenant with which something is agreed."""
-    from leaseway.cli.verbs.tenants import list_tenants
-
     list_tenants(settings)
 
 
@@ -53,8 +62,6 @@ def set_(settings: Settings, /, name: str, **given: Any) -> None:
       leaseway tenants set acme --weight 3
       leaseway tenants set acme --starts 100/minute --concurrency 5
     """
-    from leaseway.cli.verbs.tenants import set_tenant
-
     set_tenant(settings, name, given)
 
 
@@ -64,6 +71,77 @@ def set_(settings: Settings, /, name: str, **given: Any) -> None:
 @pass_settings
 def forget(settings: Settings, name: str) -> None:
     """As if nothing had been agreed: weight 1, no caps."""
-    from leaseway.cli.verbs.tenants import forget_tenant
-
     forget_tenant(settings, name)
+
+
+COLUMNS = (Column("name"), Column("weight", right=True), Column("starts"), Column("at once", right=True))
+
+
+def list_tenants(settings: Settings) -> None:
+    tenants = ask(settings, lambda store: store.tenants())
+    if settings.json:
+        document({"tenants": [tenant_json(tenant) for tenant in tenants]})
+    elif not tenants:
+        note("nothing is agreed with any tenant yet: each weighs 1 and has no caps; see: leaseway tenants set --help")
+    else:
+        show_table(COLUMNS, [row_of(tenant) for tenant in tenants])
+
+
+def row_of(tenant: Tenant) -> Row:
+    at_once = "" if tenant.concurrency is None else f"{tenant.concurrency:,}"
+    return (tenant.name, f"{tenant.weight:,}", ", ".join(map(str, tenant.starts)), at_once)
+
+
+def set_tenant(settings: Settings, name: str, given: Mapping[str, Any]) -> None:
+    async def command(store: Store) -> tuple[Tenant | None, Tenant]:
+        before = next((tenant for tenant in await store.tenants() if tenant.name == name), None)
+        after = merged(before or Tenant(name=name), given)
+        limiter = limiter_at(limits_url(settings))
+        try:
+            await agree(store, limiter, after)
+        finally:
+            await limiter.close()
+        return before, after
+
+    before, after = change(settings, command)
+    if settings.json:
+        document({"before": before and tenant_json(before), "after": tenant_json(after)})
+    elif before == after:
+        say(f"tenant {name}: {in_words(after)}, as before")
+    else:
+        say(f"tenant {name}: {in_words(after)} (was {in_words(before or Tenant(name=name))})")
+
+
+def merged(before: Tenant, given: Mapping[str, Any]) -> Tenant:
+    """What is not given stays as it is."""
+    named = {option: value for option, value in given.items() if value not in (None, ())}
+    if not named:
+        raise BadValue(f"tenant {before.name}", "nothing to change; give --weight, --starts or --concurrency")
+    if "starts" in named:
+        rates = [] if named["starts"] == (NONE,) else named["starts"]
+        named["starts"] = tuple(sorted(rate_of(f"tenant {before.name}: starts", rate) for rate in rates))
+    if named.get("concurrency") == NONE:
+        named["concurrency"] = None
+    return check(replace(before, **named))
+
+
+def in_words(tenant: Tenant) -> str:
+    caps = [f"starts {' and '.join(map(str, tenant.starts))}"] if tenant.starts else []
+    caps += [f"{tenant.concurrency:,} at once"] if tenant.concurrency is not None else []
+    return ", ".join([f"weight {tenant.weight:,}", *(caps or ["no caps"])])
+
+
+def forget_tenant(settings: Settings, name: str) -> None:
+    """Its caps stay with the limiter, where nobody asks for them any more: workers that still believe in them for some
+    seconds must find them."""
+
+    async def command(store: Store) -> None:
+        if not await store.forget_tenant(name):
+            known = ", ".join(tenant.name for tenant in await store.tenants()) or "none yet"
+            raise NoSuchJob(f"nothing is agreed with a tenant {name!r}; there are: {known}")
+
+    change(settings, command)
+    if settings.json:
+        document({"name": name, "forgotten": True})
+    else:
+        say(f"tenant {name}: forgotten; it weighs 1 and has no caps")

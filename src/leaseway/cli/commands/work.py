@@ -1,10 +1,26 @@
 """leaseway work"""
 
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import click
 
-from leaseway.cli.commands.options import pass_settings, with_limits
-from leaseway.cli.commands.types import DURATION
+from leaseway.app import App
+from leaseway.cli.load_app import load_app
+from leaseway.cli.open_limiter import named_limits
+from leaseway.cli.open_store import store_url
+from leaseway.cli.options import DURATION, pass_settings, with_limits
+from leaseway.cli.output.json import line
+from leaseway.cli.output.text import counted, note, say
+from leaseway.cli.output.work_log import WorkEvents, log_to_stderr, showing_progress
 from leaseway.cli.settings import Settings
+from leaseway.domain.errors import LeasewayError
+from leaseway.ports.read_model import ReadModel
+from leaseway.signals import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, run_to_the_end
+from leaseway.telemetry.log import LogEvents
+from leaseway.worker.loop import Worked, Worker
 
 
 @click.command("work")
@@ -40,7 +56,103 @@ def command(
       3  the store is unavailable
       4  stopped, but some leases could not be handed back: they expire by themselves
     """
-    from leaseway.cli.verbs.work import Wanted, work
-
     wanted = Wanted(app, concurrency, queues, grace, until_empty, quiet, verbose)
     return work(settings, wanted)
+
+
+class Wanted(NamedTuple):
+    app: str
+    concurrency: int
+    queues: tuple[str, ...]
+    grace: float
+    until_empty: bool
+    quiet: bool
+    verbose: bool
+
+
+class Report(NamedTuple):
+    worked: Worked | None
+    """None: it had to be left alone with a store that did not answer."""
+    attempts_failed: int
+    dead_letters: int | None
+    """Jobs of the served queues that are failed now, whoever ran them. None: the store would not say."""
+
+    @property
+    def is_clean(self) -> bool:
+        return self.worked is not None and self.worked.is_clean
+
+
+def work(settings: Settings, wanted: Wanted) -> int:
+    app = load_app(wanted.app)
+    # The app's own events get their share, unless they are the log lines that we write anyway.
+    events = WorkEvents(None if isinstance(app.events, LogEvents) else app.events)
+    app.move(store_url(settings, app.url), events, named_limits(settings))
+    settings.json = log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
+    settings.runs_handlers = True
+    report = run_to_the_end(work_until_stopped(app, wanted, events, show=not (settings.json or wanted.quiet)))
+    show_report(settings, report)
+    return 0 if report.is_clean else LEASES_LEFT
+
+
+async def work_until_stopped(app: App, wanted: Wanted, events: WorkEvents, *, show: bool) -> Report:
+    worker = make_worker(app, wanted)
+    queues = wanted.queues or app.queues()
+    try:
+        store = await app.store()
+        worked = None
+        # Only an exchange that a broken store never answers lasts so long: those leases expire by themselves.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None) as scope:
+                with drained_by_signals(worker, scope):
+                    async with showing_progress(store, queues, show):
+                        worked = await app.run_worker(worker)
+        return Report(worked, events.attempts_failed, await dead_letters(store, queues))
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STUBBORN_SECONDS):
+                await app.close()
+
+
+async def dead_letters(store: ReadModel, queues: Sequence[str]) -> int | None:
+    with contextlib.suppress(LeasewayError, TimeoutError):
+        async with asyncio.timeout(STUBBORN_SECONDS):
+            return sum(lane.failed for lane in await store.lanes() if lane.queue in queues)
+    return None
+
+
+def make_worker(app: App, wanted: Wanted) -> Worker:
+    return app.worker(
+        concurrency=wanted.concurrency,
+        queues=wanted.queues or None,
+        grace=wanted.grace,
+        until_empty=wanted.until_empty,
+    )
+
+
+def show_report(settings: Settings, report: Report) -> None:
+    if settings.json:
+        line({"event": "report", **report_json(report)})
+        return
+    if report.worked is not None:
+        given_back = f", {report.worked.given_back:,} given back" if report.worked.given_back else ""
+        say(f"{counted(report.worked.settled, 'lease')} settled{given_back}")
+        if report.worked.lost:
+            say(f"{counted(report.worked.lost, 'lease')} lost")
+    if report.attempts_failed:
+        say(f"{counted(report.attempts_failed, 'attempt')} failed")
+    if report.dead_letters:
+        note(f"{report.dead_letters:,} failed for good in these queues: leaseway jobs list --state failed")
+    if not report.is_clean:
+        note("some leases could not be handed back; they expire by themselves, and other workers take the jobs over")
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    worked = report.worked
+    return {
+        "settled": worked and worked.settled,
+        "given_back": worked and worked.given_back,
+        "lost": worked and worked.lost,
+        "attempts_failed": report.attempts_failed,
+        "dead_letters": report.dead_letters,
+        "is_clean": report.is_clean,
+    }

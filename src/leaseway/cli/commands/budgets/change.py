@@ -1,0 +1,119 @@
+"""leaseway budgets set|pause|resume|forget"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from leaseway.api.schemas.serializers import budget_definition_json
+from leaseway.cli.commands.budgets.show import unknown_budget
+from leaseway.cli.commands.limits.definitions import pause_in_words
+from leaseway.cli.open_store import change, ledger_in
+from leaseway.cli.output.json import document
+from leaseway.cli.output.text import say
+from leaseway.cli.settings import Settings
+from leaseway.domain.budgets.budget import Budget, BudgetDefinition, amount_text
+from leaseway.domain.errors import BadValue, UsageError
+from leaseway.ports.store import Store
+
+
+def set_budget(settings: Settings, name: str, given: Mapping[str, Any]) -> None:
+    named = {option: value for option, value in given.items() if value is not None}
+
+    async def command(store: Store) -> tuple[BudgetDefinition | None, BudgetDefinition, int]:
+        ledger = ledger_in(store, settings)
+        known = {definition.name: definition for definition, _ in await ledger.definitions()}
+        before = known.get(name)
+        after = merged(name, before, named)
+        return before, after, await ledger.change(after)
+
+    before, after, version = change(settings, command)
+    if settings.json:
+        shown = before and budget_definition_json(before)
+        document({"before": shown, "after": budget_definition_json(after), "version": version})
+    elif before == after:
+        say(f"budget {name}: {in_words(after)}, as before")
+    else:
+        say(f"budget {name}: {in_words(after)}" + (f" (was {in_words(before)})" if before else ", new"))
+
+
+def merged(name: str, before: BudgetDefinition | None, named: Mapping[str, Any]) -> BudgetDefinition:
+    """What is not given stays as it is."""
+    if before is not None and not named:
+        raise BadValue(f"budget {name}", "nothing to change; give --usd, --every or another option")
+    unit, amount = amount_of(name, before, named)
+    words = {option: named[option] for option in ("every", "tz", "overdraft", "over") if option in named}
+    if before is not None:
+        kept = {"every": before.every.value, "tz": before.tz, "over": before.over.value}
+        words = {**kept, "overdraft": amount_text(before.overdraft_micros), **words}
+    definition = Budget(name, **{unit: amount}, **words).definition
+    return definition if before is None else replace(definition, paused=before.paused)
+
+
+def amount_of(name: str, before: BudgetDefinition | None, named: Mapping[str, Any]) -> tuple[str, Any]:
+    """The unit, and how much of it."""
+    if "usd" in named and ("amount" in named or "unit" in named):
+        raise BadValue(f"budget {name}", "give --usd, or --amount with --unit; not both")
+    if "usd" in named:
+        return "usd", named["usd"]
+    unit = named.get("unit", before.unit if before else None)
+    amount = named.get("amount", amount_text(before.limit_micros) if before else None)
+    if unit is None or amount is None:
+        raise BadValue(f"budget {name}", "has no amount; give --usd 25, or for example --amount 25 --unit eur")
+    if unit in RESERVED:
+        raise BadValue(f"budget {name}: unit", f"{unit!r} is no unit; write a currency or a word of your own")
+    return unit, amount
+
+
+RESERVED = ("name", "every", "overdraft", "over", "tz")
+"""Words that mean something else to a budget."""
+
+
+def in_words(definition: BudgetDefinition) -> str:
+    parts = [str(definition)]
+    if definition.tz != "UTC":
+        parts.append(definition.tz)
+    if definition.overdraft_micros:
+        parts.append(f"overdraft {amount_text(definition.overdraft_micros)}")
+    if not definition.waits and definition.over.value != "wait":
+        parts.append("what is more fails")
+    if definition.paused:
+        parts.append("paused")
+    return ", ".join(parts)
+
+
+def pause_budget(settings: Settings, name: str, is_paused: bool) -> None:
+    async def command(store: Store) -> tuple[bool, int]:
+        ledger = ledger_in(store, settings)
+        known = {definition.name: (definition, version) for definition, version in await ledger.definitions()}
+        if name not in known:
+            raise unknown_budget(name, list(known))
+        before, version = known[name]
+        after = replace(before, paused=is_paused)
+        return before != after, await ledger.change(after, expected=version)
+
+    is_new, version = change(settings, command)
+    if settings.json:
+        document({"name": name, "paused": is_paused, "version": version})
+    else:
+        say(f"budget {name}: {pause_in_words(is_paused, is_new)}")
+
+
+def forget_budget(settings: Settings, name: str, yes: bool) -> None:
+    if not yes:
+        if settings.json or not sys.stdin.isatty():
+            raise UsageError(f"this would remove budget {name} and its journal; nobody can be asked here, so say --yes")
+        click.confirm(f"Remove budget {name} and its journal?", abort=True, err=True)
+
+    async def command(store: Store) -> None:
+        ledger = ledger_in(store, settings)
+        if not await ledger.forget(name):
+            raise unknown_budget(name, [definition.name for definition, _ in await ledger.definitions()])
+
+    change(settings, command)
+    if settings.json:
+        document({"name": name, "forgotten": True})
+    else:
+        say(f"budget {name}: forgotten, with its journal")

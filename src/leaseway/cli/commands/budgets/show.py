@@ -1,0 +1,232 @@
+"""leaseway budgets list|show|journal|audit"""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+from leaseway.api.schemas.serializers import budget_json, entry_json
+from leaseway.cli.open_store import ask, ledger_in
+from leaseway.cli.output.color import LEVEL_STYLES
+from leaseway.cli.output.json import document
+from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.text import facts, heading, note, say, wrapped
+from leaseway.cli.output.times import local, moment
+from leaseway.cli.settings import Settings
+from leaseway.domain.budgets.budget import CURRENCIES, MICRO, BudgetDefinition, is_pattern
+from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every
+from leaseway.domain.budgets.ledger import Account, Audit, Entry, judge_ledger
+from leaseway.domain.errors import UnknownBudget
+from leaseway.domain.health import Level
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits.limit import fields_of
+from leaseway.ports.ledger import Ledger
+from leaseway.ports.store import Store
+
+
+def amount(micros: int, unit: str) -> str:
+    """12.50, 25, 1,000,000: money has two places or none, or as many as it takes."""
+    value = (Decimal(micros) / MICRO).normalize()
+    text = f"{value:,f}"
+    whole, _, places = text.partition(".")
+    return f"{whole}.{places.ljust(2, '0')}" if places and unit in CURRENCIES else text
+
+
+def of(micros: int, limit_micros: int, unit: str) -> str:
+    """12.50 of 25 usd"""
+    return f"{amount(micros, unit)} of {amount(limit_micros, unit)} {unit}"
+
+
+COLUMNS = (
+    Column("name"),
+    Column("spent"),
+    Column("held", right=True),
+    Column("left", right=True),
+    Column("window"),
+    Column("next begins", may_shrink=True),
+    Column("booked ahead", right=True),
+)
+WINDOWS = (
+    Column("name"),
+    Column("window"),
+    Column("spent"),
+    Column("held", right=True),
+    Column("left", right=True),
+    Column("overdraft", right=True),
+    Column("crossed", right=True),
+    Column("begins", may_shrink=True),
+)
+JOURNAL = (
+    Column("at"),
+    Column("kind"),
+    Column("held", right=True),
+    Column("spent", right=True),
+    Column("window"),
+    Column("crossed", right=True),
+    Column("hold", may_shrink=True),
+)
+STYLES = {50: "", 80: "yellow", 100: "red"}
+SICK = 1
+
+
+class Books(NamedTuple):
+    definitions: list[tuple[BudgetDefinition, int]]
+    accounts: list[Account]
+    now: Instant
+
+    def of(self, definition: BudgetDefinition) -> list[Account]:
+        return [account for account in self.accounts if account.budget == definition.name]
+
+
+def list_budgets(settings: Settings) -> None:
+    books = ask(settings, lambda store: read_books(ledger_in(store, settings), store))
+    if settings.json:
+        document({"budgets": [budget_json(*each, books.of(each[0])) for each in books.definitions]})
+    elif not books.definitions:
+        note("there are no budgets yet: a worker declares those of its app when it starts; or: leaseway budgets set")
+    else:
+        show_table(COLUMNS, [row for definition, _ in books.definitions for row in rows_of(definition, books)])
+
+
+async def read_books(ledger: Ledger, store: Store) -> Books:
+    return Books(await ledger.definitions(), await ledger.books(), await store.now())
+
+
+def rows_of(definition: BudgetDefinition, books: Books) -> list[Row]:
+    """One for each name with a window under way; a budget with fields that nobody used yet has one of its own."""
+    accounts = books.of(definition)
+    rows = [row_of(account, accounts, books.now) for account in accounts if account.has_begun]
+    if definition.paused:
+        rows = [(*row[:4], Cell(f"{row[4]}, paused", "yellow"), *row[5:]) for row in rows]
+    if rows:
+        return rows
+    each = f"one for each {' and '.join(fields_of(definition.name))}" if is_pattern(definition.name) else ""
+    unused = of(0, definition.limit_micros, definition.unit)
+    return [(definition.name, unused, "", "", Cell(each, "dim"), "", "")]
+
+
+def row_of(account: Account, accounts: Sequence[Account], now: Instant) -> Row:
+    book, unit = account.book, account.unit
+    ahead = sum(other.booked_ahead_micros for other in accounts if other.name == account.name)
+    return (
+        account.name,
+        Cell(of(book.spent_micros, book.limit_micros, unit), STYLES.get(book.told, "")),
+        amount(book.held_micros, unit),
+        amount(account.left_micros, unit),
+        account.window.label,
+        moment(account.window.end, now) if account.window.end < FOR_EVER else Cell("never", "dim"),
+        amount(ahead, unit) if ahead else "",
+    )
+
+
+# -- one budget -----------------------------------------------------------------------------------------------------
+
+
+def show_budget(settings: Settings, name: str) -> None:
+    books = ask(settings, lambda store: read_books(ledger_in(store, settings), store))
+    definition, version = definition_named(name, books)
+    accounts = [account for account in books.of(definition) if name in (account.name, definition.name)]
+    if settings.json:
+        document({**budget_json(definition, version, accounts), "name": name})
+        return
+    say(f"budget {name}  {definition}", "bold")
+    say()
+    facts(record(definition))
+    if accounts:
+        heading("windows")
+        show_table(WINDOWS, [window_of(account, books.now) for account in accounts])
+    elif is_pattern(name):
+        note(f"there is one for each {' and '.join(fields_of(name))}, and none was used yet")
+
+
+def definition_named(name: str, books: Books) -> tuple[BudgetDefinition, int]:
+    """The definition of this name, or the one by which a budget of this name is kept."""
+    kept_by = {account.name: account.budget for account in books.accounts}
+    for definition, version in books.definitions:
+        if definition.name in (name, kept_by.get(name)):
+            return definition, version
+    raise unknown_budget(name, [definition.name for definition, _ in books.definitions])
+
+
+def unknown_budget(name: str, known: Sequence[str]) -> UnknownBudget:
+    return UnknownBudget(f"there is no budget {name!r}; there are: {', '.join(known) or 'none yet'}")
+
+
+def record(definition: BudgetDefinition) -> list[tuple[str, str]]:
+    is_total = definition.every is Every.TOTAL
+    over = "waits for a later window that has room for it" if definition.waits else "is refused, and the job fails"
+    overdraft = definition.overdraft_micros
+    return [
+        ("limit", f"{amount(definition.limit_micros, definition.unit)} {definition.unit}"),
+        ("every", definition.every.value if not is_total else "in total, once and for all"),
+        ("time zone", "" if is_total else definition.tz),
+        (
+            "overdraft",
+            f"holds may go {amount(overdraft, definition.unit)} {definition.unit} beyond" if overdraft else "",
+        ),
+        ("what is more", over),
+    ]
+
+
+def window_of(account: Account, now: Instant) -> Row:
+    book, unit = account.book, account.unit
+    return (
+        account.name,
+        account.window.label,
+        of(book.spent_micros, book.limit_micros, unit),
+        amount(book.held_micros, unit) + ("" if account.has_begun else " booked ahead"),
+        amount(account.left_micros, unit),
+        amount(book.overdraft_micros, unit) if book.overdraft_micros else "",
+        Cell(f"{book.told} %", STYLES.get(book.told, "")) if book.told else "",
+        Cell("under way", "green") if account.has_begun else moment(account.window.start, now),
+    )
+
+
+# -- the journal ----------------------------------------------------------------------------------------------------
+
+
+def show_journal(settings: Settings, name: str, limit: int) -> None:
+    async def question(store: Store) -> tuple[list[Entry], Books]:
+        ledger = ledger_in(store, settings)
+        return await ledger.journal(name, limit), await read_books(ledger, store)
+
+    entries, books = ask(settings, question)
+    if settings.json:
+        document({"name": name, "entries": [entry_json(entry) for entry in entries]})
+        return
+    if not entries:
+        definition_named(name, books)  # says so if there is no such budget
+        note(f"nothing was booked on budget {name} yet")
+    else:
+        unit = next((account.unit for account in books.accounts if account.name == name), "")
+        show_table(JOURNAL, [line_of(entry, unit) for entry in entries])
+
+
+def line_of(entry: Entry, unit: str) -> Row:
+    return (
+        local(entry.at),
+        entry.kind,
+        signed(entry.held_micros, unit),
+        signed(entry.spent_micros, unit),
+        entry.window.label,
+        f"{entry.crossed} %" if entry.crossed else "",
+        entry.hold,
+    )
+
+
+def signed(micros: int, unit: str) -> str:
+    return f"+{amount(micros, unit)}" if micros > 0 else amount(micros, unit) if micros else ""
+
+
+def audit_budgets(settings: Settings) -> int:
+    async def question(store: Store) -> Audit:
+        return await ledger_in(store, settings).audit()
+
+    finding = judge_ledger(ask(settings, question))
+    is_sick = finding.level is Level.PROBLEM
+    if settings.json:
+        document({"agrees": not is_sick, "text": finding.text, "advice": finding.advice})
+    else:
+        say(wrapped(finding.text), LEVEL_STYLES[finding.level])
+        if finding.advice:
+            say(wrapped(finding.advice), "dim")
+    return SICK if is_sick else 0

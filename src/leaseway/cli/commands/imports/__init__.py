@@ -1,0 +1,194 @@
+"""leaseway import [plan|run|resume|work|status|report|diff|quarantine]"""
+
+from typing import Any
+
+import click
+
+from leaseway.cli.lazy_groups import InOrder
+from leaseway.cli.options import pass_settings, with_limits, with_store
+from leaseway.cli.settings import Settings
+
+SPEC = click.argument("spec")
+RUN = click.option("--run", "run", metavar="ID", help="The run; without it, the last one of this source.")
+NEW_RUN = click.option("--run", "run", metavar="ID", help="A name for the new run.")
+LEASE = click.option(
+    "--lease", "lease_seconds", type=click.FloatRange(1), default=15, show_default=True, metavar="SECONDS",
+    help="How long a worker that died keeps its shards from others.",
+)  # fmt: skip
+WORKERS = click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker processes.")
+REQUESTS_MAX = click.option(
+    "--requests-max", type=click.IntRange(1), metavar="N", help="Stop after so many requests, whatever the spec says."
+)
+FULL = click.option("--full", "mode", flag_value="full", help="Read everything, even if only changes are due.")
+INCREMENTAL = click.option(
+    "--incremental", "mode", flag_value="incremental", help="Read only what has changed, even if a full run is due."
+)
+
+
+@click.group("import", cls=InOrder)
+@with_store
+def command() -> None:
+    """Import from an API or a file: plan, run, resume, look.
+
+    SPEC is a TOML file, or MODULE:NAME of an importer that was made with @app.importer.
+    """
+
+
+@command.command("plan")
+@SPEC
+@FULL
+@INCREMENTAL
+@REQUESTS_MAX
+@with_store
+@pass_settings
+def plan(settings: Settings, spec: str, mode: str | None, requests_max: int | None) -> int:
+    """Show the shards, what they will take, and what will be refused.
+
+    Nothing is imported. Exits with 2 if something stands in the way.
+    """
+    from leaseway.cli.commands.imports.plan import show_plan
+    from leaseway.imports.domain.run_state import RunMode
+
+    return show_plan(settings, spec, None if mode is None else RunMode(mode), requests_max)
+
+
+@command.command("run")
+@SPEC
+@NEW_RUN
+@WORKERS
+@FULL
+@INCREMENTAL
+@REQUESTS_MAX
+@LEASE
+@click.option("--dry-run", is_flag=True, help="Only show the plan.")
+@with_limits
+@pass_settings
+def run(settings: Settings, /, spec: str, mode: str | None, dry_run: bool, **wishes: Any) -> int:
+    """Import everything, or what has changed. Exits with 0 complete, 1 partial, 2 failed, 3 suspect.
+
+    Interrupted or killed, it goes on with `resume`: at the last page that was written.
+    """
+    from leaseway.imports.domain.run_state import RunMode
+
+    wanted = None if mode is None else RunMode(mode)
+    if dry_run:
+        from leaseway.cli.commands.imports.plan import show_plan
+
+        return show_plan(settings, spec, wanted, wishes["requests_max"])
+    from leaseway.cli.commands.imports.run import Wish, run_import
+
+    return run_import(settings, Wish(spec=spec, mode=wanted, **wishes), is_new=True)
+
+
+@command.command("resume")
+@SPEC
+@RUN
+@WORKERS
+@REQUESTS_MAX
+@LEASE
+@with_limits
+@pass_settings
+def resume(settings: Settings, /, spec: str, **wishes: Any) -> int:
+    """Go on with a run that was interrupted, and try again what failed."""
+    from leaseway.cli.commands.imports.run import Wish, run_import
+
+    return run_import(settings, Wish(spec=spec, **wishes), is_new=False)
+
+
+@command.command("work")
+@SPEC
+@click.option("--until-empty", is_flag=True, help="Leave when no shard is left.")
+@with_limits
+@pass_settings
+def work(settings: Settings, spec: str, until_empty: bool) -> None:
+    """One worker process for the shards of this source; start as many as you like, anywhere."""
+    from leaseway.cli.commands.imports.run import work_on
+
+    work_on(settings, spec, until_empty)
+
+
+@command.command("status")
+@SPEC
+@RUN
+@click.option("--watch", is_flag=True, help="Stay, and show how it goes on, until the run ends.")
+@with_store
+@pass_settings
+def status(settings: Settings, spec: str, run: str | None, watch: bool) -> None:
+    """How far a run has come, shard by shard. Needs no key."""
+    from leaseway.cli.commands.imports.status import show_status
+
+    show_status(settings, spec, run, watch)
+
+
+@command.command("report")
+@SPEC
+@RUN
+@with_store
+@pass_settings
+def report(settings: Settings, spec: str, run: str | None) -> None:
+    """All that is known of a run: shards, rows, guards, deletes, drift."""
+    from leaseway.cli.commands.imports.report import show_report
+
+    show_report(settings, spec, run)
+
+
+@command.command("diff")
+@SPEC
+@click.argument("run_before", required=False)
+@click.argument("run_after", required=False)
+@with_store
+@pass_settings
+def diff(settings: Settings, spec: str, run_before: str | None, run_after: str | None) -> None:
+    """What is different between two runs: totals, shards, rows, documents.
+
+    Without runs: the last two. With one: that one and the last.
+    """
+    from leaseway.cli.commands.imports.diff import show_diff
+
+    show_diff(settings, spec, run_before, run_after)
+
+
+class ListsByItself(InOrder):
+    """`quarantine SPEC` is short for `quarantine list SPEC`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["list", *args])
+
+
+@command.group("quarantine", cls=ListsByItself)
+@with_store
+def quarantine() -> None:
+    """Records that could not become rows: list them, try them again.
+
+    `quarantine SPEC` is short for `quarantine list SPEC`.
+    """
+
+
+@quarantine.command("list")
+@SPEC
+@click.option("--run", "run", metavar="ID", help="Only of this run.")
+@with_store
+@pass_settings
+def quarantine_list(settings: Settings, spec: str, run: str | None) -> None:
+    """The records, the oldest first, and what is wrong with them."""
+    from leaseway.cli.commands.imports.quarantine import show_quarantine
+
+    show_quarantine(settings, spec, run)
+
+
+@quarantine.command("replay")
+@SPEC
+@click.option("--run", "run", metavar="ID", help="Only of this run.")
+@click.option("--discard", type=int, multiple=True, metavar="N", help="Drop this one instead. May be repeated.")
+@with_store
+@pass_settings
+def quarantine_replay(settings: Settings, spec: str, run: str | None, discard: tuple[int, ...]) -> None:
+    """Try them again with the spec as it is now.
+
+    What has become a row is written and leaves quarantine; the rest stays.
+    """
+    from leaseway.cli.commands.imports.quarantine import replay_quarantine
+
+    replay_quarantine(settings, spec, run, discard)

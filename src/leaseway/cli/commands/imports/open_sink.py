@@ -1,0 +1,118 @@
+"""From what was typed to an open sink and one of its runs. A look needs no key, asks no source and makes no file."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from leaseway.cli.open_store import store_url
+from leaseway.cli.settings import Settings
+from leaseway.domain.errors import NoSuchJob, StoreRefused, UsageError
+from leaseway.domain.redact import shown
+from leaseway.imports.assembly import sink_only
+from leaseway.imports.domain.run_state import RunRow
+from leaseway.imports.load_object import found_in, load_module
+from leaseway.imports.open_sink import folder_of
+from leaseway.imports.sinks.port import Sink
+from leaseway.imports.spec.reader import Spec
+from leaseway.wiring import sqlite_path
+
+T = TypeVar("T")
+
+RUNS_SHOWN_MAX = 20
+RUNS_MAX = 1_000
+
+
+class Look(NamedTuple):
+    """All that is known of an import without its source."""
+
+    name: str
+    """As it was typed: a file or module:name."""
+    spec: Spec
+    sink: Sink
+    spec_hash: str
+
+    @property
+    def source(self) -> str:
+        return self.spec.source.name
+
+
+def named(text: str) -> Path | str:
+    """A file, or `module:name` of an importer."""
+    path = Path(text)
+    if path.is_file():
+        return path
+    if ":" in text and not text.endswith(".toml"):
+        return text
+    if path.is_dir():
+        raise UsageError(f"{text} is a folder; name the spec in it, a TOML file")
+    raise UsageError(
+        f"there is no spec {text} (no file {path.absolute()}); name a TOML file, or MODULE:NAME of an importer"
+    )
+
+
+def jobs_url(settings: Settings, text: str) -> str:
+    """Where the jobs are: the option, the environment, the importer's app, the default."""
+    found = named(text)
+    if isinstance(found, Path):
+        return store_url(settings)
+    module, _, attribute = found.partition(":")
+    app = getattr(found_in(load_module(module), attribute), "app", None)
+    return store_url(settings) if app is None else store_url(settings, app.url)
+
+
+def look(text: str, question: Callable[[Look], Awaitable[T]]) -> T:
+    """Put a question to a sink that exists."""
+    found = Look(text, *sink_only(named(text)))
+    refuse_missing(found)
+
+    async def asked() -> T:
+        await found.sink.open()
+        try:
+            return await question(found)
+        finally:
+            await found.sink.close()
+
+    return asyncio.run(asked())
+
+
+def refuse_missing(found: Look) -> None:
+    """To open a file would make it, and the typing error would look like an import without runs."""
+    path = place_on_disk(found.spec.sink.url)
+    if path is not None and not path.exists():
+        raise StoreRefused(
+            f"sink.url: there is nothing at {shown(found.spec.sink.url)} yet (no {path}); go to the folder that holds "
+            f"it, or begin with: leaseway import run {found.name}"
+        )
+
+
+def place_on_disk(url: str) -> Path | None:
+    """The file or the folder of a sink. None: it is a server."""
+    match urlsplit(url).scheme:
+        case "sqlite":
+            return Path(sqlite_path(url)).absolute()
+        case "parquet":
+            return Path(folder_of(url)).absolute()
+    return None
+
+
+async def run_of(found: Look, run: str | None) -> RunRow:
+    """The run of this id, or the last one."""
+    row = await last_run(found) if run is None else await found.sink.run(run)
+    if row is not None and row.source == found.source:
+        return row
+    runs = await found.sink.runs(found.source, RUNS_SHOWN_MAX)
+    if not runs:
+        raise NoSuchJob(f"{found.source} has no run yet; begin with: leaseway import run {found.name}")
+    raise NoSuchJob(f"{found.source} has no run {run}; there are: {', '.join(row.id for row in runs)}")
+
+
+async def last_run(found: Look) -> RunRow | None:
+    return next(iter(await found.sink.runs(found.source, 1)), None)
+
+
+def command(settings: Settings, verb: str, name: str, run: str | None = None, *more: str) -> str:
+    """To be typed next, in the same place."""
+    words = ["leaseway import", verb, name, *(["--run", run] if run else []), *more]
+    return " ".join([*words, *(["--store", shown(settings.store)] if settings.store else [])])

@@ -1,0 +1,189 @@
+"""leaseway import plan: what would be asked for, what it takes, and what stands in its way. Nothing is imported."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from leaseway.api.schemas.serializers import iso
+from leaseway.cli.commands.imports import formatting
+from leaseway.cli.commands.imports.open_sink import named, place_on_disk
+from leaseway.cli.output.color import harmless
+from leaseway.cli.output.json import document
+from leaseway.cli.output.table import Column, show_table
+from leaseway.cli.output.text import counted, facts, note, say, wrapped
+from leaseway.cli.output.times import local
+from leaseway.cli.settings import Settings
+from leaseway.domain.errors import TransientError, UsageError
+from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.domain.run_state import RunMode
+from leaseway.imports.plan.forecast import Forecast, forecast
+from leaseway.imports.plan.plan import Plan, history_of
+from leaseway.imports.plan.probe_source import NO_HISTORY, plan_of
+from leaseway.imports.plan.watermark import History
+
+SHARDS_SHOWN_MAX = 40
+REFUSED = 2
+
+
+class Prospect(NamedTuple):
+    """All that can be said before a run."""
+
+    plan: Plan | None
+    forecast: Forecast | None
+    refusals: list[str]
+    """Why it cannot be run as it is."""
+
+
+def show_plan(settings: Settings, text: str, wanted: RunMode | None, requests_max: int | None) -> int:
+    parts = parts_of(named(text))
+    found = asyncio.run(prospect(parts, wanted, requests_max))
+    if settings.json:
+        document(prospect_json(parts, found))
+    else:
+        show_prospect(parts, found)
+    return REFUSED if found.refusals else 0
+
+
+async def prospect(parts: Parts, wanted: RunMode | None, requests_max: int | None) -> Prospect:
+    history, refusals = await looked_up(parts)
+    try:
+        plan = await plan_of(parts, history, wanted)
+    except TransientError:
+        raise  # the source is away: that says nothing about the spec
+    except UsageError as error:
+        return Prospect(None, None, [*refusals, str(error)])
+    source = parts.source
+    return Prospect(plan, forecast(plan, source.limit, source.page_limit, parts.spec.budget, requests_max), refusals)
+
+
+async def looked_up(parts: Parts) -> tuple[History, list[str]]:
+    """The runs so far, and why the sink cannot be written to. A file that is not there yet is not made."""
+    path = place_on_disk(parts.spec.sink.url)
+    if path is not None and is_new(path):
+        return NO_HISTORY, folderless(parts.spec.sink.url, path)
+    try:
+        await parts.sink.open()
+        return await history_of(parts.sink, parts.spec.source.name, parts.task.spec_hash), []
+    except (UsageError, TransientError) as error:
+        return NO_HISTORY, [f"sink: {error}"]
+    finally:
+        await parts.sink.close()
+
+
+def is_new(path: Path) -> bool:
+    return not path.exists()
+
+
+def folderless(url: str, path: Path) -> list[str]:
+    """SQLite makes its file, but not the folder around it."""
+    is_placeable = urlsplit(url).scheme != "sqlite" or path.parent.is_dir()
+    return [] if is_placeable else [f"sink.url: there is no folder {path.parent}; make it first"]
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+
+def show_prospect(parts: Parts, found: Prospect) -> None:
+    if found.plan is not None and found.forecast is not None:
+        say(
+            f"{parts.spec.source.name}: {counted(len(found.plan.shards), 'shard')} into {parts.spec.sink.table}", "bold"
+        )
+        show_shards(found.plan, found.forecast)
+        show_forecast(parts, found.plan, found.forecast)
+    for refusal in found.refusals:
+        say(wrapped(f"refused: {harmless(refusal)}", 2), "red")
+    if found.refusals:
+        say("nothing can be imported like this", "red")
+
+
+def show_shards(plan: Plan, ahead: Forecast) -> None:
+    sign = "≤ " if ahead.is_most else ""
+    rows = zip(plan.shards, ahead.by_shard, strict=True)
+    lines = [(shard.label, f"{sign}{count:,}" if count is not None else "") for shard, count in rows]
+    show_table([Column("shard"), Column("rows", right=True)], lines[:SHARDS_SHOWN_MAX])
+    if len(lines) > SHARDS_SHOWN_MAX:
+        note(f"and {len(lines) - SHARDS_SHOWN_MAX:,} more; --json has them all")
+
+
+def show_forecast(parts: Parts, plan: Plan, ahead: Forecast) -> None:
+    rates = parts.source.limit.definition.rates if parts.source.limit else ()
+    pace = " and ".join(str(rate) for rate in rates)
+    facts(
+        [
+            ("mode", mode_of(plan)),
+            ("rows", about(ahead.rows, ahead.is_most)),
+            ("requests", about(ahead.requests, ahead.is_most, "at least ")),
+            ("time", time_of(ahead, pace)),
+            ("cost", cost_of(parts, ahead)),
+            ("budget", budget_of(ahead)),
+        ]
+    )
+
+
+def mode_of(plan: Plan) -> str:
+    what = "full" if plan.since is None else f"incremental, since {local(plan.since)}"
+    return f"{what}: {plan.why_mode}" if plan.why_mode else what
+
+
+def about(count: int | None, is_most: bool, otherwise: str = "") -> str:
+    return "unknown" if count is None else f"{'at most ' if is_most else otherwise}{count:,}"
+
+
+def time_of(ahead: Forecast, pace: str) -> str:
+    if not pace:
+        return "as fast as it goes: the spec names no limit"
+    if ahead.seconds is None:
+        return f"unknown, at {pace}"
+    return f"{'at most' if ahead.is_most else 'at least'} {formatting.duration(ahead.seconds)}, at {pace}"
+
+
+def cost_of(parts: Parts, ahead: Forecast) -> str:
+    if ahead.cost is None or parts.spec.budget is None:
+        return ""
+    return f"{about_word(ahead)}{ahead.cost:,.2f} {parts.spec.budget.currency}"
+
+
+def about_word(ahead: Forecast) -> str:
+    return "at most " if ahead.is_most else "at least "
+
+
+def budget_of(ahead: Forecast) -> str:
+    if ahead.requests_max is None:
+        return ""
+    if ahead.is_over:
+        return (
+            f"will stop after {ahead.requests_max:,} of ~{ahead.requests:,} requests; what came until then is kept, "
+            "and `resume --requests-max` goes on"
+        )
+    return f"{ahead.requests_max:,} requests"
+
+
+# -- for programs -----------------------------------------------------------------------------------------------------
+
+
+def prospect_json(parts: Parts, found: Prospect) -> dict[str, Any]:
+    plan, ahead = found.plan, found.forecast
+    budget = parts.spec.budget
+    known = {"source": parts.spec.source.name, "table": parts.spec.sink.table, "refused": found.refusals}
+    if plan is None or ahead is None:
+        return {**known, "shards": None}
+    return {
+        **known,
+        "mode": plan.mode.value,
+        "why_mode": plan.why_mode,
+        "since": iso(plan.since),
+        "watermark": iso(plan.watermark),
+        "shards": [
+            {"key": shard.key, "label": shard.label, "predicate": dict(shard.predicate), "rows": rows}
+            for shard, rows in zip(plan.shards, ahead.by_shard, strict=True)
+        ],
+        "rows": ahead.rows,
+        "requests": ahead.requests,
+        "seconds": ahead.seconds,
+        "is_most": ahead.is_most,
+        "cost": ahead.cost,
+        "currency": None if budget is None or ahead.cost is None else budget.currency,
+        "requests_max": ahead.requests_max,
+        "is_over_budget": ahead.is_over,
+    }

@@ -1,0 +1,158 @@
+"""leaseway import report"""
+
+from typing import Any
+
+from leaseway.api.schemas.import_serializers import report_json
+from leaseway.cli.commands.imports import formatting
+from leaseway.cli.commands.imports.open_sink import Look, look, run_of
+from leaseway.cli.commands.imports.summary import budget_in_words, next_command
+from leaseway.cli.output.color import harmless
+from leaseway.cli.output.json import document
+from leaseway.cli.output.table import Cell, Column, show_table
+from leaseway.cli.output.text import counted, facts, heading, note, say
+from leaseway.cli.settings import Settings
+from leaseway.domain.health import in_bytes
+from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
+from leaseway.imports.domain.shard import canonical
+from leaseway.imports.progress.report import Report, reactions_of, report_of, seconds_of, slowest_of, totals_of
+from leaseway.system import wall_clock_us
+
+SHARDS_SHOWN_MAX = 100
+NOTES = {"sweep": "sweep", "deletes": "deletes", "guards": "suspicion", "warnings": "warnings"}
+"""Of a run, and how they are called here."""
+COLUMNS = (
+    *(Column("shard"), Column("state")),
+    *(Column(name, right=True) for name in ("pages", "rows", "inserted", "updated", "unchanged", "stale", "bad")),
+    *(Column("requests", right=True, leaves=5), Column("size", right=True, leaves=2)),
+    *(Column("time", right=True, leaves=6), Column("attempts", right=True, leaves=4)),
+    *(
+        Column("page size", right=True, leaves=7),
+        Column("resumed at", may_shrink=True, leaves=1),
+        Column("guards", may_shrink=True, leaves=3),
+    ),
+)
+
+
+def show_report(settings: Settings, text: str, run: str | None) -> None:
+    name, found = look(text, lambda at: reported(at, run))
+    if settings.json:
+        document(report_json(found, name.spec.budget))
+        return
+    show_head(name, found)
+    show_totals(name, found)
+    show_shards(found)
+    show_parked(found)
+    if (following := next_command(settings, text, found.run, run is not None)) is not None:
+        say()
+        say(following)
+
+
+async def reported(at: Look, run: str | None) -> tuple[Look, Report]:
+    return at, await report_of(at.sink, await run_of(at, run), wall_clock_us())
+
+
+def show_head(at: Look, found: Report) -> None:
+    run = found.run
+    say(f"run {run.id} of {run.source}: {run.state.value}", formatting.RUN_STYLES[run.state])
+    other_spec = "" if run.spec_hash == at.spec_hash else f" (the spec has changed since, it is {at.spec_hash} now)"
+    is_over = run.finished_at is not None and run.state is not RunState.RUNNING
+    facts(
+        [
+            ("state", formatting.MEANINGS[run.state]),
+            ("why", run.why or ""),
+            ("mode", formatting.mode_in_words(run)),
+            ("began", formatting.instant(run.started_at)),
+            (
+                "ended",
+                f"{formatting.instant(run.finished_at)}, after {formatting.duration(found.seconds)}" if is_over else "",
+            ),
+            ("watermark", formatting.instant(run.watermark)),
+            ("spec", f"{run.spec_hash}{other_spec}"),
+        ]
+    )
+
+
+def show_totals(at: Look, found: Report) -> None:
+    totals, run = totals_of(found.shards), found.run
+    heading("in all")
+    facts(
+        [
+            ("shards", formatting.shards_in_words(found.shards)),
+            ("rows", formatting.totals_in_words(totals)),
+            ("speed", formatting.rate(totals["rows"], found.seconds)),
+            ("size", in_bytes(totals["size_bytes"])),
+            ("budget", budget_in_words(run, found.shards, at.spec.budget)),
+            ("guards", formatting.reactions_in_words(reactions_of(found.shards)) or "no guard has reacted"),
+            ("table", changes_in_words(found)),
+            *noted(found),
+            *drifted(found),
+        ]
+    )
+
+
+def changes_in_words(found: Report) -> str:
+    changes = found.changes
+    return f"{changes.added:,} rows added, {changes.changed:,} changed, {changes.removed:,} removed since it began"
+
+
+def noted(found: Report) -> list[tuple[str, str]]:
+    """What closing the run has found: deletes first of all."""
+    return [(name, in_words(found.run.notes[note_])) for note_, name in NOTES.items() if found.run.notes.get(note_)]
+
+
+def in_words(value: Any) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case dict():
+            return ", ".join(f"{name.replace('_', ' ')} {in_words(each)}" for name, each in value.items())
+        case list():
+            return "; ".join(in_words(each) for each in value)
+        case str():
+            return harmless(value)
+    return canonical(value)
+
+
+def drifted(found: Report) -> list[tuple[str, str]]:
+    if found.compared_with is None:
+        return [("drift", "unknown: no complete run before this one")]
+    return [("compared with", f"run {found.compared_with.id}"), *formatting.drift_in_words(found.drift)]
+
+
+def show_shards(found: Report) -> None:
+    heading("shards")
+    show_table(COLUMNS, [cells(row, found) for row in found.shards[:SHARDS_SHOWN_MAX]])
+    if len(found.shards) > SHARDS_SHOWN_MAX:
+        note(f"and {len(found.shards) - SHARDS_SHOWN_MAX:,} more; --json has them all")
+    slowest = slowest_of(found.shards, found.now)
+    if len(found.shards) > 1 and slowest:
+        texts = [f"{row.shard.label} {formatting.duration(seconds_of(row, found.now))}" for row in slowest]
+        say()
+        facts([("slowest", ", ".join(texts))])
+
+
+def cells(row: ShardRow, found: Report) -> list[Cell | str]:
+    counts = (row.pages, row.rows, row.inserted, row.updated, row.unchanged, row.stale)
+    return [
+        "  " * row.shard.depth + row.shard.label,
+        Cell(row.state.value, formatting.STATE_STYLES.get(row.state.value, "")),
+        *(f"{count:,}" for count in counts),
+        f"{row.quarantined:,}" if row.quarantined else "",
+        f"{row.requests:,}",
+        in_bytes(row.size_bytes),
+        formatting.duration(seconds_of(row, found.now)),
+        f"{row.attempts:,}",
+        "" if row.page_limit is None else f"{row.page_limit:,}",
+        formatting.cursor_in_words(row.resumed_at),
+        formatting.reactions_in_words(row.guards),
+    ]
+
+
+def show_parked(found: Report) -> None:
+    parked = [row for row in found.shards if row.state is ShardState.PARKED]
+    if not parked:
+        return
+    heading(f"parked: {counted(len(parked), 'shard')}")
+    facts([(row.shard.label, row.why or "nobody said why") for row in parked[:SHARDS_SHOWN_MAX]])

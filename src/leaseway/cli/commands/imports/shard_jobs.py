@@ -1,0 +1,43 @@
+"""What the jobs of a run know and its sink does not: which are dead letters, and whether anybody is at work."""
+
+from leaseway.cli.open_store import looked_into
+from leaseway.domain.errors import LeasewayError
+from leaseway.domain.job import Job, State
+from leaseway.domain.query import PAGE_MAX, JobFilter
+from leaseway.imports.domain.run_state import ShardRow, ShardState
+from leaseway.imports.run.dead_shards import dead
+from leaseway.imports.run.start import QUEUE
+from leaseway.ports.store import Store
+
+OPEN = (ShardState.WAITING, ShardState.RUNNING)
+
+
+async def given_up(url: str, source: str, run: str, shards: list[ShardRow]) -> dict[str, str]:
+    """Why nobody works on it any more, by shard. Without the store of the jobs nothing can be said."""
+    open_ones = {row.shard.key for row in shards if row.state in OPEN}
+    if not open_ones:
+        return {}
+    try:
+        async with looked_into(url) as store:
+            return {key: await told(store, job) for key, job in (await dead(store, source, run, open_ones)).items()}
+    except LeasewayError:
+        return {}  # the run may have been made elsewhere; the sink's own answer is worth showing
+
+
+async def is_at_work(url: str, source: str) -> bool | None:
+    """Whether somebody holds a lease on a shard of this source. None: nobody can say."""
+    try:
+        async with looked_into(url) as store:
+            now = await store.now()
+            leased = await store.jobs(JobFilter(states=(State.LEASED,), queue=f"{QUEUE}:{source}"), limit=PAGE_MAX)
+            return any(job.lease_until is not None and job.lease_until > now for job in leased)
+    except LeasewayError:
+        return None
+
+
+async def told(store: Store, job: Job) -> str:
+    errors = await store.errors(job.id)
+    last = errors[-1].message if errors else job.last_error_code or "unknown"
+    if job.attempts >= job.attempts_max:
+        return f"given up after {job.attempts:,} of {job.attempts_max:,} attempts: {last}"
+    return f"given up: {last}"

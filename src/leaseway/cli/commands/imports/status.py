@@ -1,0 +1,71 @@
+"""leaseway import status"""
+
+import contextlib
+
+from leaseway.api.schemas.import_serializers import shard_json, summary_json
+from leaseway.cli.commands.imports.open_sink import Look, jobs_url, look, run_of
+from leaseway.cli.commands.imports.shard_jobs import given_up, is_at_work
+from leaseway.cli.commands.imports.summary import next_command, show_quarantine, show_shards, show_summary
+from leaseway.cli.output.json import document
+from leaseway.cli.output.text import say
+from leaseway.cli.settings import Settings
+from leaseway.domain.errors import TransientError
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits.limit import rate_of
+from leaseway.imports.domain.run_state import RunRow, RunState
+from leaseway.imports.progress.report import in_families
+from leaseway.system import SystemClock, wall_clock_us
+
+LOOK_SECONDS = 0.5
+
+
+def show_status(settings: Settings, text: str, run: str | None, watch: bool) -> None:
+    if watch and not settings.json:
+        with contextlib.suppress(KeyboardInterrupt):
+            look(text, lambda found: watched(found, run))
+    look(text, lambda found: told(settings, found, run))
+
+
+async def told(settings: Settings, found: Look, run: str | None) -> None:
+    row = await run_of(found, run)
+    shards = in_families(await found.sink.shards(row.id))
+    dead = await given_up(jobs_url(settings, found.name), found.source, row.id, shards)
+    if settings.json:
+        now = wall_clock_us()
+        by_shard = [{**shard_json(each, now), "given_up": dead.get(each.shard.key)} for each in shards]
+        document({**summary_json(row, shards, found.spec.budget), "by_shard": by_shard})
+        return
+    say(f"run {row.id}", "bold")
+    show_shards(shards, dead)
+    show_summary(found.spec, row, shards, dead, seconds_of(row))
+    show_quarantine(settings, found.name, shards)
+    following = next_command(settings, found.name, row, run is not None)
+    if following and row.state is not RunState.RUNNING:
+        say(following)
+    elif following and not await is_at_work(jobs_url(settings, found.name), found.source):
+        say(f"nobody is at work on it now; {following}", "yellow")
+
+
+def seconds_of(run: RunRow) -> float:
+    return ((run.finished_at or wall_clock_us()) - run.started_at) / SECOND_US
+
+
+async def watched(found: Look, run: str | None) -> None:
+    """Drawn again and again, until the run has ended or somebody presses Ctrl-C."""
+    from rich.console import Console
+
+    from leaseway.imports.progress.progress import Watching, tightest
+    from leaseway.imports.progress.progress_view import Screen
+
+    clock, id_ = SystemClock(), (await run_of(found, run)).id
+    rates = [rate_of("source.limits", text) for text in found.spec.source.limits]
+    watching = Watching(tightest(rates))
+    title = f"{found.source} → {found.spec.sink.table}"
+    with Screen(Console(stderr=True, highlight=False), title) as screen:
+        while True:  # until the run ends; what stands still is shown as well
+            with contextlib.suppress(TransientError):
+                row, shards = await found.sink.run(id_), await found.sink.shards(id_)
+                if row is None or row.state is not RunState.RUNNING:
+                    return
+                screen.show(watching.seen(clock.monotonic(), row, shards))
+            await clock.sleep(LOOK_SECONDS)

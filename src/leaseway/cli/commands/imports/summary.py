@@ -1,0 +1,129 @@
+"""How a run stands, in a few lines, and what to type next."""
+
+from collections.abc import Mapping, Sequence
+
+from leaseway.cli.commands.imports import formatting
+from leaseway.cli.commands.imports.open_sink import command
+from leaseway.cli.output.color import harmless
+from leaseway.cli.output.table import Cell, Column, show_table
+from leaseway.cli.output.text import counted, note, say, wrapped
+from leaseway.cli.settings import Settings
+from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
+from leaseway.imports.progress.report import is_used_up, reactions_of, spent, totals_of
+from leaseway.imports.spec.model import RunBudget, Spec
+
+SHARDS_SHOWN_MAX = 40
+TROUBLES_SHOWN_MAX = 10
+ORDER = {ShardState.PARKED: 0, ShardState.RUNNING: 1, ShardState.WAITING: 2}
+"""Where not all can be shown, those come first that somebody must look at."""
+
+GivenUp = Mapping[str, str]
+"""Why nobody works on a shard any more, by its key."""
+
+
+def show_summary(
+    spec: Spec, run: RunRow, shards: Sequence[ShardRow], given_up: GivenUp, seconds: float | None = None
+) -> None:
+    after = "" if seconds is None else f" after {formatting.duration(seconds)}"
+    say(
+        f"{spec.source.name}: {run.state.value}{after}: {formatting.MEANINGS[run.state]}",
+        formatting.RUN_STYLES[run.state],
+    )
+    if run.why:
+        say(wrapped(f"why: {harmless(run.why)}"))
+    totals = totals_of(shards)
+    pace = "" if seconds is None else formatting.rate(totals["rows"], seconds)
+    say(formatting.totals_in_words(totals) + (f", {pace}" if pace else ""))
+    say(formatting.shards_in_words(shards))
+    if guards := reactions_of(shards):
+        say(f"guards: {formatting.reactions_in_words(guards)}")
+    if budget := budget_in_words(run, shards, spec.budget):
+        say(f"budget: {budget}")
+    for warning in run.notes.get("warnings", ()):
+        say(wrapped(f"warning: {harmless(str(warning))}", 2), "yellow")
+    show_troubles(run, shards, given_up)
+
+
+def budget_in_words(run: RunRow, shards: Sequence[ShardRow], budget: RunBudget | None) -> str:
+    """12 of 100 requests, 0.06 USD"""
+    price = None if budget is None else budget.price
+    if run.requests_max is None and price is None:
+        return ""
+    used = spent(run, shards)
+    most = "" if run.requests_max is None else f" of {run.requests_max:,}"
+    cost = "" if price is None or budget is None else f", {used * price:,.2f} {budget.currency}"
+    return f"{used:,}{most} requests{cost}"
+
+
+def show_troubles(run: RunRow, shards: Sequence[ShardRow], given_up: GivenUp) -> None:
+    # What stopped the run as a whole has been said, and is no news of each of its shards.
+    is_told = is_used_up(run) or run.state is RunState.FAILED
+    asked = [row for row in shards if row.state is ShardState.PARKED or not is_told]
+    found = [line for row in asked for line in trouble_of(row, given_up, run.state is RunState.RUNNING)]
+    for text, style in found[:TROUBLES_SHOWN_MAX]:
+        say(wrapped(harmless(text), 2), style)
+    if len(found) > TROUBLES_SHOWN_MAX:
+        note(f"and {len(found) - TROUBLES_SHOWN_MAX:,} more shards")
+
+
+def trouble_of(row: ShardRow, given_up: GivenUp, is_running: bool) -> list[tuple[str, str]]:
+    label = row.shard.label
+    if row.state is ShardState.PARKED:
+        return [(f"parked: {label}: {row.why or 'nobody said why'}", "red")]
+    if row.shard.key in given_up:
+        return [(f"{label}: {given_up[row.shard.key]}", "red")]
+    if row.why and row.state in (ShardState.WAITING, ShardState.RUNNING):
+        return [(f"{'tried again' if is_running else 'not at its end'}: {label}: {row.why}", "yellow")]
+    return []
+
+
+def show_shards(shards: Sequence[ShardRow], given_up: GivenUp) -> None:
+    shown = shards if len(shards) <= SHARDS_SHOWN_MAX else sorted(shards, key=lambda row: ORDER.get(row.state, 3))
+    counts = ("pages", "rows", "quarantined", "attempts")
+    columns = [
+        Column("shard"),
+        Column("state"),
+        *(Column(name, right=True) for name in counts),
+        Column("at", may_shrink=True, leaves=1),
+    ]
+    rows = [shard_cells(row, given_up) for row in shown[:SHARDS_SHOWN_MAX]]
+    if rows:
+        show_table(columns, rows)
+    if len(shards) > SHARDS_SHOWN_MAX:
+        note(f"and {counted(len(shards) - SHARDS_SHOWN_MAX, 'shard')} more; --json has them all")
+
+
+def shard_cells(row: ShardRow, given_up: GivenUp) -> list[Cell | str]:
+    is_given_up = row.shard.key in given_up
+    state = "given up" if is_given_up else row.state.value
+    style = "red" if is_given_up else formatting.STATE_STYLES.get(row.state.value, "")
+    is_open = row.state is not ShardState.DONE
+    return [
+        "  " * row.shard.depth + row.shard.label,
+        Cell(state, style),
+        f"{row.pages:,}",
+        f"{row.rows:,}",
+        f"{row.quarantined:,}" if row.quarantined else "",
+        f"{row.attempts:,}",
+        formatting.cursor_in_words(row.cursor) if is_open else "",
+    ]
+
+
+def show_quarantine(settings: Settings, name: str, shards: Sequence[ShardRow]) -> None:
+    """A run is complete without the records that could not become rows: somebody should know of them."""
+    if count := totals_of(shards)["quarantined"]:
+        say(f"{counted(count, 'record')} in quarantine; look with: {command(settings, 'quarantine', name)}", "yellow")
+
+
+def next_command(settings: Settings, name: str, run: RunRow, is_named: bool = False) -> str | None:
+    """What helps, by the state of the run. None: nothing has to be done."""
+    id_ = run.id if is_named else None
+    if run.state is RunState.COMPLETE:
+        return None
+    if run.state is RunState.SUSPECT:
+        return f"look at it with: {command(settings, 'report', name, id_)}"
+    if is_used_up(run):
+        more = ("--requests-max", str(2 * (run.requests_max or 0)))
+        return f"its budget is used up; go on with: {command(settings, 'resume', name, id_, *more)}"
+    before = "mend what stopped it, then " if run.state is RunState.FAILED else ""
+    return f"{before}go on with: {command(settings, 'resume', name, id_)}"

@@ -1,0 +1,126 @@
+"""leaseway jobs list|show|why|retry|cancel|discard|prune"""
+
+from functools import partial
+
+import click
+
+from leaseway.cli.lazy_groups import InOrder
+from leaseway.cli.options import (
+    DURATION,
+    STATES,
+    everywhere,
+    pass_settings,
+    store,
+    with_filters,
+    with_limits,
+    with_store,
+)
+from leaseway.cli.settings import Filters, Settings
+
+bulk = click.option("--all", "is_bulk", is_flag=True, help="All that match, instead of ids.")
+yes = click.option("--yes", is_flag=True, help="Do not ask.")
+one_id = click.argument("id_", metavar="ID")
+some_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
+
+
+@click.group("jobs", cls=InOrder)
+@with_store
+def command() -> None:
+    """Look at jobs, ask why they wait, retry, cancel, discard."""
+
+
+@command.command("list")
+@with_filters(*STATES)
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="How many at most.")
+@click.option("--before", metavar="ID", help="Only older ones: the last id of the page before.")
+@with_store
+@pass_settings
+def list_(settings: Settings, filters: Filters, limit: int, before: str | None) -> None:
+    """Jobs, the newest first."""
+    from leaseway.cli.commands.jobs.list import list_jobs
+
+    list_jobs(settings, filters, limit, before)
+
+
+@command.command("show")
+@one_id
+@store
+@partial(everywhere, traceback="Every kept traceback of the job, not only the last.")
+@pass_settings
+def show(settings: Settings, id_: str) -> None:
+    """Everything about one job."""
+    from leaseway.cli.commands.jobs.show import show_job
+
+    show_job(settings, id_)
+
+
+@command.command("why")
+@one_id
+@with_limits
+@pass_settings
+def why(settings: Settings, id_: str) -> None:
+    """Why a job has not run, what it waits for, and what to do."""
+    from leaseway.cli.commands.jobs.show import why_job
+
+    why_job(settings, id_)
+
+
+@command.command("retry", short_help="Make failed or cancelled jobs pending again.")
+@some_ids
+@with_filters("failed", "cancelled")
+@bulk
+@yes
+@with_store
+@pass_settings
+def retry(settings: Settings, ids: tuple[str, ...], filters: Filters, is_bulk: bool, yes: bool) -> int:
+    """Make failed or cancelled jobs pending again, with fresh attempts and their old cursor.
+
+    With --all and no --state: the failed ones.
+    """
+    from leaseway.cli.commands.jobs.change import retry_jobs
+    from leaseway.cli.job_selection import chosen
+
+    return retry_jobs(settings, chosen(ids, is_bulk, filters, ("failed",)), yes)
+
+
+@command.command("cancel")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@with_store
+@pass_settings
+def cancel(settings: Settings, ids: tuple[str, ...]) -> int:
+    """Cancel jobs: at once if they wait, through their worker if they run."""
+    from leaseway.cli.commands.jobs.change import cancel_jobs
+
+    return cancel_jobs(settings, ids)
+
+
+@command.command("discard")
+@some_ids
+@with_filters("done", "failed", "cancelled")
+@bulk
+@yes
+@with_store
+@pass_settings
+def discard(settings: Settings, ids: tuple[str, ...], filters: Filters, is_bulk: bool, yes: bool) -> int:
+    """Delete finished jobs for good.
+
+    With --all and no --state: whatever the outcome.
+    """
+    from leaseway.cli.commands.jobs.change import discard_jobs
+    from leaseway.cli.job_selection import chosen
+
+    return discard_jobs(settings, chosen(ids, is_bulk, filters, ("done", "failed", "cancelled")), yes)
+
+
+@command.command("prune")
+@click.option("--older-than", type=DURATION, required=True, metavar="TIME", help="For example 7d, 12h, 90m.")
+@with_store
+@pass_settings
+def prune(settings: Settings, older_than: float) -> None:
+    """Delete jobs that finished longer ago than this, and expired keys.
+
+    Workers do the same now and then, by the retention of their app.
+    """
+    from leaseway.cli.commands.jobs.change import prune_jobs
+
+    prune_jobs(settings, older_than)

@@ -1,0 +1,146 @@
+"""leaseway jobs retry|cancel|discard|prune"""
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import click
+
+from leaseway.cli.job_selection import Chosen, ids_of
+from leaseway.cli.open_store import change, unknown
+from leaseway.cli.output.json import document
+from leaseway.cli.output.progress import Counter
+from leaseway.cli.output.text import counted, say
+from leaseway.cli.settings import Settings
+from leaseway.domain.errors import UsageError
+from leaseway.domain.ids import JobId
+from leaseway.domain.query import Cancelling, JobFilter
+from leaseway.domain.times import duration_us
+from leaseway.ports.store import Store
+
+STEP = 500
+"""Jobs that one transaction changes: between two of them others may write."""
+REFUSED = 2
+
+Act = Callable[[JobFilter, int], Awaitable[list[JobId]]]
+
+CANCELLED_IN_WORDS = {
+    Cancelling.CANCELLED: "cancelled",
+    Cancelling.REQUESTED: "its worker is told to stop",
+    Cancelling.FINISHED: "had finished before",
+}
+
+
+class Verb(NamedTuple):
+    name: str
+    past: str
+    refusal: str
+    """What is wrong with a job that exists and was not changed."""
+
+
+RETRY = Verb("retry", "retried", "only failed or cancelled jobs can be retried")
+DISCARD = Verb("discard", "discarded", "only finished jobs can be discarded; cancel it first")
+
+
+class Answer(NamedTuple):
+    changed: int
+    refused: dict[str, str]
+
+
+def retry_jobs(settings: Settings, which: Chosen, yes: bool) -> int:
+    return change_jobs(settings, which, RETRY, yes, lambda store: store.replay)
+
+
+def discard_jobs(settings: Settings, which: Chosen, yes: bool) -> int:
+    return change_jobs(settings, which, DISCARD, yes, lambda store: store.discard)
+
+
+def change_jobs(settings: Settings, which: Chosen, verb: Verb, yes: bool, act_of: Callable[[Store], Act]) -> int:
+    if not which.ids and not yes:
+        confirm(settings, verb, which)
+
+    async def command(store: Store) -> Answer:
+        if which.ids:
+            return await change_named(store, act_of(store), which.ids, verb)
+        return Answer(await change_all(store, act_of(store), which.filter, verb), {})
+
+    answer = change(settings, command)
+    show_answer(settings, answer, verb)
+    return REFUSED if answer.refused else 0
+
+
+def confirm(settings: Settings, verb: Verb, which: Chosen) -> None:
+    if settings.json or not sys.stdin.isatty():
+        raise UsageError(f"this would {verb.name} {which.in_words}; nobody can be asked here, so say --yes")
+    click.confirm(f"{verb.name.capitalize()} {which.in_words}?", abort=True, err=True)
+
+
+async def change_named(store: Store, act: Act, ids: tuple[str, ...], verb: Verb) -> Answer:
+    changed: set[str] = set()
+    for start in range(0, len(ids), STEP):
+        changed.update(await act(ids_of(ids[start : start + STEP]), STEP))
+    left = [id_ for id_ in ids if id_ not in changed]
+    return Answer(len(changed), {id_: await reason_of(store, id_, verb) for id_ in left})
+
+
+async def reason_of(store: Store, id_: str, verb: Verb) -> str:
+    job = await store.job(JobId(id_))
+    return unknown(id_) if job is None else f"job {id_} is {job.state}; {verb.refusal}"
+
+
+async def change_all(store: Store, act: Act, which: JobFilter, verb: Verb) -> int:
+    """Every job that matches is looked at once: one that fails again meanwhile is not retried for ever."""
+    with Counter(verb.past) as counter:
+        async for ids in pages(store, which):
+            changed = await act(JobFilter(ids=ids, states=which.states, error_code=which.error_code), STEP)
+            counter.add(len(changed))
+    return counter.count
+
+
+async def pages(store: Store, which: JobFilter) -> AsyncIterator[tuple[JobId, ...]]:
+    """The ids of what matches, newest first, step by step."""
+    before: JobId | None = None
+    while found := await store.jobs(which, before=before, limit=STEP):
+        before = found[-1].id
+        yield tuple(job.id for job in found)
+
+
+def show_answer(settings: Settings, answer: Answer, verb: Verb) -> None:
+    if settings.json:
+        refused = [{"id": id_, "reason": reason} for id_, reason in answer.refused.items()]
+        document({verb.past: answer.changed, "refused": refused})
+        return
+    for reason in answer.refused.values():
+        click.echo(reason, err=True)
+    say(f"{verb.past} {counted(answer.changed, 'job')}")
+
+
+def cancel_jobs(settings: Settings, ids: Sequence[str]) -> int:
+    async def command(store: Store) -> dict[str, Cancelling]:
+        return {id_: await store.cancel(JobId(id_)) for id_ in ids}
+
+    answers = change(settings, command)
+    if settings.json:
+        document({"jobs": [{"id": id_, "answer": answer.value} for id_, answer in answers.items()]})
+    for id_, answer in answers.items() if not settings.json else ():
+        if answer is Cancelling.UNKNOWN:
+            click.echo(unknown(id_), err=True)
+        else:
+            say(f"job {id_}: {CANCELLED_IN_WORDS[answer]}")
+    return REFUSED if Cancelling.UNKNOWN in answers.values() else 0
+
+
+def prune_jobs(settings: Settings, older_than: float) -> None:
+    keep_us = duration_us("--older-than", older_than)
+
+    async def command(store: Store) -> int:
+        with Counter("pruned") as counter:
+            while (count := await store.prune(keep_us, STEP)) == STEP:
+                counter.add(count)
+        return counter.count + count
+
+    pruned = change(settings, command)
+    if settings.json:
+        document({"pruned": pruned})
+    else:
+        say(f"pruned {counted(pruned, 'job')}")

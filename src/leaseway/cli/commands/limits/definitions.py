@@ -1,0 +1,220 @@
+"""leaseway limits list|set|pause|resume|forget"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from leaseway.api.schemas.serializers import definition_json, limit_json
+from leaseway.cli.open_limiter import ask_limiter, change_limiter, definitions_of, look_at
+from leaseway.cli.output.json import document
+from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.text import note, say
+from leaseway.cli.output.times import moment, span
+from leaseway.cli.settings import NONE, Settings
+from leaseway.domain.errors import BadValue, LeasewayError, UnknownLimit
+from leaseway.domain.gates import Seen, Shut, shut_by_limit
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.limits.buckets import PAUSED, size, tokens
+from leaseway.domain.limits.limit import Ask, Definition, Limit, check, fields_of, kept_by, rate_of
+from leaseway.domain.times import duration_us
+from leaseway.ports.limiter import Limiter
+from leaseway.system import wall_clock_us
+
+COLUMNS = (
+    Column("name"),
+    Column("rates", may_shrink=True),
+    Column("tokens now"),
+    Column("seats"),
+    Column("next free"),
+    Column("slowed to", right=True),
+    Column("closed until", may_shrink=True),
+)
+TENANT = "tenant:"
+
+Known = dict[str, tuple[Definition, int]]
+
+
+def list_limits(settings: Settings) -> None:
+    defined, seen, trouble = ask_limiter(settings, gather)
+    now = wall_clock_us()
+    rows = [(*each, seen.get(Ask(name, name))) for name, each in defined.items()]
+    if settings.json:
+        document({"limits": [limit_json(*row, now) for row in rows]})
+    elif not rows:
+        note(
+            "there are no limits yet: a worker declares them with the first job that needs one; or: leaseway limits set"
+        )
+    else:
+        show_table(COLUMNS, [row_of(definition, level, now) for definition, _, level in rows])
+    if trouble:
+        note(f"how they stand cannot be seen: {trouble}")
+
+
+async def gather(limiter: Limiter | None) -> tuple[Known, dict[Ask, Seen], str]:
+    """All definitions, and how those stand that are one limit each; or why that cannot be seen."""
+    defined = await definitions_of(limiter)
+    asks = [Ask(name, name) for name in defined if not fields_of(name)]
+    try:
+        return defined, await look_at(limiter, asks) if limiter is not None else {}, ""
+    except LeasewayError as error:
+        return defined, {}, str(error)
+
+
+def row_of(definition: Definition, seen: Seen | None, now: Instant) -> Row:
+    rates = ", ".join(map(str, definition.rates))
+    if seen is None:
+        each = f"one for each {' and '.join(fields_of(definition.name))}" if fields_of(definition.name) else ""
+        return (definition.name, rates, Cell(each, "dim"), capacity(definition), "", "", "")
+    level, shut = seen.level, shut_of(definition, seen)
+    closed_us = level.blocked_until - seen.now
+    return (
+        definition.name,
+        rates,
+        ", ".join(tokens_of(definition, seen)),
+        seats_of(definition, seen),
+        Cell(next_free(shut), "yellow" if shut else "green"),
+        Cell(f"{level.percent} %", "yellow") if level.percent < 100 else "",
+        Cell(moment(now + closed_us, now), "red") if closed_us > 0 else "",
+    )
+
+
+def capacity(definition: Definition) -> str:
+    return "" if definition.concurrency is None else f"{definition.concurrency:,}"
+
+
+def shut_of(definition: Definition, seen: Seen) -> Shut | None:
+    return shut_by_limit(Ask(definition.name, definition.name), definition, seen)
+
+
+def tokens_of(definition: Definition, seen: Seen) -> list[str]:
+    """For each window: how many are there, of how many that fit."""
+    windows = size(definition).windows
+    buckets = seen.level.buckets
+    return [
+        f"{tokens(window, buckets[window.window_us], seen.now):,} of {window.burst:,}"
+        for window in windows
+        if window.window_us in buckets
+    ]
+
+
+def seats_of(definition: Definition, seen: Seen) -> str:
+    if definition.concurrency is None:
+        return ""
+    return f"{sum(seat.count for seat in seen.level.seats.values()):,} of {definition.concurrency:,} taken"
+
+
+def next_free(shut: Shut | None) -> str:
+    if shut is None:
+        return "now"
+    if shut.why == PAUSED:
+        return "when it is resumed"
+    return "when a seat is left" if shut.wait_us is None else f"in {span(shut.wait_us)}"
+
+
+# -- changing -------------------------------------------------------------------------------------------------------
+
+
+def set_limit(settings: Settings, name: str, rates: tuple[str, ...], given: Mapping[str, Any]) -> None:
+    if name.startswith(TENANT):
+        tenant = name.removeprefix(TENANT)
+        raise BadValue("limit", f"{name!r} are the caps of a tenant; change them with: leaseway tenants set {tenant}")
+
+    async def command(limiter: Limiter) -> tuple[Definition | None, Definition, int]:
+        before = (await definitions_of(limiter)).get(name, (None, 0))[0]
+        after = merged(name, before, rates, given)
+        return before, after, await limiter.change(after)
+
+    before, after, version = change_limiter(settings, command)
+    if settings.json:
+        document({"before": before and definition_json(before), "after": definition_json(after), "version": version})
+    elif before == after:
+        say(f"limit {name}: {in_words(after)}, as before")
+    else:
+        say(f"limit {name}: {in_words(after)}" + (f" (was {in_words(before)})" if before else ", new"))
+
+
+def merged(name: str, before: Definition | None, rates: tuple[str, ...], given: Mapping[str, Any]) -> Definition:
+    """What is not given stays as it is."""
+    named = {option: value for option, value in given.items() if value is not None}
+    if before is None:
+        concurrency = None if named.get("concurrency") == NONE else named.get("concurrency")
+        return Limit(name, *rates, **{**named, "concurrency": concurrency}).definition
+    if not rates and not named:
+        raise BadValue(f"limit {name}", "nothing to change; give a rate such as 100/minute, or an option")
+    changes: dict[str, Any] = {}
+    if rates:
+        changes["rates"] = tuple(sorted(rate_of(f"limit {name}", rate) for rate in rates))
+    if "concurrency" in named:
+        changes["concurrency"] = None if named["concurrency"] == NONE else named["concurrency"]
+    for option, field in (("burst", "burst_share"), ("cost_max", "cost_max")):
+        if option in named:
+            changes[field] = named[option]
+    for option in ("lease", "delay"):
+        if option in named:
+            changes[f"{option}_us"] = duration_us(f"limit {name}: {option}", named[option], most=60)
+    return check(replace(before, **changes))
+
+
+def in_words(definition: Definition) -> str:
+    """Everything that somebody has said about it."""
+    parts = [str(rate) for rate in definition.rates]
+    if definition.concurrency is not None:
+        parts.append(f"{definition.concurrency:,} at once")
+    if definition.burst_share != 0.05:
+        parts.append(f"burst {definition.burst_share:g}")
+    if definition.cost_max != 1:
+        parts.append(f"cost at most {definition.cost_max:,}")
+    for name, us in (("lease", definition.lease_us), ("delay", definition.delay_us)):
+        if us is not None:
+            parts.append(f"{name} {us / SECOND_US:g} s")
+    if definition.paused:
+        parts.append("paused")
+    return ", ".join(parts)
+
+
+def pause_limit(settings: Settings, name: str, is_paused: bool) -> None:
+    async def command(limiter: Limiter) -> tuple[bool, int]:
+        defined = await definitions_of(limiter)
+        if name not in defined:
+            raise unknown_limit(name, defined)
+        before, version = defined[name]
+        if before.paused == is_paused:
+            return False, version
+        return True, await limiter.change(replace(before, paused=is_paused), expected=version)
+
+    is_new, version = change_limiter(settings, command)
+    if settings.json:
+        document({"name": name, "paused": is_paused, "version": version})
+    else:
+        say(f"limit {name}: {pause_in_words(is_paused, is_new)}")
+
+
+def pause_in_words(is_paused: bool, is_new: bool) -> str:
+    if not is_new:
+        return "was paused before" if is_paused else "was not paused"
+    return "paused" if is_paused else "resumed; workers notice within some seconds"
+
+
+def forget_limit(settings: Settings, name: str) -> None:
+    async def command(limiter: Limiter) -> None:
+        if not await limiter.forget(name):
+            raise unknown_limit(name, await definitions_of(limiter))
+
+    change_limiter(settings, command)
+    if settings.json:
+        document({"name": name, "forgotten": True})
+    else:
+        say(f"limit {name}: forgotten")
+
+
+def unknown_limit(name: str, defined: Known) -> UnknownLimit:
+    return UnknownLimit(f"there is no limit {name!r}; there are: {', '.join(defined) or 'none yet'}")
+
+
+def definition_named(name: str, defined: Known) -> Definition:
+    """The limit of this name, or the one with fields that it fills."""
+    limit = kept_by(name, defined)
+    if limit is None:
+        raise unknown_limit(name, defined)
+    return defined[limit][0]

@@ -1,0 +1,152 @@
+"""leaseway limits explain: the provider's numbers, and what becomes of them"""
+
+import math
+from typing import Any
+
+from leaseway.api.schemas.serializers import limit_json
+from leaseway.cli.commands.limits.definitions import definition_named, in_words, next_free, seats_of
+from leaseway.cli.open_limiter import ask_limiter, definitions_of, look_at
+from leaseway.cli.output.json import document
+from leaseway.cli.output.text import facts, heading, note, say
+from leaseway.cli.output.times import moment, span
+from leaseway.cli.settings import Settings
+from leaseway.domain.errors import LeasewayError
+from leaseway.domain.gates import Seen, shut_by_limit
+from leaseway.domain.ids import SECOND_US
+from leaseway.domain.limits.buckets import Window, tokens, window_of
+from leaseway.domain.limits.limit import Ask, Definition, Rate, delay_us_of, fields_of, lease_us_of
+from leaseway.ports.limiter import Limiter
+from leaseway.system import wall_clock_us
+
+
+def explain_limit(settings: Settings, name: str) -> None:
+    async def question(limiter: Limiter | None) -> tuple[Definition, int, Seen | None, str]:
+        defined = await definitions_of(limiter)
+        definition = definition_named(name, defined)
+        version = defined[definition.name][1]
+        if limiter is None or fields_of(name):
+            return definition, version, None, ""
+        try:
+            seen = await look_at(limiter, [Ask(name, definition.name)])
+        except LeasewayError as error:
+            return definition, version, None, str(error)
+        return definition, version, seen.get(Ask(name, definition.name)), ""
+
+    definition, version, seen, trouble = ask_limiter(settings, question)
+    if settings.json:
+        sums = [sum_json(definition, rate) for rate in definition.rates]
+        document({**limit_json(definition, version, seen, wall_clock_us()), "name": name, "sums": sums})
+    else:
+        say(f"limit {name}  {in_words(definition)}", "bold")
+        for rate in definition.rates:
+            heading(f"{rate}: at most {rate.count:,} in any {span(rate.window_us)}")
+            facts(figures(definition, rate))
+        show_state(name, definition, seen)
+    if trouble:
+        note(f"how it stands cannot be seen: {trouble}")
+
+
+def figures(definition: Definition, rate: Rate) -> list[tuple[str, str]]:
+    """Ours, for one of the provider's numbers."""
+    window = window_of(definition, rate)
+    lease_us, delay_us = lease_us_of(definition), delay_us_of(definition, rate)
+    ahead = (
+        f"workers take tokens up to {span(lease_us)} ahead" if lease_us else "each call asks; nothing is taken ahead"
+    )
+    return [
+        ("B", f"{tokens_in_words(window.burst)} can be used at once"),
+        ("r", f"then one every {every(window)}"),
+        ("E", f"{seconds(lease_us)} s: {ahead}"),
+        ("delta", f"{seconds(delay_us)} s: from the grant to the provider, at most"),
+        ("in any window", f"B + r * (W + E + delta) = {sum_in_words(definition, rate, window)}"),
+        ("why + 1", f"two calls that are exactly W apart share no window: never more than {rate.count:,}"),
+        ("sustained", f"{number(sustained(rate, window))} in {span(rate.window_us)}, {share(rate, window)}"),
+        ("from empty", f"full after {span(window.burst * window.token_ns // 1_000)}"),
+    ]
+
+
+def tokens_in_words(count: int) -> str:
+    return "1 token" if count == 1 else f"{count:,} tokens"
+
+
+def every(window: Window) -> str:
+    us = window.token_ns / 1_000
+    return f"{us / SECOND_US:.3g} s" if us >= 1_000 else f"{us:.3g} µs"
+
+
+def sum_in_words(definition: Definition, rate: Rate, window: Window) -> str:
+    """With numbers: nothing that we grant can be more."""
+    lease_us, delay_us = lease_us_of(definition), delay_us_of(definition, rate)
+    spans = f"{seconds(rate.window_us)} + {seconds(lease_us)} + {seconds(delay_us)}"
+    return (
+        f"{window.burst:,} + {number(SECOND_US * 1_000 / window.token_ns)} * ({spans}) "
+        f"= {number(most_in_window(definition, rate, window))} <= {rate.count + 1:,} = L + 1"
+    )
+
+
+def most_in_window(definition: Definition, rate: Rate, window: Window) -> float:
+    span_us = rate.window_us + lease_us_of(definition) + delay_us_of(definition, rate)
+    return window.burst + span_us * 1_000 / window.token_ns
+
+
+def sustained(rate: Rate, window: Window) -> float:
+    """How many a window gets on average, if all tokens are used."""
+    return rate.window_us * 1_000 / window.token_ns
+
+
+def share(rate: Rate, window: Window) -> str:
+    """Rounded down: what looks like all of it is all of it."""
+    percent = math.floor(sustained(rate, window) / rate.count * 1_000) / 10
+    return f"{percent:g} % of what the provider allows"
+
+
+def seconds(us: int) -> str:
+    return f"{us / SECOND_US:,g}"
+
+
+def number(value: float) -> str:
+    return f"{value:,.4g}" if value < 10_000 else f"{value:,.0f}"
+
+
+def sum_json(definition: Definition, rate: Rate) -> dict[str, Any]:
+    window = window_of(definition, rate)
+    return {
+        "rate": str(rate),
+        "burst": window.burst,
+        "token_seconds": window.token_ns / 1_000_000_000,
+        "lease_seconds": lease_us_of(definition) / SECOND_US,
+        "delay_seconds": delay_us_of(definition, rate) / SECOND_US,
+        "most_in_window": most_in_window(definition, rate, window),
+        "allowed_in_window": rate.count,
+        "sustained_share": sustained(rate, window) / rate.count,
+        "full_after_seconds": window.burst * window.token_ns / 1_000_000_000,
+    }
+
+
+def show_state(name: str, definition: Definition, seen: Seen | None) -> None:
+    if fields_of(name):
+        heading("now")
+        facts([("", f"there is one for each {' and '.join(fields_of(name))}: name one to see how it stands")])
+    if seen is None:
+        return
+    now, level = wall_clock_us(), seen.level
+    shut, closed_us = shut_by_limit(Ask(name, definition.name), definition, seen), level.blocked_until - seen.now
+    heading("now")
+    facts(
+        [
+            *((str(rate), tokens_now(definition, rate, seen)) for rate in definition.rates),
+            ("seats", seats_of(definition, seen)),
+            ("pace", f"slowed to {level.percent} %: the provider refused calls" if level.percent < 100 else ""),
+            ("closed", f"the provider asked us to wait; open {moment(now + closed_us, now)}" if closed_us > 0 else ""),
+            ("next free", next_free(shut)),
+        ]
+    )
+
+
+def tokens_now(definition: Definition, rate: Rate, seen: Seen) -> str:
+    window, bucket = window_of(definition, rate), seen.level.buckets.get(rate.window_us)
+    if bucket is None:
+        return ""
+    full_us = max(bucket.tat - seen.now, 0)
+    there = f"{tokens(window, bucket, seen.now):,} of {tokens_in_words(window.burst)}"
+    return f"{there}, full in {span(full_us)}" if full_us else f"{there}, full"

@@ -1,0 +1,73 @@
+"""What went wrong, in one line, with an exit code.
+
+1 unexpected · 2 the caller can fix it · 3 the store is unavailable, try again · 130 interrupted
+"""
+
+import json
+import sys
+import traceback as tracebacks
+
+import click
+
+from leaseway.cli.output.color import painted
+from leaseway.domain.errors import LeasewayError, TransientError, UsageError
+
+UNEXPECTED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
+
+
+def tell(error: BaseException, *, as_json: bool, traceback: bool) -> int:
+    """Say on stderr what happened; the exit code."""
+    code = exit_code(error)
+    if traceback:
+        tracebacks.print_exception(error)
+    if code == INTERRUPTED:
+        return code
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        print(error.format_message(), file=sys.stderr)
+        return code
+    if as_json:
+        document = {"error": {"code": name_of(error), "message": message_of(error), "exit_code": code}}
+        print(json.dumps(document, ensure_ascii=False), file=sys.stderr)
+    else:
+        print(f"{painted('error:', 'red bold', sys.stderr)} {message_of(error)}", file=sys.stderr)
+        if hint := hint_of(error, code, traceback):
+            print(painted(hint, "dim", sys.stderr), file=sys.stderr)
+    return code
+
+
+def exit_code(error: BaseException) -> int:
+    match error:
+        case click.Abort() | KeyboardInterrupt():
+            return INTERRUPTED
+        case click.ClickException() | UsageError():
+            return USAGE
+        case TransientError():
+            return UNAVAILABLE
+    return UNEXPECTED
+
+
+def name_of(error: BaseException) -> str:
+    """The error's class, as programs like to read it: store_refused."""
+    if isinstance(error, click.ClickException):
+        return "usage_error"
+    name = type(error).__name__ if isinstance(error, LeasewayError) else "unexpected"
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
+
+
+def message_of(error: BaseException) -> str:
+    if isinstance(error, click.ClickException):
+        message = error.format_message()
+        return message[:1].lower() + message[1:]
+    if isinstance(error, LeasewayError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def hint_of(error: BaseException, code: int, traceback: bool) -> str:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"See: {error.ctx.command_path} --help"
+    return (
+        "This was not expected. Run again with --traceback to see where."
+        if code == UNEXPECTED and not traceback
+        else ""
+    )

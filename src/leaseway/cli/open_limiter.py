@@ -1,0 +1,138 @@
+"""From what was typed to a limiter, and what it knows. Looking never creates anything."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from leaseway.cli.open_store import closing, existing, ledger_in, looked_into, refuse_memory, store_url
+from leaseway.cli.settings import Settings
+from leaseway.domain.errors import LeasewayError
+from leaseway.domain.exchange import Gate
+from leaseway.domain.gates import Seen, unanswered_limit
+from leaseway.domain.ids import Instant
+from leaseway.domain.limits.limit import Ask
+from leaseway.domain.requirements import Charge
+from leaseway.ports.limiter import Limiter
+from leaseway.ports.store import Store
+from leaseway.wiring import limiter_at
+from leaseway.worker import explain_waits
+from leaseway.worker.explain_waits import Defined, Found, Shuts
+
+T = TypeVar("T")
+
+VARIABLE = "LEASEWAY_LIMITS"
+JOB_STORES = ("sqlite", "postgresql", "postgres", "memory", "")
+
+
+def limits_url(settings: Settings) -> str:
+    """The option, the environment, beside the jobs."""
+    return named_limits(settings) or store_url(settings)
+
+
+def named_limits(settings: Settings) -> str | None:
+    """What somebody has said about it here."""
+    return settings.limits or os.environ.get(VARIABLE) or None
+
+
+def ask_limiter(settings: Settings, question: Callable[[Limiter | None], Awaitable[T]]) -> T:
+    """Put a question to the limiter. None: nobody has ever kept a limit there."""
+
+    async def put() -> T:
+        url = limits_url(settings)
+        if is_beside_jobs(url):
+            async with looked_into(url):  # says what is wrong with the address
+                pass
+        async with looking(url) as limiter:
+            return await question(limiter)
+
+    return asyncio.run(put())
+
+
+def change_limiter(settings: Settings, command: Callable[[Limiter], Awaitable[T]]) -> T:
+    async def put() -> T:
+        url = limits_url(settings)
+        if is_beside_jobs(url):
+            async with closing(url) as store:
+                await existing(store, url)
+        async with opened_limiter(url) as limiter:
+            return await command(limiter)
+
+    return asyncio.run(put())
+
+
+def is_beside_jobs(url: str) -> bool:
+    return urlsplit(url).scheme in JOB_STORES
+
+
+@asynccontextmanager
+async def looking(url: str) -> AsyncIterator[Limiter | None]:
+    """The limiter stays unopened: opening would make what is missing."""
+    refuse_memory(url)
+    limiter = limiter_at(url)
+    try:
+        yield limiter if is_there(limiter) else None
+    finally:
+        await limiter.close()
+
+
+def is_file(limiter: Limiter) -> bool:
+    return hasattr(limiter, "path")
+
+
+def is_there(limiter: Limiter) -> bool:
+    """A file is there or not; one that is empty was never finished. A server says so when it is asked."""
+    if not is_file(limiter):
+        return True
+    path = Path(getattr(limiter, "path", ""))
+    return path.exists() and path.stat().st_size > 0
+
+
+@asynccontextmanager
+async def opened_limiter(url: str) -> AsyncIterator[Limiter]:
+    refuse_memory(url)
+    limiter = limiter_at(url)
+    try:
+        await limiter.open()
+        yield limiter
+    finally:
+        await limiter.close()
+
+
+async def definitions_of(limiter: Limiter | None) -> Defined:
+    """By name, each with its version."""
+    return {} if limiter is None else await explain_waits.definitions_of(limiter)
+
+
+async def look_at(limiter: Limiter, asks: Iterable[Ask]) -> dict[Ask, Seen]:
+    """The levels of all that are defined; one that is forgotten at this moment is left out."""
+    if is_file(limiter):
+        await limiter.open()  # which makes nothing: the file is there
+    return await explain_waits.levels_of(limiter, asks)
+
+
+async def shut_gates(settings: Settings, store: Store, gates: Iterable[Gate], now: Instant) -> Shuts:
+    """Those that are shut, with everything that keeps them so. `now`: on the store's clock."""
+
+    async def limits(asks: Sequence[Ask]) -> Found:
+        return await shut_limits(settings, asks)
+
+    async def budgets(charges: Sequence[Charge]) -> Found:
+        return await explain_waits.shut_budgets(ledger_in(store, settings), charges, now)
+
+    return await explain_waits.shut_gates(store, gates, limits, budgets)
+
+
+async def shut_limits(settings: Settings, asks: Sequence[Ask]) -> Found:
+    try:
+        async with looking(limits_url(settings)) as limiter:
+            defined = await definitions_of(limiter)
+            known = [ask for ask in asks if ask.limit in defined]
+            seen = await look_at(limiter, known) if limiter is not None else {}
+    except LeasewayError as error:
+        # Workers may reach it where we do not: it is no reason to say nothing about the job.
+        return {ask: unanswered_limit(ask, error) for ask in asks}
+    return explain_waits.shut_by_levels(asks, defined, seen)

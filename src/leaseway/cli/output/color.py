@@ -1,0 +1,41 @@
+"""A word in colour, if the stream is a terminal that wants colours. For single words: no need to load more."""
+
+import os
+from typing import TextIO
+
+from leaseway.domain.health import Level
+from leaseway.domain.job import State
+
+CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether people read it: lines are laid out for their screen."""
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def painted(text: str, style: str, stream: TextIO) -> str:
+    if not style or not is_terminal(stream) or os.environ.get("NO_COLOR"):
+        return text
+    codes = ";".join(str(CODES[word]) for word in style.split())
+    return f"\033[{codes}m{text}\033[0m"
+
+
+def harmless(text: str) -> str:
+    """Text from elsewhere, without characters that would command the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else escaped(char) for char in text)
+
+
+def escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+STATE_STYLES = {
+    State.PENDING: "yellow",
+    State.LEASED: "cyan",
+    State.DONE: "green",
+    State.FAILED: "red",
+    State.CANCELLED: "dim",
+}
+
+LEVEL_STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red bold"}

@@ -1,0 +1,105 @@
+"""Tables: aligned columns without frames. On a terminal they fit its width, in a pipe they are as wide as they are."""
+
+import sys
+from collections.abc import Sequence
+from shutil import get_terminal_size
+from typing import Literal, NamedTuple
+
+from leaseway.cli.output.color import harmless, is_terminal
+
+GAP = "  "
+SHRUNK_MIN = 8
+
+
+class Column(NamedTuple):
+    title: str
+    right: bool = False
+    may_shrink: bool = False
+    """Cut with an ellipsis where the terminal is too narrow. Ids never are: half an id is worth nothing."""
+    leaves: int = 0
+    """Left out where the terminal is too narrow even so: 1 goes first. 0 stays."""
+
+
+class Cell(NamedTuple):
+    text: str
+    style: str = ""
+
+
+Row = Sequence[Cell | str]
+
+
+def show_table(columns: Sequence[Column], rows: Sequence[Row], total: Row | None = None) -> None:
+    """Columns that are empty in every row are left out."""
+    cells = [[_cell(value) for value in row] for row in [*rows, *([total] if total else [])]]
+    kept = [index for index in range(len(columns)) if any(row[index].text for row in cells)]
+    chosen = [columns[index] for index in kept]
+    lines = [[row[index] for index in kept] for row in cells]
+    if is_terminal(sys.stdout):
+        while (gone := _to_leave(chosen, lines)) is not None:
+            chosen = chosen[:gone] + chosen[gone + 1 :]
+            lines = [line[:gone] + line[gone + 1 :] for line in lines]
+        _in_colour(chosen, lines, has_total=total is not None)
+    else:
+        _plain(chosen, lines)
+
+
+def _cell(value: Cell | str) -> Cell:
+    cell = value if isinstance(value, Cell) else Cell(value)
+    return Cell(harmless(cell.text).replace("\n", " "), cell.style)
+
+
+def _plain(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    texts = [[column.title for column in columns], *([cell.text for cell in row] for row in rows)]
+    widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
+    for row in texts:
+        padded = [
+            text.rjust(width) if column.right else text.ljust(width)
+            for text, width, column in zip(row, widths, columns, strict=True)
+        ]
+        print(GAP.join(padded).rstrip())
+
+
+def _to_leave(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> int | None:
+    """The column to leave out next, None if all is well."""
+    widths = fitted(columns, _longest(columns, rows), get_terminal_size().columns)
+    if sum(widths) + len(GAP) * (len(widths) - 1) <= get_terminal_size().columns:
+        return None
+    leaving = [index for index, column in enumerate(columns) if column.leaves]
+    return min(leaving, key=lambda index: columns[index].leaves, default=None)
+
+
+def _longest(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[int]:
+    from rich.cells import cell_len
+
+    return [max([len(column.title), *(cell_len(row[i].text) for row in rows)]) for i, column in enumerate(columns)]
+
+
+def _in_colour(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, has_total: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
+    widths = fitted(columns, _longest(columns, rows), get_terminal_size().columns)
+    for column, width in zip(columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+    for number, row in enumerate(rows):
+        is_total = has_total and number == len(rows) - 1
+        table.add_row(*(Text(cell.text, cell.style) for cell in row), style="bold" if is_total else None)
+    # Wider than the screen rather than half an id: then the terminal breaks the line.
+    Console(highlight=False, width=sum(widths) + len(GAP) * len(widths)).print(table)
+
+
+def fitted(columns: Sequence[Column], longest: Sequence[int], width: int) -> list[int]:
+    """The width of each column: all they want, or the room that is left shared by those that may shrink."""
+    widths = list(longest)
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    while excess > 0:
+        shrinkable = [i for i, column in enumerate(columns) if column.may_shrink and widths[i] > SHRUNK_MIN]
+        if not shrinkable:
+            break
+        widest = max(shrinkable, key=lambda i: widths[i])
+        widths[widest] -= 1
+        excess -= 1
+    return widths

@@ -1,0 +1,81 @@
+"""Sentences and short facts, on stdout."""
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from shutil import get_terminal_size
+
+import msgspec
+
+from leaseway.cli.output.color import harmless, is_terminal, painted
+from leaseway.domain.limits.limit import Ask
+from leaseway.domain.requirements import needs_of
+
+WIDTH_MAX = 100
+
+
+def say(text: str = "", style: str = "") -> None:
+    print(painted(text, style, sys.stdout))
+
+
+def note(text: str) -> None:
+    """Something beside the answer."""
+    print(painted(text, "dim", sys.stderr), file=sys.stderr)
+
+
+def heading(text: str) -> None:
+    say()
+    say(text, "bold")
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> None:
+    """Names and values below each other; what has no value is left out."""
+    kept = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in kept), default=0)
+    for name, value in kept:
+        lines = wrapped(harmless(value), width + 4)
+        print(f"  {painted(name.ljust(width), 'dim', sys.stdout)}  {lines}")
+
+
+def counted(count: int, what: str) -> str:
+    """1 job, 2 jobs"""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def block(text: str) -> None:
+    """Text from elsewhere, as it is, a little to the right."""
+    print(textwrap.indent(harmless(text).rstrip("\n"), "  "))
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Broken at words where people read it, from the second line on behind `indent`; as it is in a pipe."""
+    if not is_terminal(sys.stdout):
+        return text
+    width = max(min(get_terminal_size().columns, WIDTH_MAX), indent + 20)
+    space = " " * indent
+    lines = [
+        part
+        for line in text.split("\n")
+        for part in textwrap.wrap(
+            line,
+            width,
+            initial_indent=space,
+            subsequent_indent=space,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+    return "\n".join(lines).lstrip(" ")
+
+
+def needs_in_words(text: str) -> str:
+    """Limits with what a job costs, then budgets. What cannot be read is shown as it is."""
+    try:
+        needs = needs_of(text)
+    except msgspec.DecodeError:
+        return text
+    return ", ".join([*map(_ask_in_words, needs.limits), *(f"budget {charge.name}" for charge in needs.budgets)])
+
+
+def _ask_in_words(ask: Ask) -> str:
+    return ask.name if ask.cost == 1 else f"{ask.cost:,} of {ask.name}"

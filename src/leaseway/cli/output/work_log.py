@@ -1,0 +1,138 @@
+"""What a worker tells while it works: one line for each event, for people or for programs."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from leaseway.cli.output.color import harmless, is_terminal, painted
+from leaseway.domain.errors import LeasewayError
+from leaseway.ports.events import Events
+from leaseway.ports.read_model import ReadModel
+from leaseway.telemetry.lines import JsonLines, wants_json
+from leaseway.telemetry.log import LEVELS
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+LOGGER = "leaseway"
+ACCESS = "leaseway.access"
+STYLES = {logging.DEBUG: "dim", logging.INFO: "green", logging.WARNING: "yellow", logging.ERROR: "red"}
+
+
+class WorkEvents:
+    """Log lines that keep the facts as facts, and the one count that the final report needs."""
+
+    def __init__(self, also: Events | None) -> None:
+        self._also = also
+        self._logger = logging.getLogger(LOGGER)
+        self.attempts_failed = 0
+
+    def emit(self, name: str, /, **facts: object) -> None:
+        if name == "attempt_failed":
+            self.attempts_failed += 1
+        self._logger.log(LEVELS.get(name, logging.DEBUG), name, extra={"facts": facts})
+        if self._also is not None:
+            self._also.emit(name, **facts)
+
+
+def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> bool:
+    """Our lines always; those of the app's own loggers too, unless it has made its own arrangements. Whether they are
+    JSON: then nothing else shall come in between."""
+    as_json = as_json or wants_json()
+    handler = logging.StreamHandler(Stderr())
+    handler.setFormatter(JsonLines() if as_json else Lines())
+    # A line for each request is for programs that read them, or for people who asked for everything.
+    logging.getLogger(ACCESS).setLevel(logging.INFO if (wants_json() or verbose) and not quiet else logging.WARNING)
+    ours, root = logging.getLogger(LOGGER), logging.getLogger()
+    ours.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+    ours.addHandler(handler)
+    ours.propagate = False
+    if not root.handlers:
+        root.addHandler(handler)
+        root.setLevel(logging.INFO if verbose else logging.WARNING)
+    return as_json
+
+
+class Stderr:
+    """Whatever stderr is at the moment: the progress line puts itself in between."""
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+class Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
+        level = painted(record.levelname.lower().ljust(7), STYLES.get(record.levelno, ""), sys.stderr)
+        told = " ".join(f"{name}={fact}" for name, fact in getattr(record, "facts", {}).items())
+        text = f"{harmless(record.getMessage())}  {harmless(told)}".rstrip()
+        if record.exc_info:
+            text += f"\n{harmless(self.formatException(record.exc_info))}"
+        return f"{painted(time, 'dim', sys.stderr)} {level} {text}"
+
+
+LOOK_SECONDS = 0.5
+COUNTS = ("ready", "scheduled", "leased", "done", "failed")
+
+
+@asynccontextmanager
+async def showing_progress(store: ReadModel, queues: Sequence[str], show: bool) -> AsyncIterator[None]:
+    """Beside the body, if somebody is there to see it."""
+    if not show or not sys.stderr.isatty() or not is_terminal(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    progress = Progress()
+    # What handlers print goes above the line; unless it goes into a file, where it shall stay.
+    live = Live(
+        get_renderable=progress.text,
+        console=Console(stderr=True, highlight=False),
+        refresh_per_second=4,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+    )
+    with live:
+        looking = asyncio.get_running_loop().create_task(progress.keep_looking(store, queues))
+        try:
+            yield
+        finally:
+            looking.cancel()
+
+
+class Progress:
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._per_second = 0.0
+
+    async def keep_looking(self, store: ReadModel, queues: Sequence[str]) -> None:
+        clock = asyncio.get_running_loop().time
+        seen_at = clock()
+        while True:  # until it is cancelled
+            try:
+                lanes = [lane for lane in await store.lanes() if lane.queue in queues]
+            except LeasewayError:
+                lanes = []  # the worker itself says what is wrong with the store
+            if lanes:
+                counts = {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
+                now = clock()
+                done = counts["done"] - self._counts.get("done", counts["done"])
+                self._per_second = max(done, 0) / max(now - seen_at, 0.001)
+                self._counts, seen_at = counts, now
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def text(self) -> "Text":
+        from rich.text import Text
+
+        if not self._counts:
+            return Text("waiting for work", style="dim")
+        told = [f"{self._counts[name]:,} {name}" for name in COUNTS if self._counts[name] or name != "scheduled"]
+        return Text(f"{' · '.join(told)} · {self._per_second:,.0f}/s", style="dim")

@@ -1,1 +1,0 @@
-"""What a command does, between what was typed and what is shown."""

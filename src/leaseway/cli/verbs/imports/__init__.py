@@ -1,1 +1,0 @@
-"""leaseway import: one module per command, and what they share."""
