@@ -11,9 +11,9 @@ from rich.console import Console
 
 from leaseway.demo.closing import as_dict, print_report
 from leaseway.demo.folder import WorkFolder
-from leaseway.demo.judge import Asked, Place, Verdict, judge, judge_files
+from leaseway.demo.judge import DemoVerdict, JournalRequest, Place, judge, judge_files
 from leaseway.demo.main import command
-from leaseway.demo.show import Kill, Settings, Shown
+from leaseway.demo.show import DemoSettings, Kill, Shown
 from leaseway.demo.spec import Files
 from leaseway.imports.domain.run_state import RunState
 
@@ -26,16 +26,16 @@ TRUTH: dict[int, Place] = {
 ROWS = list(TRUTH.items())
 
 
-def page(at_seconds: float, after: int, status: int = 200, limit: int = 250) -> Asked:
-    return Asked(round(at_seconds * SECOND_NS), status, f"/v3/poi?greaterthanid={after}&maxresults={limit}")
+def page(at_seconds: float, after: int, status: int = 200, limit: int = 250) -> JournalRequest:
+    return JournalRequest(round(at_seconds * SECOND_NS), status, f"/v3/poi?greaterthanid={after}&maxresults={limit}")
 
 
 JOURNAL = [page(0.0, 0), page(0.5, 102), page(1.0, 104)]
 
 
 def judged(
-    rows: list[tuple[int, Place]] = ROWS, journal: list[Asked] = JOURNAL, inserted: int | None = None
-) -> Verdict:
+    rows: list[tuple[int, Place]] = ROWS, journal: list[JournalRequest] = JOURNAL, inserted: int | None = None
+) -> DemoVerdict:
     return judge(TRUTH, rows, journal, limit=2, inserted=len(rows) if inserted is None else inserted)
 
 
@@ -117,8 +117,8 @@ def test_the_check_reads_the_rows_the_places_and_the_journal(tmp_path: Path) -> 
     assert judge_files(written(tmp_path, ROWS), 2, 3) == judged()
 
 
-def shown_with(verdict: Verdict, state: RunState = RunState.COMPLETE) -> Shown:
-    settings, kill = Settings(3, 4, 2, 1), Kill(2, 4242, 4)
+def shown_with(verdict: DemoVerdict, state: RunState = RunState.COMPLETE) -> Shown:
+    settings, kill = DemoSettings(3, 4, 2, 1), Kill(2, 4242, 4)
     return Shown(settings, verdict, kill, state, 48, 0, 4, 250, 2.0, 64_000_000, is_real=True)
 
 
@@ -155,11 +155,15 @@ def test_an_incomplete_run_is_not_ok() -> None:
     ids=["missing", "duplicate", "429", "overfull window"],
 )
 def test_each_error_is_reported_and_the_demo_exits_with_1(
-    rows: list[tuple[int, Place]], journal: list[Asked], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: list[tuple[int, Place]],
+    journal: list[JournalRequest],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A script that runs the demo checks only its exit code."""
 
-    def show(settings: Settings, folder: Path, screen: object) -> Shown:
+    def show(settings: DemoSettings, folder: Path, screen: object) -> Shown:
         written(folder, rows)
         return shown_with(judged(rows, journal))
 

@@ -26,11 +26,11 @@ def tell(error: BaseException, *, as_json: bool, traceback: bool) -> int:
         print(error.format_message(), file=sys.stderr)
         return code
     if as_json:
-        document = {"error": {"code": name_of(error), "message": message_of(error), "exit_code": code}}
+        document = {"error": {"code": error_name(error), "message": error_message(error), "exit_code": code}}
         print(json.dumps(document, ensure_ascii=False), file=sys.stderr)
     else:
-        print(f"{painted('error:', 'red bold', sys.stderr)} {message_of(error)}", file=sys.stderr)
-        if hint := hint_of(error, code, traceback):
+        print(f"{painted('error:', 'red bold', sys.stderr)} {error_message(error)}", file=sys.stderr)
+        if hint := error_hint(error, code, traceback):
             print(painted(hint, "dim", sys.stderr), file=sys.stderr)
     return code
 
@@ -46,7 +46,7 @@ def exit_code(error: BaseException) -> int:
     return UNEXPECTED
 
 
-def name_of(error: BaseException) -> str:
+def error_name(error: BaseException) -> str:
     """The error's class, as programs like to read it: store_refused."""
     if isinstance(error, click.ClickException):
         return "usage_error"
@@ -54,7 +54,7 @@ def name_of(error: BaseException) -> str:
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
 
 
-def message_of(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
         message = error.format_message()
         return message[:1].lower() + message[1:]
@@ -63,7 +63,7 @@ def message_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def hint_of(error: BaseException, code: int, traceback: bool) -> str:
+def error_hint(error: BaseException, code: int, traceback: bool) -> str:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"See: {error.ctx.command_path} --help"
     return (

@@ -9,28 +9,28 @@ from leaseway.domain.job import State
 from leaseway.domain.query import JobFilter
 
 
-class Chosen(NamedTuple):
+class JobSelection(NamedTuple):
     ids: tuple[str, ...]
     """None at all: everything that matches."""
     filter: JobFilter
     in_words: str
 
 
-def filter_of(filters: Filters) -> JobFilter:
+def parse_filters(filters: Filters) -> JobFilter:
     states = tuple(State(state) for state in filters.states) or None
     return JobFilter(
         states=states, kind=filters.kind, queue=filters.queue, tenant=filters.tenant, error_code=filters.error
     )
 
 
-def chosen(ids: tuple[str, ...], is_bulk: bool, filters: Filters, states: tuple[str, ...]) -> Chosen:
+def chosen(ids: tuple[str, ...], is_bulk: bool, filters: Filters, states: tuple[str, ...]) -> JobSelection:
     """`states`: those that are meant when nobody says which."""
     if ids and (is_bulk or filters != Filters()):
         raise UsageError("name ids, or give --all with filters; not both")
     if not ids and not is_bulk:
         raise UsageError("name the ids of the jobs, or give --all, with --state, --kind, --queue, --tenant or --error")
     filters = filters if filters.states or ids else filters._replace(states=states)
-    return Chosen(tuple(dict.fromkeys(ids)), filter_of(filters), in_words(filters))
+    return JobSelection(tuple(dict.fromkeys(ids)), parse_filters(filters), in_words(filters))
 
 
 def in_words(filters: Filters) -> str:
@@ -41,5 +41,5 @@ def in_words(filters: Filters) -> str:
     return " ".join([f"all {' and '.join(filters.states)} jobs", *named])
 
 
-def ids_of(ids: tuple[str, ...]) -> JobFilter:
+def filter_by_ids(ids: tuple[str, ...]) -> JobFilter:
     return JobFilter(ids=tuple(map(JobId, ids)))

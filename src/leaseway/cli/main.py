@@ -12,7 +12,7 @@ import click
 
 from leaseway.cli.lazy_groups import Lazy, LazyGroup
 from leaseway.cli.options import with_limits
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 
 COMMANDS = {
     "work": Lazy("leaseway.cli.commands.work:command", "Run the jobs of an app."),
@@ -84,14 +84,14 @@ root = Root(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; its exit code."""
-    settings = Settings()
+    settings = CliSettings()
     code = _run(sys.argv[1:] if argv is None else list(argv), settings)
     if argv is None and settings.runs_handlers:
         leave_soon(code)
     return code
 
 
-def _run(argv: list[str], settings: Settings) -> int:
+def _run(argv: list[str], settings: CliSettings) -> int:
     _write_anything()
     try:
         answer: Any = root.main(argv, prog_name="leaseway", obj=settings, standalone_mode=False)

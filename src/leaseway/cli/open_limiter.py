@@ -9,7 +9,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from leaseway.cli.open_store import closing, existing, ledger_in, looked_into, refuse_memory, store_url
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import Seen, unanswered_limit
@@ -28,17 +28,17 @@ VARIABLE = "LEASEWAY_LIMITS"
 JOB_STORES = ("sqlite", "postgresql", "postgres", "memory", "")
 
 
-def limits_url(settings: Settings) -> str:
+def limits_url(settings: CliSettings) -> str:
     """The option, the environment, beside the jobs."""
     return named_limits(settings) or store_url(settings)
 
 
-def named_limits(settings: Settings) -> str | None:
+def named_limits(settings: CliSettings) -> str | None:
     """What somebody has said about it here."""
     return settings.limits or os.environ.get(VARIABLE) or None
 
 
-def ask_limiter(settings: Settings, question: Callable[[Limiter | None], Awaitable[T]]) -> T:
+def ask_limiter(settings: CliSettings, question: Callable[[Limiter | None], Awaitable[T]]) -> T:
     """Put a question to the limiter. None: nobody has ever kept a limit there."""
 
     async def put() -> T:
@@ -52,7 +52,7 @@ def ask_limiter(settings: Settings, question: Callable[[Limiter | None], Awaitab
     return asyncio.run(put())
 
 
-def change_limiter(settings: Settings, command: Callable[[Limiter], Awaitable[T]]) -> T:
+def change_limiter(settings: CliSettings, command: Callable[[Limiter], Awaitable[T]]) -> T:
     async def put() -> T:
         url = limits_url(settings)
         if is_beside_jobs(url):
@@ -102,7 +102,7 @@ async def opened_limiter(url: str) -> AsyncIterator[Limiter]:
         await limiter.close()
 
 
-async def definitions_of(limiter: Limiter | None) -> Defined:
+async def load_definitions(limiter: Limiter | None) -> Defined:
     """By name, each with its version."""
     return {} if limiter is None else await explain_waits.definitions_of(limiter)
 
@@ -114,7 +114,7 @@ async def look_at(limiter: Limiter, asks: Iterable[Ask]) -> dict[Ask, Seen]:
     return await explain_waits.levels_of(limiter, asks)
 
 
-async def shut_gates(settings: Settings, store: Store, gates: Iterable[Gate], now: Instant) -> Shuts:
+async def shut_gates(settings: CliSettings, store: Store, gates: Iterable[Gate], now: Instant) -> Shuts:
     """Those that are shut, with everything that keeps them so. `now`: on the store's clock."""
 
     async def limits(asks: Sequence[Ask]) -> Found:
@@ -126,10 +126,10 @@ async def shut_gates(settings: Settings, store: Store, gates: Iterable[Gate], no
     return await explain_waits.shut_gates(store, gates, limits, budgets)
 
 
-async def shut_limits(settings: Settings, asks: Sequence[Ask]) -> Found:
+async def shut_limits(settings: CliSettings, asks: Sequence[Ask]) -> Found:
     try:
         async with looking(limits_url(settings)) as limiter:
-            defined = await definitions_of(limiter)
+            defined = await load_definitions(limiter)
             known = [ask for ask in asks if ask.limit in defined]
             seen = await look_at(limiter, known) if limiter is not None else {}
     except LeasewayError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob, StoreRefused
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Job
@@ -25,17 +25,17 @@ VARIABLE = "LEASEWAY_STORE"
 ID_LENGTH = 26
 
 
-def store_url(settings: Settings, of_app: str = DEFAULT_URL) -> str:
+def store_url(settings: CliSettings, of_app: str = DEFAULT_URL) -> str:
     """The option, the environment, the app, the default."""
     return settings.store or os.environ.get(VARIABLE) or of_app
 
 
-def ask(settings: Settings, question: Callable[[Store], Awaitable[T]]) -> T:
+def ask(settings: CliSettings, question: Callable[[Store], Awaitable[T]]) -> T:
     """Put a question to a store that exists."""
     return asyncio.run(_with(looked_into(store_url(settings)), question))
 
 
-def change(settings: Settings, command: Callable[[Store], Awaitable[T]], *, must_exist: bool = True) -> T:
+def change(settings: CliSettings, command: Callable[[Store], Awaitable[T]], *, must_exist: bool = True) -> T:
     """Change something in a store that exists, or that may begin with this."""
     return asyncio.run(_with(opened(store_url(settings), must_exist=must_exist), command))
 
@@ -96,12 +96,12 @@ def refuse_memory(url: str) -> None:
         raise StoreRefused(f"{url} lives and dies with the process that uses it; name a file: {DEFAULT_URL}")
 
 
-def ledger_in(store: Store, settings: Settings) -> Ledger:
+def ledger_in(store: Store, settings: CliSettings) -> Ledger:
     """The budgets that are kept in this store."""
     return ledger_of(store, store_url(settings))
 
 
-async def job_of(store: Store, id_: str) -> Job:
+async def find_job(store: Store, id_: str) -> Job:
     """The record of a job, or an error that says what may be wrong."""
     job = await store.job(JobId(id_))
     if job is None:

@@ -8,19 +8,19 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from leaseway.cli.settings import NONE, Filters, Settings
+from leaseway.cli.settings import NONE, CliSettings, Filters
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 STATES = ("pending", "leased", "done", "failed", "cancelled")
 
-pass_settings = click.make_pass_decorator(Settings, ensure=True)
+pass_settings = click.make_pass_decorator(CliSettings, ensure=True)
 
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     """The innermost word counts: an option after the command wins over the same one before it."""
     if value is not None and value is not False:
-        setattr(ctx.find_root().ensure_object(Settings), str(parameter.name), value)
+        setattr(ctx.find_root().ensure_object(CliSettings), str(parameter.name), value)
 
 
 def everywhere(function: F, traceback: str = "Show Python's traceback on errors.") -> F:

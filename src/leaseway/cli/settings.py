@@ -8,7 +8,7 @@ NONE = "none"
 
 
 @dataclass
-class Settings:
+class CliSettings:
     """What may be said before or after any command."""
 
     store: str | None = None

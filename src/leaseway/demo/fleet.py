@@ -56,7 +56,7 @@ class Member:
             self.kill()
 
 
-class Fleet:
+class DemoFleet:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._provider: subprocess.Popen[bytes] | None = None
@@ -64,7 +64,7 @@ class Fleet:
         self.url = ""
         self.members: list[Member] = []
 
-    def __enter__(self) -> "Fleet":
+    def __enter__(self) -> "DemoFleet":
         return self
 
     def start_provider(self, rows: int | None, limit: int, *, is_real: bool) -> None:

@@ -28,7 +28,7 @@ Place = tuple[int, str | None, int | None, float, float]
 """Stamp, title, country, latitude and longitude."""
 
 
-class Asked(NamedTuple):
+class JournalRequest(NamedTuple):
     """One request of the provider's journal."""
 
     at_ns: int
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
     path: str
 
 
-class Verdict(NamedTuple):
+class DemoVerdict(NamedTuple):
     places: int
     rows: int
     inserted: int
@@ -66,12 +66,12 @@ class Verdict(NamedTuple):
 def judge(
     truth: Mapping[int, Place],
     rows: Sequence[tuple[int, Place]],
-    journal: Sequence[Asked],
+    journal: Sequence[JournalRequest],
     limit: int,
     inserted: int,
-) -> Verdict:
+) -> DemoVerdict:
     found, times = dict(rows), Counter(number for number, _ in rows)
-    return Verdict(
+    return DemoVerdict(
         places=len(truth),
         rows=len(rows),
         inserted=inserted,
@@ -83,21 +83,21 @@ def judge(
         requests=len(journal),
         refused=sum(asked.status == TOO_MANY for asked in journal),
         most_in_a_second=most_within([asked.at_ns for asked in journal], SECOND_NS),
-        requests_per_second=pace_of(journal),
+        requests_per_second=requests_per_second(journal),
         pages_again=again(journal),
     )
 
 
-def judge_files(files: Files, limit: int, inserted: int) -> Verdict:
-    truth = {number: place_of(values) for number, *values in json.loads(files.truth.read_bytes())}
-    journal = [Asked(*line) for line in json.loads(files.journal.read_bytes())]
+def judge_files(files: Files, limit: int, inserted: int) -> DemoVerdict:
+    truth = {number: parse_place(values) for number, *values in json.loads(files.truth.read_bytes())}
+    journal = [JournalRequest(*line) for line in json.loads(files.journal.read_bytes())]
     with closing(sqlite3.connect(f"{files.places.absolute().as_uri()}?mode=ro", uri=True)) as table:
         found = table.execute("SELECT external_id, stamp, title, country, latitude, longitude FROM poi")
-        rows = [(int(number), place_of(values)) for number, *values in found]
+        rows = [(int(number), parse_place(values)) for number, *values in found]
     return judge(truth, rows, journal, limit, inserted)
 
 
-def place_of(values: Sequence[Any]) -> Place:
+def parse_place(values: Sequence[Any]) -> Place:
     stamp, title, country, latitude, longitude = values
     return stamp, title, country, latitude, longitude
 
@@ -113,18 +113,18 @@ def most_within(times_ns: Iterable[int], window_ns: int) -> int:
     return most
 
 
-def pace_of(journal: Sequence[Asked]) -> float:
+def requests_per_second(journal: Sequence[JournalRequest]) -> float:
     """From the first page to the last one."""
     times_ns = [asked.at_ns for asked in journal if is_page(asked)]
     return (len(times_ns) - 1) * SECOND_NS / max(max(times_ns) - min(times_ns), 1) if times_ns else 0.0
 
 
-def again(journal: Sequence[Asked]) -> int:
+def again(journal: Sequence[JournalRequest]) -> int:
     answered = Counter(asked.path for asked in journal if asked.status == OK and is_page(asked))
     return answered.total() - len(answered)
 
 
-def is_page(asked: Asked) -> bool:
+def is_page(asked: JournalRequest) -> bool:
     """Not one of the questions for a single row with which an end is confirmed, which are asked twice on purpose."""
     url = urlsplit(asked.path)
     return url.path.endswith("/poi") and parse_qs(url.query).get("maxresults") != ["1"]

@@ -29,15 +29,15 @@ def command(
 
     from leaseway.demo.closing import as_dict, print_report
     from leaseway.demo.folder import work_folder
-    from leaseway.demo.screen import Screen
-    from leaseway.demo.show import Settings, check_installed, show
+    from leaseway.demo.screen import DemoScreen
+    from leaseway.demo.show import DemoSettings, check_installed, show
 
     check_installed()
     as_json = as_json or getattr(context.obj, "json", False)  # said before the command
     console = Console(stderr=as_json, highlight=False)
-    settings = Settings(rows, workers, limit, seed)
+    settings = DemoSettings(rows, workers, limit, seed)
     with work_folder(keep) as folder:
-        shown = show(settings, folder.path, Screen(console))
+        shown = show(settings, folder.path, DemoScreen(console))
         if not shown.is_clean:
             folder.keep()
         if as_json:

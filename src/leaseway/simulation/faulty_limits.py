@@ -24,7 +24,7 @@ SLOW_SECONDS = (0.2, 1.0)
 
 
 @dataclass(slots=True)
-class Letter:
+class PortCall:
     verb: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -32,7 +32,7 @@ class Letter:
     fault: str
 
 
-class Way:
+class FaultyWay:
     """To one of the two places; each has its own chance and its own outages."""
 
     def __init__(self, meter: "Meter", process: Process, place: str) -> None:
@@ -44,7 +44,7 @@ class Way:
     async def call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
         reply: asyncio.Future[Any] = self._process.loop.create_future()
         if not self._process.is_dead:
-            letter = Letter(verb, args, kwargs, reply, self._draw_fault())
+            letter = PortCall(verb, args, kwargs, reply, self._draw_fault())
             if verb == "keep":
                 self._meter.keeps(self._process)
             self._meter.universe.loop.call_later(self._way_seconds(letter, "slow"), self._arrive, letter)
@@ -64,12 +64,12 @@ class Way:
                 return fault
         return ""
 
-    def _way_seconds(self, letter: Letter, slow: str) -> float:
+    def _way_seconds(self, letter: PortCall, slow: str) -> float:
         if letter.fault == slow:
             return self._chance.uniform(*SLOW_SECONDS)
         return min(self._chance.expovariate(1 / self._meter.faults.latency_seconds), LATENCY_SECONDS_MAX)
 
-    def _arrive(self, letter: Letter) -> None:
+    def _arrive(self, letter: PortCall) -> None:
         if (self._process.is_dead or letter.reply.cancelled()) and self._chance.random() < 0.5:
             return
         if letter.fault == "request lost":
@@ -79,7 +79,7 @@ class Way:
         else:
             self._execute(letter)
 
-    def _execute(self, letter: Letter) -> None:
+    def _execute(self, letter: PortCall) -> None:
         answer: Any
         try:
             answer = self._meter.execute(self._process, self._place, letter.verb, letter.args, letter.kwargs)
@@ -90,12 +90,12 @@ class Way:
         else:
             self._send_back(letter, answer)
 
-    def _fail(self, letter: Letter, error: Exception) -> None:
+    def _fail(self, letter: PortCall, error: Exception) -> None:
         self._meter.universe.books.reach(f"a call of the {self._place} failed")
         self._meter.universe.note(self._process.name, f"{self._place} {letter.verb}: {letter.fault or 'out'}")
         self._send_back(letter, error)
 
-    def _send_back(self, letter: Letter, answer: Any) -> None:
+    def _send_back(self, letter: PortCall, answer: Any) -> None:
         seconds = self._way_seconds(letter, "reply slow")
         deliver = self._process.loop.call_soon_threadsafe
         self._meter.universe.loop.call_later(seconds, deliver, end, letter.reply, answer)
@@ -105,7 +105,7 @@ class FaultyLimiter:
     """The port's verbs."""
 
     def __init__(self, meter: "Meter", process: Process) -> None:
-        self._way = Way(meter, process, "limiter")
+        self._way = FaultyWay(meter, process, "limiter")
 
     async def open(self) -> None:
         await self._way.call("open")
@@ -154,7 +154,7 @@ class FaultyLedger:
     """The port's verbs."""
 
     def __init__(self, meter: "Meter", process: Process) -> None:
-        self._way = Way(meter, process, "ledger")
+        self._way = FaultyWay(meter, process, "ledger")
 
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         await self._way.call("declare", definitions)

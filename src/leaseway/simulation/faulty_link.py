@@ -15,7 +15,7 @@ from leaseway.simulation.process import Process
 from leaseway.simulation.promises import Commit
 from leaseway.simulation.swarm import LEASE_SECONDS
 from leaseway.simulation.trace import brief
-from leaseway.simulation.world import Universe
+from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.sqlite.jobs import SqliteStore
 
 P = ParamSpec("P")
@@ -33,7 +33,7 @@ RINGING = frozenset(("submit", "cancel", "replay", "fire"))
 
 
 @dataclass(slots=True)
-class Call:
+class LinkCall:
     verb: str
     step: Callable[[], Coroutine[Any, Any, Any]]
     args: tuple[Any, ...]
@@ -41,10 +41,10 @@ class Call:
     fault: str
 
 
-class Link:
+class FaultyLink:
     """One process's own connection to the file."""
 
-    def __init__(self, universe: Universe, process: Process) -> None:
+    def __init__(self, universe: SimulatedWorld, process: Process) -> None:
         self._universe = universe
         self._process = process
         self._chance = universe.streams.of(f"link {process.name}")
@@ -67,7 +67,7 @@ class Link:
         reply: asyncio.Future[T] = self._process.loop.create_future()
         if not self._process.is_dead:
             self._universe.judge.sent(self._process, verb, args[0] if args else None)
-            call = Call(verb, partial(step, *args, **kwargs), args, reply, self._draw_fault(verb))
+            call = LinkCall(verb, partial(step, *args, **kwargs), args, reply, self._draw_fault(verb))
             self._later(self._way_seconds(call, "stalled"), self._arrive, call)
         return await reply
 
@@ -89,7 +89,7 @@ class Link:
                 return fault
         return ""
 
-    def _way_seconds(self, call: Call, stall: str) -> float:
+    def _way_seconds(self, call: LinkCall, stall: str) -> float:
         """How long one way takes; `stall` is the fault that makes it long."""
         if call.fault == stall:
             seconds = self._chance.uniform(0.3, STALL_SECONDS_MAX)
@@ -107,7 +107,7 @@ class Link:
 
     # -- at the store -----------------------------------------------------------------------------------------------
 
-    def _arrive(self, call: Call) -> None:
+    def _arrive(self, call: LinkCall) -> None:
         if self._is_cut_off(call):
             return
         if self._process.loop.is_frozen and not self._process.is_dead and self._chance.random() < 0.5:
@@ -120,7 +120,7 @@ class Link:
         else:
             self._execute(call)
 
-    def _is_cut_off(self, call: Call) -> bool:
+    def _is_cut_off(self, call: LinkCall) -> bool:
         """The caller is gone. Its call may have been on its way already, or not."""
         if self._process.is_dead:
             return self._chance.random() < 0.5
@@ -130,7 +130,7 @@ class Link:
             self._universe.books.reach("a caller gave up and the call was executed")
         return False
 
-    def _execute(self, call: Call) -> None:
+    def _execute(self, call: LinkCall) -> None:
         if call.fault == "full":
             self._sql.burn(self._chance.randint(0, 8))
         try:
@@ -145,7 +145,7 @@ class Link:
         finally:
             self._sql.put_out()
 
-    def _show(self, call: Call, answer: Any) -> None:
+    def _show(self, call: LinkCall, answer: Any) -> None:
         """Let the judge see it before anything else happens."""
         universe = self._universe
         universe.note(self._process.name, brief(call.verb, call.args, answer))
@@ -169,7 +169,7 @@ class Link:
 
     # -- and back ---------------------------------------------------------------------------------------------------
 
-    def _answer(self, call: Call, answer: Any) -> None:
+    def _answer(self, call: LinkCall, answer: Any) -> None:
         if call.fault == "reply lost":
             self._fail(call, UnknownOutcome("the reply was lost"), "a reply was lost")
         else:
@@ -177,7 +177,7 @@ class Link:
             seconds = self._way_seconds(call, "reply stalled") + self._blocked_seconds(call, answer)
             self._later(seconds, self._deliver, call.reply, answer)
 
-    def _blocked_seconds(self, call: Call, answer: Any) -> float:
+    def _blocked_seconds(self, call: LinkCall, answer: Any) -> float:
         """How long a handler keeps the loop from reading what a claim was granted."""
         is_granted = is_claim(call) and isinstance(answer, Exchanged) and answer.leases
         if not is_granted or self._blocking.random() >= self._universe.faults.blocked:
@@ -187,7 +187,7 @@ class Link:
         self._universe.books.reach("a reply waited behind a blocked loop")
         return seconds
 
-    def _fail(self, call: Call, error: Exception, what: str) -> None:
+    def _fail(self, call: LinkCall, error: Exception, what: str) -> None:
         self._universe.books.reach(what)
         self._universe.note(self._process.name, f"{call.verb}: {what}")
         if call.verb in KEEPING:
@@ -207,7 +207,7 @@ def end(reply: asyncio.Future[Any], answer: Any) -> None:
         reply.set_result(answer)
 
 
-def is_claim(call: Call) -> bool:
+def is_claim(call: LinkCall) -> bool:
     return call.verb == "exchange" and call.args[0].wants is not None and call.args[0].wants.count > 0
 
 

@@ -9,17 +9,17 @@ from leaseway.domain.query import Cancelling, JobFilter
 from leaseway.domain.schedule import Schedule, ScheduleRow
 from leaseway.domain.tenant import Tenant
 from leaseway.domain.versions import Versions
-from leaseway.simulation.faulty_link import Link
+from leaseway.simulation.faulty_link import FaultyLink
 from leaseway.simulation.process import Process
-from leaseway.simulation.world import Universe
+from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.keyless import Keyless
 
 
 class FaultyStore(Keyless):
-    def __init__(self, universe: Universe, process: Process) -> None:
+    def __init__(self, universe: SimulatedWorld, process: Process) -> None:
         self._universe = universe
         self._process = process
-        self._link = Link(universe, process)
+        self._link = FaultyLink(universe, process)
 
     async def open(self) -> int:
         self._link.open()

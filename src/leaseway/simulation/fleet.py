@@ -12,7 +12,7 @@ from leaseway.simulation.faulty_store import FaultyStore
 from leaseway.simulation.judge import JUDGE
 from leaseway.simulation.limit_oracles import METER, Meter
 from leaseway.simulation.process import HERE, Process
-from leaseway.simulation.world import Universe
+from leaseway.simulation.world import SimulatedWorld
 from leaseway.worker.environment import World
 from leaseway.worker.lease_renewal import in_loop
 from leaseway.worker.loop import Worker
@@ -26,10 +26,10 @@ class Silence:
     def emit(self, name: str, /, **facts: object) -> None: ...
 
 
-class Fleet:
+class SimulatedFleet:
     def __init__(
         self,
-        universe: Universe,
+        universe: SimulatedWorld,
         kinds: Mapping[str, Kind],
         settings: WorkerSettings,
         schedules: tuple[Schedule, ...],

@@ -8,8 +8,8 @@ from leaseway.domain.ids import JobId
 from leaseway.simulation import coverage
 from leaseway.simulation.oracles import imbalances, wrongs
 from leaseway.simulation.process import Process
-from leaseway.simulation.promises import Books, Commit, Run
-from leaseway.simulation.stored_rows import Table
+from leaseway.simulation.promises import Commit, Promises, Run
+from leaseway.simulation.stored_rows import StoredRows
 from leaseway.worker.loop import Worked
 
 TOLD_SECONDS_MAX = 1.0
@@ -27,7 +27,7 @@ class Watcher(Protocol):
 
 
 class Judge:
-    def __init__(self, books: Books, table: Table, stop: Callable[[], None]) -> None:
+    def __init__(self, books: Promises, table: StoredRows, stop: Callable[[], None]) -> None:
         self.books = books
         self.table = table
         self._stop = stop

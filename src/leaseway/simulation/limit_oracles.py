@@ -34,10 +34,10 @@ from leaseway.domain.tenant import Tenant
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.promises import Commit, Run
-from leaseway.simulation.provider import Provider, Temper
+from leaseway.simulation.provider import SimulatedProvider, Temper
 from leaseway.simulation.stored_rows import LEASED
-from leaseway.simulation.swarm import CALM, Faults
-from leaseway.simulation.world import Universe
+from leaseway.simulation.swarm import CALM, FaultRates
+from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.sqlite.jobs import SqliteStore
@@ -55,14 +55,14 @@ LOST_SECONDS_MIN = 3.0
 """Between two restarts that lose everything: whoever is about to say again what its code says must get through once."""
 
 
-class Terms(Struct, frozen=True):
+class LimitSettings(Struct, frozen=True):
     """What was agreed with the provider, with whoever pays, and with tenants."""
 
     limits: Mapping[str, Definition]
     budgets: Mapping[str, BudgetDefinition]
     tenants: Mapping[str, Tenant]
     temper: Temper
-    faults: Faults
+    faults: FaultRates
     """On the ways to the limiter and to the ledger."""
     restart_every: float
     limiter_outage_every: float
@@ -81,7 +81,7 @@ class Sitting:
 
 
 class Meter:
-    def __init__(self, universe: Universe, terms: Terms) -> None:
+    def __init__(self, universe: SimulatedWorld, terms: LimitSettings) -> None:
         self.universe = universe
         self.terms = terms
         self.faults = terms.faults if universe.is_faulty else CALM
@@ -89,7 +89,7 @@ class Meter:
         self.ledger = MemoryLedger(universe.now_us)
         temper = terms.temper if universe.is_faulty else Temper()
         chance = universe.streams.of("provider")
-        self.provider = Provider(universe.loop, chance, universe.judge, temper, terms.limits, self.charged)
+        self.provider = SimulatedProvider(universe.loop, chance, universe.judge, temper, terms.limits, self.charged)
         self._out_until = {"limiter": 0.0, "ledger": 0.0}
         self._windows: dict[str, dict[str, Window]] = {}
         """By hold and by budget: where the ledger has put it."""
@@ -162,7 +162,7 @@ class Meter:
         return self.universe.loop.time() < self._out_until[place]
 
     def calm(self) -> None:
-        self.faults = Faults(latency_seconds=self.faults.latency_seconds)
+        self.faults = FaultRates(latency_seconds=self.faults.latency_seconds)
         self.provider.temper = Temper()
         self._out_until = dict.fromkeys(self._out_until, 0.0)
 

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from leaseway.simulation.fleet import Fleet
+from leaseway.simulation.fleet import SimulatedFleet
 from leaseway.simulation.process import Process
 from leaseway.simulation.swarm import LEASE_SECONDS
-from leaseway.simulation.world import Universe
+from leaseway.simulation.world import SimulatedWorld
 
 OUTAGE_SECONDS = (0.3, 2 * LEASE_SECONDS)
 STEP_SECONDS_MAX = 3 * LEASE_SECONDS
 
 
 class Nemesis:
-    def __init__(self, universe: Universe, fleet: Fleet) -> None:
+    def __init__(self, universe: SimulatedWorld, fleet: SimulatedFleet) -> None:
         self._universe = universe
         self._fleet = fleet
 

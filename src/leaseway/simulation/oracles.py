@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator
 
 from leaseway.domain.job import Settlement, State
 from leaseway.domain.query import Cancelling
-from leaseway.simulation.promises import Books, Commit
-from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED, LEASED, SCHEDULED, STAGES, Row, Table
+from leaseway.simulation.promises import Commit, Promises
+from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED, LEASED, SCHEDULED, STAGES, StoredRow, StoredRows
 
-Oracle = Callable[[Books, Commit], Iterator[str]]
+Oracle = Callable[[Promises, Commit], Iterator[str]]
 
 # -- every commit ---------------------------------------------------------------------------------------------------
 
 
-def nothing_vanishes(books: Books, commit: Commit) -> Iterator[str]:
+def nothing_vanishes(books: Promises, commit: Commit) -> Iterator[str]:
     """I3: what was stored stays until it is discarded."""
     if len(commit.after) < len(commit.before):
         for job in commit.before.keys() - commit.after.keys():
             yield f"I3 job {job} vanished"
 
 
-def one_job_per_submission(books: Books, commit: Commit) -> Iterator[str]:
+def one_job_per_submission(books: Promises, commit: Commit) -> Iterator[str]:
     """I3, I5, I26: a submission, a key or a fire time becomes one job, however often it is sent."""
     for job in commit.changed:
         if job in commit.before:
@@ -58,7 +58,7 @@ CHANGED_BY: dict[str, set[str]] = {
 }
 
 
-def only_what_it_may(books: Books, commit: Commit) -> Iterator[str]:
+def only_what_it_may(books: Promises, commit: Commit) -> Iterator[str]:
     """A call changes the columns that are its own, and nothing of a job that has ended."""
     allowed = CHANGED_BY.get(commit.verb)
     for job in commit.changed:
@@ -71,14 +71,14 @@ def only_what_it_may(books: Books, commit: Commit) -> Iterator[str]:
             yield f"I2 {commit.verb} changed {', '.join(sorted(found))} of job {job}"
 
 
-def differences(before: Row, after: Row) -> set[str]:
-    return {name for name, old, new in zip(Row._fields, before, after, strict=True) if old != new}
+def differences(before: StoredRow, after: StoredRow) -> set[str]:
+    return {name for name, old, new in zip(StoredRow._fields, before, after, strict=True) if old != new}
 
 
 # -- exchange: settlements ------------------------------------------------------------------------------------------
 
 
-def settlements_are_judged_rightly(books: Books, commit: Commit) -> Iterator[str]:
+def settlements_are_judged_rightly(books: Promises, commit: Commit) -> Iterator[str]:
     """I2, I4: the current token is accepted, an accepted one is accepted again, every other is refused."""
     told = Counter(commit.exchanged.lost)
     due = Counter(settlement.id for settlement in commit.late)
@@ -90,7 +90,7 @@ def settlements_are_judged_rightly(books: Books, commit: Commit) -> Iterator[str
         yield f"I2 {commit.process.name}: a settlement of job {job} was accepted after its lease had ended"
 
 
-def late_settlements_write_nothing(books: Books, commit: Commit) -> Iterator[str]:
+def late_settlements_write_nothing(books: Promises, commit: Commit) -> Iterator[str]:
     """I2: a refused settlement leaves no trace, in its own job or elsewhere."""
     settled = {each.id for each in commit.accepted}
     for late in (*commit.late, *commit.repeated):
@@ -101,7 +101,7 @@ def late_settlements_write_nothing(books: Books, commit: Commit) -> Iterator[str
             yield f"I2 {commit.process.name}: a late settlement ended the live lease of job {late.id}"
 
 
-def outcomes_are_recorded(books: Books, commit: Commit) -> Iterator[str]:
+def outcomes_are_recorded(books: Promises, commit: Commit) -> Iterator[str]:
     """I4, I24: what a settlement says is what the job becomes; a job to be cancelled never waits again."""
     claimed = {lease.id for lease in commit.exchanged.leases}
     for settlement in commit.accepted:
@@ -129,7 +129,7 @@ def stage_after(settlement: Settlement, *, is_cancelled: bool) -> tuple[int, ...
     return (CANCELLED,)
 
 
-def work_was_done(books: Books, commit: Commit) -> Iterator[str]:
+def work_was_done(books: Promises, commit: Commit) -> Iterator[str]:
     """I4: a job is done once, by a handler that has finished; a drained one does not lose its attempt."""
     for settlement in commit.accepted:
         book = books.jobs[settlement.id]
@@ -145,7 +145,7 @@ def work_was_done(books: Books, commit: Commit) -> Iterator[str]:
             yield f"I25 job {book.id} lost an attempt because its worker was drained"
 
 
-def children_follow_their_parent(books: Books, commit: Commit) -> Iterator[str]:
+def children_follow_their_parent(books: Promises, commit: Commit) -> Iterator[str]:
     """Children exist if and only if the settlement that brings them was accepted."""
     for settlement in commit.accepted:
         for child in settlement.children:
@@ -161,7 +161,7 @@ def children_follow_their_parent(books: Books, commit: Commit) -> Iterator[str]:
 # -- exchange: expired leases ---------------------------------------------------------------------------------------
 
 
-def leases_are_taken_back_when_due(books: Books, commit: Commit) -> Iterator[str]:
+def leases_are_taken_back_when_due(books: Promises, commit: Commit) -> Iterator[str]:
     """I13, I14, I24: only expired leases, and into the state that attempts and wishes command."""
     claimed = {lease.id for lease in commit.exchanged.leases}
     for row in commit.taken_back():
@@ -178,7 +178,7 @@ def leases_are_taken_back_when_due(books: Books, commit: Commit) -> Iterator[str
             yield f"I14 job {row.id} should be {names} after its lease expired, is {STAGES[commit.after[row.id].stage]}"
 
 
-def the_well_keep_their_leases(books: Books, commit: Commit) -> Iterator[str]:
+def the_well_keep_their_leases(books: Promises, commit: Commit) -> Iterator[str]:
     """I18, I19, I21: a worker to which nothing happened renews, adopts and settles in time."""
     for row in commit.taken_back():
         grant = books.jobs[row.id].current
@@ -193,7 +193,7 @@ def the_well_keep_their_leases(books: Books, commit: Commit) -> Iterator[str]:
 # -- exchange: new leases -------------------------------------------------------------------------------------------
 
 
-def one_live_lease(books: Books, commit: Commit) -> Iterator[str]:
+def one_live_lease(books: Promises, commit: Commit) -> Iterator[str]:
     """I1: a job is granted only after its last lease has ended, by settlement or in time."""
     ended = {each.id for each in commit.accepted}
     for lease in commit.exchanged.leases:
@@ -207,7 +207,7 @@ def one_live_lease(books: Books, commit: Commit) -> Iterator[str]:
             yield f"I1 job {lease.id} was leased to {commit.process.name} while {grant.process.name} held it"
 
 
-def leases_are_true(books: Books, commit: Commit) -> Iterator[str]:
+def leases_are_true(books: Promises, commit: Commit) -> Iterator[str]:
     """I14, I24, I25: counted, fenced, due, wanted, and as the table says."""
     wants = commit.exchange.wants
     for lease in commit.exchanged.leases:
@@ -226,7 +226,7 @@ def leases_are_true(books: Books, commit: Commit) -> Iterator[str]:
             yield f"I1 job {lease.id} was leased under a token that nobody chose"
 
 
-def had_to_wait(commit: Commit, row: Row) -> bool:
+def had_to_wait(commit: Commit, row: StoredRow) -> bool:
     """A job whose time had come once is ready for good, even if somebody sets the clock back."""
     before = commit.before.get(row.id)
     return before is None or before.stage == SCHEDULED or any(row.id == each.id for each in commit.accepted)
@@ -235,7 +235,7 @@ def had_to_wait(commit: Commit, row: Row) -> bool:
 # -- the other verbs ------------------------------------------------------------------------------------------------
 
 
-def only_the_live_renew(books: Books, commit: Commit) -> Iterator[str]:
+def only_the_live_renew(books: Promises, commit: Commit) -> Iterator[str]:
     """I2: a lease that ended or lapsed is not extended, and its owner is told."""
     for held in commit.args[0]:
         grant = books.jobs[held.id].current
@@ -246,7 +246,7 @@ def only_the_live_renew(books: Books, commit: Commit) -> Iterator[str]:
             yield f"I2 {commit.process.name}: a lease of job {held.id} was renewed after it had ended"
 
 
-def only_the_live_checkpoint(books: Books, commit: Commit) -> Iterator[str]:
+def only_the_live_checkpoint(books: Promises, commit: Commit) -> Iterator[str]:
     """I2: a cursor is stored for the live lease, and never goes back."""
     job, token, cursor = commit.args
     book = books.jobs[job]
@@ -257,7 +257,7 @@ def only_the_live_checkpoint(books: Books, commit: Commit) -> Iterator[str]:
         yield f"I2 the cursor of job {job} was acknowledged and is not stored"
 
 
-def only_the_live_report(books: Books, commit: Commit) -> Iterator[str]:
+def only_the_live_report(books: Promises, commit: Commit) -> Iterator[str]:
     """I2: the progress of a lost lease is dropped."""
     tokens = {report.id: report.token for report in commit.args[0]}
     for job in commit.changed:
@@ -266,7 +266,7 @@ def only_the_live_report(books: Books, commit: Commit) -> Iterator[str]:
             yield f"I2 {commit.process.name}: a report of job {job} was stored after its lease had ended"
 
 
-def cancelling_is_true(books: Books, commit: Commit) -> Iterator[str]:
+def cancelling_is_true(books: Promises, commit: Commit) -> Iterator[str]:
     """I24: the answer says which came first, the cancelling or the end."""
     (job,) = commit.args
     before, after = commit.before.get(job), commit.after.get(job)
@@ -286,7 +286,7 @@ def cancelling_is_true(books: Books, commit: Commit) -> Iterator[str]:
         yield f"I24 the wish to cancel job {job} was acknowledged and forgotten"
 
 
-def submissions_are_stored(books: Books, commit: Commit) -> Iterator[str]:
+def submissions_are_stored(books: Promises, commit: Commit) -> Iterator[str]:
     """I3: what is acknowledged is there, under the id that was named."""
     for job, answer in zip(commit.args[0], commit.answer, strict=True):
         if answer.id not in commit.after:
@@ -295,7 +295,7 @@ def submissions_are_stored(books: Books, commit: Commit) -> Iterator[str]:
             yield f"I5 job {job.id} was acknowledged under another id, {answer.id}"
 
 
-def fires_are_stored(books: Books, commit: Commit) -> Iterator[str]:
+def fires_are_stored(books: Promises, commit: Commit) -> Iterator[str]:
     """I26: who moved the schedule has submitted its jobs, who did not has submitted nothing."""
     for job in commit.args[3]:
         if not commit.answer and job.id in commit.after:
@@ -324,7 +324,7 @@ OF_VERB: dict[str, tuple[Oracle, ...]] = {
 }
 
 
-def wrongs(books: Books, commit: Commit) -> Iterator[str]:
+def wrongs(books: Promises, commit: Commit) -> Iterator[str]:
     """What this commit must not have done; to be asked before the books know of it."""
     if commit.changed:
         for oracle in EVERY:
@@ -339,7 +339,7 @@ EXPIRED_US_MAX = 4_000_000
 """In calm times an expired lease is taken back at the next look of any worker."""
 
 
-def imbalances(books: Books, commit: Commit, table: Table) -> Iterator[str]:
+def imbalances(books: Promises, commit: Commit, table: StoredRows) -> Iterator[str]:
     """I1, I8, I12, I14: every row and every counter is what the history of calls makes of it."""
     for job in commit.changed:
         row, book = commit.after[job], books.jobs[job]

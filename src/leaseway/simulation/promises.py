@@ -8,7 +8,7 @@ from leaseway.domain.exchange import Exchange, Exchanged
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import Settlement, State, Submitted
 from leaseway.simulation.process import Process
-from leaseway.simulation.stored_rows import Row, Rows
+from leaseway.simulation.stored_rows import Rows, StoredRow
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Commit:
         answer: Exchanged = self.answer
         return answer
 
-    def taken_back(self) -> list[Row]:
+    def taken_back(self) -> list[StoredRow]:
         """Leases that ended here without a settlement, as they were."""
         settled = {(each.id, each.token) for each in self.accepted}
         held = (self.before[job] for job in self.changed if job in self.before)
@@ -98,17 +98,17 @@ class Commit:
             row
             for row in held
             if row.token is not None
-            and lease_of(row) != lease_of(self.after[row.id])
+            and row_lease(row) != row_lease(self.after[row.id])
             and (row.id, row.token) not in settled
         ]
 
 
-def lease_of(row: Row) -> tuple[str | None, int]:
+def row_lease(row: StoredRow) -> tuple[str | None, int]:
     """A claim that is repeated after its first grant has expired grants the same job under the same token again."""
     return row.token, row.fence
 
 
-class Books:
+class Promises:
     def __init__(self) -> None:
         self.jobs: dict[JobId, JobBook] = {}
         self.labels: dict[str, JobId] = {}
@@ -197,7 +197,7 @@ class Books:
     def _keep_lease(self, commit: Commit, job: JobId, token: Token) -> None:
         book, row = self.jobs[job], commit.after[job]
         until = row.until or 0
-        if book.current is not None and (book.current.token, book.current.fence) == lease_of(row):
+        if book.current is not None and (book.current.token, book.current.fence) == row_lease(row):
             book.current.until = until
             return
         book.claims += 1

@@ -22,7 +22,7 @@ from leaseway.domain.limits.limit import Ask, Definition, delay_us_of, lease_us_
 from leaseway.simulation.judge import Judge
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
-from leaseway.simulation.promises import Books
+from leaseway.simulation.promises import Promises
 
 WORK_SECONDS_MAX = 0.3
 BACK_SECONDS_MAX = 0.02
@@ -42,7 +42,7 @@ class Temper(Struct, frozen=True):
     loses: float = 0.0
 
 
-class Reply(Struct, frozen=True):
+class ProviderReply(Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     usd: Decimal | None = None
@@ -50,14 +50,14 @@ class Reply(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Request:
+class ProviderRequest:
     process: Process
     job: str
     asks: tuple[Ask, ...]
     hold: str | None
     lines: Lines
     sent_at: float
-    reply: asyncio.Future[Reply]
+    reply: asyncio.Future[ProviderReply]
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Log:
     """Spans for which we were told to stay away, from the moment at which everybody could know."""
 
 
-class Provider:
+class SimulatedProvider:
     def __init__(
         self,
         loop: SimLoop,
@@ -93,14 +93,16 @@ class Provider:
         """By hold, of calls that have arrived."""
 
     @property
-    def _books(self) -> Books:
+    def _books(self) -> Promises:
         return self._judge.books
 
     # -- a call -----------------------------------------------------------------------------------------------------
 
-    async def answer(self, process: Process, job: str, asks: tuple[Ask, ...], hold: str | None, lines: Lines) -> Reply:
+    async def answer(
+        self, process: Process, job: str, asks: tuple[Ask, ...], hold: str | None, lines: Lines
+    ) -> ProviderReply:
         """Send a request now, and wait for what comes back."""
-        request = Request(process, job, asks, hold, lines, self._loop.time(), process.loop.create_future())
+        request = ProviderRequest(process, job, asks, hold, lines, self._loop.time(), process.loop.create_future())
         if not process.is_dead:
             self.under_way += 1
             self._loop.call_later(self._way_seconds(asks), self._arrive, request)
@@ -114,7 +116,7 @@ class Provider:
         most = min(delays_us) / 2 / SECOND_US if delays_us else WAY_SECONDS_MAX
         return self._chance.choice((0.0, most, self._chance.uniform(0, most)))
 
-    def _arrive(self, request: Request) -> None:
+    def _arrive(self, request: ProviderRequest) -> None:
         for ask in request.asks:
             self._log(ask, request)
         self._charge_once(request)
@@ -122,12 +124,13 @@ class Provider:
         if is_refused:
             self._books.reach("the provider refused a call")
             self._finish(
-                request, Reply(REFUSED, {"Retry-After": str(self._chance.choice(RETRY_AFTER_SECONDS))}, Decimal(0))
+                request,
+                ProviderReply(REFUSED, {"Retry-After": str(self._chance.choice(RETRY_AFTER_SECONDS))}, Decimal(0)),
             )
             return
         self._loop.call_later(self._chance.uniform(0.01, WORK_SECONDS_MAX), self._serve, request)
 
-    def _serve(self, request: Request) -> None:
+    def _serve(self, request: ProviderRequest) -> None:
         usd = None
         if request.hold is not None:
             most = request.lines[0][1]
@@ -136,11 +139,11 @@ class Provider:
             usd = Decimal(micros) / MICRO
         if self._chance.random() < self.temper.loses:
             self._books.reach("a reply of the provider was lost")
-            self._finish(request, Reply(UNHEARD, {}), LOST_SECONDS)
+            self._finish(request, ProviderReply(UNHEARD, {}), LOST_SECONDS)
         else:
-            self._finish(request, Reply(FINE, {}, usd))
+            self._finish(request, ProviderReply(FINE, {}, usd))
 
-    def _finish(self, request: Request, reply: Reply, seconds: float = 0.0) -> None:
+    def _finish(self, request: ProviderRequest, reply: ProviderReply, seconds: float = 0.0) -> None:
         self.under_way -= 1
         for ask in request.asks:
             self._logs[ask.name].under_way -= 1
@@ -149,7 +152,7 @@ class Provider:
 
     # -- the oracles ------------------------------------------------------------------------------------------------
 
-    def _log(self, ask: Ask, request: Request) -> None:
+    def _log(self, ask: Ask, request: ProviderRequest) -> None:
         """L1: never more than the limit says, in any window."""
         log, definition, now = self._logs.setdefault(ask.name, Log()), self._limits[ask.limit], self._loop.time()
         log.arrivals.append((now, ask.cost))
@@ -187,7 +190,7 @@ class Provider:
         for log in self._logs.values():
             log.closed.clear()
 
-    def _charge_once(self, request: Request) -> None:
+    def _charge_once(self, request: ProviderRequest) -> None:
         """L4: an id of a hold stands for one call."""
         if request.hold is None:
             return
@@ -196,6 +199,6 @@ class Provider:
         self.lines[request.hold] = request.lines
 
 
-def end(reply: asyncio.Future[Reply], answer: Reply) -> None:
+def end(reply: asyncio.Future[ProviderReply], answer: ProviderReply) -> None:
     if not reply.done():
         reply.set_result(answer)

@@ -15,15 +15,15 @@ from leaseway.domain.kind import Kind
 from leaseway.domain.schedule import Schedule
 from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.simulation.clients import Client, Intent
-from leaseway.simulation.fleet import Fleet
+from leaseway.simulation.fleet import SimulatedFleet
 from leaseway.simulation.limit_oracles import Meter
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.nemesis import Nemesis
 from leaseway.simulation.process import Process
-from leaseway.simulation.stored_rows import STAGES, Row
+from leaseway.simulation.stored_rows import STAGES, StoredRow
 from leaseway.simulation.swarm import FAULTY_SECONDS, Swarm
 from leaseway.simulation.trace import Trace
-from leaseway.simulation.world import START_US, Universe
+from leaseway.simulation.world import START_US, SimulatedWorld
 from leaseway.stores.sqlite.jobs import SqliteStore
 
 SETTLE_SECONDS = 8.0
@@ -43,12 +43,12 @@ class Load(Struct, frozen=True):
     schedules: tuple[Schedule, ...] = ()
     later_us: int = 0
     """How much later than others this world begins."""
-    meter: Callable[[Universe], Meter] | None = None
+    meter: Callable[[SimulatedWorld], Meter] | None = None
     calm_seconds_max: float = 120.0
     """Within this time after the last fault, every job must have ended."""
 
 
-class Report(Struct, frozen=True):
+class SimulationReport(Struct, frozen=True):
     """What became of one seed."""
 
     seed: int
@@ -67,7 +67,7 @@ class Report(Struct, frozen=True):
 
 
 class Scenario:
-    def __init__(self, universe: Universe, load: Load) -> None:
+    def __init__(self, universe: SimulatedWorld, load: Load) -> None:
         self._universe = universe
         self._load = load
         self._meter = None if load.meter is None else load.meter(universe)
@@ -76,7 +76,7 @@ class Scenario:
         self._settings = WorkerSettings(
             queues=load.queues, concurrency=swarm.concurrency, grace_seconds=swarm.grace_seconds
         )
-        self._fleet = Fleet(universe, load.kinds, self._settings, load.schedules, self._meter)
+        self._fleet = SimulatedFleet(universe, load.kinds, self._settings, load.schedules, self._meter)
         self._clients = [Client(universe, f"client-{number}") for number in range(swarm.clients)]
 
     def run(self) -> None:
@@ -187,7 +187,7 @@ class Scenario:
         if self._meter is not None:
             self._meter.conclude()
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self) -> Iterator[StoredRow]:
         return iter(self._universe.table.rows.values())
 
     def _bury(self, story: asyncio.Task[None]) -> None:
@@ -212,18 +212,18 @@ def run_load(
     is_faulty: bool = True,
     write: Callable[[str], object] | None = None,
     look: Callable[[str], object] | None = None,
-    story: "Callable[[Universe, Load], Scenario]" = Scenario,
-) -> Report:
+    story: "Callable[[SimulatedWorld, Load], Scenario]" = Scenario,
+) -> SimulationReport:
     """Run one world to its end; `look` may then look into the file before it is gone."""
     trace = Trace(write)
     with database() as path:
-        universe = Universe(seed, swarm, path, sql, trace, is_faulty, load.later_us)
+        universe = SimulatedWorld(seed, swarm, path, sql, trace, is_faulty, load.later_us)
         story(universe, load).run()
         if look is not None:
             look(path)
     books = universe.books
     stages = [STAGES[row.stage] for row in universe.table.rows.values()]
-    return Report(
+    return SimulationReport(
         seed=seed,
         violations=tuple(books.violations),
         reached=dict(books.reached),

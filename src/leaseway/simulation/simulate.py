@@ -13,7 +13,7 @@ from leaseway.domain.kind import Kind
 from leaseway.domain.query import JobFilter
 from leaseway.simulation.clients import Intent
 from leaseway.simulation.loop import SimLoop
-from leaseway.simulation.scenario import Load, Report, run_load
+from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, Streams, draw
 from leaseway.simulation.world import START_US
 from leaseway.stores.sqlite.jobs import SqliteStore
@@ -31,7 +31,7 @@ class HasKinds(Protocol):
 
 
 class Simulated(Struct, frozen=True):
-    report: Report
+    report: SimulationReport
     jobs: tuple[Job, ...]
     """What became of every job, children included, in the order of submission."""
 
@@ -58,7 +58,7 @@ def simulate(
         Intent(chance.uniform(0, SUBMIT_SECONDS), 0, [replace(job, kind=kinds[job.kind.name])], [f"job {number}"])
         for number, job in enumerate(jobs)
     ]
-    load = Load(kinds=kinds, plan=plan, queues=queues_of(plan, kinds), calm_seconds_max=CALM_SECONDS_MAX)
+    load = Load(kinds=kinds, plan=plan, queues=used_queues(plan, kinds), calm_seconds_max=CALM_SECONDS_MAX)
     found: list[Job] = []
     report = run_load(
         seed, swarm, load, sql=statements(), is_faulty=faults, write=write, look=lambda path: found.extend(read(path))
@@ -72,7 +72,7 @@ def shortened(kind: Kind) -> Kind:
     return Kind(kind.name, kind.function, replace(kind.defaults, lease_us=int(LEASE_SECONDS * SECOND_US)))
 
 
-def queues_of(plan: list[Intent], kinds: Mapping[str, Kind]) -> tuple[str, ...]:
+def used_queues(plan: list[Intent], kinds: Mapping[str, Kind]) -> tuple[str, ...]:
     named = {job.options.queue for intent in plan for job in intent.jobs if job.options.queue}
     return tuple(sorted(named | {kind.defaults.queue for kind in kinds.values()}))
 

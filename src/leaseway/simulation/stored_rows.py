@@ -9,7 +9,7 @@ READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = range(6)
 STAGES = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
 
 
-class Row(NamedTuple):
+class StoredRow(NamedTuple):
     id: JobId
     lane: int
     stage: int
@@ -34,13 +34,13 @@ class Row(NamedTuple):
         return self.stage > LEASED
 
 
-Rows = dict[JobId, Row]
+Rows = dict[JobId, StoredRow]
 
-SELECT_JOBS = f"SELECT {', '.join(Row._fields)} FROM jobs ORDER BY seq"
+SELECT_JOBS = f"SELECT {', '.join(StoredRow._fields)} FROM jobs ORDER BY seq"
 SELECT_LANES = "SELECT id, ready, scheduled, leased, done, failed, cancelled FROM lanes"
 
 
-class Table:
+class StoredRows:
     """The jobs in the file, read again only when somebody has written."""
 
     def __init__(self, path: str) -> None:
@@ -59,7 +59,7 @@ class Table:
         for values in self._connection.execute(SELECT_JOBS).fetchall():
             known = before.get(values[0])
             if known is None or known != values:
-                known = Row._make(values)
+                known = StoredRow._make(values)
                 changed.append(known.id)
             self.rows[known.id] = known
         return changed

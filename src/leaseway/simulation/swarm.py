@@ -24,7 +24,7 @@ class Streams:
         return Random(f"{self.seed}:{purpose}")
 
 
-class Faults(Struct, frozen=True, kw_only=True):
+class FaultRates(Struct, frozen=True, kw_only=True):
     """Chances per call of the store, unless the name says seconds."""
 
     latency_seconds: float = 0.01
@@ -43,13 +43,13 @@ class Faults(Struct, frozen=True, kw_only=True):
     hint_wrong: float = 0.0
 
 
-CALM = Faults()
+CALM = FaultRates()
 
 
 class Swarm(Struct, frozen=True, kw_only=True):
     """One world. The `every` fields are mean seconds between two events, 0 for never."""
 
-    faults: Faults
+    faults: FaultRates
     workers: int
     concurrency: int
     grace_seconds: float
@@ -106,14 +106,14 @@ def draw_blocked(chance: Random) -> float:
     return chance.choice((0.0, 0.0, chance.uniform(0.1, 0.5)))
 
 
-def draw_faults(chance: Random, roughness: float) -> Faults:
+def draw_faults(chance: Random, roughness: float) -> FaultRates:
     """Some worlds have a perfect way to the store, some a very bad one."""
 
     def maybe(share: float, least: float, most: float) -> float:
         value = chance.uniform(least, most) * roughness
         return value if chance.random() < share else 0.0
 
-    return Faults(
+    return FaultRates(
         latency_seconds=chance.choice((0.001, 0.01, 0.04)),
         stall=maybe(0.5, 0.002, 0.02),
         busy=maybe(0.5, 0.01, 0.1),

@@ -9,9 +9,9 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.simulation.judge import Judge
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
-from leaseway.simulation.promises import Books
-from leaseway.simulation.stored_rows import Table
-from leaseway.simulation.swarm import CALM, Faults, Streams, Swarm
+from leaseway.simulation.promises import Promises
+from leaseway.simulation.stored_rows import StoredRows
+from leaseway.simulation.swarm import CALM, FaultRates, Streams, Swarm
 from leaseway.simulation.trace import Trace
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter
@@ -20,7 +20,7 @@ START_US = 1_750_000_000 * SECOND_US
 """15 June 2025, 15:06:40 UTC."""
 
 
-class Universe:
+class SimulatedWorld:
     def __init__(
         self,
         seed: int,
@@ -37,15 +37,15 @@ class Universe:
         self.is_faulty = is_faulty
         self.streams = Streams(seed)
         self.swarm = swarm
-        self.faults: Faults = swarm.faults if is_faulty else CALM
+        self.faults: FaultRates = swarm.faults if is_faulty else CALM
         self.path = path
         self.sql = sql
         self.trace = trace
         self.chance: Random = self.streams.of("store")
-        self.books = Books()
-        self.table = Table(path)
+        self.books = Promises()
+        self.table = StoredRows(path)
         self.judge = Judge(self.books, self.table, self.loop.stop)
-        self.bell = Bell(self)
+        self.bell = SimulatedNotifier(self)
         self.processes: list[Process] = []
         self.at_the_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.is_calm = False
@@ -113,7 +113,7 @@ class Universe:
 
     def calm(self) -> None:
         """Faults off: from now on everything must come to an end."""
-        self.faults = Faults(latency_seconds=self.faults.latency_seconds)
+        self.faults = FaultRates(latency_seconds=self.faults.latency_seconds)
         self._outage_until = 0.0
         self.is_calm = True
         self.note("world", "calm")
@@ -123,10 +123,10 @@ class Universe:
             process.suffer(seconds)
 
 
-class Bell:
+class SimulatedNotifier:
     """Hints that somebody wrote. They may be late, lost or wrong, as the port says."""
 
-    def __init__(self, universe: Universe) -> None:
+    def __init__(self, universe: SimulatedWorld) -> None:
         self._universe = universe
         self._waiting: dict[Callable[[], None], Process] = {}
 

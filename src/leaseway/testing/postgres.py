@@ -42,7 +42,7 @@ class PostgresServer:
     def __init__(self, base: Path, settings: Mapping[str, str], binaries: Path | None = None) -> None:
         self._base = base
         self._settings = settings
-        self._account = account_of("nobody") if os.geteuid() == 0 else {}
+        self._account = operating_system_user("nobody") if os.geteuid() == 0 else {}
         own = binaries or own_folder()
         if own is not None:
             self.binaries = checked(own, self._account)
@@ -180,7 +180,7 @@ def packaged_file(name: str) -> Path:
     raise FileNotFoundError(f"{name} is not in the installed package {PACKAGE}")
 
 
-def account_of(name: str) -> dict[str, Any]:
+def operating_system_user(name: str) -> dict[str, Any]:
     entry = pwd.getpwnam(name)
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 

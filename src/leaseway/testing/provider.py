@@ -116,7 +116,7 @@ class Provider:
     ) -> None:
         """These replies for the next requests, whatever the limits say."""
         text = body.encode() if isinstance(body, str) else body
-        self._next(Act(reply_of(status, headers or {}, text), status), times)
+        self._next(Act(render_reply(status, headers or {}, text), status), times)
 
     def delay(self, seconds: float, times: int = 1) -> None:
         """Answer as usual, but later."""
@@ -155,14 +155,14 @@ class Provider:
             answer = self.usual(request)
         else:
             retry_after = {"Retry-After": str(-(-wait_ns // SECOND_NS))}
-            answer = Answer(HTTPStatus.TOO_MANY_REQUESTS, echo_of(request), retry_after)
+            answer = Answer(HTTPStatus.TOO_MANY_REQUESTS, echo_body(request), retry_after)
         self._record(now_ns, request, answer.status)
         headers = {**answer.headers, **dict(self._headers(accepted_ns, now_ns))}
-        return act_of(answer._replace(headers=headers), act.delay_seconds, has_body=request.method != "HEAD")
+        return build_act(answer._replace(headers=headers), act.delay_seconds, has_body=request.method != "HEAD")
 
     def usual(self, request: "Request") -> Answer:
         """What the API says when nothing is wrong; this one repeats what it was asked."""
-        return Answer(body=echo_of(request))
+        return Answer(body=echo_body(request))
 
     def _record(self, now_ns: int, request: "Request", status: int) -> None:
         if len(self.arrivals) >= ARRIVALS_MAX:
@@ -189,10 +189,12 @@ class Provider:
         return max(waits_ns)
 
     def _headers(self, accepted_ns: Sequence[int], now_ns: int) -> Iterable[tuple[str, str]]:
-        states = [state_of(rate, accepted_ns, now_ns) for rate in self._rates]
+        states = [rate_state(rate, accepted_ns, now_ns) for rate in self._rates]
         if states:
             yield "RateLimit", ", ".join(f'"{name}";r={left};t={reset}' for name, left, reset in states)
-            policies = (f'"{name_of(rate)}";q={rate.count};w={-(-rate.window_us // 1_000_000)}' for rate in self._rates)
+            policies = (
+                f'"{rate_name(rate)}";q={rate.count};w={-(-rate.window_us // 1_000_000)}' for rate in self._rates
+            )
             yield "RateLimit-Policy", ", ".join(policies)
 
 
@@ -207,25 +209,25 @@ def most_within(times_ns: Iterable[int], window_ns: int) -> int:
     return most
 
 
-def state_of(rate: Rate, accepted_ns: Sequence[int], now_ns: int) -> tuple[str, int, int]:
+def rate_state(rate: Rate, accepted_ns: Sequence[int], now_ns: int) -> tuple[str, int, int]:
     """A rate's name, how many it has left, and in how many seconds there will be more."""
     window_ns = rate.window_us * 1_000
     recent_ns = [at_ns for at_ns in accepted_ns[-rate.count :] if at_ns > now_ns - window_ns]
     reset_ns = recent_ns[0] + window_ns - now_ns if recent_ns else 0
-    return name_of(rate), rate.count - len(recent_ns), -(-reset_ns // SECOND_NS)
+    return rate_name(rate), rate.count - len(recent_ns), -(-reset_ns // SECOND_NS)
 
 
-def name_of(rate: Rate) -> str:
+def rate_name(rate: Rate) -> str:
     return f"{rate.window_us // 1_000}ms"
 
 
-def echo_of(request: "Request") -> bytes:
+def echo_body(request: "Request") -> bytes:
     body = {"path": request.path, "idempotency_key": request.idempotency_key, "body": request.body}
     return json.dumps(body).encode()
 
 
-def act_of(answer: Answer, delay_seconds: float = 0, has_body: bool = True) -> Act:
-    reply = reply_of(answer.status, answer.headers, answer.body, has_body)
+def build_act(answer: Answer, delay_seconds: float = 0, has_body: bool = True) -> Act:
+    reply = render_reply(answer.status, answer.headers, answer.body, has_body)
     delay_seconds += answer.delay_seconds
     if answer.sent_bytes_max is None:
         return Act(reply, answer.status, delay_seconds)
@@ -233,7 +235,7 @@ def act_of(answer: Answer, delay_seconds: float = 0, has_body: bool = True) -> A
     return Act(reply[: len(reply) - missing], answer.status, delay_seconds, cuts=True)
 
 
-def reply_of(status: int, headers: Mapping[str, str], body: bytes, has_body: bool = True) -> bytes:
+def render_reply(status: int, headers: Mapping[str, str], body: bytes, has_body: bool = True) -> bytes:
     reason = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Unknown"
     given = {name.lower() for name in headers}
     lines = [f"HTTP/1.1 {status} {reason}", *(f"{name}: {value}" for name, value in headers.items())]
@@ -304,7 +306,7 @@ class Connection(asyncio.Protocol):
             if not act.reads:
                 self.cut()
                 return False
-            self._pending = act, request_of(head.decode("latin-1"))
+            self._pending = act, parse_request(head.decode("latin-1"))
         act, request = self._pending
         if len(self._buffer) < request.length:
             return False
@@ -336,7 +338,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-def request_of(head: str) -> Request:
+def parse_request(head: str) -> Request:
     line, *lines = head.split("\r\n")
     method, path, *_ = [*line.split(" "), "", ""]
     pairs = (line.partition(":") for line in lines)

@@ -23,7 +23,7 @@ from tests.simulation.campaign.source_api import Api
 from leaseway.imports.domain.run_state import RunMode, ShardState
 from leaseway.simulation.process import Process
 from leaseway.simulation.promises import Commit
-from leaseway.simulation.world import Universe
+from leaseway.simulation.world import SimulatedWorld
 
 EXPECTED = frozenset(
     {
@@ -36,7 +36,7 @@ EXPECTED = frozenset(
 
 
 class TableJudge:
-    def __init__(self, universe: Universe, api: Api, shelf: Shelf, operator: Operator) -> None:
+    def __init__(self, universe: SimulatedWorld, api: Api, shelf: Shelf, operator: Operator) -> None:
         self._universe = universe
         self._api = api
         self._shelf = shelf

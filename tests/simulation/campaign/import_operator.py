@@ -20,7 +20,7 @@ from leaseway.simulation.faulty_store import FaultyStore
 from leaseway.simulation.fleet import Silence
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.swarm import LEASE_SECONDS
-from leaseway.simulation.world import Universe
+from leaseway.simulation.world import SimulatedWorld
 from leaseway.worker.context import Context
 from leaseway.worker.environment import World
 from leaseway.worker.submit import KEY_KEEP_US, Bound, submit_many
@@ -35,7 +35,7 @@ PAUSE_SECONDS = 0.2
 class SimHost:
     """An app, as far as imports need one: its kinds are real, and its store is the world's."""
 
-    def __init__(self, universe: Universe, process: Process) -> None:
+    def __init__(self, universe: SimulatedWorld, process: Process) -> None:
         self._app = App("memory://")
         self._store = FaultyStore(universe, process)
         self._world = World(
@@ -78,7 +78,7 @@ def watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Operator:
-    def __init__(self, universe: Universe, requests_max: int | None) -> None:
+    def __init__(self, universe: SimulatedWorld, requests_max: int | None) -> None:
         self.process = universe.process("operator")
         self.host = SimHost(universe, self.process)
         self._universe = universe

@@ -9,7 +9,7 @@ from tests.simulation.campaign.source_api import COUNTRIES, UNKNOWN_COUNTRY, Man
 
 from leaseway.imports.domain.run_state import RunMode
 from leaseway.imports.spec.reader import Spec, read_spec
-from leaseway.simulation.swarm import CALM, Faults, Streams, Swarm, draw
+from leaseway.simulation.swarm import CALM, FaultRates, Streams, Swarm, draw
 from leaseway.testing.standin import Poi, synthetic
 
 WORLDS = 4
@@ -61,7 +61,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     spec: Spec
     pois: list[Poi]
     manners: Manners
-    sink_faults: Faults
+    sink_faults: FaultRates
     resume_every: float
     """Somebody says resume though nothing is wrong."""
     comes_again: RunMode | None
@@ -139,9 +139,9 @@ def draw_manners(chance: Random, partition: str, lag_seconds: float) -> Manners:
     )
 
 
-def draw_sink_faults(chance: Random) -> Faults:
+def draw_sink_faults(chance: Random) -> FaultRates:
     roughness = chance.choice((0.0, 0.5, 1.0))
-    return Faults(
+    return FaultRates(
         latency_seconds=chance.choice((0.001, 0.01, 0.04)),
         stall=maybe(chance, 0.5, 0.01, 0.05) * roughness,
         busy=maybe(chance, 0.5, 0.02, 0.1) * roughness,
@@ -173,13 +173,13 @@ def draw_world(seed: int) -> tuple[Terms, Swarm]:
 def draw_swarm(seed: int) -> Swarm:
     swarm = draw(seed)
     # The way to the job store has its own scenario: where it is too rough, nobody gets to the pages.
-    faults = swarm.faults if seed % 2 else Faults(latency_seconds=swarm.faults.latency_seconds)
+    faults = swarm.faults if seed % 2 else FaultRates(latency_seconds=swarm.faults.latency_seconds)
     return replace(swarm, faults=faults, clients=1, step_every=0.0, replay_every=0.0, cancel=0.0)
 
 
 def sluggish(terms: Terms, swarm: Swarm) -> tuple[Terms, Swarm]:
     """Pages are long on their way to the sink, and their workers die meanwhile: others are faster."""
-    faults = Faults(stall=0.15, reply_lost=0.3, latency_seconds=0.04)
+    faults = FaultRates(stall=0.15, reply_lost=0.3, latency_seconds=0.04)
     return (
         replace(terms, sink_faults=faults),
         replace(
@@ -191,5 +191,5 @@ def sluggish(terms: Terms, swarm: Swarm) -> tuple[Terms, Swarm]:
 def restless(terms: Terms, swarm: Swarm) -> tuple[Terms, Swarm]:
     """Rows move from one shard to another while both are read, and pages are long on their way to the sink."""
     manners = Manners(changes_every=0.15, moves=10, lag_seconds=terms.manners.lag_seconds)
-    faults = Faults(stall=0.2, latency_seconds=0.01)
+    faults = FaultRates(stall=0.2, latency_seconds=0.01)
     return replace(terms, manners=manners, sink_faults=faults), replace(swarm, workers=3, concurrency=4)

@@ -31,9 +31,9 @@ from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import Probe
 from leaseway.simulation.process import HERE
-from leaseway.simulation.scenario import LOOK_SECONDS, Load, Report, Scenario, run_load
-from leaseway.simulation.swarm import Faults
-from leaseway.simulation.world import Universe
+from leaseway.simulation.scenario import LOOK_SECONDS, Load, Scenario, SimulationReport, run_load
+from leaseway.simulation.swarm import FaultRates
+from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.sqlite.statements import statements
 from leaseway.testing.standin import API_KEY
 from leaseway.worker import provider_http
@@ -54,7 +54,7 @@ NO_HISTORY = History()
 class Import(Scenario):
     """One world."""
 
-    def __init__(self, universe: Universe, load: Load, terms: Terms) -> None:
+    def __init__(self, universe: SimulatedWorld, load: Load, terms: Terms) -> None:
         self._terms = terms
         spec = terms.spec
         self.operator = Operator(universe, None if spec.budget is None else spec.budget.requests_max)
@@ -64,7 +64,7 @@ class Import(Scenario):
         rows_path = str(Path(universe.path).with_name("rows.db"))
         self.shelf = Shelf(universe, rows_path, columns, terms.sink_faults)
         if not universe.is_faulty:
-            self.shelf.faults = Faults()
+            self.shelf.faults = FaultRates()
         self.api = Api(universe, terms.manners, terms.pois, limit)
         sink = cast(Sink, FaultySink(self.shelf))
         self.operator.take(Parts(Path("simulated.toml"), spec, source, sink, task_of(spec, source, sink)))
@@ -111,7 +111,7 @@ class Import(Scenario):
                 evil.cancel()
         self._universe.calm()
         self.api.calm()
-        self.shelf.faults = Faults(latency_seconds=self.shelf.faults.latency_seconds)
+        self.shelf.faults = FaultRates(latency_seconds=self.shelf.faults.latency_seconds)
 
     async def _interfere(self) -> None:
         """Somebody says resume while the run goes on, or mends the key first, if that is what has stopped it."""
@@ -208,7 +208,7 @@ def run_imports(
     sql: Mapping[str, str] | None = None,
     write: Callable[[str], object] | None = None,
     faults: bool = True,
-) -> Report:
+) -> SimulationReport:
     """Run the imports scenario. `sql` replaces the store's statements; `write` gets the trace, line by line."""
     terms, swarm = draw_world(seed)
     load = Load(kinds={}, plan=[], queues=("imports:ocm",), later_us=LATER_US, calm_seconds_max=300.0)

@@ -6,7 +6,7 @@ from tests.simulation.campaign.scenario_jobs import KINDS
 from tests.simulation.campaign.submissions import QUEUES, draw_plan
 
 from leaseway.domain.schedule import Missed, Schedule
-from leaseway.simulation.scenario import Load, Report, run_load
+from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import Streams, draw
 from leaseway.stores.sqlite.statements import statements
 
@@ -16,7 +16,7 @@ CRON = "42,45,48,51,54,57 6 * * * *"
 
 def run_seed(
     seed: int, *, sql: Mapping[str, str] | None = None, write: Callable[[str], object] | None = None
-) -> Report:
+) -> SimulationReport:
     """Run the built-in scenario. `sql` replaces the store's statements; `write` gets the trace, line by line."""
     swarm = draw(seed)
     chance = Streams(seed).of("plan")

@@ -25,11 +25,11 @@ from leaseway.domain.limits.limit import Limit, Use, rate_of
 from leaseway.domain.options import options_of
 from leaseway.domain.tenant import Tenant
 from leaseway.simulation.clients import Intent
-from leaseway.simulation.limit_oracles import METER, Meter, Terms
+from leaseway.simulation.limit_oracles import METER, LimitSettings, Meter
 from leaseway.simulation.process import HERE
 from leaseway.simulation.provider import UNHEARD, Temper
-from leaseway.simulation.scenario import Load, Report, run_load
-from leaseway.simulation.swarm import LEASE_SECONDS, Faults, Streams, Swarm, draw
+from leaseway.simulation.scenario import Load, SimulationReport, run_load
+from leaseway.simulation.swarm import LEASE_SECONDS, FaultRates, Streams, Swarm, draw
 from leaseway.stores.sqlite.statements import statements
 from leaseway.worker import admission, limiter_client, maintenance, provider_calls
 from leaseway.worker.attempt import Running, Stop
@@ -131,20 +131,20 @@ def draw_tenants(chance: Random) -> list[Tenant]:
     ]
 
 
-def draw_terms(chance: Random, offer: Offer, swarm: Swarm) -> Terms:
+def draw_terms(chance: Random, offer: Offer, swarm: Swarm) -> LimitSettings:
     def maybe(share: float, least: float, most: float) -> float:
         value = chance.uniform(least, most)
         return value if chance.random() < share else 0.0
 
     roughness = chance.choice((0.0, 0.5, 1.0))
-    faults = Faults(
+    faults = FaultRates(
         latency_seconds=chance.choice((0.001, 0.01, 0.03)),
         stall=maybe(0.5, 0.01, 0.05) * roughness,
         busy=maybe(0.5, 0.02, 0.1) * roughness,
         request_lost=maybe(0.5, 0.02, 0.1) * roughness,
         reply_lost=maybe(0.7, 0.02, 0.15) * roughness,
     )
-    return Terms(
+    return LimitSettings(
         limits={limit.name: limit.definition for limit in offer.limits},
         budgets={budget.name: budget.definition for budget in offer.budgets},
         tenants={tenant.name: tenant for tenant in draw_tenants(chance)},
@@ -186,7 +186,7 @@ TENANTS = ("default", "acme", "duck")
 
 def run_metered(
     seed: int, *, sql: Mapping[str, str] | None = None, write: Callable[[str], object] | None = None
-) -> Report:
+) -> SimulationReport:
     """Run the metered scenario. `sql` replaces the store's statements; `write` gets the trace, line by line."""
     chance = Streams(seed).of("metered")
     swarm = replace(draw(seed), step_every=0.0, replay_every=0.0, submissions=chance.randint(8, 16))
@@ -215,7 +215,7 @@ def contended(swarm: Swarm) -> Swarm:
 
 
 @contextmanager
-def shortened(terms: Terms) -> Iterator[None]:
+def shortened(terms: LimitSettings) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, value in (
             (provider_calls, "HOLD_US", int(terms.hold_seconds * SECOND_US)),

@@ -15,7 +15,7 @@ from tests.simulation.campaign.metered_scenario import run_metered
 from tests.simulation.campaign.sabotage import SABOTAGES as SABOTAGES_OF_JOBS
 
 from leaseway.simulation.coverage import CATALOGUES
-from leaseway.simulation.scenario import Report
+from leaseway.simulation.scenario import SimulationReport
 
 SCENARIOS = {"jobs": run_seed, "metered": run_metered, "imports": run_imports}
 SABOTAGES = {**SABOTAGES_OF_JOBS, **import_sabotage.SABOTAGES}
@@ -32,9 +32,9 @@ class Findings:
     virtual_seconds: float = 0.0
     reached: Counter[str] = field(default_factory=Counter)
     """In how many seeds each thing happened."""
-    violations: list[Report] = field(default_factory=list)
+    violations: list[SimulationReport] = field(default_factory=list)
 
-    def add(self, report: Report) -> None:
+    def add(self, report: SimulationReport) -> None:
         self.seeds += 1
         self.virtual_seconds += report.seconds
         self.reached.update(report.reached.keys())
@@ -55,17 +55,17 @@ class Findings:
 
 def run_one(
     seed: int, scenario: str = "jobs", sabotage: str | None = None, write: Callable[[str], object] | None = None
-) -> Report:
+) -> SimulationReport:
     """One seed, with a safeguard removed if the name of a sabotage is given."""
     with nullcontext(None) if sabotage is None else SABOTAGES[sabotage].at_work() as sql:
         return SCENARIOS[scenario](seed, sql=sql, write=write)
 
 
-def run_batch(seeds: Sequence[int], scenario: str, sabotage: str | None) -> list[Report]:
+def run_batch(seeds: Sequence[int], scenario: str, sabotage: str | None) -> list[SimulationReport]:
     return [run_one(seed, scenario, sabotage) for seed in seeds]
 
 
-def reports(seeds: range, scenario: str, sabotage: str | None, processes: int) -> Iterator[Report]:
+def reports(seeds: range, scenario: str, sabotage: str | None, processes: int) -> Iterator[SimulationReport]:
     """The reports of all seeds, in their order."""
     batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
     if processes == 1:

@@ -27,8 +27,8 @@ from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.simulation.faulty_link import Statements
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import Process
-from leaseway.simulation.swarm import Faults
-from leaseway.simulation.world import Universe
+from leaseway.simulation.swarm import FaultRates
+from leaseway.simulation.world import SimulatedWorld
 
 TABLE = "poi"
 
@@ -77,7 +77,7 @@ COUNTED = ("inserted", "updated", "unchanged", "stale", "quarantined")
 class Shelf:
     """The real sink of one world, and its judge."""
 
-    def __init__(self, universe: Universe, path: str, columns: Mapping[str, Any], faults: Faults) -> None:
+    def __init__(self, universe: SimulatedWorld, path: str, columns: Mapping[str, Any], faults: FaultRates) -> None:
         self.universe = universe
         self.faults = faults
         chance = universe.streams.of("sink itself")

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import Definition, delay_us_of
 from leaseway.simulation.process import HERE, Process
-from leaseway.simulation.promises import Books
-from leaseway.simulation.world import START_US, Universe
+from leaseway.simulation.promises import Promises
+from leaseway.simulation.world import START_US, SimulatedWorld
 from leaseway.testing.provider import Answer, Request
 from leaseway.testing.standin import API_KEY, Faults, Poi, StandIn
 from leaseway.testing.standin import ocm as rules
@@ -91,7 +91,7 @@ def is_ascending(rows: list[Poi]) -> bool:
 
 
 class Api:
-    def __init__(self, universe: Universe, manners: Manners, pois: list[Poi], limit: Definition | None) -> None:
+    def __init__(self, universe: SimulatedWorld, manners: Manners, pois: list[Poi], limit: Definition | None) -> None:
         self.universe = universe
         self.manners = manners if universe.is_faulty else GENTLE
         self._lag_seconds = manners.lag_seconds
@@ -120,7 +120,7 @@ class Api:
         gone."""
 
     @property
-    def books(self) -> Books:
+    def books(self) -> Promises:
         return self.universe.books
 
     def now_us(self) -> Instant:

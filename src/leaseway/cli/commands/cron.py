@@ -7,10 +7,10 @@ from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.open_store import ask, change
 from leaseway.cli.options import pass_settings, with_store
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import note, say
 from leaseway.cli.output.times import moment
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.domain.schedule import ScheduleRow, coming_fire
 from leaseway.ports.store import Store
@@ -20,7 +20,7 @@ from leaseway.ports.store import Store
 @with_store
 @pass_settings
 @click.pass_context
-def command(ctx: click.Context, settings: Settings) -> None:
+def command(ctx: click.Context, settings: CliSettings) -> None:
     """Schedules: list, pause, resume. Without a word: list.
 
     A schedule is known to the store from the first start of a worker whose app declares it.
@@ -32,7 +32,7 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @command.command("list")
 @with_store
 @pass_settings
-def list_(settings: Settings) -> None:
+def list_(settings: CliSettings) -> None:
     """Every schedule, with its last and its next time."""
     list_schedules(settings)
 
@@ -41,7 +41,7 @@ def list_(settings: Settings) -> None:
 @click.argument("name")
 @with_store
 @pass_settings
-def pause(settings: Settings, name: str) -> None:
+def pause(settings: CliSettings, name: str) -> None:
     """Stop a schedule. What it misses meanwhile is dropped."""
     pause_schedule(settings, name, True)
 
@@ -50,40 +50,42 @@ def pause(settings: Settings, name: str) -> None:
 @click.argument("name")
 @with_store
 @pass_settings
-def resume(settings: Settings, name: str) -> None:
+def resume(settings: CliSettings, name: str) -> None:
     """Let a paused schedule go on, from now."""
     pause_schedule(settings, name, False)
 
 
 COLUMNS = (
-    Column("name"),
-    Column("kind", may_shrink=True),
-    Column("cron"),
-    Column("tz"),
-    Column("missed", leaves=1),
-    Column("last fire", may_shrink=True, leaves=2),
-    Column("next fire", may_shrink=True),
+    TableColumn("name"),
+    TableColumn("kind", may_shrink=True),
+    TableColumn("cron"),
+    TableColumn("tz"),
+    TableColumn("missed", leaves=1),
+    TableColumn("last fire", may_shrink=True, leaves=2),
+    TableColumn("next fire", may_shrink=True),
 )
 
 
-def list_schedules(settings: Settings) -> None:
+def list_schedules(settings: CliSettings) -> None:
     rows = ask(settings, lambda store: store.schedules())
     if settings.json:
         document({"schedules": [schedule_json(row, coming_fire(row)) for row in rows]})
     elif not rows:
         note("there are no schedules yet: a worker declares those of its app when it starts")
     else:
-        show_table(COLUMNS, [row_of(row) for row in rows])
+        show_table(COLUMNS, [schedule_row(row) for row in rows])
 
 
-def row_of(row: ScheduleRow) -> Row:
+def schedule_row(row: ScheduleRow) -> Row:
     schedule = row.schedule
-    following = Cell("paused", "yellow") if row.paused else moment(coming_fire(row), row.now) or Cell("never", "dim")
-    last = moment(row.last_fire, row.now) or Cell("never", "dim")
+    following = (
+        TableCell("paused", "yellow") if row.paused else moment(coming_fire(row), row.now) or TableCell("never", "dim")
+    )
+    last = moment(row.last_fire, row.now) or TableCell("never", "dim")
     return (schedule.name, schedule.kind, schedule.cron, schedule.tz, schedule.missed.value, last, following)
 
 
-def pause_schedule(settings: Settings, name: str, paused: bool) -> None:
+def pause_schedule(settings: CliSettings, name: str, paused: bool) -> None:
     async def command(store: Store) -> None:
         if not await store.pause(name, paused):
             known = ", ".join(row.schedule.name for row in await store.schedules()) or "none yet"

@@ -11,7 +11,7 @@ from leaseway.cli.options import pass_settings, with_store
 from leaseway.cli.output.color import LEVEL_STYLES, harmless, painted
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import say, wrapped
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import UsageError
 from leaseway.domain.health import Finding, Level
 from leaseway.domain.redact import shown
@@ -23,7 +23,7 @@ from leaseway.wiring import store_at
 @click.option("--deep", is_flag=True, help="Read everything, however long it takes.")
 @with_store
 @pass_settings
-def command(settings: Settings, deep: bool) -> int:
+def command(settings: CliSettings, deep: bool) -> int:
     """Find out what is wrong with a store, and what to do.
 
     Changes nothing. Exit code 1 if there is a problem; warnings alone do not count.
@@ -34,7 +34,7 @@ def command(settings: Settings, deep: bool) -> int:
 SICK = 1
 
 
-def doctor(settings: Settings, deep: bool) -> int:
+def doctor(settings: CliSettings, deep: bool) -> int:
     url = store_url(settings)
     findings = asyncio.run(examine(url, deep))
     counts = Counter(finding.level for finding in findings)

@@ -12,10 +12,10 @@ from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.open_store import ask, change, store_url
 from leaseway.cli.options import DURATION, pass_settings, with_store
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import facts, note, say
 from leaseway.cli.output.times import moment, relative
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.api_key import ApiKey, WantedKey
 from leaseway.domain.errors import NoSuchJob
 from leaseway.domain.identity import SCOPES_OF, Role, Scope
@@ -37,7 +37,7 @@ one_id = click.argument("id_", metavar="ID")
 @with_store
 @pass_settings
 @click.pass_context
-def command(ctx: click.Context, settings: Settings) -> None:
+def command(ctx: click.Context, settings: CliSettings) -> None:
     """Keys of the API: who may ask the service, and for what. Without a word: list."""
     if ctx.invoked_subcommand is None:
         list_keys(settings, None)
@@ -47,7 +47,7 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @click.option("--tenant", metavar="NAME", help="Only those of this tenant.")
 @with_store
 @pass_settings
-def list_(settings: Settings, tenant: str | None) -> None:
+def list_(settings: CliSettings, tenant: str | None) -> None:
     """Every key, when it was used last, and whether it still opens. Never the secrets."""
     list_keys(settings, tenant)
 
@@ -62,7 +62,7 @@ def list_(settings: Settings, tenant: str | None) -> None:
 @click.option("--name", default="", metavar="TEXT", help="For people: where it is used.")
 @with_store
 @pass_settings
-def create(settings: Settings, /, **given: Any) -> None:
+def create(settings: CliSettings, /, **given: Any) -> None:
     """Make a key. It is shown once: what is stored is only a hash of it.
 
     \b
@@ -78,7 +78,7 @@ def create(settings: Settings, /, **given: Any) -> None:
 @one_id
 @with_store
 @pass_settings
-def revoke(settings: Settings, id_: str) -> None:
+def revoke(settings: CliSettings, id_: str) -> None:
     """From now on it opens nothing. Running services notice within half a minute."""
     revoke_key(settings, id_)
 
@@ -91,7 +91,7 @@ def revoke(settings: Settings, id_: str) -> None:
 @click.option("--expires", type=DURATION, metavar="TIME", help="How long the new one is good. Else as long as the old.")
 @with_store
 @pass_settings
-def rotate(settings: Settings, id_: str, grace: float, expires: float | None) -> None:
+def rotate(settings: CliSettings, id_: str, grace: float, expires: float | None) -> None:
     """Make a key with the same rights beside an old one, which expires after the grace time.
 
     The new one is good for as long as the old one was, unless --expires says otherwise.
@@ -100,25 +100,25 @@ def rotate(settings: Settings, id_: str, grace: float, expires: float | None) ->
 
 
 COLUMNS = (
-    Column("id"),
-    Column("name", may_shrink=True, leaves=2),
-    Column("tenant"),
-    Column("role"),
-    Column("scopes", may_shrink=True, leaves=1),
-    Column("state"),
-    Column("expires", leaves=4),
-    Column("used", leaves=3),
+    TableColumn("id"),
+    TableColumn("name", may_shrink=True, leaves=2),
+    TableColumn("tenant"),
+    TableColumn("role"),
+    TableColumn("scopes", may_shrink=True, leaves=1),
+    TableColumn("state"),
+    TableColumn("expires", leaves=4),
+    TableColumn("used", leaves=3),
 )
 
 
-class Found(NamedTuple):
+class KeyListing(NamedTuple):
     keys: list[ApiKey]
     now: Instant
 
 
-def list_keys(settings: Settings, tenant: str | None) -> None:
-    async def question(store: Store) -> Found:
-        return Found(await store.keys(tenant), await store.now())
+def list_keys(settings: CliSettings, tenant: str | None) -> None:
+    async def question(store: Store) -> KeyListing:
+        return KeyListing(await store.keys(tenant), await store.now())
 
     keys, now = ask(settings, question)
     if settings.json:
@@ -126,14 +126,23 @@ def list_keys(settings: Settings, tenant: str | None) -> None:
     elif not keys:
         note("there are no keys yet; make one with: leaseway keys create --tenant NAME")
     else:
-        show_table(COLUMNS, [row_of(key, now) for key in keys])
+        show_table(COLUMNS, [key_row(key, now) for key in keys])
 
 
-def row_of(key: ApiKey, now: Instant) -> Row:
+def key_row(key: ApiKey, now: Instant) -> Row:
     state = state_of(key, now)
     expires = "" if key.expires_at is None or state == "revoked" else relative(key.expires_at, now)
     used = "never" if key.used_at is None else relative(key.used_at, now)
-    return (key.id, key.name, key.tenant, key.role.value, scopes_text(key), Cell(state, STYLES[state]), expires, used)
+    return (
+        key.id,
+        key.name,
+        key.tenant,
+        key.role.value,
+        scopes_text(key),
+        TableCell(state, STYLES[state]),
+        expires,
+        used,
+    )
 
 
 STYLES = {"live": "", "expired": "dim", "revoked": "dim"}
@@ -143,7 +152,7 @@ def scopes_text(key: ApiKey) -> str:
     return "all of its role" if set(key.scopes) == SCOPES_OF[key.role] else ", ".join(key.scopes)
 
 
-def create_key(settings: Settings, given: Mapping[str, Any]) -> None:
+def create_key(settings: CliSettings, given: Mapping[str, Any]) -> None:
     wanted = WantedKey(
         role=Role(given["role"]),
         tenant=given["tenant"],
@@ -163,7 +172,7 @@ def life_us(expires: float | None) -> int | None:
     return None if expires is None else duration_us("--expires", expires, 1)
 
 
-def show_once(settings: Settings, made: Made, ends: tuple[str, Instant] | None = None) -> None:
+def show_once(settings: CliSettings, made: Made, ends: tuple[str, Instant] | None = None) -> None:
     key = made.key
     if settings.json:
         document({**key_json(key, key.created_at), "key": made.text})
@@ -181,7 +190,7 @@ def show_once(settings: Settings, made: Made, ends: tuple[str, Instant] | None =
     note("Keep it now: it is not shown again. Programs send it as: Authorization: Bearer lw_…")
 
 
-def revoke_key(settings: Settings, id_: str) -> None:
+def revoke_key(settings: CliSettings, id_: str) -> None:
     async def command(store: Store) -> tuple[bool, ApiKey, Instant]:
         await known(store, id_)
         is_new = await store.revoke_key(id_)
@@ -196,7 +205,7 @@ def revoke_key(settings: Settings, id_: str) -> None:
         say(f"key {id_}: was revoked {moment(key.revoked_at, now)}")
 
 
-def rotate_key(settings: Settings, id_: str, grace: float, expires: float | None) -> None:
+def rotate_key(settings: CliSettings, id_: str, grace: float, expires: float | None) -> None:
     async def command(store: Store) -> tuple[Made, ApiKey]:
         old = await known(store, id_)
         made = await api_keys.rotate(store, old, duration_us("--grace", grace), random_text, life_us(expires))

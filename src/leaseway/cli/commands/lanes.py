@@ -10,10 +10,10 @@ from leaseway.cli.open_limiter import shut_gates
 from leaseway.cli.open_store import ask, change
 from leaseway.cli.options import pass_settings, with_limits, with_store
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import needs_in_words, note, say
 from leaseway.cli.output.times import span
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob, UsageError
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import Shut, longest
@@ -24,7 +24,7 @@ from leaseway.ports.store import Store
 from leaseway.worker.explain_waits import Shuts
 
 
-def pause_lanes(settings: Settings, queue: str, tenant: str | None) -> None:
+def pause_lanes(settings: CliSettings, queue: str, tenant: str | None) -> None:
     async def command(store: Store) -> bool:
         return await pausable(store).pause_lanes(queue, tenant)
 
@@ -32,7 +32,7 @@ def pause_lanes(settings: Settings, queue: str, tenant: str | None) -> None:
     tell(settings, Pause(queue, tenant), True, "paused; what runs goes on" if is_new else "was paused before")
 
 
-def resume_lanes(settings: Settings, queue: str, tenant: str | None) -> None:
+def resume_lanes(settings: CliSettings, queue: str, tenant: str | None) -> None:
     async def command(store: Store) -> None:
         if not await pausable(store).resume_lanes(queue, tenant):
             known = "; ".join(map(str, await pauses_in(store))) or "none"
@@ -42,7 +42,7 @@ def resume_lanes(settings: Settings, queue: str, tenant: str | None) -> None:
     tell(settings, Pause(queue, tenant), False, "resumed")
 
 
-def tell(settings: Settings, pause: Pause, is_paused: bool, words: str) -> None:
+def tell(settings: CliSettings, pause: Pause, is_paused: bool, words: str) -> None:
     if settings.json:
         document({"queue": pause.queue, "tenant": pause.tenant, "paused": is_paused})
     else:
@@ -67,7 +67,7 @@ one_tenant = click.option("--tenant", metavar="NAME", help="Only those of this t
 @with_limits
 @pass_settings
 @click.pass_context
-def command(ctx: click.Context, settings: Settings) -> None:
+def command(ctx: click.Context, settings: CliSettings) -> None:
     """What each queue and tenant holds, and what a lane waits for if it is shut. Without a word: list."""
     if ctx.invoked_subcommand is None:
         show_lanes(settings)
@@ -76,7 +76,7 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @command.command("list")
 @with_limits
 @pass_settings
-def list_(settings: Settings) -> None:
+def list_(settings: CliSettings) -> None:
     """Every lane, and what it waits for if it is shut."""
     show_lanes(settings)
 
@@ -86,7 +86,7 @@ def list_(settings: Settings) -> None:
 @one_tenant
 @with_store
 @pass_settings
-def pause(settings: Settings, queue: str, tenant: str | None) -> None:
+def pause(settings: CliSettings, queue: str, tenant: str | None) -> None:
     """Let no job of a queue begin, until it is resumed. What runs goes on to its end."""
     pause_lanes(settings, queue, tenant)
 
@@ -96,7 +96,7 @@ def pause(settings: Settings, queue: str, tenant: str | None) -> None:
 @one_tenant
 @with_store
 @pass_settings
-def resume(settings: Settings, queue: str, tenant: str | None) -> None:
+def resume(settings: CliSettings, queue: str, tenant: str | None) -> None:
     """Let the jobs of a queue begin again."""
     resume_lanes(settings, queue, tenant)
 
@@ -105,10 +105,10 @@ COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
 STYLES = {"ready": "yellow", "leased": "cyan", "failed": "red"}
 
 
-def show_lanes(settings: Settings) -> None:
+def show_lanes(settings: CliSettings) -> None:
     async def question(store: Store) -> tuple[Sequence[LaneCount], Shuts, Sequence[Pause]]:
         lanes, now = await store.lanes(), await store.now()
-        shuts = await shut_gates(settings, store, (gate_of(lane) for lane in lanes if lane.ready), now)
+        shuts = await shut_gates(settings, store, (lane_gate(lane) for lane in lanes if lane.ready), now)
         return lanes, shuts, await pauses_in(store)
 
     lanes, shuts, pauses = ask(settings, question)
@@ -118,12 +118,12 @@ def show_lanes(settings: Settings) -> None:
     elif not lanes:
         note("there are no lanes yet: a lane begins with its first job")
     else:
-        names = names_of(lanes)
-        rows = [[*row_of(lane, names), waits_for(of_lane(lane, shuts, pauses))] for lane in lanes]
-        show_table(columns(names), rows, total_of(lanes, names, totals))
+        names = column_names(lanes)
+        rows = [[*lane_row(lane, names), waits_for(of_lane(lane, shuts, pauses))] for lane in lanes]
+        show_table(columns(names), rows, total_row(lanes, names, totals))
 
 
-def gate_of(lane: LaneCount) -> Gate:
+def lane_gate(lane: LaneCount) -> Gate:
     return Gate(lane.needs, lane.tenant)
 
 
@@ -131,39 +131,39 @@ def of_lane(lane: LaneCount, shuts: Shuts, pauses: Sequence[Pause]) -> list[Shut
     """Only who has something ready waits."""
     if not lane.ready:
         return []
-    return [*shut_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(gate_of(lane), [])]
+    return [*shut_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(lane_gate(lane), [])]
 
 
-def waits_for(shuts: list[Shut]) -> Cell:
+def waits_for(shuts: list[Shut]) -> TableCell:
     """What lasts longest; empty if the lane is open."""
     if not shuts:
-        return Cell("")
+        return TableCell("")
     shut = longest(shuts)
     seconds = "" if shut.wait_us is None else f", {span(shut.wait_us)}"
-    return Cell(f"{shut.what} {shut.name}: {shut.why}{seconds}", "yellow")
+    return TableCell(f"{shut.what} {shut.name}: {shut.why}{seconds}", "yellow")
 
 
-def names_of(lanes: Sequence[LaneCount]) -> list[str]:
+def column_names(lanes: Sequence[LaneCount]) -> list[str]:
     """What tells lanes apart: what they need only if some need anything."""
     return ["queue", "tenant", "needs"] if any(lane.needs for lane in lanes) else ["queue", "tenant"]
 
 
-def columns(names: list[str]) -> list[Column]:
-    counts = (Column(name, right=True) for name in COUNTS)
-    return [*map(Column, names), *counts, Column("waits for", may_shrink=True)]
+def columns(names: list[str]) -> list[TableColumn]:
+    counts = (TableColumn(name, right=True) for name in COUNTS)
+    return [*map(TableColumn, names), *counts, TableColumn("waits for", may_shrink=True)]
 
 
-def row_of(lane: LaneCount, names: list[str]) -> Row:
+def lane_row(lane: LaneCount, names: list[str]) -> Row:
     words = [lane.queue, lane.tenant, needs_in_words(lane.needs)]
     return [*words[: len(names)], *(number(name, getattr(lane, name)) for name in COUNTS)]
 
 
-def number(name: str, count: int) -> Cell:
+def number(name: str, count: int) -> TableCell:
     """A zero is there to be overlooked."""
-    return Cell(f"{count:,}", STYLES.get(name, "") if count else "dim")
+    return TableCell(f"{count:,}", STYLES.get(name, "") if count else "dim")
 
 
-def total_of(lanes: Sequence[LaneCount], names: list[str], totals: dict[str, int]) -> Row | None:
+def total_row(lanes: Sequence[LaneCount], names: list[str], totals: dict[str, int]) -> Row | None:
     if len(lanes) < 2:
         return None
     return ["total", *[""] * (len(names) - 1), *(f"{totals[name]:,}" for name in COUNTS), ""]

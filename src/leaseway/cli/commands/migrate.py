@@ -8,7 +8,7 @@ from leaseway.cli.open_store import closing, store_url
 from leaseway.cli.options import pass_settings, with_store
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import say
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.redact import shown
 from leaseway.domain.versions import Versions
 
@@ -17,7 +17,7 @@ from leaseway.domain.versions import Versions
 @click.option("--check", is_flag=True, help="Change nothing; exit code 1 if there is something to do.")
 @with_store
 @pass_settings
-def command(settings: Settings, check: bool) -> int:
+def command(settings: CliSettings, check: bool) -> int:
     """Create the store or bring it up to date. Harmless when there is nothing to do.
 
     Workers and submissions do it by themselves; this is for those who want to choose the moment.
@@ -28,7 +28,7 @@ def command(settings: Settings, check: bool) -> int:
 DUE = 1
 
 
-def check_schema(settings: Settings) -> int:
+def check_schema(settings: CliSettings) -> int:
     url = store_url(settings)
     versions = asyncio.run(look(url))
     store = shown(url)
@@ -41,7 +41,7 @@ def check_schema(settings: Settings) -> int:
     return DUE if versions.is_due else 0
 
 
-def migrate(settings: Settings) -> int:
+def migrate(settings: CliSettings) -> int:
     url = store_url(settings)
     versions = asyncio.run(bring_up_to_date(url))
     store = shown(url)

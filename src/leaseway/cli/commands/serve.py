@@ -20,7 +20,7 @@ from leaseway.cli.options import pass_settings, with_limits
 from leaseway.cli.output.json import line
 from leaseway.cli.output.text import note, say
 from leaseway.cli.output.work_log import log_to_stderr
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import UsageError
 from leaseway.domain.redact import shown
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 @click.option("--verbose", is_flag=True, help="Everything that happens.")
 @with_limits
 @pass_settings
-def command(settings: Settings, /, app: str | None, quiet: bool, verbose: bool, **wanted: Any) -> None:
+def command(settings: CliSettings, /, app: str | None, quiet: bool, verbose: bool, **wanted: Any) -> None:
     """Serve the HTTP API and the dashboard, for the store and all who work with it.
 
     With MODULE:APP the arguments of submitted jobs are checked against its functions, and their limits and budgets are
@@ -69,7 +69,7 @@ def command(settings: Settings, /, app: str | None, quiet: bool, verbose: bool, 
       leaseway serve tasks:app                  with keys: leaseway keys create --help
       leaseway serve tasks:app --host 0.0.0.0 --allow-host jobs.example.org
     """
-    serve(settings, Wanted(app=app, quiet=quiet, verbose=verbose, options=wanted))
+    serve(settings, ServeOptions(app=app, quiet=quiet, verbose=verbose, options=wanted))
 
 
 SECRET = "LEASEWAY_SECRET"
@@ -82,7 +82,7 @@ WHY = {
 }
 
 
-class Wanted(NamedTuple):
+class ServeOptions(NamedTuple):
     app: str | None
     quiet: bool
     verbose: bool
@@ -90,8 +90,8 @@ class Wanted(NamedTuple):
     """Those of `ServiceSettings`."""
 
 
-def serve(settings: Settings, wanted: Wanted) -> None:
-    service_settings = settings_of(wanted)
+def serve(settings: CliSettings, wanted: ServeOptions) -> None:
+    service_settings = build_service_settings(wanted)
     app = App() if wanted.app is None else load_app(wanted.app)
     url = store_url(settings, app.url)
     refuse_memory(url)
@@ -102,7 +102,7 @@ def serve(settings: Settings, wanted: Wanted) -> None:
         runner.run(serve_until_stopped(settings, app, service_settings, listening))
 
 
-def settings_of(wanted: Wanted) -> "ServiceSettings":
+def build_service_settings(wanted: ServeOptions) -> "ServiceSettings":
     try:
         import leaseway.api.server  # noqa: F401 - brings all that is needed
         from leaseway.api.auth.origin_checks import is_loopback
@@ -144,7 +144,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def serve_until_stopped(
-    settings: Settings, app: App, service_settings: "ServiceSettings", listening: socket.socket
+    settings: CliSettings, app: App, service_settings: "ServiceSettings", listening: socket.socket
 ) -> None:
     from leaseway.api.app import web_of
     from leaseway.api.server import Server, address_of, set_aside_what_is_loaded
@@ -161,7 +161,7 @@ async def serve_until_stopped(
         await api.state.service.close()
 
 
-def announce(settings: Settings, address: str, app: App, service_settings: "ServiceSettings") -> None:
+def announce(settings: CliSettings, address: str, app: App, service_settings: "ServiceSettings") -> None:
     if settings.json:
         line({"event": "serving", "url": address, "store": shown(app.url), "auth": service_settings.auth})
     else:
@@ -173,7 +173,7 @@ def announce_to_people(address: str, app: App, service_settings: "ServiceSetting
     say(f"{shown(app.url)} is served at {address}")
     if service_settings.auth:
         # Without a word, `keys` would look for another store than this one.
-        elsewhere = "" if store_url(Settings()) == app.url else f" --store {quote(shown(app.url))}"
+        elsewhere = "" if store_url(CliSettings()) == app.url else f" --store {quote(shown(app.url))}"
         note(f"Whoever asks needs a key. A first one: leaseway keys create --role operator{elsewhere}")
     else:
         note("Without authentication: whoever reaches it on this machine may do everything.")

@@ -18,7 +18,7 @@ from leaseway.cli.options import DURATION, MOMENT, pass_settings, with_store
 from leaseway.cli.output.json import document, line
 from leaseway.cli.output.progress import Counter
 from leaseway.cli.output.text import counted, note, say
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import BadValue, UnknownOutcome, UsageError
 from leaseway.domain.job import Submitted
 from leaseway.worker.submit import Bound
@@ -45,7 +45,7 @@ from leaseway.worker.submit import Bound
 @with_store
 @pass_settings
 def command(
-    settings: Settings,
+    settings: CliSettings,
     /,
     app: str,
     kind: str,
@@ -73,9 +73,9 @@ Typed = tuple[Sequence[str], str | None]
 """NAME=VALUE words, and the text of --json-args."""
 
 
-def submit_one(settings: Settings, app_name: str, kind: str, typed: Typed, options: dict[str, Any]) -> None:
+def submit_one(settings: CliSettings, app_name: str, kind: str, typed: Typed, options: dict[str, Any]) -> None:
     app = app_at(settings, app_name)
-    job = bind(app, kind, arguments_of(typed), options_of(options))
+    job = bind(app, kind, parse_arguments(typed), parse_options(options))
     submitted = asyncio.run(submit(app, job))
     if settings.json:
         document({"id": submitted.id, "replayed": submitted.replayed})
@@ -85,7 +85,7 @@ def submit_one(settings: Settings, app_name: str, kind: str, typed: Typed, optio
         say(f"{submitted.id}  submitted")
 
 
-def app_at(settings: Settings, name: str) -> App:
+def app_at(settings: CliSettings, name: str) -> App:
     """The app, with the store that was asked for."""
     app = load_app(name)
     url = store_url(settings, app.url)
@@ -109,20 +109,20 @@ def bind(app: App, kind: str, arguments: dict[str, Any], options: dict[str, Any]
         raise BadValue(error.field, f"{error.problem} ({hint})") from error
 
 
-def arguments_of(typed: Typed) -> dict[str, Any]:
+def parse_arguments(typed: Typed) -> dict[str, Any]:
     words, json_args = typed
-    arguments = {} if json_args is None else object_of(json_args, "--json-args")
+    arguments = {} if json_args is None else parse_object(json_args, "--json-args")
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise BadValue(word, "is no argument; write NAME=VALUE")
         if name in arguments:
             raise BadValue(name, "is given twice")
-        arguments[name] = value_of(value)
+        arguments[name] = parse_value(value)
     return arguments
 
 
-def object_of(text: str, field: str) -> dict[str, Any]:
+def parse_object(text: str, field: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
@@ -132,7 +132,7 @@ def object_of(text: str, field: str) -> dict[str, Any]:
     return value
 
 
-def value_of(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """JSON if it is, else text."""
     try:
         return msgspec.json.decode(text)
@@ -140,11 +140,11 @@ def value_of(text: str) -> Any:
         return text
 
 
-def options_of(typed: dict[str, Any]) -> dict[str, Any]:
+def parse_options(typed: dict[str, Any]) -> dict[str, Any]:
     """What was said about the job, in the words of submit()."""
     given = {name: value for name, value in typed.items() if value is not None}
     if "cursor" in given:
-        given["cursor"] = value_of(given["cursor"])
+        given["cursor"] = parse_value(given["cursor"])
     return given
 
 
@@ -156,7 +156,7 @@ class Numbered(NamedTuple):
     job: Bound
 
 
-class Stored:
+class StoredCount:
     """What is in the store for certain."""
 
     def __init__(self) -> None:
@@ -167,13 +167,15 @@ class Stored:
         """First and last line of the batch that is on its way."""
 
 
-def submit_many(settings: Settings, app_name: str, kind: str, file: str, typed: Typed, options: dict[str, Any]) -> None:
+def submit_many(
+    settings: CliSettings, app_name: str, kind: str, file: str, typed: Typed, options: dict[str, Any]
+) -> None:
     refuse_mixture(typed, options)
     app = app_at(settings, app_name)
-    stored = Stored()
+    stored = StoredCount()
     try:
-        with lines_of(file) as lines:
-            asyncio.run(submit_batches(settings, app, bound(app, kind, lines, options_of(options)), stored))
+        with open_lines(file) as lines:
+            asyncio.run(submit_batches(settings, app, bound(app, kind, lines, parse_options(options)), stored))
     except BaseException as error:
         # Who interrupts a batch, or loses the reply to it, does not know whether it is stored.
         is_open = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | UnknownOutcome)
@@ -194,7 +196,7 @@ def refuse_mixture(typed: Typed, options: dict[str, Any]) -> None:
 
 
 @contextmanager
-def lines_of(file: str) -> Iterator[BinaryIO]:
+def open_lines(file: str) -> Iterator[BinaryIO]:
     if file == "-":
         yield sys.stdin.buffer
         return
@@ -212,14 +214,14 @@ def bound(app: App, kind: str, lines: BinaryIO, options: dict[str, Any]) -> Iter
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             if text:
-                yield Numbered(number, bind(app, kind, object_of(text, "arguments"), options))
+                yield Numbered(number, bind(app, kind, parse_object(text, "arguments"), options))
         except UnicodeDecodeError as error:
             raise UsageError(f"line {number}: is not UTF-8 text ({error.reason})") from error
         except BadValue as error:
             raise BadValue(f"line {number}: {error.field}", error.problem) from error
 
 
-async def submit_batches(settings: Settings, app: App, jobs: Iterator[Numbered], stored: Stored) -> None:
+async def submit_batches(settings: CliSettings, app: App, jobs: Iterator[Numbered], stored: StoredCount) -> None:
     async with app:
         with Counter("submitted") as counter:
             while batch := list(islice(jobs, BATCH)):
@@ -235,7 +237,7 @@ async def submit_batches(settings: Settings, app: App, jobs: Iterator[Numbered],
                         line({"line": each.line, "id": answer.id, "replayed": answer.replayed})
 
 
-def tell_rest(settings: Settings, stored: Stored, doubtful: tuple[int, int] | None) -> None:
+def tell_rest(settings: CliSettings, stored: StoredCount, doubtful: tuple[int, int] | None) -> None:
     """Before the error itself: how far it came, and how to go on."""
     if settings.json:
         line(so_far(stored) | ({} if doubtful is None else {"doubtful_lines": doubtful}))
@@ -250,5 +252,5 @@ def tell_rest(settings: Settings, stored: Stored, doubtful: tuple[int, int] | No
         note(f"nothing was stored.{doubt}")
 
 
-def so_far(stored: Stored) -> dict[str, Any]:
+def so_far(stored: StoredCount) -> dict[str, Any]:
     return {"stored": stored.jobs, "replayed": stored.replayed, "last_line": stored.line}

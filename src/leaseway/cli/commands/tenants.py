@@ -12,9 +12,9 @@ from leaseway.cli.open_limiter import limits_url
 from leaseway.cli.open_store import ask, change
 from leaseway.cli.options import COUNT_OR_NONE, pass_settings, with_limits, with_store
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Column, Row, show_table
+from leaseway.cli.output.table import Row, TableColumn, show_table
 from leaseway.cli.output.text import note, say
-from leaseway.cli.settings import NONE, Settings
+from leaseway.cli.settings import NONE, CliSettings
 from leaseway.domain.errors import BadValue, NoSuchJob
 from leaseway.domain.limits.limit import rate_of
 from leaseway.domain.tenant import Tenant, check
@@ -29,7 +29,7 @@ one_name = click.argument("name")
 @with_limits
 @pass_settings
 @click.pass_context
-def command(ctx: click.Context, settings: Settings) -> None:
+def command(ctx: click.Context, settings: CliSettings) -> None:
     """What is agreed with tenants: weights and caps. Without a word: list.
 
     A tenant that nobody has set weighs 1 and has no caps.
@@ -41,7 +41,7 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @command.command("list")
 @with_store
 @pass_settings
-def list_(settings: Settings) -> None:
+def list_(settings: CliSettings) -> None:
     """Every tenant with which something is agreed."""
     list_tenants(settings)
 
@@ -55,7 +55,7 @@ def list_(settings: Settings) -> None:
 @click.option("--concurrency", type=COUNT_OR_NONE, metavar="N", help="Jobs that may run at once; none: any number.")
 @with_limits
 @pass_settings
-def set_(settings: Settings, /, name: str, **given: Any) -> None:
+def set_(settings: CliSettings, /, name: str, **given: Any) -> None:
     """Agree on something with a tenant: in force with the next claim. What is not named stays as it is.
 
     \b
@@ -69,30 +69,35 @@ def set_(settings: Settings, /, name: str, **given: Any) -> None:
 @one_name
 @with_store
 @pass_settings
-def forget(settings: Settings, name: str) -> None:
+def forget(settings: CliSettings, name: str) -> None:
     """As if nothing had been agreed: weight 1, no caps."""
     forget_tenant(settings, name)
 
 
-COLUMNS = (Column("name"), Column("weight", right=True), Column("starts"), Column("at once", right=True))
+COLUMNS = (
+    TableColumn("name"),
+    TableColumn("weight", right=True),
+    TableColumn("starts"),
+    TableColumn("at once", right=True),
+)
 
 
-def list_tenants(settings: Settings) -> None:
+def list_tenants(settings: CliSettings) -> None:
     tenants = ask(settings, lambda store: store.tenants())
     if settings.json:
         document({"tenants": [tenant_json(tenant) for tenant in tenants]})
     elif not tenants:
         note("nothing is agreed with any tenant yet: each weighs 1 and has no caps; see: leaseway tenants set --help")
     else:
-        show_table(COLUMNS, [row_of(tenant) for tenant in tenants])
+        show_table(COLUMNS, [tenant_row(tenant) for tenant in tenants])
 
 
-def row_of(tenant: Tenant) -> Row:
+def tenant_row(tenant: Tenant) -> Row:
     at_once = "" if tenant.concurrency is None else f"{tenant.concurrency:,}"
     return (tenant.name, f"{tenant.weight:,}", ", ".join(map(str, tenant.starts)), at_once)
 
 
-def set_tenant(settings: Settings, name: str, given: Mapping[str, Any]) -> None:
+def set_tenant(settings: CliSettings, name: str, given: Mapping[str, Any]) -> None:
     async def command(store: Store) -> tuple[Tenant | None, Tenant]:
         before = next((tenant for tenant in await store.tenants() if tenant.name == name), None)
         after = merged(before or Tenant(name=name), given)
@@ -131,7 +136,7 @@ def in_words(tenant: Tenant) -> str:
     return ", ".join([f"weight {tenant.weight:,}", *(caps or ["no caps"])])
 
 
-def forget_tenant(settings: Settings, name: str) -> None:
+def forget_tenant(settings: CliSettings, name: str) -> None:
     """Its caps stay with the limiter, where nobody asks for them any more: workers that still believe in them for some
     seconds must find them."""
 

@@ -15,7 +15,7 @@ from leaseway.cli.options import DURATION, pass_settings, with_limits
 from leaseway.cli.output.json import line
 from leaseway.cli.output.text import counted, note, say
 from leaseway.cli.output.work_log import WorkEvents, log_to_stderr, showing_progress
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import LeasewayError
 from leaseway.ports.read_model import ReadModel
 from leaseway.signals import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, run_to_the_end
@@ -34,7 +34,7 @@ from leaseway.worker.loop import Worked, Worker
 @with_limits
 @pass_settings
 def command(
-    settings: Settings,
+    settings: CliSettings,
     app: str,
     concurrency: int,
     queues: tuple[str, ...],
@@ -56,11 +56,11 @@ def command(
       3  the store is unavailable
       4  stopped, but some leases could not be handed back: they expire by themselves
     """
-    wanted = Wanted(app, concurrency, queues, grace, until_empty, quiet, verbose)
+    wanted = WorkOptions(app, concurrency, queues, grace, until_empty, quiet, verbose)
     return work(settings, wanted)
 
 
-class Wanted(NamedTuple):
+class WorkOptions(NamedTuple):
     app: str
     concurrency: int
     queues: tuple[str, ...]
@@ -70,7 +70,7 @@ class Wanted(NamedTuple):
     verbose: bool
 
 
-class Report(NamedTuple):
+class WorkSummary(NamedTuple):
     worked: Worked | None
     """None: it had to be left alone with a store that did not answer."""
     attempts_failed: int
@@ -82,7 +82,7 @@ class Report(NamedTuple):
         return self.worked is not None and self.worked.is_clean
 
 
-def work(settings: Settings, wanted: Wanted) -> int:
+def work(settings: CliSettings, wanted: WorkOptions) -> int:
     app = load_app(wanted.app)
     # The app's own events get their share, unless they are the log lines that we write anyway.
     events = WorkEvents(None if isinstance(app.events, LogEvents) else app.events)
@@ -94,7 +94,7 @@ def work(settings: Settings, wanted: Wanted) -> int:
     return 0 if report.is_clean else LEASES_LEFT
 
 
-async def work_until_stopped(app: App, wanted: Wanted, events: WorkEvents, *, show: bool) -> Report:
+async def work_until_stopped(app: App, wanted: WorkOptions, events: WorkEvents, *, show: bool) -> WorkSummary:
     worker = make_worker(app, wanted)
     queues = wanted.queues or app.queues()
     try:
@@ -106,7 +106,7 @@ async def work_until_stopped(app: App, wanted: Wanted, events: WorkEvents, *, sh
                 with drained_by_signals(worker, scope):
                     async with showing_progress(store, queues, show):
                         worked = await app.run_worker(worker)
-        return Report(worked, events.attempts_failed, await dead_letters(store, queues))
+        return WorkSummary(worked, events.attempts_failed, await dead_letters(store, queues))
     finally:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STUBBORN_SECONDS):
@@ -120,7 +120,7 @@ async def dead_letters(store: ReadModel, queues: Sequence[str]) -> int | None:
     return None
 
 
-def make_worker(app: App, wanted: Wanted) -> Worker:
+def make_worker(app: App, wanted: WorkOptions) -> Worker:
     return app.worker(
         concurrency=wanted.concurrency,
         queues=wanted.queues or None,
@@ -129,7 +129,7 @@ def make_worker(app: App, wanted: Wanted) -> Worker:
     )
 
 
-def show_report(settings: Settings, report: Report) -> None:
+def show_report(settings: CliSettings, report: WorkSummary) -> None:
     if settings.json:
         line({"event": "report", **report_json(report)})
         return
@@ -146,7 +146,7 @@ def show_report(settings: Settings, report: Report) -> None:
         note("some leases could not be handed back; they expire by themselves, and other workers take the jobs over")
 
 
-def report_json(report: Report) -> dict[str, Any]:
+def report_json(report: WorkSummary) -> dict[str, Any]:
     worked = report.worked
     return {
         "settled": worked and worked.settled,

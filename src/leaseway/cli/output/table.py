@@ -11,7 +11,7 @@ GAP = "  "
 SHRUNK_MIN = 8
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     title: str
     right: bool = False
     may_shrink: bool = False
@@ -20,15 +20,15 @@ class Column(NamedTuple):
     """Left out where the terminal is too narrow even so: 1 goes first. 0 stays."""
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     text: str
     style: str = ""
 
 
-Row = Sequence[Cell | str]
+Row = Sequence[TableCell | str]
 
 
-def show_table(columns: Sequence[Column], rows: Sequence[Row], total: Row | None = None) -> None:
+def show_table(columns: Sequence[TableColumn], rows: Sequence[Row], total: Row | None = None) -> None:
     """Columns that are empty in every row are left out."""
     cells = [[_cell(value) for value in row] for row in [*rows, *([total] if total else [])]]
     kept = [index for index in range(len(columns)) if any(row[index].text for row in cells)]
@@ -43,12 +43,12 @@ def show_table(columns: Sequence[Column], rows: Sequence[Row], total: Row | None
         _plain(chosen, lines)
 
 
-def _cell(value: Cell | str) -> Cell:
-    cell = value if isinstance(value, Cell) else Cell(value)
-    return Cell(harmless(cell.text).replace("\n", " "), cell.style)
+def _cell(value: TableCell | str) -> TableCell:
+    cell = value if isinstance(value, TableCell) else TableCell(value)
+    return TableCell(harmless(cell.text).replace("\n", " "), cell.style)
 
 
-def _plain(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+def _plain(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]]) -> None:
     texts = [[column.title for column in columns], *([cell.text for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in texts) for index in range(len(columns))]
     for row in texts:
@@ -59,7 +59,7 @@ def _plain(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
         print(GAP.join(padded).rstrip())
 
 
-def _to_leave(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> int | None:
+def _to_leave(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]]) -> int | None:
     """The column to leave out next, None if all is well."""
     widths = fitted(columns, _longest(columns, rows), get_terminal_size().columns)
     if sum(widths) + len(GAP) * (len(widths) - 1) <= get_terminal_size().columns:
@@ -68,13 +68,13 @@ def _to_leave(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> int 
     return min(leaving, key=lambda index: columns[index].leaves, default=None)
 
 
-def _longest(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[int]:
+def _longest(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]]) -> list[int]:
     from rich.cells import cell_len
 
     return [max([len(column.title), *(cell_len(row[i].text) for row in rows)]) for i, column in enumerate(columns)]
 
 
-def _in_colour(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, has_total: bool) -> None:
+def _in_colour(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]], *, has_total: bool) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -91,7 +91,7 @@ def _in_colour(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, has
     Console(highlight=False, width=sum(widths) + len(GAP) * len(widths)).print(table)
 
 
-def fitted(columns: Sequence[Column], longest: Sequence[int], width: int) -> list[int]:
+def fitted(columns: Sequence[TableColumn], longest: Sequence[int], width: int) -> list[int]:
     """The width of each column: all they want, or the room that is left shared by those that may shrink."""
     widths = list(longest)
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width

@@ -44,7 +44,7 @@ def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> bool:
     JSON: then nothing else shall come in between."""
     as_json = as_json or wants_json()
     handler = logging.StreamHandler(Stderr())
-    handler.setFormatter(JsonLines() if as_json else Lines())
+    handler.setFormatter(JsonLines() if as_json else LogLines())
     # A line for each request is for programs that read them, or for people who asked for everything.
     logging.getLogger(ACCESS).setLevel(logging.INFO if (wants_json() or verbose) and not quiet else logging.WARNING)
     ours, root = logging.getLogger(LOGGER), logging.getLogger()
@@ -67,7 +67,7 @@ class Stderr:
         sys.stderr.flush()
 
 
-class Lines(logging.Formatter):
+class LogLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         level = painted(record.levelname.lower().ljust(7), STYLES.get(record.levelno, ""), sys.stderr)
@@ -91,7 +91,7 @@ async def showing_progress(store: ReadModel, queues: Sequence[str], show: bool) 
     from rich.console import Console
     from rich.live import Live
 
-    progress = Progress()
+    progress = WorkProgress()
     # What handlers print goes above the line; unless it goes into a file, where it shall stay.
     live = Live(
         get_renderable=progress.text,
@@ -108,7 +108,7 @@ async def showing_progress(store: ReadModel, queues: Sequence[str], show: bool) 
             looking.cancel()
 
 
-class Progress:
+class WorkProgress:
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._per_second = 0.0

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import Rate, rate_of
-from leaseway.testing.provider import USUAL, Act, Answer, Provider, Request, act_of, serving
+from leaseway.testing.provider import USUAL, Act, Answer, Provider, Request, build_act, serving
 from leaseway.testing.standin import admin, lists, ocm
 from leaseway.testing.standin.data import synthetic
 from leaseway.testing.standin.faults import Faults, faults_of, is_due
@@ -71,7 +71,7 @@ class StandIn(Provider):
             return super().arrived(act, request)
         if act is not USUAL:  # it was meant for somebody else
             self._acts.appendleft(act)
-        return act_of(admin.answer(self, request))
+        return build_act(admin.answer(self, request))
 
     def usual(self, request: Request) -> Answer:
         url = urlsplit(request.path)

@@ -6,7 +6,7 @@ import click
 
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.options import pass_settings, with_store
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 
 one_name = click.argument("name")
 
@@ -15,7 +15,7 @@ one_name = click.argument("name")
 @with_store
 @pass_settings
 @click.pass_context
-def command(ctx: click.Context, settings: Settings) -> None:
+def command(ctx: click.Context, settings: CliSettings) -> None:
     """Budgets: what is spent, held and left. Without a word: list.
 
     A budget is known from the first start of a worker whose app declares it.
@@ -29,7 +29,7 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @command.command("list")
 @with_store
 @pass_settings
-def list_(settings: Settings) -> None:
+def list_(settings: CliSettings) -> None:
     """Every budget, with its window that is under way."""
     from leaseway.cli.commands.budgets.show import list_budgets
 
@@ -40,7 +40,7 @@ def list_(settings: Settings) -> None:
 @one_name
 @with_store
 @pass_settings
-def show(settings: Settings, name: str) -> None:
+def show(settings: CliSettings, name: str) -> None:
     """One budget, with all its windows from now on."""
     from leaseway.cli.commands.budgets.show import show_budget
 
@@ -58,7 +58,7 @@ def show(settings: Settings, name: str) -> None:
 @click.option("--over", metavar="WORD", help="What is too much waits for a later window (wait), or fails (fail).")
 @with_store
 @pass_settings
-def set_(settings: Settings, /, name: str, **given: Any) -> None:
+def set_(settings: CliSettings, /, name: str, **given: Any) -> None:
     """Change a budget, or make one: in force at once, for everybody. What is not named stays as it is.
 
     Restarts do not undo it; only an app that declares something new does.
@@ -77,7 +77,7 @@ def set_(settings: Settings, /, name: str, **given: Any) -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most.")
 @with_store
 @pass_settings
-def journal(settings: Settings, name: str, limit: int) -> None:
+def journal(settings: CliSettings, name: str, limit: int) -> None:
     """What was booked on a budget, the newest first."""
     from leaseway.cli.commands.budgets.show import show_journal
 
@@ -88,7 +88,7 @@ def journal(settings: Settings, name: str, limit: int) -> None:
 @one_name
 @with_store
 @pass_settings
-def pause(settings: Settings, name: str) -> None:
+def pause(settings: CliSettings, name: str) -> None:
     """Pause a budget: it holds nothing. What is held already is settled; jobs wait, and lose no attempt."""
     from leaseway.cli.commands.budgets.change import pause_budget
 
@@ -99,7 +99,7 @@ def pause(settings: Settings, name: str) -> None:
 @one_name
 @with_store
 @pass_settings
-def resume(settings: Settings, name: str) -> None:
+def resume(settings: CliSettings, name: str) -> None:
     """Resume a budget. Workers notice within some seconds."""
     from leaseway.cli.commands.budgets.change import pause_budget
 
@@ -111,7 +111,7 @@ def resume(settings: Settings, name: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_store
 @pass_settings
-def forget(settings: Settings, name: str, yes: bool) -> None:
+def forget(settings: CliSettings, name: str, yes: bool) -> None:
     """Remove a budget with its windows and their journal. Refused while something is held."""
     from leaseway.cli.commands.budgets.change import forget_budget
 
@@ -121,7 +121,7 @@ def forget(settings: Settings, name: str, yes: bool) -> None:
 @command.command("audit")
 @with_store
 @pass_settings
-def audit(settings: Settings) -> int:
+def audit(settings: CliSettings) -> int:
     """Add up books, journal and holds. Exit code 1 if they do not agree."""
     from leaseway.cli.commands.budgets.show import audit_budgets
 

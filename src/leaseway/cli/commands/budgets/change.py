@@ -13,13 +13,13 @@ from leaseway.cli.commands.limits.definitions import pause_in_words
 from leaseway.cli.open_store import change, ledger_in
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import say
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.budgets.budget import Budget, BudgetDefinition, amount_text
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.ports.store import Store
 
 
-def set_budget(settings: Settings, name: str, given: Mapping[str, Any]) -> None:
+def set_budget(settings: CliSettings, name: str, given: Mapping[str, Any]) -> None:
     named = {option: value for option, value in given.items() if value is not None}
 
     async def command(store: Store) -> tuple[BudgetDefinition | None, BudgetDefinition, int]:
@@ -43,7 +43,7 @@ def merged(name: str, before: BudgetDefinition | None, named: Mapping[str, Any])
     """What is not given stays as it is."""
     if before is not None and not named:
         raise BadValue(f"budget {name}", "nothing to change; give --usd, --every or another option")
-    unit, amount = amount_of(name, before, named)
+    unit, amount = parse_amount(name, before, named)
     words = {option: named[option] for option in ("every", "tz", "overdraft", "over") if option in named}
     if before is not None:
         kept = {"every": before.every.value, "tz": before.tz, "over": before.over.value}
@@ -52,7 +52,7 @@ def merged(name: str, before: BudgetDefinition | None, named: Mapping[str, Any])
     return definition if before is None else replace(definition, paused=before.paused)
 
 
-def amount_of(name: str, before: BudgetDefinition | None, named: Mapping[str, Any]) -> tuple[str, Any]:
+def parse_amount(name: str, before: BudgetDefinition | None, named: Mapping[str, Any]) -> tuple[str, Any]:
     """The unit, and how much of it."""
     if "usd" in named and ("amount" in named or "unit" in named):
         raise BadValue(f"budget {name}", "give --usd, or --amount with --unit; not both")
@@ -84,7 +84,7 @@ def in_words(definition: BudgetDefinition) -> str:
     return ", ".join(parts)
 
 
-def pause_budget(settings: Settings, name: str, is_paused: bool) -> None:
+def pause_budget(settings: CliSettings, name: str, is_paused: bool) -> None:
     async def command(store: Store) -> tuple[bool, int]:
         ledger = ledger_in(store, settings)
         known = {definition.name: (definition, version) for definition, version in await ledger.definitions()}
@@ -101,7 +101,7 @@ def pause_budget(settings: Settings, name: str, is_paused: bool) -> None:
         say(f"budget {name}: {pause_in_words(is_paused, is_new)}")
 
 
-def forget_budget(settings: Settings, name: str, yes: bool) -> None:
+def forget_budget(settings: CliSettings, name: str, yes: bool) -> None:
     if not yes:
         if settings.json or not sys.stdin.isatty():
             raise UsageError(f"this would remove budget {name} and its journal; nobody can be asked here, so say --yes")

@@ -8,10 +8,10 @@ from leaseway.api.schemas.serializers import budget_json, entry_json
 from leaseway.cli.open_store import ask, ledger_in
 from leaseway.cli.output.color import LEVEL_STYLES
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import facts, heading, note, say, wrapped
 from leaseway.cli.output.times import local, moment
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.budgets.budget import CURRENCIES, MICRO, BudgetDefinition, is_pattern
 from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every
 from leaseway.domain.budgets.ledger import Account, Audit, Entry, judge_ledger
@@ -37,38 +37,38 @@ def of(micros: int, limit_micros: int, unit: str) -> str:
 
 
 COLUMNS = (
-    Column("name"),
-    Column("spent"),
-    Column("held", right=True),
-    Column("left", right=True),
-    Column("window"),
-    Column("next begins", may_shrink=True),
-    Column("booked ahead", right=True),
+    TableColumn("name"),
+    TableColumn("spent"),
+    TableColumn("held", right=True),
+    TableColumn("left", right=True),
+    TableColumn("window"),
+    TableColumn("next begins", may_shrink=True),
+    TableColumn("booked ahead", right=True),
 )
 WINDOWS = (
-    Column("name"),
-    Column("window"),
-    Column("spent"),
-    Column("held", right=True),
-    Column("left", right=True),
-    Column("overdraft", right=True),
-    Column("crossed", right=True),
-    Column("begins", may_shrink=True),
+    TableColumn("name"),
+    TableColumn("window"),
+    TableColumn("spent"),
+    TableColumn("held", right=True),
+    TableColumn("left", right=True),
+    TableColumn("overdraft", right=True),
+    TableColumn("crossed", right=True),
+    TableColumn("begins", may_shrink=True),
 )
 JOURNAL = (
-    Column("at"),
-    Column("kind"),
-    Column("held", right=True),
-    Column("spent", right=True),
-    Column("window"),
-    Column("crossed", right=True),
-    Column("hold", may_shrink=True),
+    TableColumn("at"),
+    TableColumn("kind"),
+    TableColumn("held", right=True),
+    TableColumn("spent", right=True),
+    TableColumn("window"),
+    TableColumn("crossed", right=True),
+    TableColumn("hold", may_shrink=True),
 )
 STYLES = {50: "", 80: "yellow", 100: "red"}
 SICK = 1
 
 
-class Books(NamedTuple):
+class BudgetBalances(NamedTuple):
     definitions: list[tuple[BudgetDefinition, int]]
     accounts: list[Account]
     now: Instant
@@ -77,43 +77,43 @@ class Books(NamedTuple):
         return [account for account in self.accounts if account.budget == definition.name]
 
 
-def list_budgets(settings: Settings) -> None:
+def list_budgets(settings: CliSettings) -> None:
     books = ask(settings, lambda store: read_books(ledger_in(store, settings), store))
     if settings.json:
         document({"budgets": [budget_json(*each, books.of(each[0])) for each in books.definitions]})
     elif not books.definitions:
         note("there are no budgets yet: a worker declares those of its app when it starts; or: leaseway budgets set")
     else:
-        show_table(COLUMNS, [row for definition, _ in books.definitions for row in rows_of(definition, books)])
+        show_table(COLUMNS, [row for definition, _ in books.definitions for row in budget_rows(definition, books)])
 
 
-async def read_books(ledger: Ledger, store: Store) -> Books:
-    return Books(await ledger.definitions(), await ledger.books(), await store.now())
+async def read_books(ledger: Ledger, store: Store) -> BudgetBalances:
+    return BudgetBalances(await ledger.definitions(), await ledger.books(), await store.now())
 
 
-def rows_of(definition: BudgetDefinition, books: Books) -> list[Row]:
+def budget_rows(definition: BudgetDefinition, books: BudgetBalances) -> list[Row]:
     """One for each name with a window under way; a budget with fields that nobody used yet has one of its own."""
     accounts = books.of(definition)
-    rows = [row_of(account, accounts, books.now) for account in accounts if account.has_begun]
+    rows = [balance_row(account, accounts, books.now) for account in accounts if account.has_begun]
     if definition.paused:
-        rows = [(*row[:4], Cell(f"{row[4]}, paused", "yellow"), *row[5:]) for row in rows]
+        rows = [(*row[:4], TableCell(f"{row[4]}, paused", "yellow"), *row[5:]) for row in rows]
     if rows:
         return rows
     each = f"one for each {' and '.join(fields_of(definition.name))}" if is_pattern(definition.name) else ""
     unused = of(0, definition.limit_micros, definition.unit)
-    return [(definition.name, unused, "", "", Cell(each, "dim"), "", "")]
+    return [(definition.name, unused, "", "", TableCell(each, "dim"), "", "")]
 
 
-def row_of(account: Account, accounts: Sequence[Account], now: Instant) -> Row:
+def balance_row(account: Account, accounts: Sequence[Account], now: Instant) -> Row:
     book, unit = account.book, account.unit
     ahead = sum(other.booked_ahead_micros for other in accounts if other.name == account.name)
     return (
         account.name,
-        Cell(of(book.spent_micros, book.limit_micros, unit), STYLES.get(book.told, "")),
+        TableCell(of(book.spent_micros, book.limit_micros, unit), STYLES.get(book.told, "")),
         amount(book.held_micros, unit),
         amount(account.left_micros, unit),
         account.window.label,
-        moment(account.window.end, now) if account.window.end < FOR_EVER else Cell("never", "dim"),
+        moment(account.window.end, now) if account.window.end < FOR_EVER else TableCell("never", "dim"),
         amount(ahead, unit) if ahead else "",
     )
 
@@ -121,7 +121,7 @@ def row_of(account: Account, accounts: Sequence[Account], now: Instant) -> Row:
 # -- one budget -----------------------------------------------------------------------------------------------------
 
 
-def show_budget(settings: Settings, name: str) -> None:
+def show_budget(settings: CliSettings, name: str) -> None:
     books = ask(settings, lambda store: read_books(ledger_in(store, settings), store))
     definition, version = definition_named(name, books)
     accounts = [account for account in books.of(definition) if name in (account.name, definition.name)]
@@ -133,12 +133,12 @@ def show_budget(settings: Settings, name: str) -> None:
     facts(record(definition))
     if accounts:
         heading("windows")
-        show_table(WINDOWS, [window_of(account, books.now) for account in accounts])
+        show_table(WINDOWS, [window_row(account, books.now) for account in accounts])
     elif is_pattern(name):
         note(f"there is one for each {' and '.join(fields_of(name))}, and none was used yet")
 
 
-def definition_named(name: str, books: Books) -> tuple[BudgetDefinition, int]:
+def definition_named(name: str, books: BudgetBalances) -> tuple[BudgetDefinition, int]:
     """The definition of this name, or the one by which a budget of this name is kept."""
     kept_by = {account.name: account.budget for account in books.accounts}
     for definition, version in books.definitions:
@@ -167,7 +167,7 @@ def record(definition: BudgetDefinition) -> list[tuple[str, str]]:
     ]
 
 
-def window_of(account: Account, now: Instant) -> Row:
+def window_row(account: Account, now: Instant) -> Row:
     book, unit = account.book, account.unit
     return (
         account.name,
@@ -176,16 +176,16 @@ def window_of(account: Account, now: Instant) -> Row:
         amount(book.held_micros, unit) + ("" if account.has_begun else " booked ahead"),
         amount(account.left_micros, unit),
         amount(book.overdraft_micros, unit) if book.overdraft_micros else "",
-        Cell(f"{book.told} %", STYLES.get(book.told, "")) if book.told else "",
-        Cell("under way", "green") if account.has_begun else moment(account.window.start, now),
+        TableCell(f"{book.told} %", STYLES.get(book.told, "")) if book.told else "",
+        TableCell("under way", "green") if account.has_begun else moment(account.window.start, now),
     )
 
 
 # -- the journal ----------------------------------------------------------------------------------------------------
 
 
-def show_journal(settings: Settings, name: str, limit: int) -> None:
-    async def question(store: Store) -> tuple[list[Entry], Books]:
+def show_journal(settings: CliSettings, name: str, limit: int) -> None:
+    async def question(store: Store) -> tuple[list[Entry], BudgetBalances]:
         ledger = ledger_in(store, settings)
         return await ledger.journal(name, limit), await read_books(ledger, store)
 
@@ -198,10 +198,10 @@ def show_journal(settings: Settings, name: str, limit: int) -> None:
         note(f"nothing was booked on budget {name} yet")
     else:
         unit = next((account.unit for account in books.accounts if account.name == name), "")
-        show_table(JOURNAL, [line_of(entry, unit) for entry in entries])
+        show_table(JOURNAL, [journal_row(entry, unit) for entry in entries])
 
 
-def line_of(entry: Entry, unit: str) -> Row:
+def journal_row(entry: Entry, unit: str) -> Row:
     return (
         local(entry.at),
         entry.kind,
@@ -217,7 +217,7 @@ def signed(micros: int, unit: str) -> str:
     return f"+{amount(micros, unit)}" if micros > 0 else amount(micros, unit) if micros else ""
 
 
-def audit_budgets(settings: Settings) -> int:
+def audit_budgets(settings: CliSettings) -> int:
     async def question(store: Store) -> Audit:
         return await ledger_in(store, settings).audit()
 

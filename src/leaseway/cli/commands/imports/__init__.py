@@ -6,7 +6,7 @@ import click
 
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.options import pass_settings, with_limits, with_store
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 
 SPEC = click.argument("spec")
 RUN = click.option("--run", "run", metavar="ID", help="The run; without it, the last one of this source.")
@@ -41,7 +41,7 @@ def command() -> None:
 @REQUESTS_MAX
 @with_store
 @pass_settings
-def plan(settings: Settings, spec: str, mode: str | None, requests_max: int | None) -> int:
+def plan(settings: CliSettings, spec: str, mode: str | None, requests_max: int | None) -> int:
     """Show the shards, what they will take, and what will be refused.
 
     Nothing is imported. Exits with 2 if something stands in the way.
@@ -63,7 +63,7 @@ def plan(settings: Settings, spec: str, mode: str | None, requests_max: int | No
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @with_limits
 @pass_settings
-def run(settings: Settings, /, spec: str, mode: str | None, dry_run: bool, **wishes: Any) -> int:
+def run(settings: CliSettings, /, spec: str, mode: str | None, dry_run: bool, **wishes: Any) -> int:
     """Import everything, or what has changed. Exits with 0 complete, 1 partial, 2 failed, 3 suspect.
 
     Interrupted or killed, it goes on with `resume`: at the last page that was written.
@@ -75,9 +75,9 @@ def run(settings: Settings, /, spec: str, mode: str | None, dry_run: bool, **wis
         from leaseway.cli.commands.imports.plan import show_plan
 
         return show_plan(settings, spec, wanted, wishes["requests_max"])
-    from leaseway.cli.commands.imports.run import Wish, run_import
+    from leaseway.cli.commands.imports.run import RunOptions, run_import
 
-    return run_import(settings, Wish(spec=spec, mode=wanted, **wishes), is_new=True)
+    return run_import(settings, RunOptions(spec=spec, mode=wanted, **wishes), is_new=True)
 
 
 @command.command("resume")
@@ -88,11 +88,11 @@ def run(settings: Settings, /, spec: str, mode: str | None, dry_run: bool, **wis
 @LEASE
 @with_limits
 @pass_settings
-def resume(settings: Settings, /, spec: str, **wishes: Any) -> int:
+def resume(settings: CliSettings, /, spec: str, **wishes: Any) -> int:
     """Go on with a run that was interrupted, and try again what failed."""
-    from leaseway.cli.commands.imports.run import Wish, run_import
+    from leaseway.cli.commands.imports.run import RunOptions, run_import
 
-    return run_import(settings, Wish(spec=spec, **wishes), is_new=False)
+    return run_import(settings, RunOptions(spec=spec, **wishes), is_new=False)
 
 
 @command.command("work")
@@ -100,7 +100,7 @@ def resume(settings: Settings, /, spec: str, **wishes: Any) -> int:
 @click.option("--until-empty", is_flag=True, help="Leave when no shard is left.")
 @with_limits
 @pass_settings
-def work(settings: Settings, spec: str, until_empty: bool) -> None:
+def work(settings: CliSettings, spec: str, until_empty: bool) -> None:
     """One worker process for the shards of this source; start as many as you like, anywhere."""
     from leaseway.cli.commands.imports.run import work_on
 
@@ -113,7 +113,7 @@ def work(settings: Settings, spec: str, until_empty: bool) -> None:
 @click.option("--watch", is_flag=True, help="Stay, and show how it goes on, until the run ends.")
 @with_store
 @pass_settings
-def status(settings: Settings, spec: str, run: str | None, watch: bool) -> None:
+def status(settings: CliSettings, spec: str, run: str | None, watch: bool) -> None:
     """How far a run has come, shard by shard. Needs no key."""
     from leaseway.cli.commands.imports.status import show_status
 
@@ -125,7 +125,7 @@ def status(settings: Settings, spec: str, run: str | None, watch: bool) -> None:
 @RUN
 @with_store
 @pass_settings
-def report(settings: Settings, spec: str, run: str | None) -> None:
+def report(settings: CliSettings, spec: str, run: str | None) -> None:
     """All that is known of a run: shards, rows, guards, deletes, drift."""
     from leaseway.cli.commands.imports.report import show_report
 
@@ -138,7 +138,7 @@ def report(settings: Settings, spec: str, run: str | None) -> None:
 @click.argument("run_after", required=False)
 @with_store
 @pass_settings
-def diff(settings: Settings, spec: str, run_before: str | None, run_after: str | None) -> None:
+def diff(settings: CliSettings, spec: str, run_before: str | None, run_after: str | None) -> None:
     """What is different between two runs: totals, shards, rows, documents.
 
     Without runs: the last two. With one: that one and the last.
@@ -171,7 +171,7 @@ def quarantine() -> None:
 @click.option("--run", "run", metavar="ID", help="Only of this run.")
 @with_store
 @pass_settings
-def quarantine_list(settings: Settings, spec: str, run: str | None) -> None:
+def quarantine_list(settings: CliSettings, spec: str, run: str | None) -> None:
     """The records, the oldest first, and what is wrong with them."""
     from leaseway.cli.commands.imports.quarantine import show_quarantine
 
@@ -184,7 +184,7 @@ def quarantine_list(settings: Settings, spec: str, run: str | None) -> None:
 @click.option("--discard", type=int, multiple=True, metavar="N", help="Drop this one instead. May be repeated.")
 @with_store
 @pass_settings
-def quarantine_replay(settings: Settings, spec: str, run: str | None, discard: tuple[int, ...]) -> None:
+def quarantine_replay(settings: CliSettings, spec: str, run: str | None, discard: tuple[int, ...]) -> None:
     """Try them again with the spec as it is now.
 
     What has become a row is written and leaves quarantine; the rest stays.

@@ -2,12 +2,12 @@
 
 from leaseway.api.schemas.import_serializers import differences_json
 from leaseway.cli.commands.imports import formatting
-from leaseway.cli.commands.imports.open_sink import Look, look, run_of
+from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, look
 from leaseway.cli.output.color import harmless
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Cell, Column, show_table
+from leaseway.cli.output.table import TableCell, TableColumn, show_table
 from leaseway.cli.output.text import facts, heading, note, say
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.imports.domain.run_state import RunRow, ShardRow
 from leaseway.imports.progress.diff import Differences, differences
@@ -17,7 +17,7 @@ SHARDS_SHOWN_MAX = 40
 TOTALS = ("pages", "rows", "inserted", "updated", "unchanged", "stale", "quarantined", "requests")
 
 
-def show_diff(settings: Settings, text: str, before: str | None, after: str | None) -> None:
+def show_diff(settings: CliSettings, text: str, before: str | None, after: str | None) -> None:
     found = look(text, lambda at: compared(at, before, after))
     if settings.json:
         document(differences_json(found))
@@ -29,16 +29,16 @@ def show_diff(settings: Settings, text: str, before: str | None, after: str | No
     facts(formatting.drift_in_words(found.drift))
 
 
-async def compared(at: Look, before: str | None, after: str | None) -> Differences:
+async def compared(at: OpenedSink, before: str | None, after: str | None) -> Differences:
     first, second = await two_runs(at, before, after)
     return await differences(at.sink, first, second, wall_clock_us())
 
 
-async def two_runs(at: Look, before: str | None, after: str | None) -> tuple[RunRow, RunRow]:
+async def two_runs(at: OpenedSink, before: str | None, after: str | None) -> tuple[RunRow, RunRow]:
     """Both named, one named and the last one, or the last two."""
     if before is not None:
-        return await run_of(at, before), await run_of(at, after)
-    last = await run_of(at, None)
+        return await find_run(at, before), await find_run(at, after)
+    last = await find_run(at, None)
     runs = await at.sink.runs(at.source, 2)
     if len(runs) < 2:
         raise NoSuchJob(f"{at.source} has one run only, {last.id}: there is nothing to compare it with yet")
@@ -48,14 +48,19 @@ async def two_runs(at: Look, before: str | None, after: str | None) -> tuple[Run
 def show_runs(found: Differences) -> None:
     before, after = found.before, found.after
     was, is_ = found.totals_before, found.totals_after
-    rows: list[list[Cell | str]] = [
-        ["state", *(Cell(run.state.value, formatting.RUN_STYLES[run.state]) for run in (before, after)), ""],
+    rows: list[list[TableCell | str]] = [
+        ["state", *(TableCell(run.state.value, formatting.RUN_STYLES[run.state]) for run in (before, after)), ""],
         ["mode", before.mode.value, after.mode.value, ""],
         ["began", formatting.instant(before.started_at), formatting.instant(after.started_at), ""],
     ]
     rows += [[name, f"{was[name]:,}", f"{is_[name]:,}", gain(is_[name] - was[name])] for name in TOTALS]
     show_table(
-        [Column(""), Column(before.id, right=True), Column(after.id, right=True), Column("difference", right=True)],
+        [
+            TableColumn(""),
+            TableColumn(before.id, right=True),
+            TableColumn(after.id, right=True),
+            TableColumn("difference", right=True),
+        ],
         rows,
     )
     if before.spec_hash != after.spec_hash:
@@ -83,15 +88,15 @@ def show_shards(found: Differences) -> None:
     if not (found.new or found.gone or found.changed):
         say("  the same in both")
         return
-    rows: list[tuple[Cell | str, ...]] = []
-    rows += ((row.shard.label, Cell("new", "green"), "", fact(row)) for row in found.new)
-    rows += ((row.shard.label, Cell("gone", "red"), fact(row), "") for row in found.gone)
+    rows: list[tuple[TableCell | str, ...]] = []
+    rows += ((row.shard.label, TableCell("new", "green"), "", fact(row)) for row in found.new)
+    rows += ((row.shard.label, TableCell("gone", "red"), fact(row), "") for row in found.gone)
     rows += (
-        (pair.after.shard.label, Cell("changed", "yellow"), fact(pair.before), fact(pair.after))
+        (pair.after.shard.label, TableCell("changed", "yellow"), fact(pair.before), fact(pair.after))
         for pair in found.changed
     )
     show_table(
-        [Column("shard"), Column(""), Column("before", right=True), Column("after", right=True)],
+        [TableColumn("shard"), TableColumn(""), TableColumn("before", right=True), TableColumn("after", right=True)],
         rows[:SHARDS_SHOWN_MAX],
     )
     if len(rows) > SHARDS_SHOWN_MAX:

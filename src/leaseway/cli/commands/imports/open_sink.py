@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from leaseway.cli.open_store import store_url
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob, StoreRefused, UsageError
 from leaseway.domain.redact import shown
 from leaseway.imports.assembly import sink_only
@@ -24,7 +24,7 @@ RUNS_SHOWN_MAX = 20
 RUNS_MAX = 1_000
 
 
-class Look(NamedTuple):
+class OpenedSink(NamedTuple):
     """All that is known of an import without its source."""
 
     name: str
@@ -52,7 +52,7 @@ def named(text: str) -> Path | str:
     )
 
 
-def jobs_url(settings: Settings, text: str) -> str:
+def jobs_url(settings: CliSettings, text: str) -> str:
     """Where the jobs are: the option, the environment, the importer's app, the default."""
     found = named(text)
     if isinstance(found, Path):
@@ -62,9 +62,9 @@ def jobs_url(settings: Settings, text: str) -> str:
     return store_url(settings) if app is None else store_url(settings, app.url)
 
 
-def look(text: str, question: Callable[[Look], Awaitable[T]]) -> T:
+def look(text: str, question: Callable[[OpenedSink], Awaitable[T]]) -> T:
     """Put a question to a sink that exists."""
-    found = Look(text, *sink_only(named(text)))
+    found = OpenedSink(text, *sink_only(named(text)))
     refuse_missing(found)
 
     async def asked() -> T:
@@ -77,7 +77,7 @@ def look(text: str, question: Callable[[Look], Awaitable[T]]) -> T:
     return asyncio.run(asked())
 
 
-def refuse_missing(found: Look) -> None:
+def refuse_missing(found: OpenedSink) -> None:
     """To open a file would make it, and the typing error would look like an import without runs."""
     path = place_on_disk(found.spec.sink.url)
     if path is not None and not path.exists():
@@ -97,7 +97,7 @@ def place_on_disk(url: str) -> Path | None:
     return None
 
 
-async def run_of(found: Look, run: str | None) -> RunRow:
+async def find_run(found: OpenedSink, run: str | None) -> RunRow:
     """The run of this id, or the last one."""
     row = await last_run(found) if run is None else await found.sink.run(run)
     if row is not None and row.source == found.source:
@@ -108,11 +108,11 @@ async def run_of(found: Look, run: str | None) -> RunRow:
     raise NoSuchJob(f"{found.source} has no run {run}; there are: {', '.join(row.id for row in runs)}")
 
 
-async def last_run(found: Look) -> RunRow | None:
+async def last_run(found: OpenedSink) -> RunRow | None:
     return next(iter(await found.sink.runs(found.source, 1)), None)
 
 
-def command(settings: Settings, verb: str, name: str, run: str | None = None, *more: str) -> str:
+def command(settings: CliSettings, verb: str, name: str, run: str | None = None, *more: str) -> str:
     """To be typed next, in the same place."""
     words = ["leaseway import", verb, name, *(["--run", run] if run else []), *more]
     return " ".join([*words, *(["--store", shown(settings.store)] if settings.store else [])])

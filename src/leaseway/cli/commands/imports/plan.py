@@ -10,10 +10,10 @@ from leaseway.cli.commands.imports import formatting
 from leaseway.cli.commands.imports.open_sink import named, place_on_disk
 from leaseway.cli.output.color import harmless
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Column, show_table
+from leaseway.cli.output.table import TableColumn, show_table
 from leaseway.cli.output.text import counted, facts, note, say, wrapped
 from leaseway.cli.output.times import local
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import TransientError, UsageError
 from leaseway.imports.assembly import Parts, parts_of
 from leaseway.imports.domain.run_state import RunMode
@@ -35,7 +35,7 @@ class Prospect(NamedTuple):
     """Why it cannot be run as it is."""
 
 
-def show_plan(settings: Settings, text: str, wanted: RunMode | None, requests_max: int | None) -> int:
+def show_plan(settings: CliSettings, text: str, wanted: RunMode | None, requests_max: int | None) -> int:
     parts = parts_of(named(text))
     found = asyncio.run(prospect(parts, wanted, requests_max))
     if settings.json:
@@ -101,7 +101,7 @@ def show_shards(plan: Plan, ahead: Forecast) -> None:
     sign = "≤ " if ahead.is_most else ""
     rows = zip(plan.shards, ahead.by_shard, strict=True)
     lines = [(shard.label, f"{sign}{count:,}" if count is not None else "") for shard, count in rows]
-    show_table([Column("shard"), Column("rows", right=True)], lines[:SHARDS_SHOWN_MAX])
+    show_table([TableColumn("shard"), TableColumn("rows", right=True)], lines[:SHARDS_SHOWN_MAX])
     if len(lines) > SHARDS_SHOWN_MAX:
         note(f"and {len(lines) - SHARDS_SHOWN_MAX:,} more; --json has them all")
 
@@ -111,17 +111,17 @@ def show_forecast(parts: Parts, plan: Plan, ahead: Forecast) -> None:
     pace = " and ".join(str(rate) for rate in rates)
     facts(
         [
-            ("mode", mode_of(plan)),
+            ("mode", mode_text(plan)),
             ("rows", about(ahead.rows, ahead.is_most)),
             ("requests", about(ahead.requests, ahead.is_most, "at least ")),
-            ("time", time_of(ahead, pace)),
-            ("cost", cost_of(parts, ahead)),
-            ("budget", budget_of(ahead)),
+            ("time", time_text(ahead, pace)),
+            ("cost", cost_text(parts, ahead)),
+            ("budget", budget_text(ahead)),
         ]
     )
 
 
-def mode_of(plan: Plan) -> str:
+def mode_text(plan: Plan) -> str:
     what = "full" if plan.since is None else f"incremental, since {local(plan.since)}"
     return f"{what}: {plan.why_mode}" if plan.why_mode else what
 
@@ -130,7 +130,7 @@ def about(count: int | None, is_most: bool, otherwise: str = "") -> str:
     return "unknown" if count is None else f"{'at most ' if is_most else otherwise}{count:,}"
 
 
-def time_of(ahead: Forecast, pace: str) -> str:
+def time_text(ahead: Forecast, pace: str) -> str:
     if not pace:
         return "as fast as it goes: the spec names no limit"
     if ahead.seconds is None:
@@ -138,7 +138,7 @@ def time_of(ahead: Forecast, pace: str) -> str:
     return f"{'at most' if ahead.is_most else 'at least'} {formatting.duration(ahead.seconds)}, at {pace}"
 
 
-def cost_of(parts: Parts, ahead: Forecast) -> str:
+def cost_text(parts: Parts, ahead: Forecast) -> str:
     if ahead.cost is None or parts.spec.budget is None:
         return ""
     return f"{about_word(ahead)}{ahead.cost:,.2f} {parts.spec.budget.currency}"
@@ -148,7 +148,7 @@ def about_word(ahead: Forecast) -> str:
     return "at most " if ahead.is_most else "at least "
 
 
-def budget_of(ahead: Forecast) -> str:
+def budget_text(ahead: Forecast) -> str:
     if ahead.requests_max is None:
         return ""
     if ahead.is_over:

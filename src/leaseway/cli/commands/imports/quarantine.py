@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from leaseway.api.schemas.import_serializers import quarantined_json, replayed_json
-from leaseway.cli.commands.imports.open_sink import RUNS_MAX, Look, command, last_run, look, run_of
+from leaseway.cli.commands.imports.open_sink import RUNS_MAX, OpenedSink, command, find_run, last_run, look
 from leaseway.cli.output.color import harmless
 from leaseway.cli.output.json import document
 from leaseway.cli.output.progress import Counter
-from leaseway.cli.output.table import Column, show_table
+from leaseway.cli.output.table import TableColumn, show_table
 from leaseway.cli.output.text import counted, note, say
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.imports.rows import Moulds
 from leaseway.imports.run.quarantine_replay import ROWS_MAX, Kept, Replayed, discard, in_quarantine, replay
@@ -19,7 +19,7 @@ SHOWN_MAX = 100
 NUMBERS_SHOWN_MAX = 10
 
 
-def show_quarantine(settings: Settings, text: str, run: str | None) -> None:
+def show_quarantine(settings: CliSettings, text: str, run: str | None) -> None:
     kept = look(text, lambda at: listed(at, run, ROWS_MAX if settings.json else SHOWN_MAX + 1))
     if settings.json:
         document([quarantined_json(each) for each in kept])
@@ -27,8 +27,8 @@ def show_quarantine(settings: Settings, text: str, run: str | None) -> None:
     if not kept:
         note("nothing is in quarantine")
         return
-    columns = [Column("number", right=True), Column("run"), Column("shard", may_shrink=True)]
-    columns += [Column("id"), Column("code"), Column("problem", may_shrink=True)]
+    columns = [TableColumn("number", right=True), TableColumn("run"), TableColumn("shard", may_shrink=True)]
+    columns += [TableColumn("id"), TableColumn("code"), TableColumn("problem", may_shrink=True)]
     show_table(columns, [cells(each) for each in kept[:SHOWN_MAX]])
     if len(kept) > SHOWN_MAX:
         note(f"and more; these are the oldest {SHOWN_MAX:,}, --json has them all")
@@ -40,23 +40,23 @@ def cells(each: Kept) -> list[str]:
     return [f"{each.number:,}", each.run, each.shard, bad.external_id or "", bad.code, bad.problem]
 
 
-async def listed(at: Look, run: str | None, rows_max: int) -> list[Kept]:
+async def listed(at: OpenedSink, run: str | None, rows_max: int) -> list[Kept]:
     kept: list[Kept] = []
-    async for each in in_quarantine(at.sink, await runs_of(at, run)):
+    async for each in in_quarantine(at.sink, await select_runs(at, run)):
         kept.append(each)
         if len(kept) >= rows_max:
             break
     return kept
 
 
-async def runs_of(at: Look, run: str | None) -> list[str]:
+async def select_runs(at: OpenedSink, run: str | None) -> list[str]:
     """Those of this source alone, the oldest first: another source in the same table has another spec."""
     if run is not None:
-        return [(await run_of(at, run)).id]
+        return [(await find_run(at, run)).id]
     return [row.id for row in reversed(await at.sink.runs(at.source, RUNS_MAX))]
 
 
-def replay_quarantine(settings: Settings, text: str, run: str | None, discarded: Sequence[int]) -> None:
+def replay_quarantine(settings: CliSettings, text: str, run: str | None, discarded: Sequence[int]) -> None:
     with Counter("looked at") as counter:
         done = look(text, lambda at: dropped(at, discarded) if discarded else tried(at, run, counter))
     if settings.json:
@@ -76,19 +76,19 @@ def replay_quarantine(settings: Settings, text: str, run: str | None, discarded:
         note(f"not in quarantine any more: {numbers}{' …' if len(done.gone) > NUMBERS_SHOWN_MAX else ''}")
 
 
-async def tried(at: Look, run: str | None, counter: Counter) -> Replayed:
+async def tried(at: OpenedSink, run: str | None, counter: Counter) -> Replayed:
     moulds = Moulds(at.spec.resource)
-    return await replay(at.sink, moulds, await runs_of(at, run), await newest(at), wall_clock_us(), counter.add)
+    return await replay(at.sink, moulds, await select_runs(at, run), await newest(at), wall_clock_us(), counter.add)
 
 
-async def newest(at: Look) -> str | None:
+async def newest(at: OpenedSink) -> str | None:
     last = await last_run(at)
     return None if last is None else last.id
 
 
-async def dropped(at: Look, numbers: Sequence[int]) -> Replayed:
+async def dropped(at: OpenedSink, numbers: Sequence[int]) -> Replayed:
     """Nothing is dropped if one of the numbers is wrong: it may stand for another that is dear to somebody."""
-    known = {each.number async for each in in_quarantine(at.sink, await runs_of(at, None))}
+    known = {each.number async for each in in_quarantine(at.sink, await select_runs(at, None))}
     unknown = [str(number) for number in numbers if number not in known]
     if unknown:
         raise NoSuchJob(

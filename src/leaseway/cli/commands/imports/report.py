@@ -4,13 +4,13 @@ from typing import Any
 
 from leaseway.api.schemas.import_serializers import report_json
 from leaseway.cli.commands.imports import formatting
-from leaseway.cli.commands.imports.open_sink import Look, look, run_of
+from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, look
 from leaseway.cli.commands.imports.summary import budget_in_words, next_command
 from leaseway.cli.output.color import harmless
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Cell, Column, show_table
+from leaseway.cli.output.table import TableCell, TableColumn, show_table
 from leaseway.cli.output.text import counted, facts, heading, note, say
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.health import in_bytes
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import canonical
@@ -21,19 +21,19 @@ SHARDS_SHOWN_MAX = 100
 NOTES = {"sweep": "sweep", "deletes": "deletes", "guards": "suspicion", "warnings": "warnings"}
 """Of a run, and how they are called here."""
 COLUMNS = (
-    *(Column("shard"), Column("state")),
-    *(Column(name, right=True) for name in ("pages", "rows", "inserted", "updated", "unchanged", "stale", "bad")),
-    *(Column("requests", right=True, leaves=5), Column("size", right=True, leaves=2)),
-    *(Column("time", right=True, leaves=6), Column("attempts", right=True, leaves=4)),
+    *(TableColumn("shard"), TableColumn("state")),
+    *(TableColumn(name, right=True) for name in ("pages", "rows", "inserted", "updated", "unchanged", "stale", "bad")),
+    *(TableColumn("requests", right=True, leaves=5), TableColumn("size", right=True, leaves=2)),
+    *(TableColumn("time", right=True, leaves=6), TableColumn("attempts", right=True, leaves=4)),
     *(
-        Column("page size", right=True, leaves=7),
-        Column("resumed at", may_shrink=True, leaves=1),
-        Column("guards", may_shrink=True, leaves=3),
+        TableColumn("page size", right=True, leaves=7),
+        TableColumn("resumed at", may_shrink=True, leaves=1),
+        TableColumn("guards", may_shrink=True, leaves=3),
     ),
 )
 
 
-def show_report(settings: Settings, text: str, run: str | None) -> None:
+def show_report(settings: CliSettings, text: str, run: str | None) -> None:
     name, found = look(text, lambda at: reported(at, run))
     if settings.json:
         document(report_json(found, name.spec.budget))
@@ -47,11 +47,11 @@ def show_report(settings: Settings, text: str, run: str | None) -> None:
         say(following)
 
 
-async def reported(at: Look, run: str | None) -> tuple[Look, Report]:
-    return at, await report_of(at.sink, await run_of(at, run), wall_clock_us())
+async def reported(at: OpenedSink, run: str | None) -> tuple[OpenedSink, Report]:
+    return at, await report_of(at.sink, await find_run(at, run), wall_clock_us())
 
 
-def show_head(at: Look, found: Report) -> None:
+def show_head(at: OpenedSink, found: Report) -> None:
     run = found.run
     say(f"run {run.id} of {run.source}: {run.state.value}", formatting.RUN_STYLES[run.state])
     other_spec = "" if run.spec_hash == at.spec_hash else f" (the spec has changed since, it is {at.spec_hash} now)"
@@ -72,7 +72,7 @@ def show_head(at: Look, found: Report) -> None:
     )
 
 
-def show_totals(at: Look, found: Report) -> None:
+def show_totals(at: OpenedSink, found: Report) -> None:
     totals, run = totals_of(found.shards), found.run
     heading("in all")
     facts(
@@ -133,11 +133,11 @@ def show_shards(found: Report) -> None:
         facts([("slowest", ", ".join(texts))])
 
 
-def cells(row: ShardRow, found: Report) -> list[Cell | str]:
+def cells(row: ShardRow, found: Report) -> list[TableCell | str]:
     counts = (row.pages, row.rows, row.inserted, row.updated, row.unchanged, row.stale)
     return [
         "  " * row.shard.depth + row.shard.label,
-        Cell(row.state.value, formatting.STATE_STYLES.get(row.state.value, "")),
+        TableCell(row.state.value, formatting.STATE_STYLES.get(row.state.value, "")),
         *(f"{count:,}" for count in counts),
         f"{row.quarantined:,}" if row.quarantined else "",
         f"{row.requests:,}",

@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 
 from leaseway.api.schemas.import_serializers import summary_json
 from leaseway.app import App
-from leaseway.cli.commands.imports.open_sink import Look, jobs_url, named, run_of
+from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, named
 from leaseway.cli.commands.imports.shard_jobs import given_up
 from leaseway.cli.commands.imports.summary import next_command, show_quarantine, show_summary
 from leaseway.cli.open_limiter import named_limits
@@ -22,7 +22,7 @@ from leaseway.cli.open_store import refuse_memory
 from leaseway.cli.output.color import harmless
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import note, say
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.imports.assembly import Parts, parts_of
 from leaseway.imports.domain.run_state import EXIT_CODES, RunMode, RunRow
@@ -40,7 +40,7 @@ WORDS_SHOWN_MAX = 20
 NAME = r"[A-Za-z0-9._-]{1,60}"
 
 
-class Wish(NamedTuple):
+class RunOptions(NamedTuple):
     """What was typed."""
 
     spec: str
@@ -51,7 +51,7 @@ class Wish(NamedTuple):
     mode: RunMode | None = None
 
 
-class Place(NamedTuple):
+class RunLocation(NamedTuple):
     """Where jobs and limits are kept, for all workers."""
 
     store: str
@@ -59,16 +59,16 @@ class Place(NamedTuple):
     """None: beside the jobs."""
 
 
-def place_of(settings: Settings, spec: str) -> Place:
+def locate_run(settings: CliSettings, spec: str) -> RunLocation:
     url = jobs_url(settings, spec)
     refuse_memory(url)
-    return Place(url, named_limits(settings))
+    return RunLocation(url, named_limits(settings))
 
 
-def run_import(settings: Settings, wish: Wish, *, is_new: bool) -> int:
+def run_import(settings: CliSettings, wish: RunOptions, *, is_new: bool) -> int:
     if is_new:
         check_name(wish.run)
-    parts, place = parts_of(named(wish.spec)), place_of(settings, wish.spec)
+    parts, place = parts_of(named(wish.spec)), locate_run(settings, wish.spec)
     run = asyncio.run(begun(parts, place, wish, is_new))
     note(f"run {run}")
     began = time.monotonic()
@@ -76,7 +76,7 @@ def run_import(settings: Settings, wish: Wish, *, is_new: bool) -> int:
     return asyncio.run(closed(settings, parts, wish, run, time.monotonic() - began))
 
 
-def worked(parts: Parts, place: Place, wish: Wish, run: str) -> None:
+def worked(parts: Parts, place: RunLocation, wish: RunOptions, run: str) -> None:
     """Until all workers have left, or somebody wants them to."""
     processes: list[subprocess.Popen[bytes]] = []
     with heard(processes) as ear:
@@ -123,7 +123,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 # -- the beginning ----------------------------------------------------------------------------------------------------
 
 
-async def begun(parts: Parts, place: Place, wish: Wish, is_new: bool) -> str:
+async def begun(parts: Parts, place: RunLocation, wish: RunOptions, is_new: bool) -> str:
     app = App(place.store, limits=place.limits)
     handle = shard_job(app, parts, wish.lease_seconds)
     try:
@@ -135,7 +135,7 @@ async def begun(parts: Parts, place: Place, wish: Wish, is_new: bool) -> str:
         await app.close()
 
 
-async def new_run(parts: Parts, handle: ShardJob, wish: Wish) -> str:
+async def new_run(parts: Parts, handle: ShardJob, wish: RunOptions) -> str:
     now = wall_clock_us()
     run = wish.run or f"{parts.spec.source.name}-{now // 1_000}"
     if await parts.sink.run(run) is not None:
@@ -145,7 +145,7 @@ async def new_run(parts: Parts, handle: ShardJob, wish: Wish) -> str:
         )
     history = await history_of(parts.sink, parts.spec.source.name, parts.task.spec_hash)
     plan = await plan_of(parts, history, wish.mode)
-    seats = seats_of(parts, wish.workers)
+    seats = concurrency_per_worker(parts, wish.workers)
     await start(parts, handle, run, plan, now, seats=seats, requests_max=wish.requests_max)
     return run
 
@@ -156,15 +156,15 @@ def check_name(run: str | None) -> None:
         raise BadValue("--run", f"must have 1 to 60 letters, digits, '.', '_' and '-', no blanks (is {run[:60]!r})")
 
 
-async def old_run(parts: Parts, handle: ShardJob, wish: Wish) -> str:
-    found = await run_of(look_at(parts, wish.spec), wish.run)
+async def old_run(parts: Parts, handle: ShardJob, wish: RunOptions) -> str:
+    found = await find_run(look_at(parts, wish.spec), wish.run)
     refuse_other_spec(parts, found)
     await give_budget(parts, found, wish)
     await submit_open(parts, handle, found.id)
     return found.id
 
 
-async def give_budget(parts: Parts, found: RunRow, wish: Wish) -> None:
+async def give_budget(parts: Parts, found: RunRow, wish: RunOptions) -> None:
     """What was typed counts. Without it the run keeps its own, unless that is used up and the spec has a larger one."""
     budget = parts.spec.budget
     wanted = wish.requests_max
@@ -180,7 +180,7 @@ async def give_budget(parts: Parts, found: RunRow, wish: Wish) -> None:
         await parts.sink.set_budget(found.id, wanted)
 
 
-def seats_of(parts: Parts, workers: int) -> int:
+def concurrency_per_worker(parts: Parts, workers: int) -> int:
     """How many shards can be worked on at once."""
     return workers * (parts.spec.source.concurrency or CONCURRENCY)
 
@@ -188,7 +188,7 @@ def seats_of(parts: Parts, workers: int) -> int:
 # -- the work ---------------------------------------------------------------------------------------------------------
 
 
-def worker_process(place: Place, spec: str, ear: IO[bytes] | None) -> "subprocess.Popen[bytes]":
+def worker_process(place: RunLocation, spec: str, ear: IO[bytes] | None) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "leaseway.cli", "import", "work", spec, "--until-empty", "--store", place.store]
     limits = [] if place.limits is None else ["--limits", place.limits]
     return subprocess.Popen([*command, *limits], stdout=subprocess.DEVNULL, stderr=ear)
@@ -202,9 +202,9 @@ async def watched(parts: Parts, run: str, processes: "list[subprocess.Popen[byte
     await watch(parts, run, processes, Console(stderr=True, highlight=False))
 
 
-def work_on(settings: Settings, spec: str, until_empty: bool) -> None:
+def work_on(settings: CliSettings, spec: str, until_empty: bool) -> None:
     settings.runs_handlers = True
-    parts, place = parts_of(named(spec)), place_of(settings, spec)
+    parts, place = parts_of(named(spec)), locate_run(settings, spec)
     app = App(place.store, limits=place.limits)
     shard_job(app, parts)
     asyncio.run(parts.sink.open())
@@ -215,11 +215,11 @@ def work_on(settings: Settings, spec: str, until_empty: bool) -> None:
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-async def closed(settings: Settings, parts: Parts, wish: Wish, run: str, seconds: float) -> int:
+async def closed(settings: CliSettings, parts: Parts, wish: RunOptions, run: str, seconds: float) -> int:
     await parts.sink.open()
     try:
         state = await finish(parts, run)
-        row, shards = await run_of(look_at(parts, wish.spec), run), await parts.sink.shards(run)
+        row, shards = await find_run(look_at(parts, wish.spec), run), await parts.sink.shards(run)
         dead = await given_up(jobs_url(settings, wish.spec), parts.spec.source.name, run, shards)
     finally:
         await parts.sink.close()
@@ -234,5 +234,5 @@ async def closed(settings: Settings, parts: Parts, wish: Wish, run: str, seconds
     return EXIT_CODES.get(state, 1)
 
 
-def look_at(parts: Parts, name: str) -> Look:
-    return Look(name, parts.spec, parts.sink, parts.task.spec_hash)
+def look_at(parts: Parts, name: str) -> OpenedSink:
+    return OpenedSink(name, parts.spec, parts.sink, parts.task.spec_hash)

@@ -3,12 +3,12 @@
 import contextlib
 
 from leaseway.api.schemas.import_serializers import shard_json, summary_json
-from leaseway.cli.commands.imports.open_sink import Look, jobs_url, look, run_of
+from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, look
 from leaseway.cli.commands.imports.shard_jobs import given_up, is_at_work
 from leaseway.cli.commands.imports.summary import next_command, show_quarantine, show_shards, show_summary
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import say
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.limit import rate_of
@@ -19,15 +19,15 @@ from leaseway.system import SystemClock, wall_clock_us
 LOOK_SECONDS = 0.5
 
 
-def show_status(settings: Settings, text: str, run: str | None, watch: bool) -> None:
+def show_status(settings: CliSettings, text: str, run: str | None, watch: bool) -> None:
     if watch and not settings.json:
         with contextlib.suppress(KeyboardInterrupt):
             look(text, lambda found: watched(found, run))
     look(text, lambda found: told(settings, found, run))
 
 
-async def told(settings: Settings, found: Look, run: str | None) -> None:
-    row = await run_of(found, run)
+async def told(settings: CliSettings, found: OpenedSink, run: str | None) -> None:
+    row = await find_run(found, run)
     shards = in_families(await found.sink.shards(row.id))
     dead = await given_up(jobs_url(settings, found.name), found.source, row.id, shards)
     if settings.json:
@@ -37,7 +37,7 @@ async def told(settings: Settings, found: Look, run: str | None) -> None:
         return
     say(f"run {row.id}", "bold")
     show_shards(shards, dead)
-    show_summary(found.spec, row, shards, dead, seconds_of(row))
+    show_summary(found.spec, row, shards, dead, elapsed_seconds(row))
     show_quarantine(settings, found.name, shards)
     following = next_command(settings, found.name, row, run is not None)
     if following and row.state is not RunState.RUNNING:
@@ -46,18 +46,18 @@ async def told(settings: Settings, found: Look, run: str | None) -> None:
         say(f"nobody is at work on it now; {following}", "yellow")
 
 
-def seconds_of(run: RunRow) -> float:
+def elapsed_seconds(run: RunRow) -> float:
     return ((run.finished_at or wall_clock_us()) - run.started_at) / SECOND_US
 
 
-async def watched(found: Look, run: str | None) -> None:
+async def watched(found: OpenedSink, run: str | None) -> None:
     """Drawn again and again, until the run has ended or somebody presses Ctrl-C."""
     from rich.console import Console
 
     from leaseway.imports.progress.progress import Watching, tightest
     from leaseway.imports.progress.progress_view import Screen
 
-    clock, id_ = SystemClock(), (await run_of(found, run)).id
+    clock, id_ = SystemClock(), (await find_run(found, run)).id
     rates = [rate_of("source.limits", text) for text in found.spec.source.limits]
     watching = Watching(tightest(rates))
     title = f"{found.source} → {found.spec.sink.table}"

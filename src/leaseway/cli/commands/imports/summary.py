@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from leaseway.cli.commands.imports import formatting
 from leaseway.cli.commands.imports.open_sink import command
 from leaseway.cli.output.color import harmless
-from leaseway.cli.output.table import Cell, Column, show_table
+from leaseway.cli.output.table import TableCell, TableColumn, show_table
 from leaseway.cli.output.text import counted, note, say, wrapped
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.progress.report import is_used_up, reactions_of, spent, totals_of
 from leaseway.imports.spec.model import RunBudget, Spec
@@ -59,14 +59,14 @@ def show_troubles(run: RunRow, shards: Sequence[ShardRow], given_up: GivenUp) ->
     # What stopped the run as a whole has been said, and is no news of each of its shards.
     is_told = is_used_up(run) or run.state is RunState.FAILED
     asked = [row for row in shards if row.state is ShardState.PARKED or not is_told]
-    found = [line for row in asked for line in trouble_of(row, given_up, run.state is RunState.RUNNING)]
+    found = [line for row in asked for line in shard_problems(row, given_up, run.state is RunState.RUNNING)]
     for text, style in found[:TROUBLES_SHOWN_MAX]:
         say(wrapped(harmless(text), 2), style)
     if len(found) > TROUBLES_SHOWN_MAX:
         note(f"and {len(found) - TROUBLES_SHOWN_MAX:,} more shards")
 
 
-def trouble_of(row: ShardRow, given_up: GivenUp, is_running: bool) -> list[tuple[str, str]]:
+def shard_problems(row: ShardRow, given_up: GivenUp, is_running: bool) -> list[tuple[str, str]]:
     label = row.shard.label
     if row.state is ShardState.PARKED:
         return [(f"parked: {label}: {row.why or 'nobody said why'}", "red")]
@@ -81,10 +81,10 @@ def show_shards(shards: Sequence[ShardRow], given_up: GivenUp) -> None:
     shown = shards if len(shards) <= SHARDS_SHOWN_MAX else sorted(shards, key=lambda row: ORDER.get(row.state, 3))
     counts = ("pages", "rows", "quarantined", "attempts")
     columns = [
-        Column("shard"),
-        Column("state"),
-        *(Column(name, right=True) for name in counts),
-        Column("at", may_shrink=True, leaves=1),
+        TableColumn("shard"),
+        TableColumn("state"),
+        *(TableColumn(name, right=True) for name in counts),
+        TableColumn("at", may_shrink=True, leaves=1),
     ]
     rows = [shard_cells(row, given_up) for row in shown[:SHARDS_SHOWN_MAX]]
     if rows:
@@ -93,14 +93,14 @@ def show_shards(shards: Sequence[ShardRow], given_up: GivenUp) -> None:
         note(f"and {counted(len(shards) - SHARDS_SHOWN_MAX, 'shard')} more; --json has them all")
 
 
-def shard_cells(row: ShardRow, given_up: GivenUp) -> list[Cell | str]:
+def shard_cells(row: ShardRow, given_up: GivenUp) -> list[TableCell | str]:
     is_given_up = row.shard.key in given_up
     state = "given up" if is_given_up else row.state.value
     style = "red" if is_given_up else formatting.STATE_STYLES.get(row.state.value, "")
     is_open = row.state is not ShardState.DONE
     return [
         "  " * row.shard.depth + row.shard.label,
-        Cell(state, style),
+        TableCell(state, style),
         f"{row.pages:,}",
         f"{row.rows:,}",
         f"{row.quarantined:,}" if row.quarantined else "",
@@ -109,13 +109,13 @@ def shard_cells(row: ShardRow, given_up: GivenUp) -> list[Cell | str]:
     ]
 
 
-def show_quarantine(settings: Settings, name: str, shards: Sequence[ShardRow]) -> None:
+def show_quarantine(settings: CliSettings, name: str, shards: Sequence[ShardRow]) -> None:
     """A run is complete without the records that could not become rows: somebody should know of them."""
     if count := totals_of(shards)["quarantined"]:
         say(f"{counted(count, 'record')} in quarantine; look with: {command(settings, 'quarantine', name)}", "yellow")
 
 
-def next_command(settings: Settings, name: str, run: RunRow, is_named: bool = False) -> str | None:
+def next_command(settings: CliSettings, name: str, run: RunRow, is_named: bool = False) -> str | None:
     """What helps, by the state of the run. None: nothing has to be done."""
     id_ = run.id if is_named else None
     if run.state is RunState.COMPLETE:

@@ -15,7 +15,7 @@ from leaseway.cli.options import (
     with_limits,
     with_store,
 )
-from leaseway.cli.settings import Filters, Settings
+from leaseway.cli.settings import CliSettings, Filters
 
 bulk = click.option("--all", "is_bulk", is_flag=True, help="All that match, instead of ids.")
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -35,7 +35,7 @@ def command() -> None:
 @click.option("--before", metavar="ID", help="Only older ones: the last id of the page before.")
 @with_store
 @pass_settings
-def list_(settings: Settings, filters: Filters, limit: int, before: str | None) -> None:
+def list_(settings: CliSettings, filters: Filters, limit: int, before: str | None) -> None:
     """Jobs, the newest first."""
     from leaseway.cli.commands.jobs.list import list_jobs
 
@@ -47,7 +47,7 @@ def list_(settings: Settings, filters: Filters, limit: int, before: str | None) 
 @store
 @partial(everywhere, traceback="Every kept traceback of the job, not only the last.")
 @pass_settings
-def show(settings: Settings, id_: str) -> None:
+def show(settings: CliSettings, id_: str) -> None:
     """Everything about one job."""
     from leaseway.cli.commands.jobs.show import show_job
 
@@ -58,7 +58,7 @@ def show(settings: Settings, id_: str) -> None:
 @one_id
 @with_limits
 @pass_settings
-def why(settings: Settings, id_: str) -> None:
+def why(settings: CliSettings, id_: str) -> None:
     """Why a job has not run, what it waits for, and what to do."""
     from leaseway.cli.commands.jobs.show import why_job
 
@@ -72,7 +72,7 @@ def why(settings: Settings, id_: str) -> None:
 @yes
 @with_store
 @pass_settings
-def retry(settings: Settings, ids: tuple[str, ...], filters: Filters, is_bulk: bool, yes: bool) -> int:
+def retry(settings: CliSettings, ids: tuple[str, ...], filters: Filters, is_bulk: bool, yes: bool) -> int:
     """Make failed or cancelled jobs pending again, with fresh attempts and their old cursor.
 
     With --all and no --state: the failed ones.
@@ -87,7 +87,7 @@ def retry(settings: Settings, ids: tuple[str, ...], filters: Filters, is_bulk: b
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @with_store
 @pass_settings
-def cancel(settings: Settings, ids: tuple[str, ...]) -> int:
+def cancel(settings: CliSettings, ids: tuple[str, ...]) -> int:
     """Cancel jobs: at once if they wait, through their worker if they run."""
     from leaseway.cli.commands.jobs.change import cancel_jobs
 
@@ -101,7 +101,7 @@ def cancel(settings: Settings, ids: tuple[str, ...]) -> int:
 @yes
 @with_store
 @pass_settings
-def discard(settings: Settings, ids: tuple[str, ...], filters: Filters, is_bulk: bool, yes: bool) -> int:
+def discard(settings: CliSettings, ids: tuple[str, ...], filters: Filters, is_bulk: bool, yes: bool) -> int:
     """Delete finished jobs for good.
 
     With --all and no --state: whatever the outcome.
@@ -116,7 +116,7 @@ def discard(settings: Settings, ids: tuple[str, ...], filters: Filters, is_bulk:
 @click.option("--older-than", type=DURATION, required=True, metavar="TIME", help="For example 7d, 12h, 90m.")
 @with_store
 @pass_settings
-def prune(settings: Settings, older_than: float) -> None:
+def prune(settings: CliSettings, older_than: float) -> None:
     """Delete jobs that finished longer ago than this, and expired keys.
 
     Workers do the same now and then, by the retention of their app.

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import click
 
-from leaseway.cli.job_selection import Chosen, ids_of
+from leaseway.cli.job_selection import JobSelection, filter_by_ids
 from leaseway.cli.open_store import change, unknown
 from leaseway.cli.output.json import document
 from leaseway.cli.output.progress import Counter
 from leaseway.cli.output.text import counted, say
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import UsageError
 from leaseway.domain.ids import JobId
 from leaseway.domain.query import Cancelling, JobFilter
@@ -31,64 +31,66 @@ CANCELLED_IN_WORDS = {
 }
 
 
-class Verb(NamedTuple):
+class JobCommand(NamedTuple):
     name: str
     past: str
     refusal: str
     """What is wrong with a job that exists and was not changed."""
 
 
-RETRY = Verb("retry", "retried", "only failed or cancelled jobs can be retried")
-DISCARD = Verb("discard", "discarded", "only finished jobs can be discarded; cancel it first")
+RETRY = JobCommand("retry", "retried", "only failed or cancelled jobs can be retried")
+DISCARD = JobCommand("discard", "discarded", "only finished jobs can be discarded; cancel it first")
 
 
-class Answer(NamedTuple):
+class ChangeResult(NamedTuple):
     changed: int
     refused: dict[str, str]
 
 
-def retry_jobs(settings: Settings, which: Chosen, yes: bool) -> int:
+def retry_jobs(settings: CliSettings, which: JobSelection, yes: bool) -> int:
     return change_jobs(settings, which, RETRY, yes, lambda store: store.replay)
 
 
-def discard_jobs(settings: Settings, which: Chosen, yes: bool) -> int:
+def discard_jobs(settings: CliSettings, which: JobSelection, yes: bool) -> int:
     return change_jobs(settings, which, DISCARD, yes, lambda store: store.discard)
 
 
-def change_jobs(settings: Settings, which: Chosen, verb: Verb, yes: bool, act_of: Callable[[Store], Act]) -> int:
+def change_jobs(
+    settings: CliSettings, which: JobSelection, verb: JobCommand, yes: bool, act_of: Callable[[Store], Act]
+) -> int:
     if not which.ids and not yes:
         confirm(settings, verb, which)
 
-    async def command(store: Store) -> Answer:
+    async def command(store: Store) -> ChangeResult:
         if which.ids:
             return await change_named(store, act_of(store), which.ids, verb)
-        return Answer(await change_all(store, act_of(store), which.filter, verb), {})
+        return ChangeResult(await change_all(store, act_of(store), which.filter, verb), {})
 
     answer = change(settings, command)
     show_answer(settings, answer, verb)
     return REFUSED if answer.refused else 0
 
 
-def confirm(settings: Settings, verb: Verb, which: Chosen) -> None:
+def confirm(settings: CliSettings, verb: JobCommand, which: JobSelection) -> None:
     if settings.json or not sys.stdin.isatty():
         raise UsageError(f"this would {verb.name} {which.in_words}; nobody can be asked here, so say --yes")
     click.confirm(f"{verb.name.capitalize()} {which.in_words}?", abort=True, err=True)
 
 
-async def change_named(store: Store, act: Act, ids: tuple[str, ...], verb: Verb) -> Answer:
+async def change_named(store: Store, act: Act, ids: tuple[str, ...], verb: JobCommand) -> ChangeResult:
     changed: set[str] = set()
     for start in range(0, len(ids), STEP):
-        changed.update(await act(ids_of(ids[start : start + STEP]), STEP))
+        changed.update(await act(filter_by_ids(ids[start : start + STEP]), STEP))
     left = [id_ for id_ in ids if id_ not in changed]
-    return Answer(len(changed), {id_: await reason_of(store, id_, verb) for id_ in left})
+    return ChangeResult(len(changed), {id_: await refusal_reason(store, id_, verb) for id_ in left})
 
 
-async def reason_of(store: Store, id_: str, verb: Verb) -> str:
+async def refusal_reason(store: Store, id_: str, verb: JobCommand) -> str:
     job = await store.job(JobId(id_))
     return unknown(id_) if job is None else f"job {id_} is {job.state}; {verb.refusal}"
 
 
-async def change_all(store: Store, act: Act, which: JobFilter, verb: Verb) -> int:
+async def change_all(store: Store, act: Act, which: JobFilter, verb: JobCommand) -> int:
     """Every job that matches is looked at once: one that fails again meanwhile is not retried for ever."""
     with Counter(verb.past) as counter:
         async for ids in pages(store, which):
@@ -105,7 +107,7 @@ async def pages(store: Store, which: JobFilter) -> AsyncIterator[tuple[JobId, ..
         yield tuple(job.id for job in found)
 
 
-def show_answer(settings: Settings, answer: Answer, verb: Verb) -> None:
+def show_answer(settings: CliSettings, answer: ChangeResult, verb: JobCommand) -> None:
     if settings.json:
         refused = [{"id": id_, "reason": reason} for id_, reason in answer.refused.items()]
         document({verb.past: answer.changed, "refused": refused})
@@ -115,7 +117,7 @@ def show_answer(settings: Settings, answer: Answer, verb: Verb) -> None:
     say(f"{verb.past} {counted(answer.changed, 'job')}")
 
 
-def cancel_jobs(settings: Settings, ids: Sequence[str]) -> int:
+def cancel_jobs(settings: CliSettings, ids: Sequence[str]) -> int:
     async def command(store: Store) -> dict[str, Cancelling]:
         return {id_: await store.cancel(JobId(id_)) for id_ in ids}
 
@@ -130,7 +132,7 @@ def cancel_jobs(settings: Settings, ids: Sequence[str]) -> int:
     return REFUSED if Cancelling.UNKNOWN in answers.values() else 0
 
 
-def prune_jobs(settings: Settings, older_than: float) -> None:
+def prune_jobs(settings: CliSettings, older_than: float) -> None:
     keep_us = duration_us("--older-than", older_than)
 
     async def command(store: Store) -> int:

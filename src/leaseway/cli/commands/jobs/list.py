@@ -1,33 +1,33 @@
 """leaseway jobs list"""
 
 from leaseway.api.schemas.serializers import job_json
-from leaseway.cli.job_selection import filter_of
+from leaseway.cli.job_selection import parse_filters
 from leaseway.cli.open_store import ask
 from leaseway.cli.output.color import STATE_STYLES
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import note
 from leaseway.cli.output.times import relative, short
-from leaseway.cli.settings import Filters, Settings
+from leaseway.cli.settings import CliSettings, Filters
 from leaseway.domain.ids import Instant, JobId
 from leaseway.domain.job import Job, State
 from leaseway.ports.store import Store
 
 COLUMNS = (
-    Column("id"),
-    Column("kind", may_shrink=True),
-    Column("lane", may_shrink=True, leaves=2),
-    Column("state"),
-    Column("attempts", right=True),
-    Column("when"),
-    Column("at", leaves=1),
-    Column("last error", may_shrink=True, leaves=3),
+    TableColumn("id"),
+    TableColumn("kind", may_shrink=True),
+    TableColumn("lane", may_shrink=True, leaves=2),
+    TableColumn("state"),
+    TableColumn("attempts", right=True),
+    TableColumn("when"),
+    TableColumn("at", leaves=1),
+    TableColumn("last error", may_shrink=True, leaves=3),
 )
 
 
-def list_jobs(settings: Settings, filters: Filters, limit: int, before: str | None) -> None:
+def list_jobs(settings: CliSettings, filters: Filters, limit: int, before: str | None) -> None:
     async def question(store: Store) -> tuple[list[Job], Instant]:
-        which = filter_of(filters)
+        which = parse_filters(filters)
         found = await store.jobs(which, before=JobId(before) if before else None, limit=limit)
         return found, await store.now()
 
@@ -39,28 +39,28 @@ def list_jobs(settings: Settings, filters: Filters, limit: int, before: str | No
     if not jobs:
         note("no jobs match" if filters != Filters() or before else "there are no jobs yet")
         return
-    show_table(COLUMNS, [row_of(job, now) for job in jobs])
+    show_table(COLUMNS, [job_row(job, now) for job in jobs])
     if next_before:
         note(f"there may be more: --before {next_before}")
 
 
-def row_of(job: Job, now: Instant) -> Row:
+def job_row(job: Job, now: Instant) -> Row:
     at = decisive(job)
     return (
         job.id,
         job.kind,
-        lane_of(job),
-        Cell(
+        lane_text(job),
+        TableCell(
             "cancelling" if job.state is State.LEASED and job.cancel_requested else job.state, STATE_STYLES[job.state]
         ),
         f"{job.attempts}/{job.attempts_max}",
         relative(at, now),
-        Cell(short(at, now), "dim"),
-        Cell(job.last_error_code or "", "red" if job.state is State.FAILED else "dim"),
+        TableCell(short(at, now), "dim"),
+        TableCell(job.last_error_code or "", "red" if job.state is State.FAILED else "dim"),
     )
 
 
-def lane_of(job: Job) -> str:
+def lane_text(job: Job) -> str:
     """Queue and tenant, where they tell something."""
     if job.tenant != "default":
         return f"{job.queue}/{job.tenant}"

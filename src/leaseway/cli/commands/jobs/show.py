@@ -6,12 +6,12 @@ import sys
 from leaseway.api.schemas.serializers import error_json, job_json, reason_json, stored
 from leaseway.cli.commands.lanes import pauses_in
 from leaseway.cli.open_limiter import shut_gates
-from leaseway.cli.open_store import ask, job_of
+from leaseway.cli.open_store import ask, find_job
 from leaseway.cli.output.color import STATE_STYLES, painted
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import block, facts, heading, needs_in_words, say, wrapped
 from leaseway.cli.output.times import moment, relative
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.exchange import Gate
 from leaseway.domain.explain import Reason, explain
 from leaseway.domain.gates import Shut
@@ -22,9 +22,9 @@ from leaseway.domain.pauses import shut_by_pauses
 from leaseway.ports.store import Store
 
 
-def show_job(settings: Settings, id_: str) -> None:
+def show_job(settings: CliSettings, id_: str) -> None:
     async def question(store: Store) -> tuple[Job, list[ErrorRecord], Instant]:
-        job = await job_of(store, id_)
+        job = await find_job(store, id_)
         return job, await store.errors(job.id), await store.now()
 
     job, errors, now = ask(settings, question)
@@ -94,9 +94,9 @@ def show_errors(errors: list[ErrorRecord], now: Instant, *, all_tracebacks: bool
             block(error.traceback)
 
 
-def why_job(settings: Settings, id_: str) -> None:
+def why_job(settings: CliSettings, id_: str) -> None:
     async def question(store: Store) -> tuple[Job, LaneCount | None, list[Shut], Instant]:
-        job, now = await job_of(store, id_), await store.now()
+        job, now = await find_job(store, id_), await store.now()
         gate = Gate(job.needs, job.tenant)
         is_ready = job.state is State.PENDING and job.run_at <= now
         shuts = await shut_gates(settings, store, [gate] if is_ready else [], now)

@@ -6,7 +6,7 @@ import click
 
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.options import COUNT_OR_NONE, DURATION, pass_settings, with_limits
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 
 one_name = click.argument("name")
 
@@ -15,7 +15,7 @@ one_name = click.argument("name")
 @with_limits
 @pass_settings
 @click.pass_context
-def command(ctx: click.Context, settings: Settings) -> None:
+def command(ctx: click.Context, settings: CliSettings) -> None:
     """Limits of providers: list, explain, set, pause, resume, forget. Without a word: list.
 
     A limit is known as soon as a worker has met a job that needs it.
@@ -29,7 +29,7 @@ def command(ctx: click.Context, settings: Settings) -> None:
 @command.command("list")
 @with_limits
 @pass_settings
-def list_(settings: Settings) -> None:
+def list_(settings: CliSettings) -> None:
     """Every limit, and how it stands now."""
     from leaseway.cli.commands.limits.definitions import list_limits
 
@@ -40,7 +40,7 @@ def list_(settings: Settings) -> None:
 @one_name
 @with_limits
 @pass_settings
-def explain(settings: Settings, name: str) -> None:
+def explain(settings: CliSettings, name: str) -> None:
     """What becomes of the provider's numbers, why they hold in every window, and how the limit stands now."""
     from leaseway.cli.commands.limits.explain import explain_limit
 
@@ -57,7 +57,7 @@ def explain(settings: Settings, name: str) -> None:
 @click.option("--delay", type=DURATION, metavar="TIME", help="From the grant to the provider, at most.")
 @with_limits
 @pass_settings
-def set_(settings: Settings, /, name: str, rates: tuple[str, ...], **given: Any) -> None:
+def set_(settings: CliSettings, /, name: str, rates: tuple[str, ...], **given: Any) -> None:
     """Change a limit, or make one: in force at once, for everybody. What is not named stays as it is.
 
     Restarts do not undo it; only an app that declares something new does.
@@ -75,7 +75,7 @@ def set_(settings: Settings, /, name: str, rates: tuple[str, ...], **given: Any)
 @one_name
 @with_limits
 @pass_settings
-def pause(settings: Settings, name: str) -> None:
+def pause(settings: CliSettings, name: str) -> None:
     """Pause a limit: it grants nothing, to nobody. Calls that are under way go on; jobs wait, and lose no attempt."""
     from leaseway.cli.commands.limits.definitions import pause_limit
 
@@ -86,7 +86,7 @@ def pause(settings: Settings, name: str) -> None:
 @one_name
 @with_limits
 @pass_settings
-def resume(settings: Settings, name: str) -> None:
+def resume(settings: CliSettings, name: str) -> None:
     """Resume a limit. Workers notice within some seconds."""
     from leaseway.cli.commands.limits.definitions import pause_limit
 
@@ -97,7 +97,7 @@ def resume(settings: Settings, name: str) -> None:
 @one_name
 @with_limits
 @pass_settings
-def forget(settings: Settings, name: str) -> None:
+def forget(settings: CliSettings, name: str) -> None:
     """Remove a limit. Jobs that need it wait until somebody defines it again."""
     from leaseway.cli.commands.limits.definitions import forget_limit
 

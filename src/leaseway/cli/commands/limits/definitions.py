@@ -6,12 +6,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from leaseway.api.schemas.serializers import definition_json, limit_json
-from leaseway.cli.open_limiter import ask_limiter, change_limiter, definitions_of, look_at
+from leaseway.cli.open_limiter import ask_limiter, change_limiter, load_definitions, look_at
 from leaseway.cli.output.json import document
-from leaseway.cli.output.table import Cell, Column, Row, show_table
+from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import note, say
 from leaseway.cli.output.times import moment, span
-from leaseway.cli.settings import NONE, Settings
+from leaseway.cli.settings import NONE, CliSettings
 from leaseway.domain.errors import BadValue, LeasewayError, UnknownLimit
 from leaseway.domain.gates import Seen, Shut, shut_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
@@ -22,20 +22,20 @@ from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us
 
 COLUMNS = (
-    Column("name"),
-    Column("rates", may_shrink=True),
-    Column("tokens now"),
-    Column("seats"),
-    Column("next free"),
-    Column("slowed to", right=True),
-    Column("closed until", may_shrink=True),
+    TableColumn("name"),
+    TableColumn("rates", may_shrink=True),
+    TableColumn("tokens now"),
+    TableColumn("seats"),
+    TableColumn("next free"),
+    TableColumn("slowed to", right=True),
+    TableColumn("closed until", may_shrink=True),
 )
 TENANT = "tenant:"
 
 Known = dict[str, tuple[Definition, int]]
 
 
-def list_limits(settings: Settings) -> None:
+def list_limits(settings: CliSettings) -> None:
     defined, seen, trouble = ask_limiter(settings, gather)
     now = wall_clock_us()
     rows = [(*each, seen.get(Ask(name, name))) for name, each in defined.items()]
@@ -46,14 +46,14 @@ def list_limits(settings: Settings) -> None:
             "there are no limits yet: a worker declares them with the first job that needs one; or: leaseway limits set"
         )
     else:
-        show_table(COLUMNS, [row_of(definition, level, now) for definition, _, level in rows])
+        show_table(COLUMNS, [limit_row(definition, level, now) for definition, _, level in rows])
     if trouble:
         note(f"how they stand cannot be seen: {trouble}")
 
 
 async def gather(limiter: Limiter | None) -> tuple[Known, dict[Ask, Seen], str]:
     """All definitions, and how those stand that are one limit each; or why that cannot be seen."""
-    defined = await definitions_of(limiter)
+    defined = await load_definitions(limiter)
     asks = [Ask(name, name) for name in defined if not fields_of(name)]
     try:
         return defined, await look_at(limiter, asks) if limiter is not None else {}, ""
@@ -61,21 +61,21 @@ async def gather(limiter: Limiter | None) -> tuple[Known, dict[Ask, Seen], str]:
         return defined, {}, str(error)
 
 
-def row_of(definition: Definition, seen: Seen | None, now: Instant) -> Row:
+def limit_row(definition: Definition, seen: Seen | None, now: Instant) -> Row:
     rates = ", ".join(map(str, definition.rates))
     if seen is None:
         each = f"one for each {' and '.join(fields_of(definition.name))}" if fields_of(definition.name) else ""
-        return (definition.name, rates, Cell(each, "dim"), capacity(definition), "", "", "")
-    level, shut = seen.level, shut_of(definition, seen)
+        return (definition.name, rates, TableCell(each, "dim"), capacity(definition), "", "", "")
+    level, shut = seen.level, closed_reason(definition, seen)
     closed_us = level.blocked_until - seen.now
     return (
         definition.name,
         rates,
-        ", ".join(tokens_of(definition, seen)),
-        seats_of(definition, seen),
-        Cell(next_free(shut), "yellow" if shut else "green"),
-        Cell(f"{level.percent} %", "yellow") if level.percent < 100 else "",
-        Cell(moment(now + closed_us, now), "red") if closed_us > 0 else "",
+        ", ".join(permit_levels(definition, seen)),
+        in_flight_text(definition, seen),
+        TableCell(next_free(shut), "yellow" if shut else "green"),
+        TableCell(f"{level.percent} %", "yellow") if level.percent < 100 else "",
+        TableCell(moment(now + closed_us, now), "red") if closed_us > 0 else "",
     )
 
 
@@ -83,11 +83,11 @@ def capacity(definition: Definition) -> str:
     return "" if definition.concurrency is None else f"{definition.concurrency:,}"
 
 
-def shut_of(definition: Definition, seen: Seen) -> Shut | None:
+def closed_reason(definition: Definition, seen: Seen) -> Shut | None:
     return shut_by_limit(Ask(definition.name, definition.name), definition, seen)
 
 
-def tokens_of(definition: Definition, seen: Seen) -> list[str]:
+def permit_levels(definition: Definition, seen: Seen) -> list[str]:
     """For each window: how many are there, of how many that fit."""
     windows = size(definition).windows
     buckets = seen.level.buckets
@@ -98,7 +98,7 @@ def tokens_of(definition: Definition, seen: Seen) -> list[str]:
     ]
 
 
-def seats_of(definition: Definition, seen: Seen) -> str:
+def in_flight_text(definition: Definition, seen: Seen) -> str:
     if definition.concurrency is None:
         return ""
     return f"{sum(seat.count for seat in seen.level.seats.values()):,} of {definition.concurrency:,} taken"
@@ -115,13 +115,13 @@ def next_free(shut: Shut | None) -> str:
 # -- changing -------------------------------------------------------------------------------------------------------
 
 
-def set_limit(settings: Settings, name: str, rates: tuple[str, ...], given: Mapping[str, Any]) -> None:
+def set_limit(settings: CliSettings, name: str, rates: tuple[str, ...], given: Mapping[str, Any]) -> None:
     if name.startswith(TENANT):
         tenant = name.removeprefix(TENANT)
         raise BadValue("limit", f"{name!r} are the caps of a tenant; change them with: leaseway tenants set {tenant}")
 
     async def command(limiter: Limiter) -> tuple[Definition | None, Definition, int]:
-        before = (await definitions_of(limiter)).get(name, (None, 0))[0]
+        before = (await load_definitions(limiter)).get(name, (None, 0))[0]
         after = merged(name, before, rates, given)
         return before, after, await limiter.change(after)
 
@@ -173,9 +173,9 @@ def in_words(definition: Definition) -> str:
     return ", ".join(parts)
 
 
-def pause_limit(settings: Settings, name: str, is_paused: bool) -> None:
+def pause_limit(settings: CliSettings, name: str, is_paused: bool) -> None:
     async def command(limiter: Limiter) -> tuple[bool, int]:
-        defined = await definitions_of(limiter)
+        defined = await load_definitions(limiter)
         if name not in defined:
             raise unknown_limit(name, defined)
         before, version = defined[name]
@@ -196,10 +196,10 @@ def pause_in_words(is_paused: bool, is_new: bool) -> str:
     return "paused" if is_paused else "resumed; workers notice within some seconds"
 
 
-def forget_limit(settings: Settings, name: str) -> None:
+def forget_limit(settings: CliSettings, name: str) -> None:
     async def command(limiter: Limiter) -> None:
         if not await limiter.forget(name):
-            raise unknown_limit(name, await definitions_of(limiter))
+            raise unknown_limit(name, await load_definitions(limiter))
 
     change_limiter(settings, command)
     if settings.json:

@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 from leaseway.api.schemas.serializers import limit_json
-from leaseway.cli.commands.limits.definitions import definition_named, in_words, next_free, seats_of
-from leaseway.cli.open_limiter import ask_limiter, definitions_of, look_at
+from leaseway.cli.commands.limits.definitions import definition_named, in_flight_text, in_words, next_free
+from leaseway.cli.open_limiter import ask_limiter, load_definitions, look_at
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import facts, heading, note, say
 from leaseway.cli.output.times import moment, span
-from leaseway.cli.settings import Settings
+from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.gates import Seen, shut_by_limit
 from leaseway.domain.ids import SECOND_US
@@ -19,9 +19,9 @@ from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us
 
 
-def explain_limit(settings: Settings, name: str) -> None:
+def explain_limit(settings: CliSettings, name: str) -> None:
     async def question(limiter: Limiter | None) -> tuple[Definition, int, Seen | None, str]:
-        defined = await definitions_of(limiter)
+        defined = await load_definitions(limiter)
         definition = definition_named(name, defined)
         version = defined[definition.name][1]
         if limiter is None or fields_of(name):
@@ -135,7 +135,7 @@ def show_state(name: str, definition: Definition, seen: Seen | None) -> None:
     facts(
         [
             *((str(rate), tokens_now(definition, rate, seen)) for rate in definition.rates),
-            ("seats", seats_of(definition, seen)),
+            ("seats", in_flight_text(definition, seen)),
             ("pace", f"slowed to {level.percent} %: the provider refused calls" if level.percent < 100 else ""),
             ("closed", f"the provider asked us to wait; open {moment(now + closed_us, now)}" if closed_us > 0 else ""),
             ("next free", next_free(shut)),
