@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from chaos.history import Checkpointed, Exchanged, Granted, Journal, Record, Renewed, Settled, now
-from leaseway.domain.exchange import Exchange, Held
-from leaseway.domain.exchange import Exchanged as ExchangeAnswer
+from leaseway.domain.exchange import Exchange, HeldLease
+from leaseway.domain.exchange import ExchangeReply as ExchangeAnswer
 from leaseway.domain.exchange import Renewed as RenewAnswer
 from leaseway.domain.ids import SECOND_US, JobId, Token
 from leaseway.ports.store import Store
@@ -66,7 +66,7 @@ class RecordingStore:
             if each.id not in twice
         ]
 
-    async def renew(self, leases: Sequence[Held]) -> RenewAnswer:
+    async def renew(self, leases: Sequence[HeldLease]) -> RenewAnswer:
         sent = now()
         answer = await self._inner.renew(leases)
         lost = set(answer.lost)

@@ -20,8 +20,8 @@ from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
 from leaseway.system import SystemIds
 from leaseway.worker import submit as submitting
-from leaseway.worker.attempt import Running, Stop
-from leaseway.worker.lease_renewal import Keeper
+from leaseway.worker.attempt import Attempt, Stop
+from leaseway.worker.lease_renewal import LeaseRenewal
 from leaseway.worker.slots import Slots
 
 SABOTAGE = "CHAOS_SABOTAGE"
@@ -60,10 +60,10 @@ async def submit_hopefully(
         return [Submitted(job.id) for job in jobs]
 
 
-async def look_away(keeper: Keeper) -> None: ...
+async def look_away(keeper: LeaseRenewal) -> None: ...
 
 
-def halt_unless_lost(slots: Slots, running: Running, why: Stop) -> None:
+def halt_unless_lost(slots: Slots, running: Attempt, why: Stop) -> None:
     if why is not Stop.LOST:
         real_halt(slots, running, why)
 
@@ -83,7 +83,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "unrenewed": Sabotage(
         removes="leases of running jobs are renewed",
-        code=((Keeper, "look", look_away),),
+        code=((LeaseRenewal, "look", look_away),),
     ),
     "loss_untold": Sabotage(
         removes="a worker stops a handler whose lease is lost",

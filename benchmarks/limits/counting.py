@@ -14,9 +14,9 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.ports.limiter import Limiter
 from leaseway.simulation.loop import SimLoop
 from leaseway.stores.memory.limits import MemoryLimiter
-from leaseway.telemetry.log import NoEvents
-from leaseway.wiring import world_of
-from leaseway.worker.environment import World
+from leaseway.telemetry.log_events import NoEvents
+from leaseway.wiring import build_environment
+from leaseway.worker.environment import Environment
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Used(NamedTuple):
 
 
 class Fleet:
-    def __init__(self, world: World, rate: str, workers: int, way_seconds: float = 0.0) -> None:
+    def __init__(self, world: Environment, rate: str, workers: int, way_seconds: float = 0.0) -> None:
         self._limiters = [Counted(world.limiter, way_seconds, seed) for seed in range(workers)]
         self._workers = [worker_of(world._replace(limiter=limiter), [maps(rate)]) for limiter in self._limiters]
         self._is_over = False
@@ -103,7 +103,7 @@ class Fleet:
 
 async def used_of(address: str, rate: str, seconds: float, request_seconds: float) -> Used:
     """In real time, with the limiter at this address."""
-    world = world_of("memory://", address, NoEvents())
+    world = build_environment("memory://", address, NoEvents())
     try:
         return await Fleet(world, rate, WORKERS).used(START_SECONDS, seconds, request_seconds)
     finally:
@@ -128,7 +128,7 @@ class LoopClock:
 
 async def sustained(rate: str, seconds: float, workers: int = WORKERS) -> Used:
     clock = LoopClock()
-    world = world_of("memory://", None, NoEvents())._replace(limiter=MemoryLimiter(clock.wall_us), clock=clock)
+    world = build_environment("memory://", None, NoEvents())._replace(limiter=MemoryLimiter(clock.wall_us), clock=clock)
     return await Fleet(world, rate, workers, WAY_SECONDS).used(STEADY_AFTER_SECONDS, seconds, REQUEST_SECONDS)
 
 

@@ -1,20 +1,20 @@
-"""Workers as the product has them: each with its own `Tokens`, on one limiter."""
+"""Workers as the product has them: each with its own `LimiterClient`, on one limiter."""
 
 import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from leaseway.domain.limits.limit import Ask, Definition, Limit
+from leaseway.domain.limits.limit import Limit, LimitDefinition, PermitRequest
 from leaseway.domain.outcome import Deferred
-from leaseway.worker.environment import World
-from leaseway.worker.limiter_client import Tokens
+from leaseway.worker.environment import Environment
+from leaseway.worker.limiter_client import LimiterClient
 
 
 class Worker(NamedTuple):
     """One that wants a token of each of these limits for every call."""
 
-    tokens: Tokens
-    asks: tuple[Ask, ...]
+    tokens: LimiterClient
+    asks: tuple[PermitRequest, ...]
 
     async def call_may_leave(self) -> None:
         """Wait for a token that is good now."""
@@ -26,11 +26,11 @@ class Worker(NamedTuple):
                 await asyncio.sleep((later.delay_us or 0) / 1_000_000)
 
 
-def worker_of(world: World, definitions: Iterable[Definition]) -> Worker:
+def worker_of(world: Environment, definitions: Iterable[LimitDefinition]) -> Worker:
     known = list(definitions)
-    asks = tuple(Ask(definition.name, definition.name) for definition in known)
-    return Worker(Tokens(world, world.ids.worker(), known), asks)
+    asks = tuple(PermitRequest(definition.name, definition.name) for definition in known)
+    return Worker(LimiterClient(world, world.ids.worker(), known), asks)
 
 
-def maps(*rates: str) -> Definition:
+def maps(*rates: str) -> LimitDefinition:
     return Limit("maps", *rates).definition

@@ -57,10 +57,10 @@ Begin = Callable[[], Course]
 async def by_leaseway(address: str, begin: Begin) -> tuple[Times, int]:
     """As a worker with several handlers."""
     from benchmarks.limits.fleet import maps, worker_of
-    from leaseway.telemetry.log import NoEvents
-    from leaseway.wiring import world_of
+    from leaseway.telemetry.log_events import NoEvents
+    from leaseway.wiring import build_environment
 
-    world, sent = world_of("memory://", address, NoEvents()), Times()
+    world, sent = build_environment("memory://", address, NoEvents()), Times()
     worker = worker_of(world, [maps(f"{COUNT} per {WINDOW_SECONDS} s")])
     await worker.tokens.limiter()
     course = await asyncio.to_thread(begin)

@@ -21,10 +21,10 @@ from benchmarks.postgres.database import new_database
 from benchmarks.together import done, rate_of, ready, run_together
 from leaseway.domain.limits.buckets import Granted
 from leaseway.domain.limits.limit import Limit
-from leaseway.telemetry.log import NoEvents
+from leaseway.telemetry.log_events import NoEvents
 from leaseway.testing.valkey import valkey_server
-from leaseway.wiring import world_of
-from leaseway.worker.environment import World
+from leaseway.wiring import build_environment
+from leaseway.worker.environment import Environment
 
 BARE = "leaseway, each by itself"
 """The port's `take` for every call, as if each call had a worker of its own."""
@@ -85,7 +85,7 @@ def rate_at(who: str, address: str, setup: Setup, seconds: float) -> float:
 
 
 async def by_leaseway(address: str, is_bare: bool, at_once: int, seconds: float) -> None:
-    world = world_of("memory://", address, NoEvents())
+    world = build_environment("memory://", address, NoEvents())
     may_leave = await opened(world, is_bare)
     await asyncio.to_thread(ready)
     began, count = time.monotonic_ns(), 0
@@ -103,7 +103,7 @@ async def by_leaseway(address: str, is_bare: bool, at_once: int, seconds: float)
     await world.limiter.close()
 
 
-async def opened(world: World, is_bare: bool) -> Callable[[], Awaitable[None]]:
+async def opened(world: Environment, is_bare: bool) -> Callable[[], Awaitable[None]]:
     """How one call gets its leave."""
     limits = [Limit(f"limit-{number}", f"{COUNT} per {WINDOW_SECONDS} s") for number in range(LIMITS)]
     worker = worker_of(world, [limit.definition for limit in limits])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leaseway import App
-from leaseway.domain.api_key import WantedKey
+from leaseway.domain.api_key import KeyRequest
 from leaseway.domain.identity import Role
 from leaseway.system import random_text
 from leaseway.testing.postgres import PostgresServer
@@ -81,7 +81,7 @@ async def key_at(store_url: str, role: Role) -> str:
     app = App(store_url)
     try:
         tenant = "bench" if role is Role.TENANT else None
-        return (await make(await app.store(), WantedKey(tenant=tenant, role=role), random_text)).text
+        return (await make(await app.store(), KeyRequest(tenant=tenant, role=role), random_text)).text
     finally:
         await app.close()
 

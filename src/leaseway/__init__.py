@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from leaseway.domain.job import Job, State, Submitted
     from leaseway.domain.limits.limit import Limit
     from leaseway.domain.limits.rate_limit_headers import Throttled
-    from leaseway.domain.outcome import Fail, Snooze
-    from leaseway.domain.retry import Backoff
+    from leaseway.domain.outcome import Backoff, Fail, Snooze
     from leaseway.imports.domain.page import Page
     from leaseway.imports.domain.shard import Shard
     from leaseway.imports.run.importer import Importer
@@ -97,21 +96,20 @@ _HOMES = {
     ],
     "domain.job": ["Job", "State", "Submitted"],
     "domain.limits.limit": ["Limit"],
-    "domain.outcome": ["Fail", "Snooze"],
+    "domain.outcome": ["Backoff", "Fail", "Snooze"],
     "domain.limits.rate_limit_headers": ["Throttled"],
-    "domain.retry": ["Backoff"],
     "worker.context": ["Context"],
     "worker.submit": ["Bound"],
     "imports.run.importer": ["Importer"],
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used: the command line starts without them."""
     if name not in __all__:
         raise AttributeError(f"module 'leaseway' has no attribute {name!r}")
-    home = import_module(f"leaseway.{_HOME_OF.get(name, 'domain.errors')}")
+    home = import_module(f"leaseway.{_HOME.get(name, 'domain.errors')}")
     value = globals()[name] = getattr(home, name)
     return value
 

@@ -11,32 +11,45 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from leaseway.domain.budgets.budget import Budget
-from leaseway.domain.errors import BadValue, NoSuchJob, TransientError, UnknownKind, UnknownOutcome, UsageError
+from leaseway.domain.errors import (
+    BadValue,
+    NoSuchJob,
+    TransientError,
+    UnknownKind,
+    UnknownOutcome,
+    UsageError,
+    redact_url,
+)
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, NewJob, Submitted
-from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind
-from leaseway.domain.kind_requirements import Demands, Limited, uses_of
-from leaseway.domain.limits.limit import rate_of
-from leaseway.domain.options import NO_OPTIONS, attempts_of, lease_us_of, options_of, priority_of, timeout_us_of
-from leaseway.domain.redact import shown
-from leaseway.domain.retry import Backoff
+from leaseway.domain.kind import SUBMIT_OPTIONS, Kind, KindDefaults
+from leaseway.domain.limits.limit import parse_rate
+from leaseway.domain.outcome import Backoff
+from leaseway.domain.requirements import LimitsOption, Requirements, parse_limit_uses
 from leaseway.domain.schedule import Missed, Schedule
-from leaseway.domain.schedule import check as check_schedule
+from leaseway.domain.schedule import check_schedule as check_schedule
+from leaseway.domain.submission import (
+    NO_OPTIONS,
+    check_attempts,
+    check_priority,
+    parse_lease_us,
+    parse_options,
+    parse_timeout_us,
+)
 from leaseway.domain.tenant import Tenant
-from leaseway.domain.tenant import check as check_tenant
-from leaseway.domain.times import Seconds, duration_us
-from leaseway.domain.validators import name_of
+from leaseway.domain.tenant import check_tenant as check_tenant
+from leaseway.domain.validators import Seconds, check_name, parse_duration_us
 from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.ports.events import Events
 from leaseway.ports.job_store import SubmitsNow, SubmitsWithin
 from leaseway.ports.store import Store
 from leaseway.signals import drained_by_signals, run_to_the_end
-from leaseway.telemetry.log import LogEvents
-from leaseway.wiring import world_of
-from leaseway.worker.environment import World
-from leaseway.worker.loop import Worked, Worker
+from leaseway.telemetry.log_events import LogEvents
+from leaseway.wiring import build_environment
+from leaseway.worker.environment import Environment
+from leaseway.worker.loop import Worker, WorkerSummary
 from leaseway.worker.maintenance import scheduled_job
-from leaseway.worker.set_tenant import agree
+from leaseway.worker.set_tenant import store_tenant
 from leaseway.worker.submit import Bound, submit, submit_many, submit_traced
 
 if TYPE_CHECKING:
@@ -77,28 +90,30 @@ class App:
         self.kinds: dict[str, Kind] = {}
         self.schedules: dict[str, Schedule] = {}
         self.importers: dict[str, Importer] = {}
-        self._keep_us = duration_us("retention", retention)
-        self._key_keep_us = duration_us("key_retention", key_retention)
+        self._keep_us = parse_duration_us("retention", retention)
+        self._key_keep_us = parse_duration_us("key_retention", key_retention)
         self.events = LogEvents() if events is None else events
-        self._world = world_of(url, self.limits_url, self.events, self._key)
+        self._world = build_environment(url, self.limits_url, self.events, self._key)
         self._is_open = False
         self._opening = 0
         """Those who are at it now."""
         self._pid = os.getpid()
-        self._portal: Portal | None = None
+        self._portal: SyncPortal | None = None
         self._portal_lock = threading.Lock()
 
     def move(self, url: str, events: Events | None = None, limits: str | None = None) -> None:
         """Use another store than the one named first, or other limits, before it is opened; tell somebody else what
         happens."""
         if self._is_open:
-            raise UsageError(f"the app is at work with {shown(self.url)}; close it before moving to {shown(url)}")
+            raise UsageError(
+                f"the app is at work with {redact_url(self.url)}; close it before moving to {redact_url(url)}"
+            )
         # A key is for the service that it was made by, and for nobody else to see.
         self._key = self._key if url == self.url else None
         self.url = url
         self.limits_url = limits or self.limits_url
         self.events = events or self.events
-        self._world = world_of(url, self.limits_url, self.events, self._key)
+        self._world = build_environment(url, self.limits_url, self.events, self._key)
 
     # -- declaring --------------------------------------------------------------------------------------------------
 
@@ -117,7 +132,7 @@ class App:
         lease: Seconds = 15,
         backoff: Backoff | float = DEFAULT_BACKOFF,
         priority: int = 0,
-        limits: Limited = (),
+        limits: LimitsOption = (),
         budget: Budget | None = None,
         budgets: Sequence[Budget] = (),
         cost: object = None,
@@ -136,7 +151,7 @@ class App:
         lease: Seconds = 15,
         backoff: Backoff | float = DEFAULT_BACKOFF,
         priority: int = 0,
-        limits: Limited = (),
+        limits: LimitsOption = (),
         budget: Budget | None = None,
         budgets: Sequence[Budget] = (),
         cost: object = None,
@@ -151,13 +166,13 @@ class App:
         allow it. `cost` is what one call may cost at most, in the unit of the budget: a number, a mapping from units
         to numbers, or a function of the job's arguments that answers one of these.
         """
-        defaults = Defaults(
-            queue=name_of("queue", queue),
-            attempts=attempts_of("attempts", attempts),
-            timeout_us=None if timeout is None else timeout_us_of("timeout", timeout),
-            lease_us=lease_us_of("lease", lease),
+        defaults = KindDefaults(
+            queue=check_name("queue", queue),
+            attempts=check_attempts("attempts", attempts),
+            timeout_us=None if timeout is None else parse_timeout_us("timeout", timeout),
+            lease_us=parse_lease_us("lease", lease),
             backoff=backoff if isinstance(backoff, Backoff) else Backoff(first_seconds=backoff),
-            priority=priority_of("priority", priority),
+            priority=check_priority("priority", priority),
         )
 
         charged = (*((budget,) if budget is not None else ()), *budgets)
@@ -165,7 +180,7 @@ class App:
 
         def register(function: Callable[..., Any]) -> JobHandle[..., Any]:
             named = name or str(getattr(function, "__name__", ""))
-            demands = Demands(named, uses_of(f"job {named}: limits", limits), charged, most)
+            demands = Requirements(named, parse_limit_uses(f"job {named}: limits", limits), charged, most)
             return self._register(function, named, defaults, demands)
 
         return register if function is None else register(function)
@@ -204,7 +219,7 @@ class App:
         if kind is None:
             known = ", ".join(sorted(self.kinds)) or "none yet"
             raise UnknownKind(f"there is no job named {name!r}; this app has: {known}")
-        return Bound(kind, kind.encode(arguments), options_of(options))
+        return Bound(kind, kind.encode(arguments), parse_options(options))
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
@@ -272,12 +287,12 @@ class App:
 
     async def find(self, job: Submitted | JobId | str) -> Job | None:
         """The record of a job, or None."""
-        return await (await self.store()).job(id_of(job))
+        return await (await self.store()).job(job_id(job))
 
     async def wait(self, job: Submitted | JobId | str, timeout: Seconds | None = None) -> Job:  # noqa: ASYNC109
         """The record of a job, as soon as it is done, failed or cancelled. TimeoutError: it was not in time."""
-        seconds = None if timeout is None else duration_us("timeout", timeout) / SECOND_US
-        store, id_ = await self.store(), id_of(job)
+        seconds = None if timeout is None else parse_duration_us("timeout", timeout) / SECOND_US
+        store, id_ = await self.store(), job_id(job)
         record = None
         try:
             async with asyncio.timeout(seconds):
@@ -295,7 +310,7 @@ class App:
 
     # -- working ----------------------------------------------------------------------------------------------------
 
-    async def run_worker(self, worker: Worker | None = None, **settings: Any) -> Worked:
+    async def run_worker(self, worker: Worker | None = None, **settings: Any) -> WorkerSummary:
         """Work in the running event loop until drained. For programs that own their loop and their signals."""
         await self.store()
         return await (worker or self.worker(**settings)).run()
@@ -309,18 +324,18 @@ class App:
         until_empty: bool = False,
     ) -> Worker:
         """A worker for the jobs of this app; `run_worker` starts it, its `drain` ends it."""
-        served = self.queues() if queues is None else tuple(name_of("queue", queue) for queue in queues)
+        served = self.queues() if queues is None else tuple(check_name("queue", queue) for queue in queues)
         settings = WorkerSettings(
             queues=served,
             concurrency=concurrency,
-            grace_seconds=duration_us("grace", grace) / SECOND_US,
+            grace_seconds=parse_duration_us("grace", grace) / SECOND_US,
             until_empty=until_empty,
             keep_us=self._keep_us,
             key_keep_us=self._key_keep_us,
         )
         return Worker(self._world, self.kinds, settings, tuple(self.schedules.values()))
 
-    def work(self, **settings: Any) -> Worked:
+    def work(self, **settings: Any) -> WorkerSummary:
         """Work until SIGTERM or SIGINT, then drain; a second signal hurries, a third leaves at once with code 4.
 
         Blocks; call it from the main thread.
@@ -340,10 +355,10 @@ class App:
         """What is agreed with a tenant: its weight against others, how many of its jobs may start in a window
         ("100/minute") and run at once. In force with the next claim, for all workers."""
         texts = [starts] if isinstance(starts, str) else starts
-        rates = tuple(sorted(rate_of(f"tenant {name}: starts", text) for text in texts))
+        rates = tuple(sorted(parse_rate(f"tenant {name}: starts", text) for text in texts))
         tenant = check_tenant(Tenant(name=name, weight=weight, starts=rates, concurrency=concurrency))
         store = await self.store()
-        await agree(store, self._world.limiter, tenant)
+        await store_tenant(store, self._world.limiter, tenant)
 
     def set_tenant_sync(self, name: str, **agreed: Any) -> None:
         self.sync(self.set_tenant(name, **agreed))
@@ -351,7 +366,7 @@ class App:
     # -- the store --------------------------------------------------------------------------------------------------
 
     @property
-    def world(self) -> World:
+    def world(self) -> Environment:
         """The parts that the app works with now: store, limits, ledger, clock. Closing or moving it makes others."""
         return self._world
 
@@ -386,7 +401,7 @@ class App:
                 "the store was opened before this process was forked from another, and cannot be used in both; "
                 "fork first, or start processes by spawning them"
             )
-        self._world = world_of(self.url, self.limits_url, self.events, self._key)
+        self._world = build_environment(self.url, self.limits_url, self.events, self._key)
         self._pid, self._portal, self._portal_lock = os.getpid(), None, threading.Lock()
 
     async def close(self) -> None:
@@ -395,7 +410,7 @@ class App:
             # Before the first await: who submits meanwhile opens the next store, and not the one that is leaving.
             self._is_open = False
             if not self.url.startswith("memory:"):  # which lives as long as the process
-                self._world = world_of(self.url, self.limits_url, self.events, self._key)
+                self._world = build_environment(self.url, self.limits_url, self.events, self._key)
             await left.limiter.close()
             await left.store.close()
 
@@ -415,7 +430,7 @@ class App:
             raise
         with self._portal_lock:  # threads that come first at the same moment share one, and none comes after its end
             if self._portal is None or self._pid != os.getpid():
-                self._portal = Portal()
+                self._portal = SyncPortal()
             answer = self._portal.begin(call)
         return answer.result()
 
@@ -431,7 +446,9 @@ class App:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _register(self, function: Callable[P, R], name: str, defaults: Defaults, demands: Demands) -> "JobHandle[P, R]":
+    def _register(
+        self, function: Callable[P, R], name: str, defaults: KindDefaults, demands: Requirements
+    ) -> "JobHandle[P, R]":
         if isinstance(function, JobHandle):
             raise UsageError(f"{function.name} is a job already; if it has a schedule, write @app.cron above @app.job")
         if name in self.kinds:
@@ -444,16 +461,18 @@ class App:
             raise UsageError(f"there are two schedules named {name!r}; give one of them another name=")
         if missed not in [policy.value for policy in Missed]:
             raise BadValue(f"cron {name}: missed", f"must be latest, all or skip (is {missed!r})")
-        schedule = Schedule(name=name_of("name", name), kind=kind.name, cron=expression, tz=tz, missed=Missed(missed))
+        schedule = Schedule(
+            name=check_name("name", name), kind=kind.name, cron=expression, tz=tz, missed=Missed(missed)
+        )
         check_schedule(schedule)
         needed = [field for field in kind.Arguments.__struct_fields__ if field != "fire_time"]
-        required = [field for field in needed if field in required_of(kind)]
+        required = [field for field in needed if field in required_parameters(kind)]
         if required:
             raise UsageError(f"cron {name}: nobody gives the job its argument {required[0]!r}; give it a default")
         scheduled_job(schedule, kind, 0, self._world.ids)  # what cannot be made now could not be made at any fire
         self.schedules[name] = schedule
 
-    async def _work(self, settings: dict[str, Any]) -> Worked:
+    async def _work(self, settings: dict[str, Any]) -> WorkerSummary:
         try:
             await self.store()  # first: after a fork this makes a new one
             worker = self.worker(**settings)
@@ -472,7 +491,7 @@ def submits_within(store: Store) -> SubmitsWithin:
     return cast(SubmitsWithin, store)
 
 
-def required_of(kind: Kind) -> list[str]:
+def required_parameters(kind: Kind) -> list[str]:
     parameters = inspect.signature(kind.function).parameters.values()
     return [parameter.name for parameter in parameters if parameter.default is parameter.empty]
 
@@ -499,7 +518,7 @@ class JobHandle(Generic[P, R]):
         if SUBMIT_OPTIONS.isdisjoint(given):
             return Bound(self.kind, self.kind.encode(given), NO_OPTIONS)
         options = {name: given.pop(name) for name in SUBMIT_OPTIONS & given.keys()}
-        return Bound(self.kind, self.kind.encode(given), options_of(options))
+        return Bound(self.kind, self.kind.encode(given), parse_options(options))
 
     async def submit(self, **given: Any) -> Submitted:
         """Submit one job: the function's arguments, and the options key, tenant, queue, priority, run_at or delay,
@@ -519,7 +538,7 @@ class JobHandle(Generic[P, R]):
     def _each(self, arguments: Iterable[Mapping[str, Any]], options: dict[str, Any]) -> Iterator[Bound]:
         if "key" in options:
             raise BadValue("key", "one key cannot stand for many jobs; bind each one with its own key")
-        checked = options_of(options)
+        checked = parse_options(options)
         for index, each in enumerate(arguments):
             try:
                 text = self.kind.encode(each)
@@ -528,7 +547,7 @@ class JobHandle(Generic[P, R]):
             yield Bound(self.kind, text, checked)
 
 
-class Portal:
+class SyncPortal:
     """An event loop in a thread, for callers that have none."""
 
     def __init__(self) -> None:
@@ -572,5 +591,5 @@ def refuse_running_loop(message: str = WOULD_BLOCK) -> None:
     raise UsageError(message)
 
 
-def id_of(job: "Submitted | JobId | str") -> JobId:
+def job_id(job: "Submitted | JobId | str") -> JobId:
     return job.id if isinstance(job, Submitted) else JobId(job)

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from leaseway.domain.errors import StoreRefused
-from leaseway.domain.redact import shown
+from leaseway.domain.errors import StoreRefused, redact_url
 from leaseway.ports.events import Events
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
@@ -12,7 +11,7 @@ from leaseway.ports.store import Store
 from leaseway.ports.tracer import Tracing
 from leaseway.system import SystemChance, SystemClock, SystemIds, wall_clock_us
 from leaseway.telemetry.tracing import tracing_here
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 if TYPE_CHECKING:
     from leaseway.stores.http.client import Line
@@ -45,7 +44,9 @@ def store_at(url: str, key: str | None = None, tracing: Tracing | None = None) -
 
             return HttpStore(line_to(url, key, tracing))
         case "":
-            raise StoreRefused(f"{shown(url)!r} is not a store's address; did you mean sqlite:///{shown(url)}?")
+            raise StoreRefused(
+                f"{redact_url(url)!r} is not a store's address; did you mean sqlite:///{redact_url(url)}?"
+            )
         case scheme:
             raise StoreRefused(f"{scheme}:// is not a store that this leaseway knows; there are {KNOWN}")
 
@@ -115,7 +116,7 @@ def redis_limiter(url: str) -> Limiter:
     return RedisLimiter(url)
 
 
-def ledger_of(store: Store, url: str) -> Ledger:
+def open_ledger(store: Store, url: str) -> Ledger:
     """Budgets live where the jobs live: money is never kept in a place that may forget."""
     match urlsplit(url).scheme:
         case "sqlite":
@@ -139,13 +140,13 @@ def ledger_of(store: Store, url: str) -> Ledger:
             return MemoryLedger(wall_clock_us)
 
 
-def world_of(url: str, limits_url: str | None, events: Events, key: str | None = None) -> World:
+def build_environment(url: str, limits_url: str | None, events: Events, key: str | None = None) -> Environment:
     tracing = tracing_here()
     store = store_at(url, key, tracing)
-    return World(
+    return Environment(
         store=store,
         limiter=limiter_at(limits_url or url, key),
-        ledger=ledger_of(store, url),
+        ledger=open_ledger(store, url),
         clock=SystemClock(),
         chance=SystemChance(),
         ids=SystemIds(),

@@ -11,14 +11,14 @@ from tests.api.serving import Served
 from leaseway.api.auth.authentication import BELIEF_SECONDS, TOUCH_SECONDS, Door
 from leaseway.api.errors import Problem
 from leaseway.api.ttl_cache import Remembered
-from leaseway.domain.api_key import ApiKey, WantedKey
+from leaseway.domain.api_key import ApiKey, KeyRequest
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.identity import Role, Scope
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.memory.jobs import MemoryStore
 from leaseway.system import random_text
 from leaseway.testing.clock import FakeClock
-from leaseway.worker.api_keys import Made, begin_session, make
+from leaseway.worker.api_keys import MadeKey, begin_session, make
 
 
 class Town(FakeClock):
@@ -38,8 +38,8 @@ class Town(FakeClock):
     async def sleep(self, seconds: float) -> None:
         self.advance(seconds)
 
-    async def key(self, **wanted: object) -> Made:
-        return await make(self.store, WantedKey(**{"tenant": "acme"} | wanted), random_text)  # type: ignore[arg-type]
+    async def key(self, **wanted: object) -> MadeKey:
+        return await make(self.store, KeyRequest(**{"tenant": "acme"} | wanted), random_text)  # type: ignore[arg-type]
 
     async def opens(self, text: str) -> bool:
         try:

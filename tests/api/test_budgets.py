@@ -7,9 +7,8 @@ from tests.api.keys import key_for
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.domain.budgets.budget import MICRO, Denied, Held
+from leaseway.domain.budgets.budget import MICRO, Charge, HoldDenied, HoldGranted
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.requirements import Charge
 
 SPEND: dict[str, Any] = {"unit": "usd", "limit": 25, "every": "day", "tz": "Europe/Zurich"}
 
@@ -126,14 +125,14 @@ async def test_a_budget_is_paused_and_resumed(served: Served) -> None:
     paused = await served.client.post("/v1/budgets/spend/pause")
     assert (paused.status_code, paused.json()["paused"], paused.headers["etag"]) == (200, True, '"2"')
     lines = [(Charge("spend", "spend"), MICRO)]
-    assert isinstance(await served.service.world.ledger.hold("call-1", lines, 60 * SECOND_US), Denied)
+    assert isinstance(await served.service.world.ledger.hold("call-1", lines, 60 * SECOND_US), HoldDenied)
     changed = await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 30})
     assert (changed.json()["paused"], changed.json()["version"]) == (True, 3)
     assert (await served.client.get("/v1/budgets/spend")).json()["paused"] is True
     stale = await served.client.post("/v1/budgets/spend/resume", headers={"If-Match": '"2"'})
     assert (stale.status_code, stale.json()["code"]) == (412, "stale")
     assert (await served.client.post("/v1/budgets/spend/resume")).json()["paused"] is False
-    assert isinstance(await served.service.world.ledger.hold("call-1", lines, 60 * SECOND_US), Held)
+    assert isinstance(await served.service.world.ledger.hold("call-1", lines, 60 * SECOND_US), HoldGranted)
     assert (await served.client.post("/v1/budgets/nothing/pause")).status_code == 404
 
 

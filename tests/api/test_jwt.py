@@ -37,7 +37,7 @@ from leaseway.api.auth.jwt import LENGTH_MAX, Jwts, jwts_of
 from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import BadValue
-from leaseway.domain.identity import SCOPES_OF, Caller, Role, Scope
+from leaseway.domain.identity import ROLE_SCOPES, Caller, Role, Scope
 from leaseway.domain.ids import SECOND_US
 from leaseway.testing.clock import FakeClock
 
@@ -218,7 +218,7 @@ async def test_a_token_names_a_tenant_and_what_he_may(jwts: Jwts) -> None:
     listed = await jwts.caller(token(scope=["imports:read", "work", "admin", "operate"]))
     assert listed.scopes == {Scope.IMPORTS_READ}
     assert (await jwts.caller(token(scope=None))).scopes == frozenset()
-    assert (await jwts.caller(token(scope=" ".join(Scope)))).scopes == SCOPES_OF[Role.TENANT]
+    assert (await jwts.caller(token(scope=" ".join(Scope)))).scopes == ROLE_SCOPES[Role.TENANT]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.serving import Served
 
-from leaseway.domain.api_key import parts_of
+from leaseway.domain.api_key import parse_key_text
 from leaseway.domain.identity import Role, Scope
 
 
@@ -18,7 +18,7 @@ async def test_a_key_is_shown_once(served_with_keys: Served) -> None:
         made = await client.post("/v1/keys", json=body)
         assert made.status_code == 201
         given = made.json()
-        parts = parts_of(given.pop("key"))
+        parts = parse_key_text(given.pop("key"))
         assert parts is not None
         assert (given["id"], given["tenant"], given["scopes"], given["state"]) == (
             parts[0],

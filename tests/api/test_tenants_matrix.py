@@ -23,7 +23,7 @@ from leaseway.api.app import refuse_unscoped
 from leaseway.api.routing import OPEN, Routes, every_route, scope_of
 from leaseway.domain.api_key import FORM
 from leaseway.domain.errors import UsageError
-from leaseway.domain.identity import SCOPES_OF, Role, Scope
+from leaseway.domain.identity import ROLE_SCOPES, Role, Scope
 
 WAIT_SECONDS = 10
 NOBODY = "00000000000000000000000000"
@@ -84,7 +84,7 @@ class Row(NamedTuple):
 
     @property
     def is_a_tenants(self) -> bool:
-        return Scope(self.scope) in SCOPES_OF[Role.TENANT]
+        return Scope(self.scope) in ROLE_SCOPES[Role.TENANT]
 
 
 def rows_of(api: FastAPI) -> Iterator[Row]:
@@ -173,7 +173,7 @@ async def test_who_lacks_the_scope_is_told_so(town: Town) -> None:
     holes: list[tuple[object, ...]] = []
     for row in rows_of(town.served.api):
         for who, role in (("own", Role.TENANT), ("operator", Role.OPERATOR), ("worker", Role.WORKER)):
-            if Scope(row.scope) not in SCOPES_OF[role]:
+            if Scope(row.scope) not in ROLE_SCOPES[role]:
                 reply = await town.ask(who, row)
                 if reply.status_code != 403 or row.scope not in reply.json()["detail"]:
                     holes.append((who, *row, reply.status_code))

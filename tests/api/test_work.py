@@ -16,6 +16,7 @@ from tests.api.working import service_in_memory, shared
 
 from leaseway import App, Budget, Limit
 from leaseway.api.worker_protocol.routes import told
+from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.errors import (
     BadValue,
     KeyConflict,
@@ -29,21 +30,20 @@ from leaseway.domain.errors import (
     UnknownOutcome,
 )
 from leaseway.domain.identity import Role
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
-from leaseway.domain.limits.limit import Ask
-from leaseway.domain.query import JobFilter
-from leaseway.domain.requirements import Charge
+from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.schedule import Schedule
 from leaseway.stores.http.address import address_of
 from leaseway.stores.http.client import Line
 from leaseway.stores.http.jobs import HttpStore
 from leaseway.stores.http.protocol import VERBS
 from leaseway.stores.memory.jobs import MemoryStore
-from leaseway.telemetry.log import LogEvents
+from leaseway.telemetry.log_events import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, id_of, keyed_job, new_job
-from leaseway.wiring import world_of
-from leaseway.worker.environment import World
+from leaseway.wiring import build_environment
+from leaseway.worker.environment import Environment
 
 
 def with_jobs(app: App) -> App:
@@ -62,12 +62,12 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 @pytest.fixture
-async def world(served: Served) -> AsyncIterator[Callable[[str], World]]:
+async def world(served: Served) -> AsyncIterator[Callable[[str], Environment]]:
     """What somebody with this key works with."""
-    made: list[World] = []
+    made: list[Environment] = []
 
-    def with_key(key: str) -> World:
-        made.append(world_of(served.url, None, LogEvents(), key))
+    def with_key(key: str) -> Environment:
+        made.append(build_environment(served.url, None, LogEvents(), key))
         return made[-1]
 
     yield with_key
@@ -109,7 +109,9 @@ async def test_a_tenants_program_submits_by_the_same_address(served: Served) -> 
     assert job.tenant == "acme"
 
 
-async def test_a_worker_of_one_tenant_gets_nothing_of_others(served: Served, world: Callable[[str], World]) -> None:
+async def test_a_worker_of_one_tenant_gets_nothing_of_others(
+    served: Served, world: Callable[[str], Environment]
+) -> None:
     inside = served.service.world.store
     await inside.submit([new_job(n, tenant="acme" if n % 2 else "globex") for n in range(6)])
     store = world((await key_for(served, "acme", Role.WORKER)).text).store
@@ -127,7 +129,7 @@ async def test_a_worker_of_one_tenant_gets_nothing_of_others(served: Served, wor
 
 
 async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
-    served: Served, world: Callable[[str], World]
+    served: Served, world: Callable[[str], Environment]
 ) -> None:
     mine = world((await key_for(served, "acme", Role.WORKER)).text)
     await served.service.world.store.submit([new_job(1, tenant="acme")])
@@ -148,7 +150,7 @@ async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
 
 
 async def test_what_is_defined_is_not_changed_by_a_worker_of_one_tenant(
-    served: Served, world: Callable[[str], World]
+    served: Served, world: Callable[[str], Environment]
 ) -> None:
     strict = Limit("maps", "1/minute").definition
     await served.service.world.limiter.declare([strict])
@@ -158,7 +160,7 @@ async def test_what_is_defined_is_not_changed_by_a_worker_of_one_tenant(
     assert found["maps"] == strict
 
 
-async def test_another_tenants_jobs_are_none(served: Served, world: Callable[[str], World]) -> None:
+async def test_another_tenants_jobs_are_none(served: Served, world: Callable[[str], Environment]) -> None:
     await served.service.world.store.submit([new_job(1, tenant="globex")])
     store = world((await key_for(served, "acme")).text).store
     assert await store.job(id_of(1)) is None
@@ -173,14 +175,16 @@ async def test_another_tenants_jobs_are_none(served: Served, world: Callable[[st
     assert record.state is State.PENDING
 
 
-async def test_an_operator_leases_nothing(served: Served, world: Callable[[str], World]) -> None:
+async def test_an_operator_leases_nothing(served: Served, world: Callable[[str], Environment]) -> None:
     store = world((await operator_of(served)).text).store
     with pytest.raises(StoreRefused, match="no scope work"):
         await Worker(store).claim(1)
 
 
 @pytest.mark.parametrize("key", [None, f"lw_{'a' * 12}_{'B' * 27}"])
-async def test_who_is_not_known_is_told_how_to_be(served: Served, world: Callable[[Any], World], key: Any) -> None:
+async def test_who_is_not_known_is_told_how_to_be(
+    served: Served, world: Callable[[Any], Environment], key: Any
+) -> None:
     with pytest.raises(StoreRefused, match="LEASEWAY_KEY"):
         await Worker(world(key).store).claim(1)
 
@@ -227,7 +231,7 @@ async def test_errors_are_the_same_at_both_ends() -> None:
         with pytest.raises(KeyConflict, match="key-1"):
             await world.store.submit([keyed_job(2, fingerprint="other")])
         with pytest.raises(UnknownLimit, match="maps"):
-            await world.limiter.take([Ask("maps", "maps")])
+            await world.limiter.take([PermitRequest("maps", "maps")])
         with pytest.raises(UnknownBudget, match="spend"):
             await world.ledger.hold("h", [(Charge("spend", "spend"), 1)], 1_000_000)
         with pytest.raises(BadValue) as caught:

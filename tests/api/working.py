@@ -12,10 +12,10 @@ from leaseway import App
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.jobs import MemoryStore
 from leaseway.stores.memory.limits import MemoryLimiter
-from leaseway.telemetry.log import LogEvents
+from leaseway.telemetry.log_events import LogEvents
 from leaseway.testing.clock import FakeClock
-from leaseway.wiring import world_of
-from leaseway.worker.environment import World
+from leaseway.wiring import build_environment
+from leaseway.worker.environment import Environment
 
 
 @cache
@@ -46,10 +46,10 @@ def world_in_memory(clock: FakeClock) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def service_in_memory(clock: FakeClock) -> AsyncIterator[World]:
+async def service_in_memory(clock: FakeClock) -> AsyncIterator[Environment]:
     """The world of somebody who has nothing but the address of a service."""
     with world_in_memory(clock) as url:
-        world = world_of(url, None, LogEvents())
+        world = build_environment(url, None, LogEvents())
         await world.store.open()
         await world.limiter.open()
         yield world

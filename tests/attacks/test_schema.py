@@ -18,10 +18,10 @@ from tests.api.keys import bearer
 from tests.attacks.processes import service
 
 from leaseway import App
-from leaseway.domain.api_key import WantedKey
+from leaseway.domain.api_key import KeyRequest
 from leaseway.domain.identity import Role
 from leaseway.system import random_text
-from leaseway.worker.api_keys import Made, make
+from leaseway.worker.api_keys import MadeKey, make
 
 HERE = Path(__file__).parent
 EXAMPLES = int(os.environ.get("ATTACK_EXAMPLES", "0"))
@@ -34,10 +34,10 @@ PREPARED = 10
 """Of a hundred operations, at least so many must have been answered with what they are for."""
 
 
-async def keys_in(store_url: str) -> list[Made]:
+async def keys_in(store_url: str) -> list[MadeKey]:
     async with App(store_url) as app:
         store = await app.store()
-        wanted = [WantedKey(tenant="ops", role=Role.OPERATOR), WantedKey(tenant=None, role=Role.WORKER)]
+        wanted = [KeyRequest(tenant="ops", role=Role.OPERATOR), KeyRequest(tenant=None, role=Role.WORKER)]
         return [await make(store, each, random_text) for each in wanted]
 
 

@@ -13,7 +13,7 @@ from benchmarks.limits.peers import IN_PROCESS, PEERS
 from benchmarks.limits.tenants import LARGE, SMALL, Start, jain, judged
 from benchmarks.limits.windows import Seen, seen, steady
 
-from leaseway.domain.limits.limit import Ask, Limit
+from leaseway.domain.limits.limit import Limit, PermitRequest
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.testing.clock import FakeClock
 
@@ -72,8 +72,8 @@ async def test_every_call_is_counted_except_definitions() -> None:
     limiter = Counted(MemoryLimiter(FakeClock().now_us))
     await limiter.declare([Limit("maps", "20 per 2 s").definition])
     for _ in range(3):
-        await limiter.take([Ask("maps", "maps")])
-    await limiter.look([Ask("maps", "maps")])
+        await limiter.take([PermitRequest("maps", "maps")])
+    await limiter.look([PermitRequest("maps", "maps")])
     assert limiter.calls == 4
 
 

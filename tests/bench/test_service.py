@@ -17,8 +17,8 @@ from benchmarks.service.submitting import of
 
 from leaseway import App
 from leaseway.domain.identity import Role
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import Job, LaneCount, State
-from leaseway.domain.query import JobFilter
 from leaseway.testing.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[2]

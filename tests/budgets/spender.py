@@ -14,10 +14,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from leaseway.domain.budgets.budget import MICRO, Budget, Denied, Held, Used
-from leaseway.domain.budgets.ledger import voided
+from leaseway.domain.budgets.budget import MICRO, Budget, Charge, HoldDenied, HoldGranted, HoldUsed
+from leaseway.domain.budgets.ledger import void_hold
 from leaseway.domain.errors import TransientError
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.stores.postgres.budgets import PostgresLedger
 from leaseway.stores.sqlite import budgets as sqlite
@@ -61,11 +60,11 @@ async def spend(ledger: Ledger, provider: int, id_: str, chance: random.Random) 
     at_once = chance.random() < 0.5
     for _ in range(chance.choice([1, 1, 2])):  # a reply that was lost is asked for again
         answer = await ledger.hold(id_, lines, TTL_US, owner=id_, dispatch=at_once)
-    if isinstance(answer, Denied):
+    if isinstance(answer, HoldDenied):
         return False
-    if isinstance(answer, Used):
+    if isinstance(answer, HoldUsed):
         return True
-    assert isinstance(answer, Held)
+    assert isinstance(answer, HoldGranted)
     if not at_once:
         await asyncio.sleep(chance.choice([0, 0, 0, TTL_US / 1_000_000]))
         if not await ledger.dispatch(id_):
@@ -80,7 +79,7 @@ async def spend(ledger: Ledger, provider: int, id_: str, chance: random.Random) 
 
 def refund() -> None:
     """Take the safeguard away."""
-    vars(sqlite)["expired"] = voided
+    vars(sqlite)["expired"] = void_hold
 
 
 async def work(address: str, path: str, seed: str, sabotage: str = "") -> None:

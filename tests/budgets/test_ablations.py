@@ -8,11 +8,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from leaseway.domain.budgets.budget import MICRO, Answer, Budget, Held
-from leaseway.domain.budgets.ledger import Hold, Lines, Step, hold_anew, voided
+from leaseway.domain.budgets.budget import MICRO, Budget, Charge, HoldAnswer, HoldGranted
+from leaseway.domain.budgets.ledger import Hold, HoldStep, Lines, place_hold, void_hold
 from leaseway.domain.errors import TerminalError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.postgres.budgets import PostgresLedger
@@ -30,20 +29,20 @@ DEFINITION = Budget("spend", usd=LIMIT, every="day", over="fail").definition
 class RefundsTheUnknown(MemoryLedger):
     """What most others do: a reservation whose time is over is given back, whatever became of the call."""
 
-    def _expired(self, hold: Hold) -> Step:
-        return voided(hold)
+    def _expired(self, hold: Hold) -> HoldStep:
+        return void_hold(hold)
 
 
 class ChecksThenActs(MemoryLedger):
     """What most others do: look whether it fits, and book it a moment later."""
 
-    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         now, wants = self._now(), [self._want(*line) for line in lines]
-        answer, step = hold_anew(id, wants, self._read, now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
+        answer, step = place_hold(id, wants, self._read, now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
         await asyncio.sleep(0)
         if step is not None:
             facts = tuple(type(move)(*(getattr(move, f) for f in move.__struct_fields__[:-1])) for move in step.moves)
-            self._apply(Step(step.hold, facts), now)
+            self._apply(HoldStep(step.hold, facts), now)
         return answer
 
 
@@ -52,7 +51,7 @@ async def spend_with_crashes(ledger: Ledger, clock: FakeClock) -> int:
     seen = 0
     for number in range(4 * LIMIT):
         id_ = f"call-{number}"
-        if isinstance(await ledger.hold(id_, ONE, 10 * SECOND_US, dispatch=True), Held):
+        if isinstance(await ledger.hold(id_, ONE, 10 * SECOND_US, dispatch=True), HoldGranted):
             seen += 1
             if number % 2:
                 await ledger.settle(id_, {})
@@ -64,7 +63,7 @@ async def spend_with_crashes(ledger: Ledger, clock: FakeClock) -> int:
 async def spend_at_once(ledger: Ledger) -> int:
     """Many workers at one moment; how many calls the provider has seen."""
     asked = (ledger.hold(f"call-{number}", ONE, 10 * SECOND_US, dispatch=True) for number in range(4 * LIMIT))
-    return sum(isinstance(answer, Held) for answer in await asyncio.gather(*asked))
+    return sum(isinstance(answer, HoldGranted) for answer in await asyncio.gather(*asked))
 
 
 async def test_refunding_what_may_have_been_called_overspends(clock: FakeClock) -> None:
@@ -118,7 +117,7 @@ async def test_a_wrong_decision_is_refused_and_not_booked_as_overdraft(tmp_path:
     await ledger.declare([DEFINITION])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("leaseway.domain.budgets.ledger.fits", lambda want, book: True)
-        assert isinstance(await ledger.hold("a", ((SPEND, LIMIT * MICRO),), SECOND_US), Held)
+        assert isinstance(await ledger.hold("a", ((SPEND, LIMIT * MICRO),), SECOND_US), HoldGranted)
         with pytest.raises(TerminalError, match="CHECK"):
             await ledger.hold("b", ONE, SECOND_US)
     ((account),) = await ledger.books()

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from leaseway.domain.budgets.budget import MICRO, Budget
-from leaseway.domain.budgets.ledger import judge_ledger, sums_of_books, sums_of_entries
-from leaseway.domain.health import Level
+from leaseway.domain.budgets.budget import MICRO, Budget, Charge
+from leaseway.domain.budgets.ledger import judge_ledger, sum_balances, sum_journal
+from leaseway.domain.health import FindingLevel
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.stores.sqlite.budgets import SqliteLedger
 from leaseway.stores.sqlite.jobs import SqliteStore
@@ -39,11 +38,11 @@ async def test_the_journal_read_from_its_beginning_gives_the_books(ledger: Ledge
     """Whoever doubts a number can add it up himself."""
     await lived(ledger, clock)
     entries = await ledger.journal("spend", 1_000)
-    assert sums_of_entries(entries[::-1]) == sums_of_books(await ledger.books(since=0))
+    assert sum_journal(entries[::-1]) == sum_balances(await ledger.books(since=0))
     audit = await ledger.audit()
     assert audit.wrong() == []
     assert len(audit.books) == 2
-    assert judge_ledger(audit).level is Level.OK
+    assert judge_ledger(audit).level is FindingLevel.OK
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ async def test_a_book_that_was_tampered_with_is_found(tmp_path: Path, clock: Fak
         connection.execute(damage)
     (finding,) = [each for each in await store.checkup() if each.check == "budgets"]
     assert finding == judge_ledger(await ledger.audit())
-    assert finding.level is Level.PROBLEM
+    assert finding.level is FindingLevel.PROBLEM
     assert "spend 2025-06-15" in finding.text
     await store.close()
 

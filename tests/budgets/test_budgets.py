@@ -12,11 +12,11 @@ from leaseway.domain.budgets.budget import (
     MICRO,
     Budget,
     BudgetDefinition,
-    Over,
+    OverPolicy,
     amount_text,
-    cost_micros_of,
     definition_for,
-    micros_of,
+    parse_amount_micros,
+    parse_cost_micros,
     refuse_impossible,
 )
 from leaseway.domain.budgets.calendar_windows import Every
@@ -44,8 +44,8 @@ def str_of(amount: object) -> str:
 )
 def test_amounts_are_exact(amount: object, micros: int) -> None:
     """A budget that is wrong by a rounding error is wrong."""
-    assert micros_of("usd", amount) == micros
-    assert cost_micros_of("usd", amount) == micros
+    assert parse_amount_micros("usd", amount) == micros
+    assert parse_cost_micros("usd", amount) == micros
 
 
 @pytest.mark.parametrize(
@@ -77,23 +77,23 @@ def test_amounts_are_exact(amount: object, micros: int) -> None:
 def test_impossible_amounts_are_refused_by_name(amount: object) -> None:
     """Whatever was typed, the message says where."""
     with pytest.raises(BadValue, match="spend"):
-        micros_of("budget spend: usd", amount)
+        parse_amount_micros("budget spend: usd", amount)
 
 
 def test_costs_are_rounded_up_but_not_by_the_error_of_floats() -> None:
     """A price times a count is rarely whole; a tenth and two tenths are three."""
-    assert cost_micros_of("usd", 0.1 + 0.2) == 300_000
-    assert cost_micros_of("usd", 1234 * 0.0000025) == 3_085
-    assert cost_micros_of("usd", "0.0000001") == 1
-    assert cost_micros_of("usd", 0) == 0
+    assert parse_cost_micros("usd", 0.1 + 0.2) == 300_000
+    assert parse_cost_micros("usd", 1234 * 0.0000025) == 3_085
+    assert parse_cost_micros("usd", "0.0000001") == 1
+    assert parse_cost_micros("usd", 0) == 0
     with pytest.raises(BadValue):
-        cost_micros_of("usd", -0.1)
+        parse_cost_micros("usd", -0.1)
 
 
 @given(st.integers(1, AMOUNT_MAX * MICRO))
 def test_amounts_survive_being_shown(micros: int) -> None:
     """What people read and type again is the same amount."""
-    assert micros_of("usd", amount_text(micros)) == micros
+    assert parse_amount_micros("usd", amount_text(micros)) == micros
 
 
 def test_a_budget_is_what_was_written() -> None:
@@ -105,7 +105,7 @@ def test_a_budget_is_what_was_written() -> None:
         every=Every.DAY,
         tz="Europe/Zurich",
         overdraft_micros=2_500_000,
-        over=Over.FAIL,
+        over=OverPolicy.FAIL,
     )
     assert str(budget) == "25 usd per day"
     assert repr(Budget("all", tokens=10**6)) == "Budget('all', tokens=1000000, every='total')"

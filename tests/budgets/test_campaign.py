@@ -14,7 +14,7 @@ import pytest
 from tests.budgets.spender import DEFINITIONS, LIMITS, opened
 
 from leaseway.domain.budgets.budget import MICRO
-from leaseway.domain.budgets.ledger import Account
+from leaseway.domain.budgets.ledger import BudgetWindow
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.postgres import PostgresServer
 
@@ -78,7 +78,7 @@ def truly_spent(provider: Path) -> Counter[str]:
     return spent
 
 
-async def swept(ledger: Ledger) -> dict[str, Account]:
+async def swept(ledger: Ledger) -> dict[str, BudgetWindow]:
     """The books when nothing is open any more."""
     deadline = time.monotonic() + 30
     while True:

@@ -7,11 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from leaseway.domain.budgets.budget import MICRO, Budget, Denied, Held
+from leaseway.domain.budgets.budget import MICRO, Budget, Charge, HoldDenied, HoldGranted
 from leaseway.domain.budgets.ledger import Lines
 from leaseway.domain.errors import StoreRefused, UnknownBudget
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.requirements import Charge
 from leaseway.stores.postgres.budgets import PostgresLedger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
@@ -36,7 +35,7 @@ async def test_the_servers_clock_decides_whatever_the_client_believes(server: Po
         await ledger.declare([DAILY])
         ledger._heard = await ledger._now() + off_days * 86_400 * SECOND_US
         answer = await ledger.hold(f"call-{off_days}", ONE, SECOND_US)
-        assert isinstance(answer, Held)
+        assert isinstance(answer, HoldGranted)
         assert ledger._heard in answer.windows[0]
         assert ledger._heard == answer.deadline - SECOND_US
 
@@ -47,13 +46,13 @@ async def test_what_another_process_changed_counts_at_once(server: PostgresServe
         await one.declare([Budget("spend:{tenant}", usd=10, every="day", over="fail").definition])
         acme = Charge("spend:acme", "spend:{tenant}")
         ten: Lines = ((acme, 10 * MICRO),)
-        assert isinstance(await one.hold("a", ten, SECOND_US), Held)
+        assert isinstance(await one.hold("a", ten, SECOND_US), HoldGranted)
         await other.change(Budget("spend:{tenant}", usd=20, every="hour", over="fail").definition)
         answer = await one.hold("b", ten, SECOND_US)
-        assert isinstance(answer, Held)
+        assert isinstance(answer, HoldGranted)
         assert answer.windows[0].label == "2025-06-15T15+00:00"
         await other.change(Budget("spend:acme", usd=10, every="hour", over="fail").definition)
-        assert isinstance(await one.hold("c", ten, SECOND_US), Denied)
+        assert isinstance(await one.hold("c", ten, SECOND_US), HoldDenied)
         await one.void("a")
         await one.void("b")
         assert await other.forget("spend:acme")
@@ -61,7 +60,7 @@ async def test_what_another_process_changed_counts_at_once(server: PostgresServe
         with pytest.raises(UnknownBudget):
             await one.hold("d", ten, SECOND_US)
         await other.declare([Budget("spend:{tenant}", usd=3, every="day", over="fail").definition])
-        assert isinstance(await one.hold("d", ten, SECOND_US), Denied)
+        assert isinstance(await one.hold("d", ten, SECOND_US), HoldDenied)
 
 
 async def test_a_crowd_near_the_limit_meets_no_false_refusal(server: PostgresServer, clock: FakeClock) -> None:
@@ -71,15 +70,15 @@ async def test_a_crowd_near_the_limit_meets_no_false_refusal(server: PostgresSer
 
         async def work(ledger: PostgresLedger, number: int) -> str:
             answer = await ledger.hold(f"call-{number}", ONE, SECOND_US, dispatch=True)
-            if isinstance(answer, Held):
+            if isinstance(answer, HoldGranted):
                 await ledger.settle(f"call-{number}", {"usd": MICRO // 2})
             return type(answer).__name__
 
         answers = await asyncio.gather(*(work((one, other)[number % 2], number) for number in range(200)))
         (account,) = await one.books()
         assert account.book.held_micros == 0
-        assert account.book.spent_micros == Counter(answers)["Held"] * MICRO // 2 <= 20 * MICRO
-        assert Counter(answers)["Held"] >= 20
+        assert account.book.spent_micros == Counter(answers)["HoldGranted"] * MICRO // 2 <= 20 * MICRO
+        assert Counter(answers)["HoldGranted"] >= 20
         assert (await one.audit()).wrong() == []
 
 
@@ -95,7 +94,7 @@ async def test_a_worker_may_hold_and_settle_but_not_change_a_budget(server: Post
         )
         await worker.open()
         await worker.declare([DAILY])
-        assert isinstance(await worker.hold("a", ONE, SECOND_US), Held)
+        assert isinstance(await worker.hold("a", ONE, SECOND_US), HoldGranted)
         assert await worker.dispatch("a")
         await worker.settle("a", {})
         assert (await worker.expire(10)).count == 0

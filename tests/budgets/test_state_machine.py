@@ -17,11 +17,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from msgspec import Struct
 from tests.budgets.conftest import empty
 
-from leaseway.domain.budgets.budget import MICRO, Budget, BudgetDefinition, Held
+from leaseway.domain.budgets.budget import MICRO, Budget, BudgetDefinition, Charge, HoldGranted
 from leaseway.domain.budgets.ledger import Lines, is_balanced
 from leaseway.domain.errors import BadValue, UnknownBudget
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.postgres.budgets import PostgresLedger
@@ -243,7 +242,7 @@ def test_no_window_ever_pays_more_than_it_has(life: list[Any]) -> None:
                 continue
             id_, asked, dispatch, ending, ttl_us = each
             answer = await ledger.hold(id_, asked, ttl_us, owner=str(number), dispatch=dispatch)
-            if not isinstance(answer, Held) or ending == "never calls" or not await ledger.dispatch(id_):
+            if not isinstance(answer, HoldGranted) or ending == "never calls" or not await ledger.dispatch(id_):
                 continue
             provider.call(asked, clock.now_us())
             if ending == "is late":

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every, Window, window_at, windows_from, zone_of
+from leaseway.domain.budgets.calendar_windows import (
+    FOR_EVER,
+    CalendarWindow,
+    Every,
+    parse_zone,
+    window_at,
+    windows_from,
+)
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
 
@@ -30,7 +37,7 @@ def at(*parts: int, tz: str = "UTC", fold: int = 0) -> Instant:
     return int(moment.astimezone(UTC).timestamp()) * SECOND_US
 
 
-def hours(window: Window) -> float:
+def hours(window: CalendarWindow) -> float:
     return (window.end - window.start) / HOUR_US
 
 
@@ -46,12 +53,14 @@ def hours(window: Window) -> float:
 def test_a_window_is_the_calendars_own(every: str, label: str, start: tuple[int, ...], end: tuple[int, ...]) -> None:
     """People compare it with their provider's bill."""
     window = window_at(Every(every), "Europe/Zurich", at(2026, 11, 15, 14, 30, tz="Europe/Zurich"))
-    assert window == Window(at(*start), at(*end), label)
+    assert window == CalendarWindow(at(*start), at(*end), label)
 
 
 def test_a_total_window_never_ends() -> None:
     """Whatever the time is."""
-    assert window_at(Every.TOTAL, "UTC", 0) == window_at(Every.TOTAL, "UTC", 2**55) == Window(0, FOR_EVER, "total")
+    assert (
+        window_at(Every.TOTAL, "UTC", 0) == window_at(Every.TOTAL, "UTC", 2**55) == CalendarWindow(0, FOR_EVER, "total")
+    )
     assert len(list(windows_from(Every.TOTAL, "UTC", 0))) == 1
 
 
@@ -126,4 +135,4 @@ def test_days_begin_once_where_midnight_is_skipped_or_repeated(day: tuple[int, i
 def test_an_unknown_time_zone_is_named(name: object) -> None:
     """And not found out at midnight."""
     with pytest.raises(BadValue, match="time zone"):
-        zone_of("budget x: tz", name)
+        parse_zone("budget x: tz", name)

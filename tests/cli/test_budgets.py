@@ -9,10 +9,9 @@ from typing import TypeVar
 import pytest
 from tests.cli.place import Place
 
-from leaseway.domain.budgets.budget import MICRO
-from leaseway.domain.requirements import Charge
+from leaseway.domain.budgets.budget import MICRO, Charge
 from leaseway.ports.ledger import Ledger
-from leaseway.wiring import ledger_of, store_at
+from leaseway.wiring import open_ledger, store_at
 
 T = TypeVar("T")
 URL = "sqlite:///work.db"
@@ -26,7 +25,7 @@ def with_ledger(use: Callable[[Ledger], Awaitable[T]]) -> T:
         store = store_at(URL)
         await store.open()
         try:
-            return await use(ledger_of(store, URL))
+            return await use(open_ledger(store, URL))
         finally:
             await store.close()
 

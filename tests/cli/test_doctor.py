@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from tests.cli.place import Place
 
-from leaseway.domain.health import GIB, Level, in_bytes, in_words, judge_disk, judge_log, judge_waiting
+from leaseway.domain.health import (
+    GIB,
+    FindingLevel,
+    judge_disk,
+    judge_log,
+    judge_waiting,
+    render_bytes,
+    render_duration,
+)
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.sqlite import health
 from leaseway.stores.sqlite.health import file_system_of
@@ -176,18 +184,18 @@ def test_memory_cannot_be_examined_from_outside(place: Place) -> None:
 @pytest.mark.parametrize(
     ("free", "total", "stored", "level"),
     [
-        (50 * GIB, 100 * GIB, GIB, Level.OK),
-        (GIB // 2, 2 * GIB, 0, Level.WARNING),
-        (9 * GIB, 100 * GIB, 0, Level.WARNING),
-        (50 * GIB, 100 * GIB, 51 * GIB, Level.WARNING),
+        (50 * GIB, 100 * GIB, GIB, FindingLevel.OK),
+        (GIB // 2, 2 * GIB, 0, FindingLevel.WARNING),
+        (9 * GIB, 100 * GIB, 0, FindingLevel.WARNING),
+        (50 * GIB, 100 * GIB, 51 * GIB, FindingLevel.WARNING),
     ],
 )
-def test_a_disk_is_short_in_three_ways(free: int, total: int, stored: int, level: Level) -> None:
+def test_a_disk_is_short_in_three_ways(free: int, total: int, stored: int, level: FindingLevel) -> None:
     assert judge_disk(free, total, stored).level is level
 
 
 def test_a_log_that_grows_without_end_is_told() -> None:
-    assert (judge_log(GIB).level, judge_log(GIB + 1).level) == (Level.OK, Level.WARNING)
+    assert (judge_log(GIB).level, judge_log(GIB + 1).level) == (FindingLevel.OK, FindingLevel.WARNING)
 
 
 def test_a_queue_that_is_served_but_late_needs_more_workers() -> None:
@@ -234,9 +242,9 @@ def test_a_network_file_system_is_a_problem(place: Place, monkeypatch: pytest.Mo
     [(0, "0 s"), (119 * SECOND_US, "119 s"), (120 * SECOND_US, "2 min"), (3 * 86_400 * SECOND_US, "3 d")],
 )
 def test_a_duration_has_one_number_and_one_unit(us: int, words: str) -> None:
-    assert in_words(us) == words
+    assert render_duration(us) == words
 
 
 @pytest.mark.parametrize(("size", "words"), [(0, "0 bytes"), (2_048, "2.0 KiB"), (3 * GIB, "3.0 GiB")])
 def test_a_size_has_one_number_and_one_unit(size: int, words: str) -> None:
-    assert in_bytes(size) == words
+    assert render_bytes(size) == words

@@ -9,7 +9,7 @@ from tests.cli.place import Place
 
 from leaseway.cli.commands.jobs import change
 from leaseway.domain.ids import JobId
-from leaseway.domain.query import JobFilter
+from leaseway.domain.inspection import JobFilter
 from leaseway.stores.sqlite.jobs import SqliteStore
 
 NO_ID = "01aaaaaaaaaaaaaaaaaaaaaaaa"

@@ -3,7 +3,7 @@
 import pytest
 from tests.cli.place import Place
 
-from leaseway.domain.api_key import parts_of
+from leaseway.domain.api_key import parse_key_text
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_key_is_shown_once_and_then_only_its_id(place: Place) -> None:
     """What scrolls by later must not be of use to whoever looks over the shoulder."""
     said = place.ok("keys", "create", "--tenant", "acme", "--expires", "90d", "--name", "web shop")
     text = said.out.splitlines()[0]
-    parts = parts_of(text)
+    parts = parse_key_text(text)
     assert parts is not None
     assert "not shown again" in said.err
     assert "in 90 d" in said.out

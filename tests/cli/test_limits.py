@@ -12,7 +12,7 @@ from tests.cli.test_stores import unwritable
 from leaseway.cli.open_limiter import look_at
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Notice
-from leaseway.domain.limits.limit import Ask, Limit
+from leaseway.domain.limits.limit import Limit, PermitRequest
 from leaseway.ports.limiter import Limiter
 from leaseway.wiring import limiter_at
 from leaseway.worker.explain_waits import batches
@@ -53,7 +53,7 @@ def test_a_file_for_limits_is_not_made_by_looking(place: Place) -> None:
 
 def test_a_limit_is_listed_with_how_it_stands(place: Place) -> None:
     place.ok("limits", "set", "maps", "100/day", "--concurrency", "4")
-    ask = Ask("maps", "maps")
+    ask = PermitRequest("maps", "maps")
     with_limiter(lambda limiter: limiter.keep([ask], "worker", 3, 60 * SECOND_US))
     with_limiter(
         lambda limiter: limiter.tell(Notice("maps", "maps", 0, throttled=True, retry_after_us=7_300 * SECOND_US))
@@ -81,7 +81,7 @@ def test_a_limit_with_fields_stands_for_many_and_one_of_them_can_be_seen(place: 
 def test_looking_takes_nothing(place: Place) -> None:
     """Operators look again and again; what they see must be left for those who work."""
     with_limiter(lambda limiter: limiter.change(Limit("maps", "100/day").definition))
-    ask = Ask("maps", "maps")
+    ask = PermitRequest("maps", "maps")
     before = with_limiter(lambda limiter: limiter.look([ask]))[1]
     for argv in (["limits"], ["limits", "explain", "maps"]):
         place.ok(*argv)
@@ -93,11 +93,11 @@ def test_looking_takes_nothing(place: Place) -> None:
 def test_many_limits_are_looked_at_a_few_at_a_time_and_one_that_is_gone_hides_none(place: Place) -> None:
     """One look takes 16 names. Somebody may forget a limit between two of our questions."""
     names = [f"limit-{number:02}" for number in range(20)]
-    asks = [Ask(name, name) for name in names]
-    assert [len(batch) for batch in batches([*asks, Ask("limit-19", "limit-{x}")])] == [16, 4, 1]
+    asks = [PermitRequest(name, name) for name in names]
+    assert [len(batch) for batch in batches([*asks, PermitRequest("limit-19", "limit-{x}")])] == [16, 4, 1]
     for name in names:
         with_limiter(lambda limiter, name=name: limiter.change(Limit(name, "100/day").definition))  # type: ignore[misc]
-    seen = with_limiter(lambda limiter: look_at(limiter, [*asks[:5], Ask("gone", "gone"), *asks[5:]]))
+    seen = with_limiter(lambda limiter: look_at(limiter, [*asks[:5], PermitRequest("gone", "gone"), *asks[5:]]))
     assert list(seen) == asks
     assert all(told["windows"][0]["tokens"] == 0 for told in place.json("limits")["limits"])
 

@@ -10,7 +10,7 @@ from tests.cli.test_limits import with_limiter
 from leaseway.domain.budgets.budget import MICRO
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Notice
-from leaseway.domain.limits.limit import Ask
+from leaseway.domain.limits.limit import PermitRequest
 
 GATED = """
 from leaseway import App
@@ -91,7 +91,7 @@ def test_a_spent_budget_is_named_with_the_next_window(place: Place) -> None:
 def test_taken_seats_of_ones_own_tenant_are_a_reason_and_those_of_others_are_not(place: Place) -> None:
     place.ok("limits", "set", "maps", "--concurrency", "9")
     ours, theirs = place.submit("both", "--tenant", "acme"), place.submit("both")
-    seats = Ask("seats:acme", "seats:{tenant}")
+    seats = PermitRequest("seats:acme", "seats:{tenant}")
     with_limiter(lambda limiter: limiter.keep([seats], "worker", 2, 60 * SECOND_US))
     names = [[shut["name"] for shut in place.json("jobs", "why", id_)["waits_for"]] for id_ in (ours, theirs)]
     assert names == [["maps", "seats:acme"], ["maps"]]

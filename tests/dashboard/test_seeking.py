@@ -6,7 +6,7 @@ from playwright.async_api import Page, expect
 from tests.api.serving import Served
 from tests.dashboard.shop import shop, submitted
 
-from leaseway.domain.search import LOOKS_MAX
+from leaseway.domain.inspection import SCAN_MAX
 
 BULK = 1_000
 
@@ -14,7 +14,7 @@ BULK = 1_000
 async def buried(served: Served) -> str:
     """The id of a job behind more others than one look goes through."""
     id_ = await submitted(served, "broken", text="needle")
-    for _ in range(LOOKS_MAX // BULK + 1):
+    for _ in range(SCAN_MAX // BULK + 1):
         item = {"kind": "add", "arguments": {"a": 1}}
         reply = await served.client.post("/v1/jobs/bulk", json={"items": [item] * BULK})
         assert reply.status_code == 200

@@ -5,50 +5,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from leaseway.domain.budgets.budget import Budget
+from leaseway.domain.budgets.budget import Budget, Charge
 from leaseway.domain.budgets.calendar_windows import Every, window_at
-from leaseway.domain.budgets.ledger import Account, Book
+from leaseway.domain.budgets.ledger import Balance, BudgetWindow
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import (
-    Seen,
-    Shut,
-    asks_of,
-    longest,
-    named,
-    shut_by_budget,
-    shut_by_limit,
+    Closure,
+    LevelReading,
+    closed_by_budget,
+    closed_by_limit,
+    gate_requests,
+    limit_label,
+    longest_closure,
     undefined_limit,
 )
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import (
     NEW,
+    Acquisition,
+    CallHolder,
     Granted,
+    InFlight,
     Level,
     Notice,
-    Seat,
-    Seating,
-    Taking,
     Wait,
-    current,
-    noticed,
-    size,
+    apply_notice,
+    refresh,
+    size_limit,
     take,
 )
-from leaseway.domain.limits.limit import Ask, Limit
-from leaseway.domain.requirements import Charge, Needs, text_of
+from leaseway.domain.limits.limit import Limit, PermitRequest
+from leaseway.domain.requirements import Needs, render_needs
 from leaseway.domain.tenant import Tenant
 
 NOW = 1_700_000_000 * SECOND_US
 SINCE = NOW - 3_600 * SECOND_US
-MAPS = Ask("maps", "maps")
+MAPS = PermitRequest("maps", "maps")
 
 
-def seen(limit: Limit, level: Level = NEW, now: int = NOW, since: int = SINCE) -> Seen:
-    return Seen(current(level, size(limit.definition), now, since), now)
+def seen(limit: Limit, level: Level = NEW, now: int = NOW, since: int = SINCE) -> LevelReading:
+    return LevelReading(refresh(level, size_limit(limit.definition), now, since), now)
 
 
-def shut(limit: Limit, level: Level = NEW, now: int = NOW, since: int = SINCE, cost: int = 1) -> Shut | None:
-    return shut_by_limit(Ask("maps", "maps", cost), limit.definition, seen(limit, level, now, since))
+def shut(limit: Limit, level: Level = NEW, now: int = NOW, since: int = SINCE, cost: int = 1) -> Closure | None:
+    return closed_by_limit(PermitRequest("maps", "maps", cost), limit.definition, seen(limit, level, now, since))
 
 
 # -- limits ---------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def test_a_limit_with_tokens_keeps_nobody_waiting() -> None:
 
 def test_a_used_rate_is_named_as_the_user_wrote_it_with_the_time_to_the_next_token() -> None:
     limit = Limit("maps", "100/minute")
-    _, (used,) = take([Taking(MAPS, size(limit.definition), NEW)], NOW, SINCE, 1, 100)
+    _, (used,) = take([Acquisition(MAPS, size_limit(limit.definition), NEW)], NOW, SINCE, 1, 100)
     found = shut(limit, used)
     assert found is not None
     assert (found.what, found.name, found.why) == ("limit", "maps", "100/minute is used up")
@@ -72,7 +72,7 @@ def test_a_limit_that_nobody_has_used_yet_is_not_called_used_up() -> None:
     found = shut(limit, since=NOW)
     assert found is not None
     assert found.why == "100/minute begins empty, since nobody knows what was used before"
-    assert found.wait_us == -(-size(limit.definition).windows[1].token_ns // 1_000)
+    assert found.wait_us == -(-size_limit(limit.definition).windows[1].token_ns // 1_000)
     assert found.then == "The next token comes"
 
 
@@ -86,7 +86,7 @@ def test_a_provider_that_asked_to_wait_is_named_as_the_reason() -> None:
     """Not our numbers: raising the limit would not help."""
     limit = Limit("maps", "100/minute")
     notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=90 * SECOND_US)
-    level = noticed(Taking(MAPS, size(limit.definition), NEW), notice, NOW, SINCE)
+    level = apply_notice(Acquisition(MAPS, size_limit(limit.definition), NEW), notice, NOW, SINCE)
     found = shut(limit, level)
     assert found is not None
     assert found.why == "the provider asked us to wait, and it is slowed to 70 % since the provider refused calls"
@@ -95,9 +95,9 @@ def test_a_provider_that_asked_to_wait_is_named_as_the_reason() -> None:
 
 def test_nobody_knows_when_a_seat_is_left() -> None:
     """A time would be a promise that nobody made."""
-    found = shut(Limit("maps", concurrency=2), Level(since=SINCE, seats={"a": Seat(2, NOW + SECOND_US)}))
-    assert found == Shut("limit", "maps", "all its 2 seats are taken")
-    assert shut(Limit("maps", concurrency=3), Level(since=SINCE, seats={"a": Seat(2, NOW + SECOND_US)})) is None
+    found = shut(Limit("maps", concurrency=2), Level(since=SINCE, seats={"a": InFlight(2, NOW + SECOND_US)}))
+    assert found == Closure("limit", "maps", "all its 2 seats are taken")
+    assert shut(Limit("maps", concurrency=3), Level(since=SINCE, seats={"a": InFlight(2, NOW + SECOND_US)})) is None
 
 
 def test_a_call_that_never_fits_is_told_with_the_way_out() -> None:
@@ -112,7 +112,7 @@ def test_a_call_that_never_fits_is_told_with_the_way_out() -> None:
 def test_a_window_that_came_with_a_newer_definition_is_no_reason_to_fail() -> None:
     """The definition and the level are read one after the other, and somebody may change it in between."""
     old = seen(Limit("maps", "100/minute"))
-    found = shut_by_limit(MAPS, Limit("maps", "100/minute", "1000/day").definition, old)
+    found = closed_by_limit(MAPS, Limit("maps", "100/minute", "1000/day").definition, old)
     assert found is not None
     assert found.why == "1,000/day is used up"
 
@@ -124,7 +124,9 @@ def test_a_window_that_came_with_a_newer_definition_is_no_reason_to_fail() -> No
         blocked_until=st.integers(NOW - SECOND_US, NOW + SECOND_US),
         percent=st.sampled_from([5, 70, 100]),
         slowed_at=st.just(NOW),
-        seats=st.dictionaries(st.sampled_from("ab"), st.builds(Seat, st.integers(1, 2), st.just(NOW + 1)), max_size=2),
+        seats=st.dictionaries(
+            st.sampled_from("ab"), st.builds(InFlight, st.integers(1, 2), st.just(NOW + 1)), max_size=2
+        ),
     ),
     used=st.integers(0, 8),
     cost=st.integers(1, 5),
@@ -132,11 +134,13 @@ def test_a_window_that_came_with_a_newer_definition_is_no_reason_to_fail() -> No
 def test_people_are_told_what_a_worker_would_be_told(level: Level, used: int, cost: int) -> None:
     """An open gate that is called shut, or the other way round, sends people looking in the wrong place."""
     limit = Limit("maps", "3/second", "100/minute", concurrency=3, cost_max=3)
-    sizing, ask = size(limit.definition), Ask("maps", "maps", cost)
+    sizing, ask = size_limit(limit.definition), PermitRequest("maps", "maps", cost)
     for _ in range(used):
-        _, (level,) = take([Taking(MAPS, sizing, level)], NOW - SECOND_US, SINCE, seating=Seating("w", 5 * SECOND_US))
-    verdict, _ = take([Taking(ask, sizing, level)], NOW, SINCE, seating=Seating("me", SECOND_US))
-    found = shut_by_limit(ask, limit.definition, seen(limit, level))
+        _, (level,) = take(
+            [Acquisition(MAPS, sizing, level)], NOW - SECOND_US, SINCE, seating=CallHolder("w", 5 * SECOND_US)
+        )
+    verdict, _ = take([Acquisition(ask, sizing, level)], NOW, SINCE, seating=CallHolder("me", SECOND_US))
+    found = closed_by_limit(ask, limit.definition, seen(limit, level))
     assert (found is None) == isinstance(verdict, Granted)
     if found is not None and found.wait_us is not None:
         # A worker may be sent to the end of the queue; it never comes earlier.
@@ -146,18 +150,18 @@ def test_people_are_told_what_a_worker_would_be_told(level: Level, used: int, co
 
 def test_a_tenants_caps_are_called_its_own() -> None:
     """Nobody has written a limit named tenant:acme."""
-    assert named(Ask("tenant:acme", "tenant:acme")) == ("tenant", "acme")
-    assert named(Ask("tenant:acme", "tenant:{tenant}")) == ("limit", "tenant:acme")
-    assert undefined_limit(Ask("tenant:acme", "tenant:acme")).what == "tenant"
+    assert limit_label(PermitRequest("tenant:acme", "tenant:acme")) == ("tenant", "acme")
+    assert limit_label(PermitRequest("tenant:acme", "tenant:{tenant}")) == ("limit", "tenant:acme")
+    assert undefined_limit(PermitRequest("tenant:acme", "tenant:acme")).what == "tenant"
 
 
 def test_a_gate_asks_for_its_limits_and_for_the_caps_of_its_tenant() -> None:
-    needs = text_of(Needs((MAPS,)))
+    needs = render_needs(Needs((MAPS,)))
     capped = {"acme": Tenant(name="acme", concurrency=2), "free": Tenant(name="free", weight=3)}
-    assert asks_of(Gate(needs, "acme"), capped) == (MAPS, Ask("tenant:acme", "tenant:acme"))
-    assert asks_of(Gate(needs, "free"), capped) == (MAPS,)
-    assert asks_of(Gate("", "unknown"), capped) == ()
-    assert asks_of(Gate("what is this?", "free"), capped) == (), "damage elsewhere must not hide the rest"
+    assert gate_requests(Gate(needs, "acme"), capped) == (MAPS, PermitRequest("tenant:acme", "tenant:acme"))
+    assert gate_requests(Gate(needs, "free"), capped) == (MAPS,)
+    assert gate_requests(Gate("", "unknown"), capped) == ()
+    assert gate_requests(Gate("what is this?", "free"), capped) == (), "damage elsewhere must not hide the rest"
 
 
 # -- budgets --------------------------------------------------------------------------------------------------------
@@ -166,39 +170,39 @@ DAY = Budget("spend", usd=25, every="day").definition
 CHARGE = Charge("spend", "spend")
 
 
-def account(spent: int, day: int = 0, held: int = 0) -> Account:
+def account(spent: int, day: int = 0, held: int = 0) -> BudgetWindow:
     window = window_at(Every.DAY, "UTC", NOW + day * 86_400 * SECOND_US)
-    book = Book(limit_micros=DAY.limit_micros, spent_micros=spent * 1_000_000, held_micros=held * 1_000_000)
-    return Account(name="spend", budget="spend", unit="usd", window=window, book=book, has_begun=day == 0)
+    book = Balance(limit_micros=DAY.limit_micros, spent_micros=spent * 1_000_000, held_micros=held * 1_000_000)
+    return BudgetWindow(name="spend", budget="spend", unit="usd", window=window, book=book, has_begun=day == 0)
 
 
 def test_a_spent_budget_tells_how_much_and_when_the_next_window_begins() -> None:
-    found = shut_by_budget(CHARGE, [DAY], [account(25)], NOW)
+    found = closed_by_budget(CHARGE, [DAY], [account(25)], NOW)
     assert found is not None
     assert (found.what, found.name, found.why) == ("budget", "spend", "25 of 25 usd are spent")
     assert NOW + (found.wait_us or 0) == account(25).window.end
 
 
 def test_a_later_window_that_is_spent_as_well_is_passed_over() -> None:
-    found = shut_by_budget(CHARGE, [DAY], [account(25), account(25, day=1)], NOW)
+    found = closed_by_budget(CHARGE, [DAY], [account(25), account(25, day=1)], NOW)
     assert found is not None
     assert NOW + (found.wait_us or 0) == account(25, day=1).window.end
 
 
 @pytest.mark.parametrize("accounts", [[], [account(24)], [account(24, held=1)]])
-def test_a_budget_with_something_left_keeps_nobody_waiting(accounts: list[Account]) -> None:
+def test_a_budget_with_something_left_keeps_nobody_waiting(accounts: list[BudgetWindow]) -> None:
     """What is held may be held for the very job that asks."""
-    assert shut_by_budget(CHARGE, [DAY], accounts, NOW) is None
+    assert closed_by_budget(CHARGE, [DAY], accounts, NOW) is None
 
 
 def test_where_waiting_does_not_help_a_budget_is_no_reason_to_wait() -> None:
     """The job starts and fails: it must not be said to wait until tomorrow."""
     failing = Budget("spend", usd=25, every="day", over="fail").definition
-    assert shut_by_budget(CHARGE, [failing], [account(25)], NOW) is None
+    assert closed_by_budget(CHARGE, [failing], [account(25)], NOW) is None
 
 
 def test_a_budget_that_nobody_has_defined_needs_somebody() -> None:
-    found = shut_by_budget(Charge("spend:acme", "spend:{tenant}"), [DAY], [], NOW)
+    found = closed_by_budget(Charge("spend:acme", "spend:{tenant}"), [DAY], [], NOW)
     assert found is not None
     assert "leaseway budgets set 'spend:{tenant}'" in str(found.advice)
 
@@ -208,11 +212,11 @@ def test_a_budget_that_nobody_has_defined_needs_somebody() -> None:
 
 def test_what_does_not_end_by_itself_comes_before_what_lasts_long() -> None:
     stuck, long, short = (
-        Shut("limit", "a", "x", advice="do it"),
-        Shut("limit", "b", "x", 99),
-        Shut("limit", "c", "x", 1),
+        Closure("limit", "a", "x", advice="do it"),
+        Closure("limit", "b", "x", 99),
+        Closure("limit", "c", "x", 1),
     )
-    assert longest([short, long]) is long
-    assert longest([long, stuck]) is stuck
-    assert longest([Shut("limit", "d", "seats"), short]) is short
+    assert longest_closure([short, long]) is long
+    assert longest_closure([long, stuck]) is stuck
+    assert longest_closure([Closure("limit", "d", "seats"), short]) is short
     assert replace(stuck, advice=None).wait_us is None

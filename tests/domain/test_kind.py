@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from leaseway.domain.errors import BadValue, LeasewayError, UsageError
-from leaseway.domain.kind import SUBMIT_OPTIONS, Defaults, Kind
-from leaseway.domain.validators import name_of
+from leaseway.domain.kind import SUBMIT_OPTIONS, Kind, KindDefaults
+from leaseway.domain.validators import check_name
 
 
 class Colour(enum.Enum):
@@ -27,7 +27,7 @@ class Point:
 
 
 def kind(function: Callable[..., Any], name: str = "geocode") -> Kind:
-    return Kind(name, function, Defaults())
+    return Kind(name, function, KindDefaults())
 
 
 async def geocode(ctx: object, address: str, precision: int = 3, *, tags: list[str] | None = None) -> None: ...
@@ -233,13 +233,13 @@ def test_a_fingerprint_tells_kinds_and_arguments_apart() -> None:
 def test_a_name_that_cannot_be_shown_is_refused(name: object) -> None:
     """Names stand in logs, addresses and screens."""
     with pytest.raises(BadValue, match="queue"):
-        name_of("queue", name)
+        check_name("queue", name)
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 200, "geo code", "Łódź/北京:1"])
 def test_a_name_may_be_any_printable_text(name: str) -> None:
     """Also not in English."""
-    assert name_of("queue", name) == name
+    assert check_name("queue", name) == name
 
 
 def test_a_kind_with_an_impossible_name_is_refused() -> None:

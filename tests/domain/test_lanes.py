@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.domain.exchange import Admit, Gate
-from leaseway.domain.lane import SCALE, Turn, admitted, divide, share, usable
+from leaseway.domain.lane import SCALE, LaneTurn, admits_by_gate, divide_claim, share, usable
 from leaseway.domain.tenant import WEIGHT_MAX
 
 lanes = st.dictionaries(st.integers(0, 50), st.integers(0, 1_000), max_size=20)
@@ -80,21 +80,21 @@ def test_hungry_lanes_get_portions_by_weight() -> None:
 MAPS, MAIL = Gate("maps", "a"), Gate("mail", "a")
 
 
-def turn(lane: int, ready: int, gate: Gate | None = None, weight: int = 1) -> Turn:
-    return Turn(lane, ready, weight, gate, place=0)
+def turn(lane: int, ready: int, gate: Gate | None = None, weight: int = 1) -> LaneTurn:
+    return LaneTurn(lane, ready, weight, gate, place=0)
 
 
 def test_a_gate_lets_out_what_is_admitted_to_the_lanes_in_front() -> None:
     """Several lanes behind one gate together never get more."""
     turns = [turn(1, 5, MAPS), turn(2, 5), turn(3, 5, MAPS), turn(4, 5, MAIL)]
     assert usable(turns, {MAPS: 7}) == {1: 5, 2: 5, 3: 2, 4: 0}
-    assert divide(99, turns, {MAPS: 7}) == {1: 5, 2: 5, 3: 2}
-    assert divide(4, turns, {MAPS: 7, MAIL: 1}) == {1: 1, 2: 1, 3: 1, 4: 1}
+    assert divide_claim(99, turns, {MAPS: 7}) == {1: 5, 2: 5, 3: 2}
+    assert divide_claim(4, turns, {MAPS: 7, MAIL: 1}) == {1: 1, 2: 1, 3: 1, 4: 1}
 
 
 def test_only_what_is_admitted_counts() -> None:
     """A gate that is named with nothing is a closed one."""
-    assert admitted([Admit(MAPS, 2), Admit(MAIL, 0), Admit(MAPS, 3), Admit(MAIL, -1)]) == {MAPS: 5}
+    assert admits_by_gate([Admit(MAPS, 2), Admit(MAIL, 0), Admit(MAPS, 3), Admit(MAIL, -1)]) == {MAPS: 5}
 
 
 def test_a_heavy_lane_moves_slowly() -> None:

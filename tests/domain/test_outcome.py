@@ -11,17 +11,17 @@ from leaseway.domain.ids import SECOND_US, JobId, Token
 from leaseway.domain.job import Failure, Lease, NewJob, Settlement, State
 from leaseway.domain.outcome import (
     Abandoned,
+    Backoff,
     Cancelled,
     Done,
     Failed,
-    GivenBack,
     Outcome,
+    Released,
     Snooze,
     Snoozed,
     decide,
     snooze_time,
 )
-from leaseway.domain.retry import Backoff
 
 BROKEN = Failure("broken", "it broke")
 BACKOFF = Backoff(first_seconds=2, jitter=0.5)
@@ -96,7 +96,7 @@ def test_a_result_brings_its_children() -> None:
     assert (settlement.children, settlement.failure) == ((child,), None)
 
 
-@pytest.mark.parametrize("outcome", [Snoozed(None, 5), Snoozed(9, 0), GivenBack()], ids=str)
+@pytest.mark.parametrize("outcome", [Snoozed(None, 5), Snoozed(9, 0), Released()], ids=str)
 def test_waiting_is_never_an_attempt(outcome: Outcome) -> None:
     """Also on the last one: a job that waited a hundred times has not failed once."""
     settlement = decided(outcome, attempts=3)
@@ -107,7 +107,7 @@ def test_a_snooze_keeps_its_time() -> None:
     """An instant stays an instant and a duration a duration: only the store knows now."""
     at, after = decided(Snoozed(9, 0)), decided(Snoozed(None, 5))
     assert (at.run_at, after.run_at, after.delay_us) == (9, None, 5)
-    assert decided(GivenBack()).delay_us == 0
+    assert decided(Released()).delay_us == 0
 
 
 def test_a_cancelled_job_is_neither_failed_nor_retried() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.retry import Backoff
+from leaseway.domain.outcome import Backoff
 
 backoffs = st.builds(
     Backoff,

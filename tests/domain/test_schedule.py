@@ -16,7 +16,7 @@ from leaseway.domain.schedule import (
     MISSED_MAX,
     Missed,
     Schedule,
-    check,
+    check_schedule,
     due_fires,
     fires_after,
     fires_before,
@@ -52,14 +52,14 @@ def told(instants: Iterator[Instant] | list[Instant], tz: str, count: int | None
 def test_what_is_no_cron_expression_is_refused_by_name(cron: str) -> None:
     """When the program starts, not when the first fire is due."""
     with pytest.raises(BadValue, match="cron nightly"):
-        check(schedule(cron))
+        check_schedule(schedule(cron))
 
 
 @pytest.mark.parametrize("cron", ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 29 2 MON#5"])
 def test_a_day_that_never_comes_is_refused_or_is_found(cron: str) -> None:
     """A schedule that can never fire is a mistake; one that fires rarely is not."""
     try:
-        check(schedule(cron))
+        check_schedule(schedule(cron))
     except BadValue:
         return
     assert next_fire(schedule(cron), at("2024-01-01")) is not None
@@ -69,12 +69,12 @@ def test_a_day_that_never_comes_is_refused_or_is_found(cron: str) -> None:
 def test_what_is_no_time_zone_is_refused_by_name(tz: str) -> None:
     """And nothing outside the time zone database is opened."""
     with pytest.raises(BadValue, match="cron nightly: tz"):
-        check(schedule("0 3 * * *", tz))
+        check_schedule(schedule("0 3 * * *", tz))
 
 
 def test_a_sensible_schedule_is_accepted() -> None:
     """Also with names of months and days."""
-    check(schedule("*/5 9-17 * JAN-DEC MON-FRI", "Europe/Berlin"))
+    check_schedule(schedule("*/5 9-17 * JAN-DEC MON-FRI", "Europe/Berlin"))
 
 
 # -- the change of the clocks -------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
+from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.explain import explain
-from leaseway.domain.gates import Shut
+from leaseway.domain.gates import Closure
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, LaneCount, State
-from leaseway.domain.limits.limit import Ask
-from leaseway.domain.requirements import Charge, Needs, text_of
+from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.requirements import Needs, render_needs
 
 NOW = 1_000 * SECOND_US
 ID = JobId("01aaaaaaaaaaaaaaaaaaaaaaaa")
@@ -106,8 +107,8 @@ def test_every_state_has_a_reason(state: State, lease_until: int | None) -> None
 
 # -- behind a gate --------------------------------------------------------------------------------------------------
 
-NEEDY = replace(READY, needs=text_of(Needs((Ask("maps", "maps"),), (Charge("spend", "spend"),))))
-USED_UP = Shut("limit", "maps", "100/minute is used up", 4 * SECOND_US, "The next token comes")
+NEEDY = replace(READY, needs=render_needs(Needs((PermitRequest("maps", "maps"),), (Charge("spend", "spend"),))))
+USED_UP = Closure("limit", "maps", "100/minute is used up", 4 * SECOND_US, "The next token comes")
 
 
 def test_a_ready_job_behind_a_shut_gate_tells_what_it_waits_for_and_until_when() -> None:
@@ -119,8 +120,8 @@ def test_a_ready_job_behind_a_shut_gate_tells_what_it_waits_for_and_until_when()
 
 
 def test_the_longest_wait_is_the_answer_and_the_others_are_named() -> None:
-    spent = Shut("budget", "spend", "25 of 25 usd are spent", 9_999 * SECOND_US)
-    reason = explain(NEEDY, LANE, NOW, [USED_UP, spent, Shut("tenant", "acme", "its only seat is taken")])
+    spent = Closure("budget", "spend", "25 of 25 usd are spent", 9_999 * SECOND_US)
+    reason = explain(NEEDY, LANE, NOW, [USED_UP, spent, Closure("tenant", "acme", "its only seat is taken")])
     assert reason.code == "budget"
     assert reason.text.endswith("are spent. It waits for limit maps and tenant acme as well.")
 

@@ -284,7 +284,7 @@ def patch_waiting(_: object) -> None:
 def patch_reply(seconds: float) -> None:
     """Block the worker's event loop after it has claimed `nap` jobs and before it has read the reply."""
     import leaseway.stores.sqlite.threads as threads
-    from leaseway.domain.exchange import Exchanged
+    from leaseway.domain.exchange import ExchangeReply
     from leaseway.domain.ids import JobId
 
     deliver = threads.deliver
@@ -295,7 +295,9 @@ def patch_reply(seconds: float) -> None:
         time.sleep(seconds)
 
     def block_and_deliver(future: asyncio.Future[Any], answer: threads.Answer) -> None:
-        naps = [lease.id for lease in answer[0].leases if lease.kind == "nap"] if type(answer[0]) is Exchanged else []
+        naps = (
+            [lease.id for lease in answer[0].leases if lease.kind == "nap"] if type(answer[0]) is ExchangeReply else []
+        )
         if naps:
             threads.deliver = deliver  # only once: the lease-renewal thread must continue
             future.get_loop().call_soon_threadsafe(block, naps)

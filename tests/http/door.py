@@ -5,8 +5,16 @@ from collections.abc import Callable
 
 import httpx2
 
-from leaseway.domain.limits.rate_limit_headers import Said
-from leaseway.worker.provider_http import USUAL, Fate, Http, HttpSettings, HttpWorld, Pass, Wire
+from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
+from leaseway.worker.provider_http import (
+    USUAL,
+    Delivery,
+    Http,
+    HttpEnvironment,
+    HttpSettings,
+    RequestGrant,
+    SharedClient,
+)
 
 NOW_US = 1_791_000_000_000_000
 
@@ -26,7 +34,7 @@ class Door:
     def __init__(self) -> None:
         self.checks: list[bool] = []
         self.given = 0
-        self.ended: list[tuple[int, Said | None, Fate]] = []
+        self.ended: list[tuple[int, RateLimitStatus | None, Delivery]] = []
         self.when_asked: Callable[[], None] = lambda: None
 
     async def before(self) -> Ticket:
@@ -34,16 +42,16 @@ class Door:
         self.given += 1
         return Ticket(self.given, self.checks)
 
-    async def after(self, pass_: Pass, said: Said | None, fate: Fate) -> None:
+    async def after(self, pass_: RequestGrant, said: RateLimitStatus | None, fate: Delivery) -> None:
         assert isinstance(pass_, Ticket)
         self.ended.append((pass_.number, said, fate))
 
     @property
-    def fates(self) -> list[Fate]:
+    def fates(self) -> list[Delivery]:
         return [fate for _, _, fate in self.ended]
 
     @property
-    def heard(self) -> list[Said]:
+    def heard(self) -> list[RateLimitStatus]:
         return [said for _, said, _ in self.ended if said is not None]
 
     def is_balanced(self) -> bool:
@@ -78,9 +86,9 @@ class Place:
     def __init__(self, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self.door = Door()
         self.naps = Naps()
-        self.wire = Wire(transport)
+        self.wire = SharedClient(transport)
 
     def http(self, settings: HttpSettings = USUAL, job: str = "job") -> Http:
         """As a new attempt of this job would see it."""
-        world = HttpWorld(self.wire, self.naps, Half())
+        world = HttpEnvironment(self.wire, self.naps, Half())
         return Http(world, self.door, lambda step: f"{job}:{step}" if step else job, settings)

@@ -12,10 +12,10 @@ from tests.http.door import Place
 
 from leaseway.domain.errors import BadValue, LeaseLost, TransientError, UsageError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.rate_limit_headers import Said, Throttled
+from leaseway.domain.limits.rate_limit_headers import RateLimitStatus, Throttled
 from leaseway.testing.provider import Provider, provider
 from leaseway.worker import provider_http as flow
-from leaseway.worker.provider_http import PATIENCE_US, TRIES_MAX, Fate, HttpSettings, PlainHttp, Wire
+from leaseway.worker.provider_http import PATIENCE_US, TRIES_MAX, Delivery, HttpSettings, SharedClient, SyncHttp
 
 KEYLESS = HttpSettings(key_header=None)
 IDEMPOTENT = ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"]
@@ -49,14 +49,14 @@ async def test_each_repetition_takes_leave_of_its_own(it: Provider, place: Place
     reply = await place.http().get(it.url)
     assert reply.status_code == 200
     assert place.door.given == len(it.arrivals) == 3
-    assert place.door.fates == [Fate.ANSWERED] * 3
+    assert place.door.fates == [Delivery.ANSWERED] * 3
 
 
 async def test_tokens_that_are_too_old_are_taken_anew(it: Provider, place: Place) -> None:
     """A token past its deadline may fall into the next window, which others have filled."""
     place.door.checks = [False, False, True]
     await place.http().get(it.url)
-    assert place.door.fates == [Fate.NOT_SENT, Fate.NOT_SENT, Fate.ANSWERED]
+    assert place.door.fates == [Delivery.NOT_SENT, Delivery.NOT_SENT, Delivery.ANSWERED]
     assert len(it.arrivals) == 1
 
 
@@ -66,7 +66,7 @@ async def test_tokens_that_grew_old_while_connecting_are_taken_anew(it: Provider
     seen_at_leave: list[int] = []
     place.door.when_asked = lambda: seen_at_leave.append(len(it.arrivals))
     await place.http().get(it.url)
-    assert place.door.fates == [Fate.NOT_SENT, Fate.ANSWERED]
+    assert place.door.fates == [Delivery.NOT_SENT, Delivery.ANSWERED]
     assert seen_at_leave == [0, 0]
     assert len(it.arrivals) == 1
 
@@ -117,7 +117,7 @@ async def test_a_success_is_heard_too(it: Provider, place: Place) -> None:
     """What is left is said in successes, before the first refusal."""
     it.answer(200, {"RateLimit": '"a";r=3;t=20'})
     await place.http().get(it.url)
-    assert place.door.heard == [Said(remaining=3, reset_us=20 * SECOND_US)]
+    assert place.door.heard == [RateLimitStatus(remaining=3, reset_us=20 * SECOND_US)]
 
 
 async def test_a_final_refusal_is_heard_and_not_repeated(it: Provider, place: Place) -> None:
@@ -126,7 +126,7 @@ async def test_a_final_refusal_is_heard_and_not_repeated(it: Provider, place: Pl
     reply = await place.http().get(it.url)
     assert reply.status_code == 429
     assert len(it.arrivals) == 1
-    assert place.door.heard == [Said(retry_after_us=SECOND_US, is_final=True)]
+    assert place.door.heard == [RateLimitStatus(retry_after_us=SECOND_US, is_final=True)]
 
 
 async def test_a_real_limit_is_heard_before_it_refuses(place: Place) -> None:
@@ -205,7 +205,7 @@ async def test_a_connection_that_cannot_be_made_is_tried_again_and_then_raised(p
     """Nothing was sent: the tokens go back, and the hold is void."""
     with pytest.raises(httpx2.ConnectError):
         await place.http().post(closed_url, json={})
-    assert place.door.fates == [Fate.NOT_SENT] * TRIES_MAX
+    assert place.door.fates == [Delivery.NOT_SENT] * TRIES_MAX
     assert len(place.naps.seconds) == TRIES_MAX - 1
 
 
@@ -215,7 +215,7 @@ async def test_a_lost_reply_to_an_idempotent_request_is_repeated(it: Provider, p
     it.cut(after_reading=True)
     reply = await place.http().request(method, it.url)
     assert reply.status_code == 200
-    assert place.door.fates == [Fate.UNKNOWN, Fate.ANSWERED]
+    assert place.door.fates == [Delivery.UNKNOWN, Delivery.ANSWERED]
 
 
 @pytest.mark.parametrize("after_reading", [True, False])
@@ -228,7 +228,7 @@ async def test_a_lost_reply_to_a_post_is_not_repeated(
     with pytest.raises((httpx2.NetworkError, httpx2.RemoteProtocolError)):
         await place.http().request(method, it.url, json={"amount": 1})
     assert len(it.arrivals) == (1 if after_reading else 0)
-    assert place.door.fates == [Fate.UNKNOWN]
+    assert place.door.fates == [Delivery.UNKNOWN]
 
 
 async def test_a_silent_provider_is_not_asked_again(it: Provider, place: Place) -> None:
@@ -237,7 +237,7 @@ async def test_a_silent_provider_is_not_asked_again(it: Provider, place: Place) 
     with pytest.raises(httpx2.ReadTimeout):
         await place.http().get(it.url, timeout=0.5)
     assert len(it.arrivals) == 1
-    assert place.door.fates == [Fate.UNKNOWN]
+    assert place.door.fates == [Delivery.UNKNOWN]
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "nowhere", "/path"])
@@ -245,7 +245,7 @@ async def test_an_address_that_cannot_work_is_not_tried_again(place: Place, url:
     """It is the caller's mistake, and stays one."""
     with pytest.raises(httpx2.UnsupportedProtocol):
         await place.http().get(url)
-    assert place.door.fates == [Fate.NOT_SENT]
+    assert place.door.fates == [Delivery.NOT_SENT]
 
 
 async def test_what_a_proxy_refuses_was_not_sent(it: Provider) -> None:
@@ -255,7 +255,7 @@ async def test_what_a_proxy_refuses_was_not_sent(it: Provider) -> None:
     with pytest.raises(httpx2.ProxyError):
         await place.http().get("https://provider.example/")
     assert [arrival.method for arrival in it.arrivals] == ["CONNECT"]
-    assert place.door.fates == [Fate.NOT_SENT]
+    assert place.door.fates == [Delivery.NOT_SENT]
     await place.wire.close()
 
 
@@ -417,12 +417,12 @@ async def test_a_handler_that_is_stopped_hands_its_pass_back(it: Provider, place
         await it.has_seen(1)
         task.cancel()
     assert task.cancelled()
-    assert place.door.fates == [Fate.UNKNOWN]
+    assert place.door.fates == [Delivery.UNKNOWN]
 
 
 async def test_a_closed_wire_keeps_no_connection_and_can_be_closed_again(it: Provider, place: Place) -> None:
     """A worker that ends must not leave sockets behind; one that never called anything has none."""
-    await Wire().close()
+    await SharedClient().close()
     await place.http().get(it.url)
     client = place.wire.client()
     await place.wire.close()
@@ -440,7 +440,7 @@ async def test_one_client_serves_all_jobs_of_a_worker(it: Provider, place: Place
 
 async def test_a_plain_function_can_call_too(it: Provider, place: Place) -> None:
     """Handlers without async run in threads, where there is no loop."""
-    plain = PlainHttp(place.http(), asyncio.get_running_loop())
+    plain = SyncHttp(place.http(), asyncio.get_running_loop())
     threads: list[str] = []
 
     def work() -> list[int]:
@@ -468,5 +468,5 @@ async def test_a_transport_of_ones_own_works_without_a_trace() -> None:
         await place.http().get("http://x/away", retry=False)
     with pytest.raises(httpx2.ReadError):
         await place.http().get("http://x/broken", retry=False)
-    assert place.door.fates == [Fate.ANSWERED, Fate.NOT_SENT, Fate.UNKNOWN]
+    assert place.door.fates == [Delivery.ANSWERED, Delivery.NOT_SENT, Delivery.UNKNOWN]
     await place.wire.close()

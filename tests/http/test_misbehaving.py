@@ -8,10 +8,10 @@ import httpx2
 import pytest
 from tests.http.door import Half, Place
 
-from leaseway.domain.limits.rate_limit_headers import Said
+from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
 from leaseway.testing.provider import Provider
 from leaseway.worker import provider_http as flow
-from leaseway.worker.provider_http import TRIES_MAX, Fate, HttpWorld, Trip
+from leaseway.worker.provider_http import TRIES_MAX, Delivery, HttpEnvironment, RequestAttempt
 
 HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
 BROKEN = {
@@ -34,7 +34,7 @@ async def test_a_broken_reply_is_an_error_and_a_get_is_repeated(it: Provider, pl
     with pytest.raises(httpx2.TransportError):
         await place.http().get(it.url)
     assert len(it.arrivals) == 2 + TRIES_MAX
-    assert place.door.fates == [Fate.UNKNOWN, Fate.ANSWERED] + [Fate.UNKNOWN] * TRIES_MAX
+    assert place.door.fates == [Delivery.UNKNOWN, Delivery.ANSWERED] + [Delivery.UNKNOWN] * TRIES_MAX
 
 
 @pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN.keys())
@@ -44,7 +44,7 @@ async def test_a_broken_reply_to_a_post_is_not_asked_for_again(it: Provider, pla
     with pytest.raises(httpx2.TransportError):
         await place.http().post(it.url)
     assert len(it.arrivals) == 1
-    assert place.door.fates == [Fate.UNKNOWN]
+    assert place.door.fates == [Delivery.UNKNOWN]
 
 
 async def test_a_reply_that_stops_in_the_middle_does_not_hang(it: Provider, place: Place) -> None:
@@ -52,7 +52,7 @@ async def test_a_reply_that_stops_in_the_middle_does_not_hang(it: Provider, plac
     it.garble(HALF, cuts=False)
     with pytest.raises(httpx2.ReadTimeout):
         await place.http().get(it.url, timeout=0.5)
-    assert place.door.fates == [Fate.UNKNOWN]
+    assert place.door.fates == [Delivery.UNKNOWN]
 
 
 async def test_a_body_that_cannot_be_unpacked_is_not_asked_for_again(it: Provider, place: Place) -> None:
@@ -61,14 +61,14 @@ async def test_a_body_that_cannot_be_unpacked_is_not_asked_for_again(it: Provide
     with pytest.raises(httpx2.DecodingError):
         await place.http().get(it.url)
     assert len(it.arrivals) == 1
-    assert place.door.fates == [Fate.UNKNOWN]
+    assert place.door.fates == [Delivery.UNKNOWN]
 
 
 async def test_headers_in_no_known_alphabet_do_not_fail_the_call(it: Provider, place: Place) -> None:
     """The reply counts, whatever its headers look like."""
     it.garble(b"HTTP/1.1 429 \xff\r\nRetry-After: \xe4\xff\xfe\r\nRateLimit: \xc3\x28\r\nContent-Length: 0\r\n\r\n")
     assert (await place.http().get(it.url)).status_code == 200
-    assert place.door.heard == [Said(throttled=True), Said()]
+    assert place.door.heard == [RateLimitStatus(throttled=True), RateLimitStatus()]
 
 
 @asynccontextmanager
@@ -95,9 +95,11 @@ async def test_a_reply_that_drips_ends_at_our_deadline(place: Place) -> None:
     """Each byte comes in time, the whole never does: the client alone would wait for days, and keep the seat."""
     async with asyncio.timeout(30), dripping() as url:
         request = place.wire.client().build_request("GET", url)
-        result = await Trip(HttpWorld(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.2).go()
+        result = await RequestAttempt(
+            HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.2
+        ).go()
     assert isinstance(result.error, httpx2.ReadTimeout)
-    assert place.door.fates == [Fate.UNKNOWN]
+    assert place.door.fates == [Delivery.UNKNOWN]
 
 
 async def test_a_transport_that_never_says_a_word_ends_at_our_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,16 +113,18 @@ async def test_a_transport_that_never_says_a_word_ends_at_our_deadline(monkeypat
     place = Place(httpx2.MockTransport(never))
     request = place.wire.client().build_request("GET", "http://x/")
     async with asyncio.timeout(30):
-        result = await Trip(HttpWorld(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.05).go()
+        result = await RequestAttempt(
+            HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.05
+        ).go()
     assert isinstance(result.error, httpx2.ReadTimeout)
-    assert place.door.fates == [Fate.UNKNOWN]
+    assert place.door.fates == [Delivery.UNKNOWN]
     await place.wire.close()
 
 
 async def test_waiting_for_tokens_is_not_the_providers_time(it: Provider, place: Place) -> None:
     """A limit may let us wait longer than any reply may take."""
     request = place.wire.client().build_request("GET", it.url)
-    trip = Trip(HttpWorld(place.wire, place.naps, Half()), place.door, request, reply_seconds=60)
+    trip = RequestAttempt(HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=60)
     place.door.checks = [True, False, True]
     armed: list[bool] = []
     place.door.when_asked = lambda: armed.append(trip._deadline.when() is not None)

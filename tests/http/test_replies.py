@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.limit import COUNT_MAX
-from leaseway.domain.limits.rate_limit_headers import BODY_MAX, WAIT_US_MAX, Said, said
+from leaseway.domain.limits.rate_limit_headers import BODY_MAX, WAIT_US_MAX, RateLimitStatus, parse_rate_limits
 
 NOW_S = 1_791_000_000
 NOW_US = NOW_S * SECOND_US
@@ -14,8 +14,8 @@ DATE = "Sun, 04 Oct 2026 00:00:00 GMT"
 """The provider's clock when it answers, in the tests that let it have one: not ours."""
 
 
-def heard(status: int, *headers: tuple[str, str], body: str = "", now: int | None = NOW_US) -> Said:
-    return said(status, headers, body, now)
+def heard(status: int, *headers: tuple[str, str], body: str = "", now: int | None = NOW_US) -> RateLimitStatus:
+    return parse_rate_limits(status, headers, body, now)
 
 
 # -- nonsense ---------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_no_text_of_a_provider_raises_or_leaves_the_bounds(
     status: int, headers: list[tuple[str, str]], body: str, now: int | None
 ) -> None:
     """A header is written by strangers: it may not fail the job that made the call, nor close a limit for years."""
-    it = said(status, headers, body, now)
+    it = parse_rate_limits(status, headers, body, now)
     for duration_us in (it.retry_after_us, it.reset_us, it.tokens_reset_us):
         assert duration_us is None or 0 <= duration_us <= WAIT_US_MAX
     for count in (it.remaining, it.tokens_remaining):
@@ -88,7 +88,7 @@ def test_no_text_of_a_provider_raises_or_leaves_the_bounds(
 @pytest.mark.parametrize("text", ["", "soon", "-1", "NaN", "inf", "1e3", "0x10", "١٢", "1,5", "Mon", "9" * 5_000])
 def test_a_wait_that_makes_no_sense_was_not_said(text: str) -> None:
     """A guess would either hammer the provider or close its limit without reason."""
-    assert heard(429, ("Retry-After", text)) == Said(throttled=True)
+    assert heard(429, ("Retry-After", text)) == RateLimitStatus(throttled=True)
 
 
 def test_a_wait_of_years_is_cut() -> None:
@@ -108,7 +108,7 @@ def test_an_instant_without_any_clock_was_not_said() -> None:
 @pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 500, 502, 504])
 def test_only_429_and_503_slow_the_fleet(status: int) -> None:
     """Every other failure says nothing about how fast one may go."""
-    assert heard(status) == Said()
+    assert heard(status) == RateLimitStatus()
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -118,7 +118,9 @@ def test_only_429_and_503_slow_the_fleet(status: int) -> None:
 )
 def test_a_wait_in_seconds_is_heard(status: int, text: str, seconds: float) -> None:
     """The usual form, with the mistakes that are usual: fractions, and instants where a duration belongs."""
-    assert heard(status, ("retry-after", text)) == Said(throttled=True, retry_after_us=int(seconds * SECOND_US))
+    assert heard(status, ("retry-after", text)) == RateLimitStatus(
+        throttled=True, retry_after_us=int(seconds * SECOND_US)
+    )
 
 
 def test_a_date_counts_by_the_clock_of_the_reply() -> None:
@@ -215,7 +217,7 @@ def test_a_passing_refusal_that_only_mentions_money_is_not_final(body: str) -> N
 
 def test_a_success_is_never_final() -> None:
     """Its body is the user's data, and may speak of anything."""
-    assert heard(200, body='{"code": "insufficient_quota"}') == Said()
+    assert heard(200, body='{"code": "insufficient_quota"}') == RateLimitStatus()
 
 
 # -- what is left -----------------------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ def test_a_success_is_never_final() -> None:
 )  # fmt: skip
 def test_what_is_left_is_heard_in_every_dialect(headers: list[tuple[str, str]]) -> None:
     """A fleet that hears it slows down before it is refused."""
-    assert heard(200, *headers) == Said(remaining=50, reset_us=30 * SECOND_US)
+    assert heard(200, *headers) == RateLimitStatus(remaining=50, reset_us=30 * SECOND_US)
 
 
 @pytest.mark.parametrize(
@@ -267,16 +269,16 @@ def test_a_models_tokens_are_not_taken_for_requests() -> None:
         ("x-ratelimit-remaining-tokens", "20"),
         ("x-ratelimit-reset-tokens", "6m0s"),
     )
-    assert it == Said(remaining=59, reset_us=SECOND_US, tokens_remaining=20, tokens_reset_us=360 * SECOND_US)
+    assert it == RateLimitStatus(remaining=59, reset_us=SECOND_US, tokens_remaining=20, tokens_reset_us=360 * SECOND_US)
 
 
 def test_a_window_named_in_the_header_says_when_it_begins_anew() -> None:
     """Without it the longest window would be believed to be used up."""
     it = heard(200, ("X-RateLimit-Remaining-Minute", "4"), ("X-RateLimit-Remaining-Day", "700"))
-    assert it == Said(remaining=4, reset_us=60 * SECOND_US)
+    assert it == RateLimitStatus(remaining=4, reset_us=60 * SECOND_US)
 
 
 def test_of_two_that_are_equally_scarce_the_longer_one_counts() -> None:
     """An empty day is not over when its last minute is."""
     it = heard(200, ("RateLimit", '"minute";r=0;t=20, "day";r=0;t=4000, "hour";r=0;t=300'))
-    assert it == Said(remaining=0, reset_us=4_000 * SECOND_US)
+    assert it == RateLimitStatus(remaining=0, reset_us=4_000 * SECOND_US)

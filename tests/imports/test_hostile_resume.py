@@ -11,8 +11,8 @@ from tests.imports.apps import import_app
 from tests.imports.test_importing_hostile import Import, things
 
 from leaseway.domain.errors import LeaseLost
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
-from leaseway.domain.query import JobFilter
 from leaseway.imports.domain.guards import Ceilings
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.domain.shard import shard_of

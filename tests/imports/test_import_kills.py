@@ -17,8 +17,8 @@ import pytest
 from tests.imports.apps import import_app
 
 from leaseway.app import App
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
-from leaseway.domain.query import JobFilter
 from leaseway.imports.assembly import Parts, parts_of
 from leaseway.imports.domain.run_state import RunState, ShardRow
 from leaseway.imports.plan.probe_source import plan_of

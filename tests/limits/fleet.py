@@ -14,22 +14,22 @@ from msgspec.structs import replace
 from tests.limits.sliding_log import Arrival, excess
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import NEW, Granted, Level, Sizing, Taking, credited, size, take
-from leaseway.domain.limits.limit import Ask, Definition, delay_us_of
+from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Sizing, credit_unused, size_limit, take
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, wire_delay_us
 
 START = 1_000 * SECOND_US
 STEPS = 120
 
 
-def one_for_one(taking: Taking, now: Instant, granted: Granted, unused: int) -> Level:
+def one_for_one(taking: Acquisition, now: Instant, granted: Granted, unused: int) -> Level:
     """The obvious return: what was not used comes back in full, however old it is."""
-    return credited(taking, granted.granted_at, granted, unused)
+    return credit_unused(taking, granted.granted_at, granted, unused)
 
 
 class Flaws(Struct, frozen=True):
     """What is broken on purpose; as it stands, nothing is."""
 
-    returned: Callable[[Taking, Instant, Granted, int], Level] = credited
+    returned: Callable[[Acquisition, Instant, Granted, int], Level] = credit_unused
     fenced: bool = True
     skew_us: int = 0
     """Workers send their own clocks, and every second one is wrong by so much."""
@@ -47,10 +47,10 @@ class Lease(Struct):
 
 
 class Fleet:
-    def __init__(self, definition: Definition, seed: int, flaws: Flaws = SOUND) -> None:
+    def __init__(self, definition: LimitDefinition, seed: int, flaws: Flaws = SOUND) -> None:
         self.definition = definition
         self.flaws = flaws
-        self.sizing = flaws.sizing or size(definition)
+        self.sizing = flaws.sizing or size_limit(definition)
         self.chance = Random(seed)
         self.real: Instant = START
         self.behind_us = 0
@@ -60,7 +60,7 @@ class Fleet:
         self.arrivals: list[Arrival] = []
         self.patience = self.chance.choice((0, 0.5, 1))
         """How often a call waits for the last moment of its lease."""
-        self.ask = Ask("maps", definition.name, self.chance.randint(1, definition.cost_max))
+        self.ask = PermitRequest("maps", definition.name, self.chance.randint(1, definition.cost_max))
 
     def live(self) -> int:
         """A whole life; by how much the worst window was too full."""
@@ -75,8 +75,8 @@ class Fleet:
     def now(self, worker: int = 0) -> Instant:
         return self.real - self.behind_us + self.flaws.skew_us * (worker % 2)
 
-    def taking(self) -> Taking:
-        return Taking(self.ask, self.sizing, self.level)
+    def taking(self) -> Acquisition:
+        return Acquisition(self.ask, self.sizing, self.level)
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Fleet:
 
     def network_us(self) -> int:
         shortest = self.definition.rates[0]
-        return delay_us_of(self.definition, shortest) // 2
+        return wire_delay_us(self.definition, shortest) // 2
 
     def give_back(self) -> None:
         if (lease := self.picked()) is not None:

@@ -8,11 +8,11 @@ from msgspec import Struct
 from leaseway.domain.errors import UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice
-from leaseway.domain.limits.limit import Ask, Definition, Limit
+from leaseway.domain.limits.limit import Limit, LimitDefinition, PermitRequest
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 
-DEFINITIONS: list[Definition] = [
+DEFINITIONS: list[LimitDefinition] = [
     limit.definition
     for limit in (
         Limit("maps", "30/minute"),
@@ -26,7 +26,7 @@ DEFINITIONS: list[Definition] = [
 ]
 NAMES = {"maps": "maps", "mail:one": "mail:{tenant}", "mail:two": "mail:{tenant}", "phone": "phone"}
 """Every limit by its name, with the name of its definition."""
-UNKNOWN = Ask("fax", "fax")
+UNKNOWN = PermitRequest("fax", "fax")
 NUMBER_MAX = 30
 HOLDERS = ("one", "two")
 
@@ -57,8 +57,10 @@ class Life:
         except UnknownLimit:
             return "unknown"
 
-    def asks(self, step: Step) -> Sequence[Ask]:
-        asks = [Ask(name, NAMES[name], 1 + (step.number + place) % 3) for place, name in enumerate(step.names)]
+    def asks(self, step: Step) -> Sequence[PermitRequest]:
+        asks = [
+            PermitRequest(name, NAMES[name], 1 + (step.number + place) % 3) for place, name in enumerate(step.names)
+        ]
         return [*asks, UNKNOWN] if step.number == NUMBER_MAX else asks
 
     async def advance(self, step: Step) -> None:
@@ -67,7 +69,7 @@ class Life:
     async def step_back(self, step: Step) -> None:
         """Everybody gets up before: whether a seat that had expired is taken again then, no store needs to say."""
         for holder in HOLDERS:
-            await self.limiter.vacate([Ask(name, limit) for name, limit in NAMES.items()], holder, 1_000)
+            await self.limiter.vacate([PermitRequest(name, limit) for name, limit in NAMES.items()], holder, 1_000)
         self.clock.advance_us(-step.us // 10)
 
     async def declare(self, step: Step) -> None:

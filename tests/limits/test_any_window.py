@@ -5,8 +5,8 @@ from msgspec.structs import replace
 from tests.limits.fleet import SOUND, Flaws, Fleet, one_for_one
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import Sizing, Window, size
-from leaseway.domain.limits.limit import Definition, Limit
+from leaseway.domain.limits.buckets import RateWindow, Sizing, size_limit
+from leaseway.domain.limits.limit import Limit, LimitDefinition
 
 LIVES = 1_000
 SEARCH_MAX = 3_000
@@ -27,7 +27,7 @@ DEFINITIONS = [
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.name)
-def test_no_window_is_ever_too_full(definition: Definition) -> None:
+def test_no_window_is_ever_too_full(definition: LimitDefinition) -> None:
     """The promise: late sends, returns, crashes, lost state and clocks set back included."""
     worst = max(Fleet(definition, seed).live() for seed in range(LIVES))
     assert worst <= 0
@@ -49,13 +49,13 @@ def test_trusting_a_store_that_forgot_would_break_a_window() -> None:
 
 def test_a_bucket_as_large_as_the_rate_would_break_a_window() -> None:
     """The usual bucket lets a whole window pass at once, and another one while it is refilled."""
-    naive = Sizing((Window(20 * SECOND_US, 8, 20 * SECOND_US * 1_000 // 8),), lease_us=5 * SECOND_US)
+    naive = Sizing((RateWindow(20 * SECOND_US, 8, 20 * SECOND_US * 1_000 // 8),), lease_us=5 * SECOND_US)
     assert is_broken(Flaws(sizing=naive))
 
 
 def test_ignoring_the_lease_would_break_a_window() -> None:
     """Grant time is not arrival time: tokens taken ahead arrive together with those of the next window."""
-    hasty = size(Limit("tight", "8 per 20 s", burst=0.5, lease=0, delay=0).definition)
+    hasty = size_limit(Limit("tight", "8 per 20 s", burst=0.5, lease=0, delay=0).definition)
     assert is_broken(Flaws(sizing=replace(hasty, lease_us=5 * SECOND_US)))
 
 

@@ -11,8 +11,28 @@ from tests.limits.sliding_log import excess
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import IDLE_US, NEW, Granted, Level, Never, Notice, Taking, Wait, size, take, tokens
-from leaseway.domain.limits.limit import Ask, Definition, Limit, Rate, check, delay_us_of, lease_us_of
+from leaseway.domain.limits.buckets import (
+    IDLE_US,
+    NEW,
+    Acquisition,
+    Granted,
+    Level,
+    Never,
+    Notice,
+    Wait,
+    permits_left,
+    size_limit,
+    take,
+)
+from leaseway.domain.limits.limit import (
+    Limit,
+    LimitDefinition,
+    PermitRequest,
+    Rate,
+    check_limit,
+    permit_lease_us,
+    wire_delay_us,
+)
 
 NOW = 1_750_000_000 * SECOND_US
 SINCE = NOW - 90 * 86_400 * SECOND_US
@@ -21,9 +41,9 @@ QUICK = settings(max_examples=150, deadline=None, derandomize=True)
 
 
 @st.composite
-def definitions(draw: st.DrawFn) -> Definition:
+def definitions(draw: st.DrawFn) -> LimitDefinition:
     count = draw(st.integers(1, 40) | st.integers(1, 100_000))
-    definition = Definition(
+    definition = LimitDefinition(
         name="maps",
         rates=(Rate(draw(st.integers(1_000, 100 * SECOND_US)), count),),
         burst_share=draw(st.sampled_from([0, 0.05, 0.3, 1])),
@@ -32,36 +52,36 @@ def definitions(draw: st.DrawFn) -> Definition:
         delay_us=draw(st.none() | st.integers(0, SECOND_US)),
     )
     try:
-        size(check(definition))
+        size_limit(check_limit(definition))
     except BadValue:
         assume(False)
     return definition
 
 
-def taking(definition: Definition, cost: int = 1, level: Level = NEW) -> Taking:
-    return Taking(Ask("maps", "maps", cost), size(definition), level)
+def taking(definition: LimitDefinition, cost: int = 1, level: Level = NEW) -> Acquisition:
+    return Acquisition(PermitRequest("maps", "maps", cost), size_limit(definition), level)
 
 
-def left(taking: Taking, level: Level, now: Instant) -> int:
+def left(taking: Acquisition, level: Level, now: Instant) -> int:
     (window,) = taking.sizing.windows
-    return tokens(window, buckets.current(level, taking.sizing, now, SINCE).buckets[window.window_us], now)
+    return permits_left(window, buckets.refresh(level, taking.sizing, now, SINCE).buckets[window.window_us], now)
 
 
 @QUICK
 @given(definition=definitions())
-def test_a_bucket_is_sized_so_that_its_window_holds(definition: Definition) -> None:
+def test_a_bucket_is_sized_so_that_its_window_holds(definition: LimitDefinition) -> None:
     """The inequality on which everything rests, in exact numbers."""
-    (rate,), (window,) = definition.rates, size(definition).windows
-    span_us = rate.window_us + lease_us_of(definition) + delay_us_of(definition, rate)
+    (rate,), (window,) = definition.rates, size_limit(definition).windows
+    span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
     assert window.burst + Fraction(span_us * 1_000, window.token_ns) <= rate.count + 1
     assert definition.cost_max <= window.burst <= rate.count
 
 
 @QUICK
 @given(definition=definitions(), data=st.data())
-def test_the_greedy_never_exceed_the_rate(definition: Definition, data: st.DataObject) -> None:
+def test_the_greedy_never_exceed_the_rate(definition: LimitDefinition, data: st.DataObject) -> None:
     """Rounding included: whoever takes all he can at any instants stays below the rate."""
-    (window,) = size(definition).windows
+    (window,) = size_limit(definition).windows
     cost = data.draw(st.integers(1, definition.cost_max))
     steps_us = st.sampled_from([0, 1, window.token_ns // 1_000, window.token_ns // 700, window.window_us // 3])
     level, now, arrivals = NEW, NOW, []
@@ -92,17 +112,17 @@ def test_the_smallest_limits_make_progress_and_hold(limit: Limit) -> None:
 def test_safety_costs_little(count: int) -> None:
     """Of a limit per minute at least 92 percent are usable, burst, lease and delay included; less where a burst
     of two is a large part of all."""
-    (window,) = size(Limit("maps", f"{count}/minute").definition).windows
+    (window,) = size_limit(Limit("maps", f"{count}/minute").definition).windows
     least = Fraction(87, 100) if 10 <= count < 18 else Fraction(92, 100)
     assert Fraction(MINUTE_US * 1_000, window.token_ns) / count >= least
 
 
 @QUICK
 @given(definition=definitions(), data=st.data())
-def test_a_refusal_is_honest(definition: Definition, data: st.DataObject) -> None:
+def test_a_refusal_is_honest(definition: LimitDefinition, data: st.DataObject) -> None:
     """Back at the instant that was named, the first who was refused is served; and not a moment earlier."""
     cost = data.draw(st.integers(1, definition.cost_max))
-    most_at_once = buckets.at_once(taking(definition, cost))
+    most_at_once = buckets.units_at_once(taking(definition, cost))
     least = data.draw(st.integers(1, most_at_once))
     _, (level,) = take([taking(definition, cost)], NOW, SINCE, 1, 1_000_000)
     wait, (level,) = take([taking(definition, cost, level)], NOW, SINCE, least, least)
@@ -115,9 +135,9 @@ def test_a_refusal_is_honest(definition: Definition, data: st.DataObject) -> Non
 
 @QUICK
 @given(definition=definitions(), cost=st.integers(1, 200_000), least=st.integers(1, 200_000))
-def test_never_is_said_exactly_if_it_is_true(definition: Definition, cost: int, least: int) -> None:
+def test_never_is_said_exactly_if_it_is_true(definition: LimitDefinition, cost: int, least: int) -> None:
     """More than the burst never passes; the burst does, in the end."""
-    (window,) = size(definition).windows
+    (window,) = size_limit(definition).windows
     verdict, levels = take([taking(definition, cost)], NOW, SINCE, least, least)
     assert isinstance(verdict, Never) == (cost * least > window.burst)
     assert isinstance(verdict, Never) or verdict == replace(verdict, count=least)
@@ -127,9 +147,9 @@ def test_never_is_said_exactly_if_it_is_true(definition: Definition, cost: int, 
 
 @QUICK
 @given(definition=definitions(), data=st.data())
-def test_a_return_is_never_worth_more_than_never_having_taken(definition: Definition, data: st.DataObject) -> None:
+def test_a_return_is_never_worth_more_than_never_having_taken(definition: LimitDefinition, data: st.DataObject) -> None:
     """The heart of the proof: at no later instant may there be more tokens than if they had stayed in the bucket."""
-    (window,) = size(definition).windows
+    (window,) = size_limit(definition).windows
     token_us = window.token_ns // 1_000 + 1
     used = data.draw(st.integers(0, window.burst - 1))
     unused = data.draw(st.integers(1, window.burst - used))
@@ -145,7 +165,7 @@ def test_a_return_is_never_worth_more_than_never_having_taken(definition: Defini
         level = perhaps
         _, (without,) = take([taking(definition, 1, without)], now, SINCE)
     now += data.draw(spans_us)
-    level = buckets.credited(taking(definition, 1, level), now, verdict, unused)
+    level = buckets.credit_unused(taking(definition, 1, level), now, verdict, unused)
     for later_us in (0, token_us, window.burst * token_us):
         assert left(taking(definition), level, now + later_us) <= left(taking(definition), without, now + later_us)
 
@@ -153,15 +173,15 @@ def test_a_return_is_never_worth_more_than_never_having_taken(definition: Defini
 @QUICK
 @given(definition=definitions(), other=definitions(), used=st.integers(0, 100_000), percent=st.integers(5, 100))
 def test_a_change_of_pace_keeps_used_tokens_used(
-    definition: Definition, other: Definition, used: int, percent: int
+    definition: LimitDefinition, other: LimitDefinition, used: int, percent: int
 ) -> None:
     """Slowed, recovered or redefined: what was sent was sent. Only rounding may cost a token, and never gives one."""
     other = replace(other, rates=(replace(other.rates[0], window_us=definition.rates[0].window_us),))
     try:
-        (window,) = size(check(other)).windows
+        (window,) = size_limit(check_limit(other)).windows
     except BadValue:
         assume(False)
-    (old,) = size(definition).windows
+    (old,) = size_limit(definition).windows
     used = min(used, old.burst)
     _, (level,) = take([taking(definition)], NOW, SINCE, 1, used) if used else (None, [NEW])
     level = replace(level, percent=percent, slowed_at=NOW)
@@ -171,11 +191,11 @@ def test_a_change_of_pace_keeps_used_tokens_used(
 
 @QUICK
 @given(definition=definitions(), retry_after_us=st.integers(0, MINUTE_US), used=st.integers(0, 3))
-def test_it_reopens_with_one_token_at_most(definition: Definition, retry_after_us: int, used: int) -> None:
+def test_it_reopens_with_one_token_at_most(definition: LimitDefinition, retry_after_us: int, used: int) -> None:
     """However full the bucket was."""
     _, (level,) = take([taking(definition)], NOW, SINCE, 1, used) if used else (None, [NEW])
     notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=retry_after_us)
-    level = buckets.noticed(taking(definition, 1, level), notice, NOW, SINCE)
+    level = buckets.apply_notice(taking(definition, 1, level), notice, NOW, SINCE)
     assert left(taking(definition), level, NOW + retry_after_us) <= 1
     assert level.percent == 70
 
@@ -194,18 +214,18 @@ def test_slower_and_slower_but_never_still() -> None:
     seen = []
     for generation in (0, 0, 0, 1, 0, 1, 2, 9):
         notice = Notice("maps", "maps", generation, throttled=True, retry_after_us=0)
-        level = buckets.noticed(taking(limit, 1, level), notice, NOW, SINCE)
+        level = buckets.apply_notice(taking(limit, 1, level), notice, NOW, SINCE)
         seen.append(level.percent)
     assert seen == [70, 70, 70, 49, 49, 49, 34, 34]
 
 
 @QUICK
 @given(definition=definitions(), steps_us=st.lists(st.integers(0, SECOND_US), min_size=1, max_size=8))
-def test_what_may_be_forgotten_is_not_missed(definition: Definition, steps_us: list[int]) -> None:
+def test_what_may_be_forgotten_is_not_missed(definition: LimitDefinition, steps_us: list[int]) -> None:
     """From then on, a limit that was forgotten gives the same answers as one that is remembered."""
     _, (level,) = take([taking(definition)], NOW, SINCE, 1, 3)
     _, (level,) = take([taking(definition, 1, level)], NOW, SINCE, 1, 1)
-    idle_at = buckets.idle_at(level, size(definition))
+    idle_at = buckets.idle_at(level, size_limit(definition))
     assert idle_at is not None
     assert idle_at >= NOW + IDLE_US
     now, forgotten = idle_at, NEW
@@ -223,26 +243,26 @@ def test_what_must_be_remembered_is_never_idle(changes: dict[str, object]) -> No
     """Forgotten, it would be faster again, slowed twice, or full."""
     limit = Limit("maps", "100/minute").definition
     _, (level,) = take([taking(limit)], NOW, SINCE)
-    assert buckets.idle_at(level, size(limit)) is not None
-    assert buckets.idle_at(replace(level, **changes), size(limit)) is None
+    assert buckets.idle_at(level, size_limit(limit)) is not None
+    assert buckets.idle_at(replace(level, **changes), size_limit(limit)) is None
 
 
 def test_what_is_written_under_another_fence_is_not_trusted() -> None:
     """A full bucket from before the restart is an empty one; what the provider said still holds."""
     limit = Limit("maps", "100/minute").definition
     notice = Notice("maps", "maps", 0, throttled=True, retry_after_us=MINUTE_US)
-    level = buckets.noticed(taking(limit), notice, NOW, SINCE)
-    level = buckets.kept(level, "one", 1, NOW + MINUTE_US)
-    (window,) = size(limit).windows
-    after = buckets.current(level, size(limit), NOW + 1, NOW)
-    assert tokens(window, after.buckets[MINUTE_US], NOW + 1) == 0
+    level = buckets.apply_notice(taking(limit), notice, NOW, SINCE)
+    level = buckets.renew_calls(level, "one", 1, NOW + MINUTE_US)
+    (window,) = size_limit(limit).windows
+    after = buckets.refresh(level, size_limit(limit), NOW + 1, NOW)
+    assert permits_left(window, after.buckets[MINUTE_US], NOW + 1) == 0
     assert (after.seats, after.blocked_until, after.percent, after.generation) == ({}, NOW + MINUTE_US, 70, 1)
 
 
 def test_after_a_fence_nobody_sits_down_at_once() -> None:
     """Calls that began before are still under way; their workers say so within the grace."""
-    phone = Taking(Ask("phone", "phone"), size(Limit("phone", concurrency=2).definition), NEW)
-    seating = buckets.Seating("one", SECOND_US, NOW + 10 * SECOND_US)
+    phone = Acquisition(PermitRequest("phone", "phone"), size_limit(Limit("phone", concurrency=2).definition), NEW)
+    seating = buckets.CallHolder("one", SECOND_US, NOW + 10 * SECOND_US)
     verdict, _ = take([phone], NOW, NOW, seating=seating)
     assert isinstance(verdict, Wait)
     assert verdict.wait_us == 10 * SECOND_US
@@ -254,11 +274,11 @@ def test_after_a_fence_nobody_sits_down_at_once() -> None:
 def test_the_shares_that_the_documents_name_are_those_that_are_granted(rate: str, percent: float) -> None:
     """docs/concepts/limits.md says how much of a limit can be used; nobody would notice when it no longer can."""
     definition = Limit("maps", rate).definition
-    (window,) = size(definition).windows
+    (window,) = size_limit(definition).windows
     assert round(100 * window.window_us * 1_000 / window.token_ns / definition.rates[0].count, 1) == percent
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [("100/minute", 0.6), ("2000/day", 45), ("1/day", 86_402)])
 def test_the_first_token_of_a_new_limiter_comes_when_the_documents_say(rate: str, seconds: float) -> None:
-    (window,) = size(Limit("maps", rate).definition).windows
+    (window,) = size_limit(Limit("maps", rate).definition).windows
     assert round(window.token_ns / 1e9, 1 if seconds < 1 else None) == seconds

@@ -4,8 +4,16 @@ import pytest
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import size
-from leaseway.domain.limits.limit import Limit, Rate, delay_us_of, fields_of, filled, lease_us_of, rate_of
+from leaseway.domain.limits.buckets import size_limit
+from leaseway.domain.limits.limit import (
+    Limit,
+    Rate,
+    fill_template,
+    parse_rate,
+    permit_lease_us,
+    template_fields,
+    wire_delay_us,
+)
 
 MINUTE_US = 60 * SECOND_US
 
@@ -29,12 +37,12 @@ MINUTE_US = 60 * SECOND_US
 )
 def test_a_rate_is_read_as_the_provider_writes_it(text: str, rate: Rate) -> None:
     """Copied from the provider's page."""
-    assert rate_of("limit maps", text) == rate
+    assert parse_rate("limit maps", text) == rate
 
 
 def test_milliseconds_are_not_minutes() -> None:
     """Read as a plural, "ms" would be minutes, and the limit a hundred thousand times too low."""
-    assert rate_of("limit maps", "5/ms").window_us == 1_000
+    assert parse_rate("limit maps", "5/ms").window_us == 1_000
 
 
 @pytest.mark.parametrize(
@@ -47,13 +55,13 @@ def test_milliseconds_are_not_minutes() -> None:
 def test_a_rate_that_cannot_be_read_is_named(text: object) -> None:
     """With the limit to which it belongs."""
     with pytest.raises(BadValue, match="limit maps"):
-        rate_of("limit maps", text)
+        parse_rate("limit maps", text)
 
 
 @pytest.mark.parametrize("text", ["100/minute", "1,000/day", "5 per 2.5 s", "200,000/week", "7/millisecond"])
 def test_a_rate_is_shown_as_it_may_be_written(text: str) -> None:
     """People copy from the screen back into the code."""
-    assert str(rate_of("limit maps", text)) == text
+    assert str(parse_rate("limit maps", text)) == text
 
 
 @pytest.mark.parametrize(
@@ -96,35 +104,35 @@ def test_rates_are_kept_in_one_order() -> None:
 
 def test_short_windows_are_not_leased() -> None:
     """Taking ahead for a second would cost a limit per second half of its rate."""
-    assert lease_us_of(Limit("maps", "3/second", "100/day").definition) == 0
-    assert lease_us_of(Limit("maps", "3 per 10 s").definition) == SECOND_US
-    assert lease_us_of(Limit("maps", concurrency=2).definition) == 0
-    assert lease_us_of(Limit("maps", "3/second", lease=0.1).definition) == SECOND_US // 10
+    assert permit_lease_us(Limit("maps", "3/second", "100/day").definition) == 0
+    assert permit_lease_us(Limit("maps", "3 per 10 s").definition) == SECOND_US
+    assert permit_lease_us(Limit("maps", concurrency=2).definition) == 0
+    assert permit_lease_us(Limit("maps", "3/second", lease=0.1).definition) == SECOND_US // 10
 
 
 def test_the_delay_fits_the_window() -> None:
     """Half a second, but never more than a tenth of a short window."""
     definition = Limit("maps", "3 per 100 ms", "3/minute").definition
-    assert [delay_us_of(definition, rate) for rate in definition.rates] == [10_000, SECOND_US // 2]
+    assert [wire_delay_us(definition, rate) for rate in definition.rates] == [10_000, SECOND_US // 2]
 
 
 def test_a_grant_never_outlives_lease_and_delay() -> None:
     """Of the way to the provider half belongs to the worker, half to the network."""
-    assert size(Limit("maps", "3/minute", lease=2, delay=1).definition).lease_us == 2_500_000
-    assert size(Limit("maps", "3 per 100 ms", "3/minute").definition).lease_us == 5_000
+    assert size_limit(Limit("maps", "3/minute", lease=2, delay=1).definition).lease_us == 2_500_000
+    assert size_limit(Limit("maps", "3 per 100 ms", "3/minute").definition).lease_us == 5_000
 
 
 def test_what_cannot_be_counted_exactly_is_refused() -> None:
     """Some stores count in doubles: a limit that they would round must not begin."""
     with pytest.raises(BadValue, match="shorter window or a smaller burst"):
-        size(Limit("maps", "1000/week", burst=1.0).definition)
+        size_limit(Limit("maps", "1000/week", burst=1.0).definition)
 
 
 def test_the_fields_of_a_name_are_filled() -> None:
     """One definition, one limit per value."""
-    assert fields_of("maps:{tenant}:{region}") == ("tenant", "region")
-    assert filled("maps:{tenant}:{region}", {"tenant": "acme", "region": 7, "more": 1}) == "maps:acme:7"
+    assert template_fields("maps:{tenant}:{region}") == ("tenant", "region")
+    assert fill_template("maps:{tenant}:{region}", {"tenant": "acme", "region": 7, "more": 1}) == "maps:acme:7"
     with pytest.raises(BadValue, match="region"):
-        filled("maps:{tenant}:{region}", {"tenant": "acme"})
+        fill_template("maps:{tenant}:{region}", {"tenant": "acme"})
     with pytest.raises(BadValue, match="printable"):
-        filled("maps:{tenant}", {"tenant": "x" * 500})
+        fill_template("maps:{tenant}", {"tenant": "x" * 500})

@@ -25,8 +25,8 @@ from tests.stores.test_postgres_scenery import (
 
 from leaseway.domain.errors import StoreBusy, StoreRefused, UnknownLimit, UnknownOutcome
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.buckets import SEAT_GRACE_US, Granted, Never, Notice, Wait, size, us
-from leaseway.domain.limits.limit import Ask, Limit
+from leaseway.domain.limits.buckets import IN_FLIGHT_GRACE_US, Granted, Never, Notice, Wait, size_limit, us_from_ns
+from leaseway.domain.limits.limit import Limit, PermitRequest
 from leaseway.stores.postgres.limits import PostgresLimiter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.limiter_contract.actors import (
@@ -143,9 +143,9 @@ async def test_after_a_crash_nobody_sits_down_on_those_who_still_sit(frail: Post
     async with opened(url, clock.now_us) as after:
         wait = await seated(after, "two", ask(PHONE))
         assert isinstance(wait, Wait)
-        assert wait.wait_us == SEAT_GRACE_US
+        assert wait.wait_us == IN_FLIGHT_GRACE_US
         await after.keep([ask(PHONE)], "one", 2, SEAT_US)
-        clock.advance_us(SEAT_GRACE_US)
+        clock.advance_us(IN_FLIGHT_GRACE_US)
         verdict = await seated(after, "two", ask(PHONE), most=3)
         assert isinstance(verdict, Granted)
         assert verdict.count == 1
@@ -297,8 +297,8 @@ async def test_many_in_every_order_neither_deadlock_nor_lose_a_token(
     async with opened(f"{url}&pool=4", clock.now_us) as second:
         await asyncio.gather(*(use(order, (limiter, second)[n % 2]) for n, order in enumerate(orders)))
     for limit in ROOMY:
-        (window,) = size(limit.definition).windows
-        spent_us = sum(us(grant.count * window.token_ns) for grant in taken if ask(limit) in grant.asks)
+        (window,) = size_limit(limit.definition).windows
+        spent_us = sum(us_from_ns(grant.count * window.token_ns) for grant in taken if ask(limit) in grant.asks)
         level = await level_of(limiter, limit)
         assert level.buckets[window.window_us].tat == clock.now_us() + spent_us
     assert "deadlock" not in server.log[log_before:]
@@ -320,7 +320,7 @@ async def test_many_who_meet_new_names_at_once_count_each_of_them_once(
         await asyncio.gather(*(use(names[start::step]) for step in (1, -1, 1, -1)))
         _, levels = await limiter.look([ask(OF_TENANT, name=name) for name in names])
         uses = [sum(name in names[start::step] for step in (1, -1, 1, -1)) for name in names]
-        token_us = us(size(OF_TENANT.definition).windows[0].token_ns)
+        token_us = us_from_ns(size_limit(OF_TENANT.definition).windows[0].token_ns)
         tats = [max(level.buckets[60_000_000].tat - clock.now_us(), 0) for level in levels]
         assert tats == [count * token_us for count in uses]
     assert "deadlock" not in server.log[log_before:]
@@ -527,7 +527,7 @@ async def test_every_verb_works_though_each_transaction_has_another_session(
         await ready(limiter, clock, MAPS, PHONE)
         for call in changes_of(limiter):
             await call
-        await asyncio.gather(*(limiter.take([Ask("maps", "maps")]) for _ in range(9)))
+        await asyncio.gather(*(limiter.take([PermitRequest("maps", "maps")]) for _ in range(9)))
         assert await left(limiter, MAPS) == [0]
         assert await limiter.change(Limit("maps", "7/minute").definition) == 2
         assert await limiter.forget("maps")

@@ -15,8 +15,8 @@ import pytest
 
 from leaseway.domain.errors import BadValue, LeasewayError, StoreFull, StoreRefused, TransientError, UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Wait, size, tokens
-from leaseway.domain.limits.limit import Ask, Definition, Limit
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Wait, permits_left, size_limit
+from leaseway.domain.limits.limit import Limit, LimitDefinition, PermitRequest
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.redis import connection as connection_module
 from leaseway.stores.redis.address import address_of
@@ -27,7 +27,7 @@ from leaseway.testing.valkey import ValkeyServer, free_port, valkey_server
 
 MAPS = Limit("maps", "20/minute", burst=0.55, lease=0, delay=0)
 """Eleven at once, and then one every six seconds."""
-ASK = Ask("maps", "maps")
+ASK = PermitRequest("maps", "maps")
 WINDOW_US = 60 * SECOND_US
 COUNT = 20
 SEATS = Limit("seats", concurrency=2)
@@ -84,8 +84,8 @@ async def granted(limiter: RedisLimiter, most: int = 1) -> Granted:
 async def left(limiter: RedisLimiter) -> int:
     """How many tokens of MAPS are there."""
     now, (level,) = await limiter.look([ASK])
-    (window,) = size(MAPS.definition).windows
-    return tokens(window, level.buckets[window.window_us], now)
+    (window,) = size_limit(MAPS.definition).windows
+    return permits_left(window, level.buckets[window.window_us], now)
 
 
 # -- lost memory ----------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ async def heard(*limiters: RedisLimiter) -> None:
         await limiter.connections.look("PING")
 
 
-async def grants_of(limiter: RedisLimiter, definition: Definition) -> list[Granted]:
+async def grants_of(limiter: RedisLimiter, definition: LimitDefinition) -> list[Granted]:
     """All that one worker gets now."""
     try:
         verdict = await limiter.take([ASK], most=MANY)
@@ -263,7 +263,7 @@ async def test_a_primary_that_comes_back_after_two_failovers_is_not_trusted(plac
 
 async def test_after_a_loss_seats_are_given_only_when_their_holders_have_spoken(place: Place) -> None:
     """Calls that were under way before are still under way."""
-    clock, ask = FakeClock(), Ask("seats", "seats")
+    clock, ask = FakeClock(), PermitRequest("seats", "seats")
     async with opened(place.server, clock.now_us) as limiter:
         await limiter.declare([SEATS.definition])
         clock.advance(DAY_SECONDS)
@@ -332,7 +332,7 @@ async def test_forgetting_a_limit_spares_those_with_names_that_look_alike(
     limits = [Limit(name, "20/minute") for name in ("a*", "ab", "a[b]", "a\\*", "a?")]
     await redis.declare([limit.definition for limit in limits])
     for limit in limits:
-        await redis.take([Ask(limit.name, limit.name)])
+        await redis.take([PermitRequest(limit.name, limit.name)])
     for limit in limits:
         before = keys_of(valkey)
         await redis.forget(limit.name)
@@ -587,7 +587,7 @@ async def test_large_numbers_stay_exact(redis: RedisLimiter, limit: Limit) -> No
     clock = FakeClock(7_999_999_999_999_877)  # the year 2223; instants and turns pass 2^53 in 2255
     memory = MemoryLimiter(clock.now_us)
     async with opened_anew(redis, clock) as limiter:
-        ask = Ask("maps", "maps", limit.definition.cost_max)
+        ask = PermitRequest("maps", "maps", limit.definition.cost_max)
         for each in (memory, limiter):
             await each.declare([limit.definition])
         for step in range(40):
@@ -641,7 +641,7 @@ async def level_of(limiter: RedisLimiter) -> Level:
 async def test_all_keys_are_of_one_slot_and_under_the_prefix(redis: RedisLimiter, valkey: ValkeyServer) -> None:
     """A script may not touch keys of several slots; and others use the server, too."""
     await redis.declare([Limit("maps:{tenant}", "5/minute").definition])
-    await redis.take([ASK, Ask("maps:{x}", "maps:{tenant}")])
+    await redis.take([ASK, PermitRequest("maps:{x}", "maps:{tenant}")])
     assert len(keys_of(valkey)) == 4
     assert {key[:11] for key in keys_of(valkey)} == {"{leaseway}:"}
 

@@ -12,7 +12,7 @@ import pytest
 from leaseway.domain.errors import StoreBusy, StoreRefused
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Granted, Notice, Wait
-from leaseway.domain.limits.limit import Ask, Limit
+from leaseway.domain.limits.limit import Limit, PermitRequest
 from leaseway.stores.sqlite import connection as sqlite_connection
 from leaseway.stores.sqlite.limit_levels import FileLevels
 from leaseway.stores.sqlite.limiter_clock import Timepiece, since_boot_us, timepiece, wall_us
@@ -20,7 +20,7 @@ from leaseway.stores.sqlite.limits import SqliteLimiter
 from leaseway.testing.clock import FakeClock
 
 MAPS = Limit("maps", "100/minute")
-ASK = Ask("maps", "maps")
+ASK = PermitRequest("maps", "maps")
 DAY_SECONDS = 86_400
 
 
@@ -172,13 +172,13 @@ async def test_two_processes_see_each_others_grants(path: str, clock: FakeClock)
 TAKER = """
 import asyncio, sys
 from leaseway.domain.limits.buckets import Granted
-from leaseway.domain.limits.limit import Ask
+from leaseway.domain.limits.limit import PermitRequest
 from leaseway.stores.sqlite.limits import SqliteLimiter
 
 async def main():
     limiter = SqliteLimiter(sys.argv[1])
     await limiter.open()
-    asks = [Ask(name, name) for name in sys.argv[2].split(",")]
+    asks = [PermitRequest(name, name) for name in sys.argv[2].split(",")]
     verdicts = await asyncio.gather(*[limiter.take(asks) for _ in range(300)])
     print(sum(isinstance(verdict, Granted) for verdict in verdicts))
     await limiter.close()
@@ -200,13 +200,13 @@ async def test_nothing_is_lost_or_granted_twice_between_processes(path: str) -> 
     limiter = SqliteLimiter(path)
     await limiter.open()
     await limiter.declare([limit.definition for limit in limits])
-    await limiter.look([Ask("a", "a")])
+    await limiter.look([PermitRequest("a", "a")])
     with closing(sqlite3.connect(limiter.path)) as file, file:  # as if it had begun long ago: the buckets are full
         file.execute("UPDATE fence SET since = since - 1000000000000")
-    began, _ = await limiter.look([Ask("a", "a")])
+    began, _ = await limiter.look([PermitRequest("a", "a")])
     granted = sum(await asyncio.gather(*[granted_to(path, names) for names in ("a,b", "b,a", "a,b")]))
     assert granted == 900
-    ended, levels = await limiter.look([Ask("a", "a"), Ask("b", "b")])
+    ended, levels = await limiter.look([PermitRequest("a", "a"), PermitRequest("b", "b")])
     for level in levels:
         (bucket,) = level.buckets.values()
         used_us = granted * -(-bucket.token_ns // 1_000)
@@ -231,7 +231,7 @@ async def test_a_transaction_that_fails_leaves_nothing_behind(path: str, clock: 
 async def test_bad_company_harms_nobody(path: str, clock: FakeClock) -> None:
     """Calls that wait at the same time share a transaction, but not their mistakes."""
     limiter = await ready(path, clock)
-    asks = [[ASK], [Ask("fax", "fax")], [ASK], [Ask("fax", "fax")], [ASK]]
+    asks = [[ASK], [PermitRequest("fax", "fax")], [ASK], [PermitRequest("fax", "fax")], [ASK]]
     answers = await asyncio.gather(*[limiter.take(some) for some in asks], return_exceptions=True)
     assert [type(answer).__name__ for answer in answers] == ["Granted", "UnknownLimit"] * 2 + ["Granted"]
     assert await taken(limiter) == 2
@@ -294,7 +294,7 @@ async def test_limits_that_nobody_uses_any_more_do_not_pile_up(path: str, clock:
     await limiter.declare([each.definition])
     for number in range(200):
         clock.advance(4 * 86_400)
-        await limiter.take([Ask(f"maps:{number}", each.name)])
+        await limiter.take([PermitRequest(f"maps:{number}", each.name)])
     with closing(sqlite3.connect(limiter.path)) as file:
         assert file.execute("SELECT count(*) FROM levels").fetchone()[0] < 20
     await limiter.close()

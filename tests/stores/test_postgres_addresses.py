@@ -12,7 +12,7 @@ import pytest
 from tests.stores.test_postgres_scenery import address, error_of, new_role, opened
 
 from leaseway.app import App
-from leaseway.domain import redact
+from leaseway.domain import errors
 from leaseway.domain.errors import BadValue, LeasewayError, StoreRefused, TransientError
 from leaseway.stores.postgres import connection as connection_module
 from leaseway.stores.postgres.address import address_of
@@ -91,7 +91,7 @@ def test_a_password_is_never_shown_wherever_it_stands(url: str) -> None:
     except LeasewayError as error:
         shown = str(error)
     assert SECRET not in shown
-    assert SECRET not in redact.shown(text)
+    assert SECRET not in errors.redact_url(text)
 
 
 def test_an_unquoted_slash_in_a_password_does_not_show_the_part_before_it() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.stores.test_postgres_scenery import opened, recounted
 
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import NewJob
-from leaseway.domain.query import JobFilter
 from leaseway.stores.postgres import rows
 from leaseway.testing.contract.actors import HOUR_US, Worker, counts, done, id_of, ids_in, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer

@@ -10,9 +10,9 @@ from tests.stores.test_postgres_scenery import address, connected, error_of, new
 
 from leaseway import App
 from leaseway.domain.errors import StoreRefused
-from leaseway.domain.exchange import Gate, Report
+from leaseway.domain.exchange import Gate, ProgressReport
+from leaseway.domain.inspection import CancelResult
 from leaseway.domain.job import Lease, Submitted
-from leaseway.domain.query import Cancelling
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.tenant import Tenant
 from leaseway.stores.postgres.jobs import PostgresStore
@@ -183,7 +183,7 @@ async def test_a_day_that_is_made_later_can_be_read_as_well(town: Town) -> None:
 async def test_an_operator_does_what_the_command_line_offers(town: Town) -> None:
     async with town.store("operator") as store:
         await store.submit([new_job(1), new_job(2), new_job(3)])
-        assert await store.cancel(id_of(1)) is Cancelling.CANCELLED
+        assert await store.cancel(id_of(1)) is CancelResult.CANCELLED
         assert await store.replay(ALL, 10) == [id_of(1)]
         await store.cancel(id_of(2))
         assert await store.discard(ALL, 10) == [id_of(2)]
@@ -201,7 +201,7 @@ async def test_the_worker_has_every_verb_of_a_worker(town: Town) -> None:
         lease = await leased(store)
         assert (await store.renew([held(lease)])).lost == ()
         assert await store.checkpoint(lease.id, lease.token, "1")
-        await store.report([Report(lease.id, lease.token, "half")])
+        await store.report([ProgressReport(lease.id, lease.token, "half")])
         await Worker(store).settle(done(lease), done(lease))
         await store.declare([DAILY])
         (row,) = await store.schedules()

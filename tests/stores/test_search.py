@@ -11,9 +11,8 @@ import pytest
 from tests.stores.conftest import empty
 
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import NEWEST, JobFilter, SearchStep, merge_steps
 from leaseway.domain.job import State
-from leaseway.domain.query import JobFilter
-from leaseway.domain.search import NEWEST, Looked, together
 from leaseway.stores.postgres import search as postgres
 from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.stores.sqlite.jobs import SqliteStore
@@ -99,9 +98,9 @@ def read_by(node: dict[str, Any]) -> Iterator[float]:
 
 def test_several_ways_came_as_far_as_the_slowest() -> None:
     """Behind the end of one way, another has seen jobs that this one has still to show."""
-    far, near = Looked([JobId("9"), JobId("3")], JobId("2")), Looked([JobId("8")], JobId("6"))
-    assert together([far, near], 10) == Looked([JobId("9"), JobId("8")], JobId("6"))
-    assert together([far._replace(upto=None), near._replace(upto=None)], 10) == Looked(
+    far, near = SearchStep([JobId("9"), JobId("3")], JobId("2")), SearchStep([JobId("8")], JobId("6"))
+    assert merge_steps([far, near], 10) == SearchStep([JobId("9"), JobId("8")], JobId("6"))
+    assert merge_steps([far._replace(upto=None), near._replace(upto=None)], 10) == SearchStep(
         [JobId("9"), JobId("8"), JobId("3")], None
     )
-    assert together([far, near], 1) == Looked([JobId("9")], JobId("9"))
+    assert merge_steps([far, near], 1) == SearchStep([JobId("9")], JobId("9"))

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from tests.stores.conftest import empty
 
 from leaseway.domain.errors import KeyConflict
-from leaseway.domain.exchange import Admit, Exchange, Exchanged, Gate, Held, Report, Wants
+from leaseway.domain.exchange import Admit, Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import FINAL_STATES, Failure, LaneCount, NewJob, Settlement, State
 from leaseway.domain.limits.limit import Rate
-from leaseway.domain.query import JobFilter
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.tenant import Tenant
 from leaseway.stores.memory.jobs import MemoryStore
@@ -303,7 +303,7 @@ class TwoStores(RuleBasedStateMachine):
         self.send(Exchange(WorkerId(worker or call.worker), call.settlements, call.wants, repeat=True))
 
     def send(self, call: Exchange) -> None:
-        answer: Exchanged = self.same(lambda store: store.exchange(call))
+        answer: ExchangeReply = self.same(lambda store: store.exchange(call))
         self.leases += [(lease.id, lease.token) for lease in answer.leases]
 
     @precondition(lambda self: self.leases)
@@ -319,11 +319,11 @@ class TwoStores(RuleBasedStateMachine):
         leases = [pick(self.leases, one) for one in which]
         match verb:
             case "renew":
-                self.same(lambda store: store.renew([Held(*lease, lease_us) for lease in leases]))
+                self.same(lambda store: store.renew([HeldLease(*lease, lease_us) for lease in leases]))
             case "checkpoint":
                 self.same(lambda store: store.checkpoint(*leases[0], text))
             case "report":
-                self.same(lambda store: store.report([Report(*lease, text) for lease in leases]))
+                self.same(lambda store: store.report([ProgressReport(*lease, text) for lease in leases]))
 
     # -- people
 

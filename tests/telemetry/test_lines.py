@@ -18,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 
 from leaseway import App
 from leaseway.domain.errors import BadValue
-from leaseway.telemetry.lines import JsonLines
+from leaseway.telemetry.json_logging import JsonLines
 
 
 class Lines(logging.StreamHandler[io.StringIO]):

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway import App, BadValue, Budget, Context, Limit, State, TransientError
-from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Job
 from leaseway.domain.limits import buckets
@@ -73,7 +73,7 @@ async def test_jobs_behind_a_closed_gate_cost_no_exchange(app: App, monkeypatch:
     store, exchanges, idle_looks = await app.store(), 0, 0
     exchange, wait_us = store.exchange, store.wait_us
 
-    async def counted(call: Exchange) -> Exchanged:
+    async def counted(call: Exchange) -> ExchangeReply:
         nonlocal exchanges
         exchanges += 1
         return await exchange(call)

@@ -13,17 +13,16 @@ from leaseway.domain.errors import StoreRefused, UnknownOutcome
 from leaseway.domain.exchange import Gate, Gated, Wants
 from leaseway.domain.ids import SECOND_US, Token, WorkerId
 from leaseway.domain.job import Lease
-from leaseway.domain.kind_requirements import Demands
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.limit import Ask
+from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.outcome import Deferred, Snooze
-from leaseway.domain.requirements import Needs, text_of
+from leaseway.domain.requirements import Needs, Requirements, render_needs
 from leaseway.testing.contract.actors import new_job
 from leaseway.worker import admission, limiter_client
-from leaseway.worker.attempt import Running
-from leaseway.worker.limiter_client import Tokens
-from leaseway.worker.pending_claim import Claim
-from leaseway.worker.provider_calls import Calls
+from leaseway.worker.attempt import Attempt
+from leaseway.worker.lease_renewal import Claim
+from leaseway.worker.limiter_client import LimiterClient
+from leaseway.worker.provider_calls import ProviderCalls
 from leaseway.worker.slots import Slots
 
 FAST = "1000/second"
@@ -67,7 +66,7 @@ def counted(app: App, part: str, *names: str) -> Counter[str]:
 
 async def seats(app: App, name: str) -> int:
     """How many the limiter believes to be taken."""
-    _, (level,) = await app._world.limiter.look([Ask(name, name)])
+    _, (level,) = await app._world.limiter.look([PermitRequest(name, name)])
     return sum(seat.count for seat in level.seats.values())
 
 
@@ -160,10 +159,10 @@ async def test_a_worker_that_leaves_leaves_no_seat_and_no_token_behind(app: App,
 
 async def test_a_lease_that_the_keeper_gave_back_frees_what_admitted_it(app: App) -> None:
     """Its reply came late. Nobody runs it, and nobody else knows of the seat that was taken for it."""
-    ended: list[Running] = []
+    ended: list[Attempt] = []
     slots = Slots(app._world, {}, cast(Any, None), 1, lambda _: None, ended.append)
     claim = Claim(Wants(("default",), 1, Token("t")), 0.0)
-    running = Running(lease_of(new_job(1)), 0.0)
+    running = Attempt(lease_of(new_job(1)), 0.0)
     assert claim.take("keeper")
     claim.given_back.add(running.lease)
     slots.put(claim, [running])
@@ -233,7 +232,7 @@ async def test_seats_of_many_limits_are_all_kept(app: App) -> None:
 async def test_a_word_about_seats_does_not_take_back_one_that_is_just_granted(app: App) -> None:
     """It was counted before the grant and arrives after it: the limiter would give the same seat away twice."""
     maps = Limit("maps", concurrency=5).definition
-    ask = (Ask("maps", "maps"),)
+    ask = (PermitRequest("maps", "maps"),)
     on_its_way, arrives = asyncio.Event(), asyncio.Event()
     keep = app._world.limiter.keep
 
@@ -243,7 +242,7 @@ async def test_a_word_about_seats_does_not_take_back_one_that_is_just_granted(ap
         await keep(*given)
 
     put(app, "limiter", keep=keeping)
-    holder = Tokens(app._world, WorkerId("w"), [maps])
+    holder = LimiterClient(app._world, WorkerId("w"), [maps])
     await holder.grant(ask, 1)
     async with asyncio.TaskGroup() as group:
         group.create_task(holder.say_where_we_sit(dict))
@@ -280,7 +279,7 @@ async def test_a_seat_that_is_free_again_goes_to_the_next_at_once(
     app: App, cap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody knows when another worker leaves a seat, so one looks now and then. Of our own we know it."""
-    monkeypatch.setattr(buckets, "SEAT_WAIT_US", 60 * SECOND_US)
+    monkeypatch.setattr(buckets, "IN_FLIGHT_WAIT_US", 60 * SECOND_US)
     limits = [Limit("maps", concurrency=1)] if cap == "limit" else []
     if cap == "tenant":
         await app.set_tenant("acme", concurrency=1)
@@ -473,8 +472,8 @@ async def test_a_limit_that_was_raised_is_asked_again_before_its_old_time(
     """A line that was told "in an hour" would send every job away for an hour, whatever has changed since."""
     monkeypatch.setattr(limiter_client, "READ_SECONDS", 0.0)
     maps = Limit("maps", FOREVER)
-    holder = Tokens(app._world, WorkerId("w"), [maps.definition])
-    asks = (Ask("maps", "maps"),)
+    holder = LimiterClient(app._world, WorkerId("w"), [maps.definition])
+    asks = (PermitRequest("maps", "maps"),)
     with pytest.raises(Deferred):
         await holder.take(asks)
     await app._world.limiter.change(Limit("maps", FAST).definition)
@@ -561,9 +560,9 @@ async def test_a_worker_without_limits_never_asks_the_limiter_or_the_ledger(app:
 async def test_names_do_not_gather_in_a_workers_memory(app: App) -> None:
     """A limit per customer means a name for each, and there may be millions."""
     maps = Limit("maps:{n}", concurrency=1).definition
-    holder = Tokens(app._world, WorkerId("w"), [maps])
+    holder = LimiterClient(app._world, WorkerId("w"), [maps])
     for n in range(3_000):
-        asks = (Ask(f"maps:{n}", maps.name),)
+        asks = (PermitRequest(f"maps:{n}", maps.name),)
         token = await holder.take(asks)
         await holder.leave(token.granted.asks)
     assert len(holder._lines) <= 1_100
@@ -573,7 +572,7 @@ async def test_names_do_not_gather_in_a_workers_memory(app: App) -> None:
 def test_two_limits_that_become_one_name_are_refused_at_submit() -> None:
     """The limiter would refuse them at every try, and the job would wait for ever."""
     limits = tuple(use_of(name) for name in ("maps:{origin}", "maps:{target}"))
-    demands = Demands("route", limits, (), None)
+    demands = Requirements("route", limits, (), None)
     with pytest.raises(BadValue, match="maps:zurich"):
         demands.needs({"origin": "zurich", "target": "zurich"}, "default")
 
@@ -649,16 +648,16 @@ async def test_a_cost_function_that_fails_fails_the_attempt_and_frees_all(app: A
 async def test_a_job_cancelled_at_any_moment_of_its_call_never_calls_without_a_charge(app: App) -> None:
     """And if nothing was sent, nothing stays reserved, and no seat is taken: at every await on the way."""
     maps, spend = Limit("maps", concurrency=100), Budget("spend", usd=1_000, every="month")
-    demands = Demands("buy", (maps.cost(1),), (spend,), {"usd": 1})
+    demands = Requirements("buy", (maps.cost(1),), (spend,), {"usd": 1})
     await app._world.ledger.declare([spend.definition])
     slow_down(app)
-    holder = Tokens(app._world, WorkerId("w"), [maps.definition])
-    needs = text_of(demands.needs({}, "default"))
+    holder = LimiterClient(app._world, WorkerId("w"), [maps.definition])
+    needs = render_needs(demands.needs({}, "default"))
     sent: list[int] = []
 
     async def one_call(number: int) -> None:
-        running = Running(lease_of(new_job(number), needs=needs), 0.0)
-        async with Calls(running, demands, {}, holder, app._world).call():
+        running = Attempt(lease_of(new_job(number), needs=needs), 0.0)
+        async with ProviderCalls(running, demands, {}, holder, app._world).call():
             sent.append(number)
             await asyncio.sleep(0)
 
@@ -833,8 +832,8 @@ async def test_a_gate_of_which_nothing_is_known_is_looked_at_again(app: App) -> 
     """A late reply may say that nobody waits behind a gate while somebody does: whoever believed it for ever, alone,
     would never claim again."""
     await app.store()
-    gate = Gate(text_of(Needs((Ask("maps", "maps"),))), "default")
-    admitting = admission.Admission(app._world, Tokens(app._world, WorkerId("w"), ()))
+    gate = Gate(render_needs(Needs((PermitRequest("maps", "maps"),))), "default")
+    admitting = admission.Admission(app._world, LimiterClient(app._world, WorkerId("w"), ()))
     admitting.learn([Gated(gate, 3)], ())
     assert admitting.known() == (gate,)
     admitting._doors[gate].hand.append(cast(Any, object()))  # a token in hand keeps the door

@@ -14,11 +14,11 @@ import pytest
 from tests.worker.seen import eventually
 
 from leaseway.domain.errors import UnknownOutcome
-from leaseway.domain.exchange import Exchange, Exchanged, Wants
+from leaseway.domain.exchange import Exchange, ExchangeReply, Wants
 from leaseway.domain.ids import SECOND_US, Instant, Token, WorkerId
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import Job, State
-from leaseway.domain.kind import Defaults, Kind
-from leaseway.domain.query import JobFilter
+from leaseway.domain.kind import Kind, KindDefaults
 from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.ports.store import Store
 from leaseway.stores.memory.budgets import MemoryLedger
@@ -26,15 +26,14 @@ from leaseway.stores.memory.jobs import MemoryStore
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.system import SystemChance, SystemIds
-from leaseway.telemetry.log import LogEvents
+from leaseway.telemetry.log_events import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import done, id_of, new_job
-from leaseway.worker.attempt import Running
+from leaseway.worker.attempt import Attempt
 from leaseway.worker.context import Context
-from leaseway.worker.environment import World
-from leaseway.worker.lease_renewal import CLEAR_AFTER, Keeper
-from leaseway.worker.loop import Worked, Worker
-from leaseway.worker.pending_claim import Claim
+from leaseway.worker.environment import Environment
+from leaseway.worker.lease_renewal import CLEAR_AFTER, Claim, LeaseRenewal
+from leaseway.worker.loop import Worker, WorkerSummary
 
 LEASE_SECONDS = 10.0
 LATE_SECONDS = CLEAR_AFTER * LEASE_SECONDS
@@ -78,20 +77,20 @@ class Way:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def exchange(self, call: Exchange) -> Exchanged:
+    async def exchange(self, call: Exchange) -> ExchangeReply:
         if call.wants is None or call.wants.count == 0:
-            answer: Exchanged = await self._store.exchange(call)
+            answer: ExchangeReply = await self._store.exchange(call)
             if self.fails_at == ("giving back" if call.settlements else "asking"):
                 self.fails_at = ""
                 raise UnknownOutcome("the reply was lost")
             return answer
         return await self._claim(call, call.wants)
 
-    async def _claim(self, call: Exchange, wants: Wants) -> Exchanged:
+    async def _claim(self, call: Exchange, wants: Wants) -> ExchangeReply:
         self.claims.append(wants)
         self.sent.set()
         await self.there.wait()
-        answer: Exchanged = await self._store.exchange(call)
+        answer: ExchangeReply = await self._store.exchange(call)
         if answer.leases:
             self.granted.set()
         await self.back.wait()
@@ -109,8 +108,8 @@ class Bench:
         self.clock = clock
         self.way = Way(store)
         self.ran: list[int] = []
-        self.keeper: Keeper
-        world = World(
+        self.keeper: LeaseRenewal
+        world = Environment(
             store=cast(Store, self.way),
             limiter=MemoryLimiter(clock.now_us),
             ledger=MemoryLedger(clock.now_us),
@@ -123,11 +122,11 @@ class Bench:
         async def count(ctx: Context) -> None:
             self.ran.append(ctx.fence)
 
-        kinds = {"count": Kind("count", count, Defaults())}
+        kinds = {"count": Kind("count", count, KindDefaults())}
         self.worker = Worker(world, kinds, WorkerSettings(poll_seconds=0.01), keeping=self._by_hand)
 
     @asynccontextmanager
-    async def _by_hand(self, keeper: Keeper) -> AsyncIterator[None]:
+    async def _by_hand(self, keeper: LeaseRenewal) -> AsyncIterator[None]:
         self.keeper = keeper
         yield
 
@@ -158,7 +157,7 @@ class Bench:
         assert [lease.id for lease in leases] == [JOB], "it is not there to be taken"
         await self.store.exchange(Exchange(other, tuple(done(lease) for lease in leases)))
 
-    async def drained(self, task: asyncio.Task[Worked]) -> Worked:
+    async def drained(self, task: asyncio.Task[WorkerSummary]) -> WorkerSummary:
         """Let the worker read its reply, finish what it started by it, and leave."""
 
         async def is_read() -> bool:
@@ -185,7 +184,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @asynccontextmanager
-async def working(bench: Bench) -> AsyncIterator[asyncio.Task[Worked]]:
+async def working(bench: Bench) -> AsyncIterator[asyncio.Task[WorkerSummary]]:
     task = asyncio.create_task(bench.worker.run())
     try:
         yield task
@@ -331,10 +330,10 @@ async def test_a_worker_that_is_drained_behind_a_claim_leaves_nothing_behind(ben
 async def test_a_job_on_the_shelf_that_may_have_gone_back_does_not_start(bench: Bench) -> None:
     """The keeper gave it back and got no answer: it may run elsewhere by now."""
     slots, wants = bench.worker._slots, Wants(("default",), 1, Token("shelf"))
-    keeper = Keeper(bench.worker.id, slots, bench.way, Clock(bench.clock), lambda running, why: None)
+    keeper = LeaseRenewal(bench.worker.id, slots, bench.way, Clock(bench.clock), lambda running, why: None)
     claim = Claim(wants, Clock(bench.clock).monotonic())
     leases = (await bench.store.exchange(Exchange(bench.worker.id, (), wants))).leases
-    slots.put(claim, [Running(lease, claim.sent_at) for lease in leases])
+    slots.put(claim, [Attempt(lease, claim.sent_at) for lease in leases])
     bench.way.fails_at = "giving back"
     bench.clock.advance(LATE_SECONDS)
     await keeper.look()

@@ -8,7 +8,7 @@ import pytest
 from tests.worker.seen import eventually, record, worked, working
 
 from leaseway import App, BadValue, Context, LeaseLost, State
-from leaseway.domain.query import JobFilter
+from leaseway.domain.inspection import JobFilter
 
 
 async def test_a_job_goes_on_where_its_last_attempt_left_off(app: App) -> None:

@@ -5,12 +5,11 @@ from collections import deque
 
 from tests.worker.seen import SOON_SECONDS
 
-from leaseway.domain.exchange import Exchange, Exchanged, Held, Renewed
+from leaseway.domain.exchange import Exchange, ExchangeReply, HeldLease, Renewed
 from leaseway.domain.ids import SECOND_US, Instant, JobId, Token, WorkerId
 from leaseway.domain.job import Lease
-from leaseway.worker.attempt import Running, Stop
-from leaseway.worker.lease_renewal import RENEW_AFTER, SAFE_UNTIL, Keeper
-from leaseway.worker.pending_claim import Claim
+from leaseway.worker.attempt import Attempt, Stop
+from leaseway.worker.lease_renewal import RENEW_AFTER, SAFE_UNTIL, Claim, LeaseRenewal
 
 LEASE_SECONDS = 60
 """Longer than the test may take: a keeper that waits for a whole lease is too late here."""
@@ -22,13 +21,13 @@ class Silence:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def renew(self, leases: list[Held]) -> Renewed:
+    async def renew(self, leases: list[HeldLease]) -> Renewed:
         self.asked.set()
         await asyncio.Event().wait()
         return Renewed()
 
-    async def exchange(self, call: Exchange) -> Exchanged:
-        return Exchanged()
+    async def exchange(self, call: Exchange) -> ExchangeReply:
+        return ExchangeReply()
 
 
 class Hand:
@@ -54,9 +53,9 @@ class OneJob:
             payload="{}", attempts=1, attempts_max=5, lease_us=LEASE_SECONDS * SECOND_US, timeout_us=None,
             shard_key=None, cursor=None,
         )  # fmt: skip
-        self.running = {lease.id: Running(lease, 0.0)}
-        self.settling: dict[tuple[JobId, Token], Running] = {}
-        self.shelf: deque[Running] = deque()
+        self.running = {lease.id: Attempt(lease, 0.0)}
+        self.settling: dict[tuple[JobId, Token], Attempt] = {}
+        self.shelf: deque[Attempt] = deque()
         self.claim: Claim | None = None
 
 
@@ -64,7 +63,7 @@ async def test_a_lease_that_cannot_be_renewed_is_lost_in_time_though_the_store_i
     """Who waits for the answer first runs on beside the one who has taken over."""
     clock, store, slots = Hand(), Silence(), OneJob()
     told: asyncio.Queue[Stop] = asyncio.Queue()
-    keeper = Keeper(WorkerId("worker"), slots, store, clock, lambda running, why: told.put_nowait(why))  # type: ignore[arg-type]
+    keeper = LeaseRenewal(WorkerId("worker"), slots, store, clock, lambda running, why: told.put_nowait(why))  # type: ignore[arg-type]
     keeping = asyncio.ensure_future(keeper.keep())
     try:
         clock.seconds = (RENEW_AFTER + 0.1) * LEASE_SECONDS

@@ -11,7 +11,7 @@ from tests.worker.seen import eventually, record, worked
 
 from leaseway import App, BadValue, KeyConflict, State, UnknownKind, UsageError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.query import JobFilter
+from leaseway.domain.inspection import JobFilter
 
 
 async def test_a_key_that_comes_again_names_the_first_job(app: App) -> None:

@@ -9,7 +9,7 @@ from tests.worker.seen import SOON_SECONDS, eventually, record, worked, working
 
 from leaseway import App, BadValue, Context, State, UsageError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.query import JobFilter
+from leaseway.domain.inspection import JobFilter
 from leaseway.worker.loop import EMPTY_SECONDS
 from leaseway.worker.maintenance import prune
 

@@ -2,24 +2,31 @@
 
 from collections.abc import Sequence
 
+from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.errors import LeasewayError, TransientError
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import Seen, Shut, unanswered_limit
+from leaseway.domain.gates import Closure, LevelReading, unreachable_limit
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount
-from leaseway.domain.limits.limit import Ask
-from leaseway.domain.pauses import Pause, shut_by_pauses
-from leaseway.domain.requirements import Charge
+from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.pauses import Pause, closed_by_pauses
 from leaseway.ports.lane_pauses import LanePauses
 from leaseway.ports.limiter import Limiter
-from leaseway.worker.environment import World
-from leaseway.worker.explain_waits import Found, Shuts, levels_of, shut_budgets, shut_gates, shut_limits
+from leaseway.worker.environment import Environment
+from leaseway.worker.explain_waits import (
+    ClosedGates,
+    Closures,
+    closed_budgets,
+    closed_gates,
+    closed_limits,
+    read_levels,
+)
 
 
-async def seen_in(limiter: Limiter, asks: list[Ask]) -> dict[Ask, Seen]:
+async def seen_in(limiter: Limiter, asks: list[PermitRequest]) -> dict[PermitRequest, LevelReading]:
     """Nothing, if they cannot be looked at now: what is agreed can be shown all the same."""
     try:
-        return await levels_of(limiter, asks)
+        return await read_levels(limiter, asks)
     except LeasewayError:
         return {}
 
@@ -27,32 +34,32 @@ async def seen_in(limiter: Limiter, asks: list[Ask]) -> dict[Ask, Seen]:
 SILENT = TransientError("the limiter does not answer")
 
 
-async def pauses_in(world: World) -> Sequence[Pause]:
+async def pauses_in(world: Environment) -> Sequence[Pause]:
     return await world.store.pauses() if isinstance(world.store, LanePauses) else ()
 
 
-async def shut_now(world: World, lanes: Sequence[LaneCount], now: Instant) -> Shuts:
+async def shut_now(world: Environment, lanes: Sequence[LaneCount], now: Instant) -> ClosedGates:
     """Only who has something ready waits."""
 
-    async def limits(asks: Sequence[Ask]) -> Found:
+    async def limits(asks: Sequence[PermitRequest]) -> Closures:
         try:
-            return await shut_limits(world.limiter, asks)
+            return await closed_limits(world.limiter, asks)
         except LeasewayError:
             # Workers may reach it where we do not: it is no reason to say nothing about the lanes.
-            return {ask: unanswered_limit(ask, SILENT) for ask in asks}
+            return {ask: unreachable_limit(ask, SILENT) for ask in asks}
 
-    async def budgets(charges: Sequence[Charge]) -> Found:
-        return await shut_budgets(world.ledger, charges, now)
+    async def budgets(charges: Sequence[Charge]) -> Closures:
+        return await closed_budgets(world.ledger, charges, now)
 
-    return await shut_gates(world.store, (gate_of(lane) for lane in lanes if lane.ready), limits, budgets)
+    return await closed_gates(world.store, (gate_of(lane) for lane in lanes if lane.ready), limits, budgets)
 
 
 def gate_of(lane: LaneCount) -> Gate:
     return Gate(lane.needs, lane.tenant)
 
 
-def of_lane(lane: LaneCount, shuts: Shuts, pauses: Sequence[Pause] = ()) -> Sequence[Shut]:
+def of_lane(lane: LaneCount, shuts: ClosedGates, pauses: Sequence[Pause] = ()) -> Sequence[Closure]:
     """A pause first: nothing else helps while it lasts."""
     if not lane.ready:
         return ()
-    return [*shut_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(gate_of(lane), ())]
+    return [*closed_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(gate_of(lane), ())]

@@ -18,7 +18,7 @@ from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import BadValue, Stale, UsageError
 from leaseway.domain.identity import Caller
 from leaseway.ports.store_stats import Pulse
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 MAC_BYTES = 16
 TEXT_MAX = 400
@@ -72,7 +72,7 @@ class Service(Protocol):
     """As much of the service as its routes need."""
 
     settings: ServiceSettings
-    world: World
+    world: Environment
     stopping: asyncio.Event
 
 

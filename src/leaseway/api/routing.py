@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Mount
 
 from leaseway.api.errors import Problem
 from leaseway.domain.identity import Caller, Scope
-from leaseway.domain.validators import name_of
+from leaseway.domain.validators import check_name
 
 OPEN = "open"
 """For what anybody may ask: whether the service lives."""
@@ -149,7 +149,7 @@ Asking = Annotated[Caller, Depends(caller_of)]
 def tenant_for(caller: Caller, named: str | None) -> str | None:
     """Whose things a question is about. None: those of all, which only operators may ask."""
     if named is not None:
-        name_of("tenant", named)
+        check_name("tenant", named)
     if caller.sees_all:
         return named
     if named not in (None, caller.tenant):

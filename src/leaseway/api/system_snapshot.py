@@ -12,17 +12,17 @@ from leaseway.api.inspection import gate_of, pauses_in, seen_in, shut_now
 from leaseway.api.pagination import pulse_of, service_in
 from leaseway.api.ttl_cache import Remembered
 from leaseway.domain.budgets.budget import BudgetDefinition
-from leaseway.domain.budgets.ledger import Account
+from leaseway.domain.budgets.ledger import BudgetWindow
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.gates import Seen, Shut, longest
+from leaseway.domain.gates import Closure, LevelReading, longest_closure
 from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.domain.inspection import EndedCount, LaneWait, LeaseOwner
 from leaseway.domain.job import LaneCount
-from leaseway.domain.limits.limit import TENANTS, Ask, fields_of
-from leaseway.domain.pauses import Pause, shut_by_pauses
-from leaseway.domain.store_stats import Ended, Owner, Waiting
+from leaseway.domain.limits.limit import TENANT_PREFIX, PermitRequest, template_fields
+from leaseway.domain.pauses import Pause, closed_by_pauses
 from leaseway.ports.store_stats import Pulse
-from leaseway.worker.environment import World
-from leaseway.worker.explain_waits import Defined, definitions_of
+from leaseway.worker.environment import Environment
+from leaseway.worker.explain_waits import Defined, limits_by_name
 
 BELIEF_SECONDS = 1.0
 RATE_SECONDS = 60
@@ -34,17 +34,17 @@ LIMITS_MAX = 200
 class Picture(NamedTuple):
     at: Instant
     lanes: list[LaneCount]
-    shut: Mapping[tuple[str, str], Shut]
+    shut: Mapping[tuple[str, str], Closure]
     """What keeps gates shut longest, by needs and tenant."""
-    waiting: list[Waiting]
-    ended: list[Ended]
+    waiting: list[LaneWait]
+    ended: list[EndedCount]
     ended_since: Instant
-    owners: list[Owner]
+    owners: list[LeaseOwner]
     limits: Defined
     """Without those that stand for many, and without the caps of tenants."""
-    seen: Mapping[Ask, Seen]
+    seen: Mapping[PermitRequest, LevelReading]
     budgets: list[tuple[BudgetDefinition, int]]
-    accounts: list[Account]
+    accounts: list[BudgetWindow]
     pauses: Sequence[Pause] = ()
 
     @property
@@ -78,7 +78,7 @@ async def picture_of(request: Request) -> Picture:
     return picture
 
 
-async def taken(world: World, pulse: Pulse) -> Picture:
+async def taken(world: Environment, pulse: Pulse) -> Picture:
     now, lanes = await world.store.now(), list(await world.store.lanes())
     fullest = sorted(lanes, key=lambda lane: lane.ready, reverse=True)[:LANES_MAX]
     shuts = await shut_now(world, fullest, now)
@@ -87,31 +87,31 @@ async def taken(world: World, pulse: Pulse) -> Picture:
     return Picture(
         at=now,
         lanes=lanes,
-        shut={(gate.needs, gate.tenant): longest(each) for gate, each in shuts.items()},
+        shut={(gate.needs, gate.tenant): longest_closure(each) for gate, each in shuts.items()},
         waiting=await pulse.waiting(),
         ended=ended,
         ended_since=since,
         owners=await pulse.owners(),
         limits=limits,
-        seen=await seen_in(world.limiter, [Ask(name, name) for name in limits]),
+        seen=await seen_in(world.limiter, [PermitRequest(name, name) for name in limits]),
         budgets=await world.ledger.definitions(),
         accounts=await world.ledger.books(),
         pauses=await pauses_in(world),
     )
 
 
-async def limits_of(world: World) -> Defined:
+async def limits_of(world: Environment) -> Defined:
     try:
-        defined = await definitions_of(world.limiter)
+        defined = await limits_by_name(world.limiter)
     except LeasewayError:
         return {}  # the rest is worth telling without them
-    plain = [name for name in defined if not fields_of(name) and not name.startswith(TENANTS)]
+    plain = [name for name in defined if not template_fields(name) and not name.startswith(TENANT_PREFIX)]
     return {name: defined[name] for name in plain[:LIMITS_MAX]}
 
 
-def shut_of(picture: Picture, lane: LaneCount) -> Shut | None:
+def shut_of(picture: Picture, lane: LaneCount) -> Closure | None:
     """A pause first: nothing else helps while it lasts."""
     if not lane.ready:
         return None
-    gate, paused = gate_of(lane), shut_by_pauses(lane.queue, lane.tenant, picture.pauses)
+    gate, paused = gate_of(lane), closed_by_pauses(lane.queue, lane.tenant, picture.pauses)
     return paused[0] if paused else picture.shut.get((gate.needs, gate.tenant))

@@ -9,9 +9,9 @@ from pathlib import Path
 from leaseway.app import App
 from leaseway.bench.noop import Figures, app_at
 from leaseway.bench.processes import ready
-from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.ports.store import Store
-from leaseway.telemetry.log import NoEvents
+from leaseway.telemetry.log_events import NoEvents
 
 WINDOWS = 6
 """How a long measurement is cut, so that a rate that falls is seen."""
@@ -70,7 +70,7 @@ class Settlings:
         self._settled: list[tuple[int, int]] = []
         store.exchange = self.exchange  # type: ignore[method-assign]
 
-    async def exchange(self, call: Exchange) -> Exchanged:
+    async def exchange(self, call: Exchange) -> ExchangeReply:
         self._begun_ns = self._begun_ns or time.monotonic_ns()
         reply = await self._exchange(call)
         if call.settlements:

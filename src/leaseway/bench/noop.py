@@ -3,7 +3,7 @@
 from typing import Any
 
 from leaseway.app import App, JobHandle
-from leaseway.telemetry.log import NoEvents
+from leaseway.telemetry.log_events import NoEvents
 
 PAYLOAD_BYTES = 200
 TEXT = "x" * (PAYLOAD_BYTES - len('{"text":""}'))

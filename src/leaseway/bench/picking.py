@@ -7,7 +7,7 @@ import time
 from leaseway.app import App
 from leaseway.bench.noop import TEXT, Figures, app_at
 from leaseway.bench.processes import decoded, ready, started
-from leaseway.telemetry.log import NoEvents
+from leaseway.telemetry.log_events import NoEvents
 
 IDLE_SECONDS = (0.030, 0.090)
 """Between two submissions the system comes to rest, for a while that follows no rhythm."""

@@ -5,8 +5,8 @@ from typing import NamedTuple
 from leaseway.cli.settings import Filters
 from leaseway.domain.errors import UsageError
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
-from leaseway.domain.query import JobFilter
 
 
 class JobSelection(NamedTuple):

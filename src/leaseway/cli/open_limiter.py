@@ -10,17 +10,17 @@ from urllib.parse import urlsplit
 
 from leaseway.cli.open_store import closing, existing, ledger_in, looked_into, refuse_memory, store_url
 from leaseway.cli.settings import CliSettings
+from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import Seen, unanswered_limit
+from leaseway.domain.gates import LevelReading, unreachable_limit
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.limit import Ask
-from leaseway.domain.requirements import Charge
+from leaseway.domain.limits.limit import PermitRequest
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.store import Store
 from leaseway.wiring import limiter_at
 from leaseway.worker import explain_waits
-from leaseway.worker.explain_waits import Defined, Found, Shuts
+from leaseway.worker.explain_waits import ClosedGates, Closures, Defined
 
 T = TypeVar("T")
 
@@ -104,29 +104,29 @@ async def opened_limiter(url: str) -> AsyncIterator[Limiter]:
 
 async def load_definitions(limiter: Limiter | None) -> Defined:
     """By name, each with its version."""
-    return {} if limiter is None else await explain_waits.definitions_of(limiter)
+    return {} if limiter is None else await explain_waits.limits_by_name(limiter)
 
 
-async def look_at(limiter: Limiter, asks: Iterable[Ask]) -> dict[Ask, Seen]:
+async def look_at(limiter: Limiter, asks: Iterable[PermitRequest]) -> dict[PermitRequest, LevelReading]:
     """The levels of all that are defined; one that is forgotten at this moment is left out."""
     if is_file(limiter):
         await limiter.open()  # which makes nothing: the file is there
-    return await explain_waits.levels_of(limiter, asks)
+    return await explain_waits.read_levels(limiter, asks)
 
 
-async def shut_gates(settings: CliSettings, store: Store, gates: Iterable[Gate], now: Instant) -> Shuts:
+async def shut_gates(settings: CliSettings, store: Store, gates: Iterable[Gate], now: Instant) -> ClosedGates:
     """Those that are shut, with everything that keeps them so. `now`: on the store's clock."""
 
-    async def limits(asks: Sequence[Ask]) -> Found:
+    async def limits(asks: Sequence[PermitRequest]) -> Closures:
         return await shut_limits(settings, asks)
 
-    async def budgets(charges: Sequence[Charge]) -> Found:
-        return await explain_waits.shut_budgets(ledger_in(store, settings), charges, now)
+    async def budgets(charges: Sequence[Charge]) -> Closures:
+        return await explain_waits.closed_budgets(ledger_in(store, settings), charges, now)
 
-    return await explain_waits.shut_gates(store, gates, limits, budgets)
+    return await explain_waits.closed_gates(store, gates, limits, budgets)
 
 
-async def shut_limits(settings: CliSettings, asks: Sequence[Ask]) -> Found:
+async def shut_limits(settings: CliSettings, asks: Sequence[PermitRequest]) -> Closures:
     try:
         async with looking(limits_url(settings)) as limiter:
             defined = await load_definitions(limiter)
@@ -134,5 +134,5 @@ async def shut_limits(settings: CliSettings, asks: Sequence[Ask]) -> Found:
             seen = await look_at(limiter, known) if limiter is not None else {}
     except LeasewayError as error:
         # Workers may reach it where we do not: it is no reason to say nothing about the job.
-        return {ask: unanswered_limit(ask, error) for ask in asks}
-    return explain_waits.shut_by_levels(asks, defined, seen)
+        return {ask: unreachable_limit(ask, error) for ask in asks}
+    return explain_waits.closed_by_levels(asks, defined, seen)

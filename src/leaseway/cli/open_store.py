@@ -9,14 +9,12 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import NoSuchJob, StoreRefused
+from leaseway.domain.errors import NoSuchJob, SchemaVersions, StoreRefused, redact_url
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import Job
-from leaseway.domain.redact import shown
-from leaseway.domain.versions import Versions
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.store import Store
-from leaseway.wiring import ledger_of, sqlite_path, store_at
+from leaseway.wiring import open_ledger, sqlite_path, store_at
 
 T = TypeVar("T")
 
@@ -52,7 +50,7 @@ async def looked_into(url: str) -> AsyncIterator[Store]:
         versions = await existing(store, url)
         if versions.is_due:
             raise StoreRefused(
-                f"{shown(url)} has schema version {versions.present}, and {versions.newest} is needed; "
+                f"{redact_url(url)} has schema version {versions.present}, and {versions.newest} is needed; "
                 "run: leaseway migrate"
             )
         yield store
@@ -77,16 +75,16 @@ async def closing(url: str) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def existing(store: Store, url: str) -> Versions:
+async def existing(store: Store, url: str) -> SchemaVersions:
     """The version of a store, if there is one."""
     is_file = urlsplit(url).scheme == "sqlite"
     path = Path(sqlite_path(url)) if is_file else None
-    versions = Versions(0, 0) if path is not None and not path.exists() else await store.versions()
+    versions = SchemaVersions(0, 0) if path is not None and not path.exists() else await store.versions()
     if not versions.present and (path is None or not path.exists()):
         missing = f" (no file {path.absolute()})" if path is not None else ""
         raise StoreRefused(
-            f"there is no store at {shown(url)}{missing}; name another one with --store or {VARIABLE}, "
-            f"or create it with: leaseway migrate --store {shown(url)}"
+            f"there is no store at {redact_url(url)}{missing}; name another one with --store or {VARIABLE}, "
+            f"or create it with: leaseway migrate --store {redact_url(url)}"
         )
     return versions
 
@@ -98,7 +96,7 @@ def refuse_memory(url: str) -> None:
 
 def ledger_in(store: Store, settings: CliSettings) -> Ledger:
     """The budgets that are kept in this store."""
-    return ledger_of(store, store_url(settings))
+    return open_ledger(store, store_url(settings))
 
 
 async def find_job(store: Store, id_: str) -> Job:

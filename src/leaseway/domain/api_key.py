@@ -11,9 +11,9 @@ import re
 from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.identity import SCOPES_OF, Caller, Role, Scope
+from leaseway.domain.identity import ROLE_SCOPES, Caller, Role, Scope
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.validators import name_of, whole_number
+from leaseway.domain.validators import check_int, check_name
 
 PREFIX = "lw"
 ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -56,11 +56,11 @@ class ApiKey(Struct, frozen=True, kw_only=True):
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
     def opens_with(self, secret: str) -> bool:
-        return hmac.compare_digest(self.hash, hash_of(secret))
+        return hmac.compare_digest(self.hash, hash_secret(secret))
 
     def caller(self) -> Caller:
         # What a role may have can shrink; a key that was made before does not keep it.
-        scopes = SCOPES_OF[self.role] & frozenset(self.scopes)
+        scopes = ROLE_SCOPES[self.role] & frozenset(self.scopes)
         return Caller(name=self.id, tenant=self.tenant, role=self.role, scopes=scopes, until=self.expires_at)
 
 
@@ -74,7 +74,7 @@ class Session(Struct, frozen=True, kw_only=True):
     expires_at: Instant
 
 
-class WantedKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeyRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody asks for."""
 
     role: Role = Role.TENANT
@@ -87,51 +87,51 @@ class WantedKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """None: until it is revoked."""
 
 
-def hash_of(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def parts_of(text: str) -> tuple[str, str] | None:
+def parse_key_text(text: str) -> tuple[str, str] | None:
     """Id and secret; None: it is no key."""
     found = FORM.fullmatch(text)
     return None if found is None else (found[1], found[2])
 
 
-def text_of(id_: str, secret: str) -> str:
+def render_key_text(id_: str, secret: str) -> str:
     """What its owner keeps, and secret scanners find."""
     return f"{PREFIX}_{id_}_{secret}"
 
 
-def key_of(wanted: WantedKey, id_: str, secret: str, now: Instant) -> ApiKey:
+def make_key(wanted: KeyRequest, id_: str, secret: str, now: Instant) -> ApiKey:
     if wanted.name:
-        name_of("name", wanted.name)
+        check_name("name", wanted.name)
     if wanted.life_us is not None:
-        whole_number("expires", wanted.life_us, 1, LIFE_US_MAX)
+        check_int("expires", wanted.life_us, 1, LIFE_US_MAX)
     return ApiKey(
         id=id_,
-        hash=hash_of(secret),
-        tenant=tenant_of(wanted),
+        hash=hash_secret(secret),
+        tenant=key_tenant(wanted),
         role=wanted.role,
-        scopes=scopes_of(wanted),
+        scopes=key_scopes(wanted),
         name=wanted.name,
         created_at=now,
         expires_at=None if wanted.life_us is None else now + wanted.life_us,
     )
 
 
-def tenant_of(wanted: WantedKey) -> str:
+def key_tenant(wanted: KeyRequest) -> str:
     if wanted.tenant is None:
         if wanted.role is Role.TENANT:
             raise BadValue("tenant", "a tenant's key belongs to one tenant; name it")
         return ANY_TENANT if wanted.role is Role.WORKER else "default"
-    name_of("tenant", wanted.tenant)
+    check_name("tenant", wanted.tenant)
     if wanted.tenant == ANY_TENANT and wanted.role is not Role.WORKER:
         raise BadValue("tenant", f"{ANY_TENANT} is for workers; name one tenant")
     return wanted.tenant
 
 
-def scopes_of(wanted: WantedKey) -> tuple[Scope, ...]:
-    most = SCOPES_OF[wanted.role]
+def key_scopes(wanted: KeyRequest) -> tuple[Scope, ...]:
+    most = ROLE_SCOPES[wanted.role]
     if wanted.scopes is None:
         return tuple(sorted(most))
     if not wanted.scopes:
@@ -144,9 +144,9 @@ def scopes_of(wanted: WantedKey) -> tuple[Scope, ...]:
     return tuple(sorted(set(wanted.scopes)))
 
 
-def like(old: ApiKey) -> WantedKey:
+def replacement_for(old: ApiKey) -> KeyRequest:
     """The key that takes the place of an old one: the same rights, and as long a life, counted from now."""
-    return WantedKey(
+    return KeyRequest(
         role=old.role,
         tenant=old.tenant,
         scopes=old.scopes,

@@ -20,6 +20,9 @@ LeasewayError
 └── LeaseLost             raised inside a handler: the job is no longer ours
 """
 
+import re
+from typing import NamedTuple
+
 
 class LeasewayError(Exception):
     """Base of every error that leaseway raises on purpose."""
@@ -88,3 +91,33 @@ class TerminalError(LeasewayError):
 
 class LeaseLost(LeasewayError):
     """The job is no longer ours: its lease expired, and nothing that we write will be accepted."""
+
+
+def redact_url(url: str) -> str:
+    """Without its password: even one that holds characters which should have been written otherwise."""
+    return re.sub(r"(//[^/?#@:]*):.*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))
+
+
+class SchemaVersions(NamedTuple):
+    present: int
+    """0: there is none yet."""
+    newest: int
+    """The one that this leaseway brings along."""
+
+    @property
+    def is_due(self) -> bool:
+        return self.present < self.newest
+
+
+def refuse_stale(what: str, present: int, expected: int | None) -> None:
+    """Asked where nobody can come between the look and the change. `expected`: 0 if there must be none; None: any."""
+    if expected is not None and present != expected:
+        raise Stale(stale_text(what, present, expected))
+
+
+def stale_text(what: str, present: int, expected: int) -> str:
+    if not present:
+        return f"{what} is not there any more"
+    if not expected:
+        return f"{what} is there already, at version {present}; look at it first"
+    return f"{what} is at version {present}, not at {expected}; look at it again"

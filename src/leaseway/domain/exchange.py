@@ -49,7 +49,7 @@ class Exchange(Struct, frozen=True):
     """This exchange was sent before and its reply was lost: leases granted then are handed out again."""
 
 
-class Exchanged(Struct, frozen=True):
+class ExchangeReply(Struct, frozen=True):
     leases: tuple[Lease, ...] = ()
     lost: tuple[JobId, ...] = ()
     """Settlements that were refused, because the lease had ended before."""
@@ -60,7 +60,7 @@ class Exchanged(Struct, frozen=True):
     which their lanes are served."""
 
 
-class Held(Struct, frozen=True):
+class HeldLease(Struct, frozen=True):
     """A lease as far as renewing it needs to know."""
 
     id: JobId
@@ -73,7 +73,7 @@ class Renewed(Struct, frozen=True):
     cancelled: tuple[JobId, ...] = ()
 
 
-class Report(Struct, frozen=True):
+class ProgressReport(Struct, frozen=True):
     """How far a running job has come, for people to look at."""
 
     id: JobId

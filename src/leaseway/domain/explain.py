@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from leaseway.domain.gates import Shut, longest, needs_seen
+from leaseway.domain.gates import Closure, longest_closure, readable_needs
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import Job, LaneCount, State
 
@@ -23,7 +23,7 @@ class Reason(Struct, frozen=True):
     """What happens at that time."""
 
 
-def explain(job: Job, lane: LaneCount | None, now: Instant, shuts: Sequence[Shut] = ()) -> Reason:
+def explain(job: Job, lane: LaneCount | None, now: Instant, shuts: Sequence[Closure] = ()) -> Reason:
     """The reason for the job's present state. `lane` holds the counters of the job's lane, `shuts` what keeps its gate
     shut."""
     match job.state:
@@ -51,15 +51,15 @@ def explain(job: Job, lane: LaneCount | None, now: Instant, shuts: Sequence[Shut
 def _scheduled(job: Job) -> Reason:
     """A job that was booked ahead looks like one that was submitted for later: say what may have happened."""
     text = "It waits for its time to run."
-    names = _listed([charge.name for charge in needs_seen(job.needs).budgets])
+    names = _listed([charge.name for charge in readable_needs(job.needs).budgets])
     if names:
         text += f" It pays from budget {names}: where that is used up, a job waits for the window that has room for it."
     return Reason("scheduled", text, job.run_at)
 
 
-def _shut(shuts: Sequence[Shut], now: Instant) -> Reason:
+def _shut(shuts: Sequence[Closure], now: Instant) -> Reason:
     """The one that lasts longest is the answer; the others are named."""
-    first = longest(shuts)
+    first = longest_closure(shuts)
     others = [f"{each.what} {each.name}" for each in shuts if each is not first]
     also = f" It waits for {_listed(others)} as well." if others else ""
     until = None if first.wait_us is None else now + first.wait_us

@@ -23,7 +23,7 @@ SERVED_US_MAX = 60 * SECOND_US
 """A queue from which somebody claimed within this time is served."""
 
 
-class Level(StrEnum):
+class FindingLevel(StrEnum):
     OK = "ok"
     WARNING = "warning"
     PROBLEM = "problem"
@@ -33,33 +33,33 @@ class Finding(Struct, frozen=True):
     """The answer of one check."""
 
     check: str
-    level: Level
+    level: FindingLevel
     text: str
     advice: str | None = None
 
 
 def ok(check: str, text: str, advice: str | None = None) -> Finding:
-    return Finding(check, Level.OK, text, advice)
+    return Finding(check, FindingLevel.OK, text, advice)
 
 
 def warning(check: str, text: str, advice: str) -> Finding:
-    return Finding(check, Level.WARNING, text, advice)
+    return Finding(check, FindingLevel.WARNING, text, advice)
 
 
 def problem(check: str, text: str, advice: str) -> Finding:
-    return Finding(check, Level.PROBLEM, text, advice)
+    return Finding(check, FindingLevel.PROBLEM, text, advice)
 
 
 def judge_disk(free: int, total: int, stored: int) -> Finding:
     """`stored`: what the store occupies, which is what a copy or a compaction needs again."""
-    text = f"{in_bytes(free)} of {in_bytes(total)} free; the store takes {in_bytes(stored)}"
+    text = f"{render_bytes(free)} of {render_bytes(total)} free; the store takes {render_bytes(stored)}"
     if free < DISK_FREE_MIN or free < total * DISK_FREE_SHARE_MIN or free < stored:
         return warning("disk", text, "Free some space, or prune finished jobs: leaseway jobs prune --older-than 7d")
     return ok("disk", text)
 
 
 def judge_log(size: int) -> Finding:
-    text = f"the write-ahead log has {in_bytes(size)}"
+    text = f"the write-ahead log has {render_bytes(size)}"
     if size > LOG_BYTES_MAX:
         return warning("log", text, "Some process reads without end and keeps the log from shrinking: restart it")
     return ok("log", text)
@@ -69,7 +69,7 @@ def judge_clock(newest: Instant | None, now: Instant) -> Finding:
     """`newest`: the latest instant that the store wrote by its clock."""
     if newest is None or newest <= now + CLOCK_US_MAX:
         return ok("clock", "no stored time lies in the future")
-    text = f"the newest stored time lies {in_words(newest - now)} in the future: the clock went back"
+    text = f"the newest stored time lies {render_duration(newest - now)} in the future: the clock went back"
     return problem("clock", text, "Set the clock right (is NTP running?). Leases last longer than promised until then")
 
 
@@ -77,7 +77,7 @@ def judge_leases(leased: int, stuck: int, oldest: Instant | None, now: Instant) 
     """`stuck`: leases that expired more than STUCK_US_MAX ago."""
     if not stuck or oldest is None:
         return ok("leases", f"{leased:,} held, none is stuck")
-    text = f"{stuck:,} expired, the oldest {in_words(now - oldest)} ago, and nobody took them back"
+    text = f"{stuck:,} expired, the oldest {render_duration(now - oldest)} ago, and nobody took them back"
     return problem("leases", text, "No worker is running. Start one, of any queue: leaseway work MODULE:APP")
 
 
@@ -85,12 +85,12 @@ def judge_waiting(oldest: Mapping[str, Instant], served: Mapping[str, Instant], 
     """`oldest`: by queue, since when its first job could run. `served`: by queue, when somebody last claimed there."""
     late = {queue: at for queue, at in oldest.items() if now - at > WAITING_US_MAX}
     if not late:
-        return [ok("waiting", f"no job has been ready for more than {in_words(WAITING_US_MAX)}")]
+        return [ok("waiting", f"no job has been ready for more than {render_duration(WAITING_US_MAX)}")]
     return [_late(queue, now - at, now - served.get(queue, 0) <= SERVED_US_MAX) for queue, at in late.items()]
 
 
 def _late(queue: str, waited_us: int, is_served: bool) -> Finding:
-    text = f"queue {queue!r}: a job has been ready for {in_words(waited_us)}"
+    text = f"queue {queue!r}: a job has been ready for {render_duration(waited_us)}"
     if is_served:
         return warning("waiting", f"{text}; workers do not keep up", "Start more workers, or raise their --concurrency")
     return warning("waiting", f"{text}; no worker serves it", f"Start one: leaseway work MODULE:APP --queue {queue}")
@@ -115,7 +115,7 @@ def judge_counters(counted: list[LaneCount], recounted: list[LaneCount]) -> Find
     return problem("counters", text, "This is a defect of leaseway or of the disk: please report it, with this output")
 
 
-def in_words(us: int) -> str:
+def render_duration(us: int) -> str:
     """A duration for people: one number, one unit."""
     seconds = abs(us) // SECOND_US
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -124,7 +124,7 @@ def in_words(us: int) -> str:
     return f"{seconds} s"
 
 
-def in_bytes(size: int) -> str:
+def render_bytes(size: int) -> str:
     for unit, length in (("TiB", 1 << 40), ("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= length:
             return f"{size / length:.1f} {unit}"

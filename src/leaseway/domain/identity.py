@@ -26,7 +26,7 @@ class Role(StrEnum):
     WORKER = "worker"
 
 
-SCOPES_OF: dict[Role, frozenset[Scope]] = {
+ROLE_SCOPES: dict[Role, frozenset[Scope]] = {
     Role.TENANT: frozenset({Scope.JOBS_READ, Scope.JOBS_WRITE, Scope.IMPORTS_READ, Scope.IMPORTS_WRITE}),
     Role.OPERATOR: frozenset(Scope) - {Scope.WORK},
     Role.WORKER: frozenset({Scope.WORK}),

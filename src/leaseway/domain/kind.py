@@ -12,14 +12,14 @@ from msgspec import Struct
 
 from leaseway.domain import payload
 from leaseway.domain.errors import BadValue, UsageError
-from leaseway.domain.kind_requirements import NO_DEMANDS, Demands
-from leaseway.domain.retry import Backoff
-from leaseway.domain.validators import name_of
+from leaseway.domain.outcome import Backoff
+from leaseway.domain.requirements import NO_REQUIREMENTS, Requirements
+from leaseway.domain.validators import check_name
 
 CONTEXT = "ctx"
 
 
-class Defaults(Struct, frozen=True, kw_only=True):
+class KindDefaults(Struct, frozen=True, kw_only=True):
     """What a job of this kind gets unless its submission says otherwise."""
 
     queue: str = "default"
@@ -34,14 +34,14 @@ class Kind:
     """One registered function. Arguments go through its `Arguments` type when submitted and again when run."""
 
     def __init__(
-        self, name: str, function: Callable[..., Any], defaults: Defaults, demands: Demands = NO_DEMANDS
+        self, name: str, function: Callable[..., Any], defaults: KindDefaults, demands: Requirements = NO_REQUIREMENTS
     ) -> None:
-        self.name = name_of("name", name)
+        self.name = check_name("name", name)
         self.function = function
         self.defaults = defaults
         self.demands = demands
         self.is_async = inspect.iscoroutinefunction(function)
-        self.takes_context, self.Arguments = arguments_of(name, function)
+        self.takes_context, self.Arguments = read_signature(name, function)
         self._decoder = msgspec.json.Decoder(self.Arguments)
         self._fields = self.Arguments.__struct_fields__
         self.takes_nothing = not self._fields
@@ -91,7 +91,7 @@ PHRASES = {
 }
 
 
-def arguments_of(name: str, function: Callable[..., Any]) -> tuple[bool, type[Struct]]:
+def read_signature(name: str, function: Callable[..., Any]) -> tuple[bool, type[Struct]]:
     """Whether the function wants the context, and a type that holds its other parameters."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -100,16 +100,16 @@ def arguments_of(name: str, function: Callable[..., Any]) -> tuple[bool, type[St
         problem = f"job {name}: the signature cannot be read: {error}"
         raise UsageError(f"{problem}; types of arguments must be importable at module level") from error
     takes_context = bool(parameters) and parameters[0].name == CONTEXT
-    fields = [field_of(name, parameter, hints) for parameter in parameters[takes_context:]]
+    fields = [argument_field(name, parameter, hints) for parameter in parameters[takes_context:]]
     try:
         shape = msgspec.defstruct(f"{name} arguments", fields, kw_only=True, forbid_unknown_fields=True)
-        refuse_custom(msgspec.inspect.type_info(shape))
+        refuse_custom_types(msgspec.inspect.type_info(shape))
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"job {name}: an argument cannot be read from JSON: {error}") from error
     return takes_context, shape
 
 
-def refuse_custom(shape: Any) -> None:
+def refuse_custom_types(shape: Any) -> None:
     """A type that msgspec does not know by itself can be registered, but never filled."""
     waiting, seen = [shape], set()
     while waiting:
@@ -123,7 +123,7 @@ def refuse_custom(shape: Any) -> None:
             waiting += [getattr(each, field) for field in each.__struct_fields__]
 
 
-def field_of(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+def argument_field(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         raise UsageError(
             f"job {name}: parameter {parameter.name!r} has no fixed name; jobs take named arguments, "

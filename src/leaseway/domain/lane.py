@@ -19,7 +19,7 @@ EQUAL: Mapping[int, int] = {}
 """Every lane weighs one."""
 
 
-class Turn(Struct, frozen=True):
+class LaneTurn(Struct, frozen=True):
     """A lane with work, as a claim sees it."""
 
     lane: int
@@ -34,13 +34,13 @@ class Turn(Struct, frozen=True):
         return self.place + count * SCALE // self.weight
 
 
-def divide(count: int, turns: Iterable[Turn], admits: Mapping[Gate, int]) -> dict[int, int]:
+def divide_claim(count: int, turns: Iterable[LaneTurn], admits: Mapping[Gate, int]) -> dict[int, int]:
     """How many jobs each of these lanes gives, in their order."""
     turns = list(turns)
     return share(count, usable(turns, admits), {turn.lane: turn.weight for turn in turns})
 
 
-def usable(turns: Iterable[Turn], admits: Mapping[Gate, int]) -> dict[int, int]:
+def usable(turns: Iterable[LaneTurn], admits: Mapping[Gate, int]) -> dict[int, int]:
     """What each lane has, as far as its gate lets it out: first come, first served among lanes behind one gate."""
     left = dict(admits)
     found: dict[int, int] = {}
@@ -52,7 +52,7 @@ def usable(turns: Iterable[Turn], admits: Mapping[Gate, int]) -> dict[int, int]:
     return found
 
 
-def admitted(admits: Iterable[Admit]) -> dict[Gate, int]:
+def admits_by_gate(admits: Iterable[Admit]) -> dict[Gate, int]:
     """By gate, as far as there is something to admit."""
     counts: dict[Gate, int] = {}
     for admit in admits:

@@ -8,10 +8,41 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from leaseway.domain.ids import Instant
+from leaseway.domain.errors import BadValue
+from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import Failure, Lease, NewJob, Settlement, State
-from leaseway.domain.retry import Backoff
-from leaseway.domain.times import Seconds, duration_us, instant_of
+from leaseway.domain.validators import SECONDS_MAX, Seconds, parse_duration_us, parse_instant
+
+FACTOR_MAX = 1_000
+DOUBLINGS_MAX = 64
+"""Later attempts wait as long as this one: by then every sensible factor has reached the maximum."""
+
+
+class Backoff(Struct, frozen=True):
+    """Exponential, bounded, spread by chance so that jobs that failed together do not return together."""
+
+    first_seconds: float = 1.0
+    factor: float = 2.0
+    seconds_max: float = 3_600.0
+    jitter: float = 0.25
+    """The share of the delay that chance may take away: 0 none, 1 all of it."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds_max <= SECONDS_MAX:
+            raise BadValue("backoff.seconds_max", f"must lie in 0 … {SECONDS_MAX:,} (is {self.seconds_max})")
+        if not 0 <= self.first_seconds <= self.seconds_max:
+            raise BadValue("backoff.first_seconds", f"must lie in 0 … seconds_max (is {self.first_seconds})")
+        if not 1 <= self.factor <= FACTOR_MAX:
+            raise BadValue("backoff.factor", f"must lie in 1 … {FACTOR_MAX:,} (is {self.factor})")
+        if not 0 <= self.jitter <= 1:
+            raise BadValue("backoff.jitter", f"must lie in 0 … 1 (is {self.jitter})")
+
+    def delay_us(self, attempts: int, chance: float) -> int:
+        """The wait after this many attempts; `chance` lies in [0, 1)."""
+        seconds = self.first_seconds
+        for _ in range(min(attempts - 1, DOUBLINGS_MAX)):
+            seconds = min(seconds * self.factor, self.seconds_max)
+        return int(seconds * (1 - self.jitter * chance) * SECOND_US)
 
 
 class Snooze(Exception):
@@ -46,8 +77,8 @@ class Fail(Exception):
 def snooze_time(until: datetime | Seconds) -> tuple[Instant | None, int]:
     """An instant for a point in time, a duration for everything else."""
     if isinstance(until, datetime):
-        return instant_of("until", until), 0
-    return None, duration_us("until", until)
+        return parse_instant("until", until), 0
+    return None, parse_duration_us("until", until)
 
 
 class Done(Struct, frozen=True):
@@ -69,7 +100,7 @@ class Cancelled(Struct, frozen=True):
     """Somebody asked for it, and the handler stopped."""
 
 
-class GivenBack(Struct, frozen=True):
+class Released(Struct, frozen=True):
     """The job never had its chance: the worker is going away."""
 
 
@@ -77,7 +108,7 @@ class Abandoned(Struct, frozen=True):
     """The lease is lost. Whatever we would write is refused, so nothing is written."""
 
 
-Outcome = Done | Failed | Snoozed | Cancelled | GivenBack | Abandoned
+Outcome = Done | Failed | Snoozed | Cancelled | Released | Abandoned
 
 
 def decide(lease: Lease, outcome: Outcome, backoff: Backoff, chance: float) -> Settlement | None:
@@ -98,7 +129,7 @@ def decide(lease: Lease, outcome: Outcome, backoff: Backoff, chance: float) -> S
             )
         case Cancelled():
             return Settlement(id=job, token=token, state=State.CANCELLED)
-        case GivenBack():
+        case Released():
             return Settlement(id=job, token=token, state=State.PENDING, gives_back=True)
         case Abandoned():
             return None

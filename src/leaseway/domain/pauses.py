@@ -5,10 +5,10 @@ from shlex import quote
 
 from msgspec import Struct
 
-from leaseway.domain.gates import Shut
+from leaseway.domain.gates import Closure
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import PAUSED
-from leaseway.domain.validators import name_of
+from leaseway.domain.validators import check_name
 
 PAUSES_MAX = 1_000
 
@@ -27,26 +27,26 @@ class Pause(Struct, frozen=True, order=True):
         return f"queue {self.queue!r}" + ("" if self.tenant is None else f" of tenant {self.tenant!r}")
 
 
-def check(pause: Pause) -> Pause:
-    name_of("queue", pause.queue)
+def check_pause(pause: Pause) -> Pause:
+    check_name("queue", pause.queue)
     if pause.tenant is not None:
-        name_of("tenant", pause.tenant)
+        check_name("tenant", pause.tenant)
     return pause
 
 
-def pause_of(queue: str, tenant: str, pauses: Iterable[Pause]) -> Pause | None:
+def covering_pause(queue: str, tenant: str, pauses: Iterable[Pause]) -> Pause | None:
     """The pause in which this lane is; the wider one, if there are two."""
     return next(
         (pause for pause in sorted(pauses, key=lambda each: each.tenant or "") if pause.covers(queue, tenant)), None
     )
 
 
-def shut_by_pauses(queue: str, tenant: str, pauses: Iterable[Pause]) -> list[Shut]:
+def closed_by_pauses(queue: str, tenant: str, pauses: Iterable[Pause]) -> list[Closure]:
     """What keeps a lane from being served besides its gate."""
-    pause = pause_of(queue, tenant, pauses)
-    return [] if pause is None else [shut_by_pause(pause)]
+    pause = covering_pause(queue, tenant, pauses)
+    return [] if pause is None else [closed_by_pause(pause)]
 
 
-def shut_by_pause(pause: Pause) -> Shut:
+def closed_by_pause(pause: Pause) -> Closure:
     tenant = "" if pause.tenant is None else f" --tenant {quote(pause.tenant)}"
-    return Shut("lane", pause.queue, PAUSED, advice=f"Resume it: leaseway lanes resume {quote(pause.queue)}{tenant}")
+    return Closure("lane", pause.queue, PAUSED, advice=f"Resume it: leaseway lanes resume {quote(pause.queue)}{tenant}")

@@ -35,7 +35,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     missed: Missed = Missed.LATEST
 
 
-class ScheduleRow(Struct, frozen=True, kw_only=True):
+class StoredSchedule(Struct, frozen=True, kw_only=True):
     schedule: Schedule
     seen: Instant
     """Fires up to here were handled."""
@@ -50,7 +50,7 @@ HOUR_US = 3_600 * SECOND_US
 FOLD_MAX = timedelta(hours=3)
 
 
-def check(schedule: Schedule) -> None:
+def check_schedule(schedule: Schedule) -> None:
     """Refuse an expression or a time zone that nothing can be computed from."""
     try:
         zone = ZoneInfo(schedule.tz)
@@ -93,12 +93,12 @@ def next_fire(schedule: Schedule, after: Instant) -> Instant | None:
     return next(fires_after(schedule, after), None)
 
 
-def coming_fire(row: ScheduleRow) -> Instant | None:
+def upcoming_fire(row: StoredSchedule) -> Instant | None:
     """The next one; None if it is paused, or cannot be computed on this machine."""
     if row.paused:
         return None
     try:
-        check(row.schedule)
+        check_schedule(row.schedule)
     except BadValue:
         return None
     return next_fire(row.schedule, row.now)

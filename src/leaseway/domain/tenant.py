@@ -4,9 +4,9 @@ from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.limit import TENANTS, Definition, Rate
-from leaseway.domain.limits.limit import check as check_limit
-from leaseway.domain.validators import name_of, whole_number
+from leaseway.domain.limits.limit import TENANT_PREFIX, LimitDefinition, Rate
+from leaseway.domain.limits.limit import check_limit as check_limit
+from leaseway.domain.validators import check_int, check_name
 
 WEIGHT_MAX = 1_000
 CLAIM_US = SECOND_US
@@ -29,18 +29,18 @@ class Tenant(Struct, frozen=True, kw_only=True):
     @property
     def limit(self) -> str:
         """The name under which the limiter keeps its caps."""
-        return f"{TENANTS}{self.name}"
+        return f"{TENANT_PREFIX}{self.name}"
 
-    def definition(self) -> Definition:
+    def definition(self) -> LimitDefinition:
         """Starts are counted by ourselves, when they are granted: nothing is on its way but the claim."""
-        return Definition(
+        return LimitDefinition(
             name=self.limit, rates=self.starts, concurrency=self.concurrency, lease_us=CLAIM_US, delay_us=0
         )
 
 
-def check(tenant: Tenant) -> Tenant:
-    name_of("tenant", tenant.name)
-    whole_number(f"tenant {tenant.name}: weight", tenant.weight, 1, WEIGHT_MAX)
+def check_tenant(tenant: Tenant) -> Tenant:
+    check_name("tenant", tenant.name)
+    check_int(f"tenant {tenant.name}: weight", tenant.weight, 1, WEIGHT_MAX)
     if "{" in tenant.name:
         raise BadValue("tenant", f"must not contain braces (is {tenant.name!r})")
     if tenant.is_capped:

@@ -41,21 +41,21 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             raise BadValue("poll", f"must lie in 0.01 … 60 seconds (is {self.poll_seconds})")
 
 
-def prefetch(finished_per_second: float) -> int:
+def prefetch_count(finished_per_second: float) -> int:
     """How many jobs to lease beyond the free slots: what this worker starts within a moment."""
     return int(min(finished_per_second * PREFETCH_SECONDS, PREFETCH_ROOT * math.sqrt(finished_per_second)))
 
 
-def smoothed(before: float, now: float) -> float:
+def smooth_rate(before: float, now: float) -> float:
     """A rate that follows a fall at once and a rise by halves: leasing too much is the worse mistake."""
     return now if now < before else (before + now) / 2
 
 
-def jittered(seconds: float, chance: float) -> float:
+def jitter(seconds: float, chance: float) -> float:
     """Spread over the second half, so that processes that started together do not poll together."""
     return seconds * (0.5 + chance / 2)
 
 
-def retry_seconds(failures: int, chance: float) -> float:
+def retry_delay_seconds(failures: int, chance: float) -> float:
     """The pause before a call to a store that failed this often in a row."""
-    return jittered(min(0.05 * 2 ** min(failures, 10), 2.0), chance)
+    return jitter(min(0.05 * 2 ** min(failures, 10), 2.0), chance)

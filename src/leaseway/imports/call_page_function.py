@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from leaseway.imports.sources.port import Asker
-from leaseway.worker.provider_http import Http, PlainHttp
-from leaseway.worker.threads import Threads
+from leaseway.worker.provider_http import Http, SyncHttp
+from leaseway.worker.threads import HandlerThreads
 
 
 class Caller:
     def __init__(self) -> None:
-        self._threads = Threads()
+        self._threads = HandlerThreads()
 
     async def __call__(self, function: Callable[..., Any], given: dict[str, Any], http: Asker | None) -> Any:
         if http is not None:
@@ -21,7 +21,7 @@ class Caller:
         if is_async(function):
             return await function(**given)
         if http is not None:
-            given = {**given, "http": PlainHttp(given["http"], asyncio.get_running_loop())}
+            given = {**given, "http": SyncHttp(given["http"], asyncio.get_running_loop())}
         return await self._threads.run(partial(function, **given))
 
 

@@ -12,10 +12,10 @@ Promises that hold for every verb:
 from collections.abc import Sequence
 from typing import Protocol
 
-from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
+from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Renewed
 from leaseway.domain.ids import JobId, Token
+from leaseway.domain.inspection import CancelResult, JobFilter
 from leaseway.domain.job import NewJob, Submitted
-from leaseway.domain.query import Cancelling, JobFilter
 
 
 class JobStore(Protocol):
@@ -27,7 +27,7 @@ class JobStore(Protocol):
         """
         ...
 
-    async def exchange(self, call: Exchange) -> Exchanged:
+    async def exchange(self, call: Exchange) -> ExchangeReply:
         """Settle, then claim, in one transaction.
 
         A settlement counts only if its token is the job's current one; otherwise the job is named in `lost` and
@@ -45,7 +45,7 @@ class JobStore(Protocol):
         """
         ...
 
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
+    async def renew(self, leases: Sequence[HeldLease]) -> Renewed:
         """Extend each lease by its length from now. A lease that has ended or lapsed is named in `lost`."""
         ...
 
@@ -53,7 +53,7 @@ class JobStore(Protocol):
         """Store the cursor, which survives the attempt. False: the lease is lost or lapsed, nothing was written."""
         ...
 
-    async def report(self, reports: Sequence[Report]) -> None:
+    async def report(self, reports: Sequence[ProgressReport]) -> None:
         """Store how far running jobs have come. Reports of lost leases are dropped."""
         ...
 
@@ -64,7 +64,7 @@ class JobStore(Protocol):
         """
         ...
 
-    async def cancel(self, job: JobId) -> Cancelling:
+    async def cancel(self, job: JobId) -> CancelResult:
         """Cancel a pending job now, ask the worker of a leased one to stop, leave a finished one alone."""
         ...
 

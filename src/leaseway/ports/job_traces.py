@@ -6,11 +6,11 @@ The trace of a job is kept with it until it ends, and asked for apart from its l
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from leaseway.domain.exchange import Held
+from leaseway.domain.exchange import HeldLease
 from leaseway.domain.ids import JobId
 
 
 class Traces(Protocol):
-    async def traces(self, leases: Sequence[Held]) -> Mapping[JobId, str]:
+    async def traces(self, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
         """What was submitted as `NewJob.trace` of the jobs that are held under these tokens, as far as there is any."""
         ...

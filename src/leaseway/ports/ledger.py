@@ -13,10 +13,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from leaseway.domain.budgets.budget import Answer, BudgetDefinition, Crossed
-from leaseway.domain.budgets.ledger import Account, Audit, Entry, Lines
+from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, HoldAnswer
+from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, Lines
 from leaseway.domain.ids import Instant
-from leaseway.domain.requirements import Charge
 
 
 class Expired(Struct, frozen=True):
@@ -52,12 +51,13 @@ class Ledger(Protocol):
         refused: `BadValue`."""
         ...
 
-    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         """Reserve all of the lines or none; see `domain.ledger`.
 
-        `Held`: now, for so long. With `dispatch` it is said at once that the call leaves. `Booked`: in a later window,
-        to be asked for again under the same id when that begins; its time counts from there. `Denied`: not at all.
-        `Used`: another owner has dispatched under this id, or its call is over. A budget that nobody has defined
+        `HoldGranted`: now, for so long. With `dispatch` it is said at once that the call leaves. `HoldBooked`: in a
+        later window, to be asked for again under the same id when that begins; its time counts from there.
+        `HoldDenied`: not at all.
+        `HoldUsed`: another owner has dispatched under this id, or its call is over. A budget that nobody has defined
         raises `UnknownBudget`.
         """
         ...
@@ -86,12 +86,12 @@ class Ledger(Protocol):
         or nobody shall wait."""
         ...
 
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
         """What people look at: windows that are under way or to come, or that ended after `since`; by name and start.
         A budget without fields is there even before its first hold. At most `BOOKS_MAX`."""
         ...
 
-    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
         """What was booked on a budget, newest first."""
         ...
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
-from leaseway.domain.limits.limit import Ask, Definition
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 
 
 class Limiter(Protocol):
@@ -23,17 +23,17 @@ class Limiter(Protocol):
 
     async def close(self) -> None: ...
 
-    async def declare(self, definitions: Sequence[Definition]) -> None:
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         """What the code says. It counts if it is new or differs from what the code said last: a restart does not undo
         what somebody has changed since, and no word of the code resumes what was paused."""
         ...
 
-    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         """What an operator says, in force at once for everybody; the new version. `Stale`: its version was not the
         expected one, where 0 means that there is none yet; nothing has changed."""
         ...
 
-    async def definitions(self) -> list[tuple[Definition, int]]:
+    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
         """All in force, by name, each with its version."""
         ...
 
@@ -42,7 +42,7 @@ class Limiter(Protocol):
         ...
 
     async def take(
-        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         """All of the asks or none, at least and at most so many times; see `domain.buckets.take`.
 
@@ -55,11 +55,11 @@ class Limiter(Protocol):
         """Return what was not used, worth less with its age. Never repeated: what may have been returned is used."""
         ...
 
-    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         """Leave so many seats of each limit."""
         ...
 
-    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
         """Say that one holds so many seats of each limit, for so long from now, even if the store had forgotten it."""
         ...
 
@@ -67,6 +67,6 @@ class Limiter(Protocol):
         """What the provider said; the whole fleet hears it."""
         ...
 
-    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         """The store's clock, and each level as it stands now (`domain.buckets.current`). Changes nothing."""
         ...

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from leaseway.domain.ids import Instant, JobId
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import ErrorRecord, Job, LaneCount
-from leaseway.domain.query import JobFilter
 
 
 class ReadModel(Protocol):

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import NewJob
-from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.schedule import Schedule, StoredSchedule
 
 
 class ScheduleStore(Protocol):
@@ -13,7 +13,7 @@ class ScheduleStore(Protocol):
         """Create or update them. A new or changed expression counts from now: it has no missed fires."""
         ...
 
-    async def schedules(self) -> list[ScheduleRow]:
+    async def schedules(self) -> list[StoredSchedule]:
         """All of them, by name, with the instant up to which fires were handled."""
         ...
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from leaseway.domain.versions import Versions
+from leaseway.domain.errors import SchemaVersions
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.job_traces import Traces
 from leaseway.ports.key_store import KeyStore
@@ -17,7 +17,7 @@ class Store(JobStore, ReadModel, ScheduleStore, TenantStore, KeyStore, Traces, W
         """Connect, and bring the schema up to date; how many migrations that took."""
         ...
 
-    async def versions(self) -> Versions:
+    async def versions(self) -> SchemaVersions:
         """The schema's version. Changes nothing, and works on a store that is not open."""
         ...
 

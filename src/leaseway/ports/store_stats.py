@@ -7,22 +7,22 @@ One contract, `leaseway.testing.pulse_contract`, proves every store.
 from typing import Protocol, runtime_checkable
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.store_stats import Ended, Owner, Waiting
+from leaseway.domain.inspection import EndedCount, LaneWait, LeaseOwner
 
 
 @runtime_checkable
 class Pulse(Protocol):
-    async def owners(self) -> list[Owner]:
+    async def owners(self) -> list[LeaseOwner]:
         """Who has leases, by name; at most `OWNERS_MAX`. A worker that has nothing to do has none, and is not there."""
         ...
 
-    async def waiting(self) -> list[Waiting]:
+    async def waiting(self) -> list[LaneWait]:
         """Every lane with a job that is ready, and since when its oldest one is; by queue, tenant and needs.
 
         Ready as the counters have it: a scheduled job whose time has come is ready when a worker has made it so."""
         ...
 
-    async def ended(self, after: Instant) -> tuple[Instant, list[Ended]]:
+    async def ended(self, after: Instant) -> tuple[Instant, list[EndedCount]]:
         """How many jobs ended after this instant, by queue, tenant and state.
 
         Where more ended than a store looks at in passing, those that ended last are counted, and the first answer says

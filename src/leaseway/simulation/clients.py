@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from leaseway.domain.errors import KeyConflict, StoreBusy, StoreFull, TransientError, UnknownOutcome
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import NewJob, State, Submitted
-from leaseway.domain.query import JobFilter
 from leaseway.simulation.faulty_store import FaultyStore
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.world import SimulatedWorld

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from leaseway.domain.query import Cancelling
+from leaseway.domain.inspection import CancelResult
 from leaseway.simulation.promises import Commit, Promises
 from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED
 
@@ -224,9 +224,9 @@ def of_submission(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def of_cancelling(books: Promises, commit: Commit) -> Iterator[str]:
-    if commit.answer is Cancelling.CANCELLED:
+    if commit.answer is CancelResult.CANCELLED:
         yield "a pending job was cancelled"
-    if commit.answer is Cancelling.FINISHED:
+    if commit.answer is CancelResult.FINISHED:
         yield "cancelling came too late"
 
 

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leaseway.domain.budgets.budget import Answer, BudgetDefinition, Crossed
-from leaseway.domain.budgets.ledger import Account, Audit, Entry, Lines
+from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, HoldAnswer
+from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, Lines
 from leaseway.domain.errors import LeasewayError, StoreBusy, UnknownOutcome
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
-from leaseway.domain.limits.limit import Ask, Definition
-from leaseway.domain.requirements import Charge
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.ports.ledger import Expired
 from leaseway.simulation.faulty_link import end
 from leaseway.simulation.process import Process
@@ -112,15 +111,15 @@ class FaultyLimiter:
 
     async def close(self) -> None: ...
 
-    async def declare(self, definitions: Sequence[Definition]) -> None:
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         await self._way.call("declare", definitions)
 
-    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         version: int = await self._way.call("change", definition, expected=expected)
         return version
 
-    async def definitions(self) -> list[tuple[Definition, int]]:
-        found: list[tuple[Definition, int]] = await self._way.call("definitions")
+    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
+        found: list[tuple[LimitDefinition, int]] = await self._way.call("definitions")
         return found
 
     async def forget(self, name: str) -> bool:
@@ -128,7 +127,7 @@ class FaultyLimiter:
         return was_there
 
     async def take(
-        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         verdict: Verdict = await self._way.call("take", asks, least=least, most=most, holder=holder, seat_us=seat_us)
         return verdict
@@ -136,16 +135,16 @@ class FaultyLimiter:
     async def give_back(self, granted: Granted, unused: int) -> None:
         await self._way.call("give_back", granted, unused)
 
-    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         await self._way.call("vacate", asks, holder, count)
 
-    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
         await self._way.call("keep", asks, holder, count, seat_us)
 
     async def tell(self, notice: Notice) -> None:
         await self._way.call("tell", notice)
 
-    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         seen: tuple[Instant, list[Level]] = await self._way.call("look", asks)
         return seen
 
@@ -171,8 +170,8 @@ class FaultyLedger:
         was_there: bool = await self._way.call("forget", name)
         return was_there
 
-    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
-        answer: Answer = await self._way.call("hold", id, lines, ttl_us, owner=owner, dispatch=dispatch)
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
+        answer: HoldAnswer = await self._way.call("hold", id, lines, ttl_us, owner=owner, dispatch=dispatch)
         return answer
 
     async def dispatch(self, id: str) -> bool:
@@ -195,12 +194,12 @@ class FaultyLedger:
         wait_us: int = await self._way.call("wait_us", charges)
         return wait_us
 
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
-        accounts: list[Account] = await self._way.call("books", names, since=since)
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
+        accounts: list[BudgetWindow] = await self._way.call("books", names, since=since)
         return accounts
 
-    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
-        entries: list[Entry] = await self._way.call("journal", name, limit)
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
+        entries: list[JournalEntry] = await self._way.call("journal", name, limit)
         return entries
 
     async def audit(self) -> Audit:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from leaseway.domain.errors import LeasewayError, StoreBusy, StoreFull, UnknownOutcome
-from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.job import State
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import Process
@@ -179,7 +179,7 @@ class FaultyLink:
 
     def _blocked_seconds(self, call: LinkCall, answer: Any) -> float:
         """How long a handler keeps the loop from reading what a claim was granted."""
-        is_granted = is_claim(call) and isinstance(answer, Exchanged) and answer.leases
+        is_granted = is_claim(call) and isinstance(answer, ExchangeReply) and answer.leases
         if not is_granted or self._blocking.random() >= self._universe.faults.blocked:
             return 0.0
         seconds = self._blocking.uniform(0.3, BLOCKED_SECONDS_MAX)

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
+from leaseway.domain.errors import SchemaVersions
+from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Renewed
 from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.inspection import CancelResult, JobFilter
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
-from leaseway.domain.query import Cancelling, JobFilter
-from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.schedule import Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
-from leaseway.domain.versions import Versions
 from leaseway.simulation.faulty_link import FaultyLink
 from leaseway.simulation.process import Process
 from leaseway.simulation.world import SimulatedWorld
@@ -25,8 +25,8 @@ class FaultyStore(Keyless):
         self._link.open()
         return 0
 
-    async def versions(self) -> Versions:
-        return Versions(1, 1)
+    async def versions(self) -> SchemaVersions:
+        return SchemaVersions(1, 1)
 
     async def close(self) -> None:
         """The universe closes every file at the end: those of processes that were killed, too."""
@@ -39,19 +39,19 @@ class FaultyStore(Keyless):
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         return await self._link.call(self._link.store.submit, jobs)
 
-    async def exchange(self, call: Exchange) -> Exchanged:
+    async def exchange(self, call: Exchange) -> ExchangeReply:
         return await self._link.call(self._link.store.exchange, call)
 
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
+    async def renew(self, leases: Sequence[HeldLease]) -> Renewed:
         return await self._link.call(self._link.store.renew, leases)
 
     async def checkpoint(self, job: JobId, token: Token, cursor: str) -> bool:
         return await self._link.call(self._link.store.checkpoint, job, token, cursor)
 
-    async def report(self, reports: Sequence[Report]) -> None:
+    async def report(self, reports: Sequence[ProgressReport]) -> None:
         await self._link.call(self._link.store.report, reports)
 
-    async def cancel(self, job: JobId) -> Cancelling:
+    async def cancel(self, job: JobId) -> CancelResult:
         return await self._link.call(self._link.store.cancel, job)
 
     async def replay(self, which: JobFilter, limit: int) -> list[JobId]:
@@ -65,7 +65,7 @@ class FaultyStore(Keyless):
 
     # -- jobs: reading ----------------------------------------------------------------------------------------------
 
-    async def traces(self, leases: Sequence[Held]) -> Mapping[JobId, str]:
+    async def traces(self, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
         return await self._link.call(self._link.store.traces, leases)
 
     async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
@@ -91,7 +91,7 @@ class FaultyStore(Keyless):
     async def declare(self, schedules: Sequence[Schedule]) -> None:
         await self._link.call(self._link.store.declare, schedules)
 
-    async def schedules(self) -> list[ScheduleRow]:
+    async def schedules(self) -> list[StoredSchedule]:
         return await self._link.call(self._link.store.schedules)
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:

@@ -13,8 +13,8 @@ from leaseway.simulation.judge import JUDGE
 from leaseway.simulation.limit_oracles import METER, Meter
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.world import SimulatedWorld
-from leaseway.worker.environment import World
-from leaseway.worker.lease_renewal import in_loop
+from leaseway.worker.environment import Environment
+from leaseway.worker.lease_renewal import renew_in_loop
 from leaseway.worker.loop import Worker
 
 RESTART_SECONDS = (0.2, 1.5)
@@ -100,7 +100,7 @@ class SimulatedFleet:
         if process.has_left:
             return
         limiter, ledger = self._metering(process)
-        world = World(
+        world = Environment(
             store=store,
             limiter=limiter,
             ledger=ledger,
@@ -109,7 +109,7 @@ class SimulatedFleet:
             ids=process.ids,
             events=Silence(),
         )
-        process.worker = Worker(world, self._kinds, settings, self._schedules, keeping=in_loop)
+        process.worker = Worker(world, self._kinds, settings, self._schedules, keeping=renew_in_loop)
         try:
             worked = await process.worker.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the judge wants to know

@@ -10,7 +10,7 @@ from leaseway.simulation.oracles import imbalances, wrongs
 from leaseway.simulation.process import Process
 from leaseway.simulation.promises import Commit, Promises, Run
 from leaseway.simulation.stored_rows import StoredRows
-from leaseway.worker.loop import Worked
+from leaseway.worker.loop import WorkerSummary
 
 TOLD_SECONDS_MAX = 1.0
 """A worker that is well tells a handler within this time that its lease is lost."""
@@ -94,7 +94,7 @@ class Judge:
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def left(self, process: Process, worked: Worked) -> None:
+    def left(self, process: Process, worked: WorkerSummary) -> None:
         """I25: a worker that left in order holds nothing, and did not take for ever."""
         assert process.worker is not None
         held = [row.id for row in self.table.rows.values() if row.owner == process.worker.id]

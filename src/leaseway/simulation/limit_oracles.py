@@ -22,14 +22,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from leaseway.domain.budgets.budget import Booked, BudgetDefinition, Denied, Held, Used
-from leaseway.domain.budgets.calendar_windows import Window
+from leaseway.domain.budgets.budget import BudgetDefinition, HoldBooked, HoldDenied, HoldGranted, HoldUsed
+from leaseway.domain.budgets.calendar_windows import CalendarWindow
 from leaseway.domain.budgets.ledger import OPEN
-from leaseway.domain.budgets.ledger import State as HoldState
+from leaseway.domain.budgets.ledger import HoldState as HoldState
 from leaseway.domain.ids import SECOND_US, Token
 from leaseway.domain.job import State
 from leaseway.domain.limits.buckets import Granted, Wait
-from leaseway.domain.limits.limit import Definition
+from leaseway.domain.limits.limit import LimitDefinition
 from leaseway.domain.tenant import Tenant
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import HERE, Process
@@ -41,7 +41,7 @@ from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter
 from leaseway.stores.sqlite.jobs import SqliteStore
-from leaseway.worker.attempt import Running
+from leaseway.worker.attempt import Attempt
 from leaseway.worker.context import Context
 
 OUTAGE_SECONDS = (0.3, 3.0)
@@ -58,7 +58,7 @@ LOST_SECONDS_MIN = 3.0
 class LimitSettings(Struct, frozen=True):
     """What was agreed with the provider, with whoever pays, and with tenants."""
 
-    limits: Mapping[str, Definition]
+    limits: Mapping[str, LimitDefinition]
     budgets: Mapping[str, BudgetDefinition]
     tenants: Mapping[str, Tenant]
     temper: Temper
@@ -91,9 +91,9 @@ class Meter:
         chance = universe.streams.of("provider")
         self.provider = SimulatedProvider(universe.loop, chance, universe.judge, temper, terms.limits, self.charged)
         self._out_until = {"limiter": 0.0, "ledger": 0.0}
-        self._windows: dict[str, dict[str, Window]] = {}
+        self._windows: dict[str, dict[str, CalendarWindow]] = {}
         """By hold and by budget: where the ledger has put it."""
-        self._spent: dict[tuple[str, Window], int] = defaultdict(int)
+        self._spent: dict[tuple[str, CalendarWindow], int] = defaultdict(int)
         self._sittings: list[Sitting] = []
         self._unkept: dict[Process, float] = {}
         """Who has not got through with a word about its seats, and since when."""
@@ -203,13 +203,13 @@ class Meter:
     def _saw_hold(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         id_, lines, _ = args
         match answer:
-            case Held(windows=windows):
+            case HoldGranted(windows=windows):
                 self._windows[id_] = {charge.name: window for (charge, _), window in zip(lines, windows, strict=True)}
-            case Booked():
+            case HoldBooked():
                 self.universe.books.reach("a cost was booked in a later window")
-            case Used():
+            case HoldUsed():
                 self.universe.books.reach("a call had been made under the id of a hold")
-            case Denied():
+            case HoldDenied():
                 self.universe.books.reach("a budget denied a hold")
 
     def _saw_wait_us(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
@@ -254,7 +254,7 @@ class Meter:
         finally:
             self._sittings.remove(sitting)
 
-    def halted(self, running: Running) -> None:
+    def halted(self, running: Attempt) -> None:
         for sitting in self._sittings:
             if sitting.ctx._running is running:
                 sitting.run.heard_at = sitting.run.heard_at or self.universe.loop.time()
@@ -360,9 +360,9 @@ def told(answer: Any) -> str:
             return f"{count}"
         case Wait(wait_us, name, why):
             return f"wait {wait_us} us, {name}: {why}"
-        case Held(windows=windows):
+        case HoldGranted(windows=windows):
             return f"held {windows[0].label}"
-        case int() | None | Booked() | Used() | Denied():
+        case int() | None | HoldBooked() | HoldUsed() | HoldDenied():
             return str(answer)
     return ""
 

@@ -7,8 +7,8 @@ invariants in the reliability reference.
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from leaseway.domain.inspection import CancelResult
 from leaseway.domain.job import Settlement, State
-from leaseway.domain.query import Cancelling
 from leaseway.simulation.promises import Commit, Promises
 from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED, LEASED, SCHEDULED, STAGES, StoredRow, StoredRows
 
@@ -271,18 +271,18 @@ def cancelling_is_true(books: Promises, commit: Commit) -> Iterator[str]:
     (job,) = commit.args
     before, after = commit.before.get(job), commit.after.get(job)
     if before is None or after is None:
-        if commit.answer is not Cancelling.UNKNOWN:
+        if commit.answer is not CancelResult.UNKNOWN:
             yield f"I24 an unknown job {job} was answered {commit.answer}"
         return
     if before.is_final:
-        wanted, stage = Cancelling.FINISHED, before.stage
+        wanted, stage = CancelResult.FINISHED, before.stage
     elif before.stage == LEASED:
-        wanted, stage = Cancelling.REQUESTED, LEASED
+        wanted, stage = CancelResult.REQUESTED, LEASED
     else:
-        wanted, stage = Cancelling.CANCELLED, CANCELLED
+        wanted, stage = CancelResult.CANCELLED, CANCELLED
     if commit.answer is not wanted or after.stage != stage:
         yield f"I24 cancelling job {job}, which was {STAGES[before.stage]}: {commit.answer}, {STAGES[after.stage]}"
-    if wanted is Cancelling.REQUESTED and not after.cancel_requested:
+    if wanted is CancelResult.REQUESTED and not after.cancel_requested:
         yield f"I24 the wish to cancel job {job} was acknowledged and forgotten"
 
 

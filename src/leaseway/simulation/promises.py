@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import Settlement, State, Submitted
 from leaseway.simulation.process import Process
@@ -86,8 +86,8 @@ class Commit:
         return call
 
     @property
-    def exchanged(self) -> Exchanged:
-        answer: Exchanged = self.answer
+    def exchanged(self) -> ExchangeReply:
+        answer: ExchangeReply = self.answer
         return answer
 
     def taken_back(self) -> list[StoredRow]:

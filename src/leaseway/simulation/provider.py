@@ -18,7 +18,7 @@ from msgspec import Struct
 from leaseway.domain.budgets.budget import MICRO
 from leaseway.domain.budgets.ledger import Lines
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.limit import Ask, Definition, delay_us_of, lease_us_of
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, permit_lease_us, wire_delay_us
 from leaseway.simulation.judge import Judge
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
@@ -53,7 +53,7 @@ class ProviderReply(Struct, frozen=True):
 class ProviderRequest:
     process: Process
     job: str
-    asks: tuple[Ask, ...]
+    asks: tuple[PermitRequest, ...]
     hold: str | None
     lines: Lines
     sent_at: float
@@ -77,7 +77,7 @@ class SimulatedProvider:
         chance: Random,
         judge: Judge,
         temper: Temper,
-        limits: Mapping[str, Definition],
+        limits: Mapping[str, LimitDefinition],
         charged: Callable[[str, int], None],
     ) -> None:
         self._loop = loop
@@ -99,7 +99,7 @@ class SimulatedProvider:
     # -- a call -----------------------------------------------------------------------------------------------------
 
     async def answer(
-        self, process: Process, job: str, asks: tuple[Ask, ...], hold: str | None, lines: Lines
+        self, process: Process, job: str, asks: tuple[PermitRequest, ...], hold: str | None, lines: Lines
     ) -> ProviderReply:
         """Send a request now, and wait for what comes back."""
         request = ProviderRequest(process, job, asks, hold, lines, self._loop.time(), process.loop.create_future())
@@ -108,10 +108,10 @@ class SimulatedProvider:
             self._loop.call_later(self._way_seconds(asks), self._arrive, request)
         return await request.reply
 
-    def _way_seconds(self, asks: tuple[Ask, ...]) -> float:
+    def _way_seconds(self, asks: tuple[PermitRequest, ...]) -> float:
         """The half of the delay that is the network's; often all of it or nothing, where the bounds are."""
         delays_us = [
-            delay_us_of(self._limits[ask.limit], rate) for ask in asks for rate in self._limits[ask.limit].rates
+            wire_delay_us(self._limits[ask.limit], rate) for ask in asks for rate in self._limits[ask.limit].rates
         ]
         most = min(delays_us) / 2 / SECOND_US if delays_us else WAY_SECONDS_MAX
         return self._chance.choice((0.0, most, self._chance.uniform(0, most)))
@@ -152,7 +152,7 @@ class SimulatedProvider:
 
     # -- the oracles ------------------------------------------------------------------------------------------------
 
-    def _log(self, ask: Ask, request: ProviderRequest) -> None:
+    def _log(self, ask: PermitRequest, request: ProviderRequest) -> None:
         """L1: never more than the limit says, in any window."""
         log, definition, now = self._logs.setdefault(ask.name, Log()), self._limits[ask.limit], self._loop.time()
         log.arrivals.append((now, ask.cost))
@@ -180,8 +180,8 @@ class SimulatedProvider:
     def told(self, name: str, limit: str, retry_after_us: int) -> None:
         """L3: the limiter knows of a refusal. Tokens that others have in their hands may still be used."""
         definition, now = self._limits[limit], self._loop.time()
-        delays_us = [delay_us_of(definition, rate) for rate in definition.rates]
-        known_at = now + (lease_us_of(definition) + min(delays_us, default=0)) / SECOND_US
+        delays_us = [wire_delay_us(definition, rate) for rate in definition.rates]
+        known_at = now + (permit_lease_us(definition) + min(delays_us, default=0)) / SECOND_US
         if definition.degraded_share == 0:
             self._logs.setdefault(name, Log()).closed.append((known_at, now + retry_after_us / SECOND_US))
 

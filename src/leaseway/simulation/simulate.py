@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import UsageError
 from leaseway.domain.ids import SECOND_US
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import Job
 from leaseway.domain.kind import Kind
-from leaseway.domain.query import JobFilter
 from leaseway.simulation.clients import Intent
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.scenario import Load, SimulationReport, run_load

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.job import Settlement
 
 
@@ -74,6 +74,6 @@ def said(settlement: Settlement) -> str:
     return f"{short(settlement.id)}:{settlement.token[:6]} {settlement.state.value}{back}"
 
 
-def got(answer: Exchanged) -> str:
+def got(answer: ExchangeReply) -> str:
     leases = " ".join(f"{short(lease.id)}#{lease.fence}" for lease in answer.leases)
     return f"[{leases}] lost {ids(answer.lost)} cancelled {ids(answer.cancelled)}"

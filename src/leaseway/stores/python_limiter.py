@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leaseway.domain.errors import UnknownLimit
+from leaseway.domain.errors import UnknownLimit, refuse_stale
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Seating, Sizing, Taking, Verdict
-from leaseway.domain.limits.limit import Ask, Definition, check
-from leaseway.domain.versions import refuse_stale
+from leaseway.domain.limits.buckets import Acquisition, CallHolder, Granted, Level, Notice, Sizing, Verdict
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
 
 FORGET_MAX = 2
 """So many old levels are looked at whenever a new one comes: there are never many more than are in use."""
@@ -23,12 +22,12 @@ FORGET_MAX = 2
 class Defined(Struct, frozen=True):
     """A definition in force. The code said `declared` last; None: only an operator has spoken."""
 
-    definition: Definition
-    declared: Definition | None
+    definition: LimitDefinition
+    declared: LimitDefinition | None
     sizing: Sizing
 
 
-def declared(known: Defined | None, definition: Definition) -> Defined | None:
+def declared(known: Defined | None, definition: LimitDefinition) -> Defined | None:
     """What the code says, if that is news."""
     if known is not None and known.declared == definition:
         return None
@@ -37,20 +36,20 @@ def declared(known: Defined | None, definition: Definition) -> Defined | None:
     return Defined(in_force, definition, sized(known, in_force))
 
 
-def changed(known: Defined | None, definition: Definition, expected: int | None = None) -> Defined:
+def changed(known: Defined | None, definition: LimitDefinition, expected: int | None = None) -> Defined:
     """What an operator says."""
     refuse_stale(f"limit {definition.name}", known.sizing.version if known else 0, expected)
     return Defined(definition, known.declared if known else None, sized(known, definition))
 
 
-def sized(known: Defined | None, definition: Definition) -> Sizing:
-    return buckets.size(definition, known.sizing.version + 1 if known else 1)
+def sized(known: Defined | None, definition: LimitDefinition) -> Sizing:
+    return buckets.size_limit(definition, known.sizing.version + 1 if known else 1)
 
 
-def check_all(definitions: Iterable[Definition]) -> None:
+def check_all(definitions: Iterable[LimitDefinition]) -> None:
     """All of them, before one of them counts."""
     for definition in definitions:
-        buckets.size(check(definition))
+        buckets.size_limit(check_limit(definition))
 
 
 class Levels(ABC):
@@ -69,13 +68,13 @@ class Levels(ABC):
     def read(self, limit: str, name: str) -> Level: ...
 
     @abstractmethod
-    def write(self, taking: Taking, level: Level) -> None:
+    def write(self, taking: Acquisition, level: Level) -> None:
         """Remember this. Only called for what has changed."""
 
     # -- verbs ------------------------------------------------------------------------------------------------------
 
-    def take(self, asks: Sequence[Ask], least: int, most: int, holder: str, seat_us: int) -> Verdict:
-        seating = Seating(holder, seat_us, self.since + self._seat_grace_us)
+    def take(self, asks: Sequence[PermitRequest], least: int, most: int, holder: str, seat_us: int) -> Verdict:
+        seating = CallHolder(holder, seat_us, self.since + self._seat_grace_us)
         takings = [self._taking(ask) for ask in asks]
         verdict, levels = buckets.take(takings, self.now, self.since, least, most, seating)
         for taking, level in zip(takings, levels, strict=True):
@@ -84,38 +83,38 @@ class Levels(ABC):
 
     def give_back(self, granted: Granted, unused: int) -> None:
         for taking in self._known(granted.asks):
-            self._note(taking, buckets.credited(taking, self.now, granted, unused))
+            self._note(taking, buckets.credit_unused(taking, self.now, granted, unused))
 
-    def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
+    def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         for taking in self._known(asks):
-            self._note(taking, buckets.vacated(taking.level, holder, count))
+            self._note(taking, buckets.end_calls(taking.level, holder, count))
 
-    def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
+    def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
         for taking in self._known(asks):
-            self._note(taking, buckets.kept(self._current(taking), holder, count, self.now + seat_us))
+            self._note(taking, buckets.renew_calls(self._current(taking), holder, count, self.now + seat_us))
 
     def tell(self, notice: Notice) -> None:
-        for taking in self._known([Ask(notice.name, notice.limit)]):
-            self._note(taking, buckets.noticed(taking, notice, self.now, self.since))
+        for taking in self._known([PermitRequest(notice.name, notice.limit)]):
+            self._note(taking, buckets.apply_notice(taking, notice, self.now, self.since))
 
-    def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
+    def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         return self.now, [self._current(self._taking(ask)) for ask in asks]
 
     # -- reading and writing ----------------------------------------------------------------------------------------
 
-    def _taking(self, ask: Ask) -> Taking:
+    def _taking(self, ask: PermitRequest) -> Acquisition:
         sizing = self.sizing(ask.limit)
         if sizing is None:
             raise UnknownLimit(f"{ask.limit}: nobody has defined a limit of this name; declare it first")
-        return Taking(ask, sizing, self.read(ask.limit, ask.name))
+        return Acquisition(ask, sizing, self.read(ask.limit, ask.name))
 
-    def _known(self, asks: Sequence[Ask]) -> list[Taking]:
+    def _known(self, asks: Sequence[PermitRequest]) -> list[Acquisition]:
         """Without those that were forgotten meanwhile: what a worker says about them is not needed any more."""
         return [self._taking(ask) for ask in asks if self.sizing(ask.limit) is not None]
 
-    def _current(self, taking: Taking) -> Level:
-        return buckets.current(taking.level, taking.sizing, self.now, self.since)
+    def _current(self, taking: Acquisition) -> Level:
+        return buckets.refresh(taking.level, taking.sizing, self.now, self.since)
 
-    def _note(self, taking: Taking, level: Level) -> None:
+    def _note(self, taking: Acquisition, level: Level) -> None:
         if level != taking.level:
             self.write(taking, level)

@@ -24,8 +24,8 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, T
 
 from leaseway.domain.job import Lease, NewJob
 from leaseway.domain.outcome import Failed, Outcome
-from leaseway.telemetry import lines
-from leaseway.telemetry.lines import JOB, outcome_name
+from leaseway.telemetry import json_logging
+from leaseway.telemetry.json_logging import JOB, outcome_name
 
 log = logging.getLogger("leaseway")
 
@@ -95,7 +95,7 @@ class OtelTracing:
         from leaseway import __version__
 
         self._tracer = provider.get_tracer(NAME, __version__)
-        lines.trace_facts = trace_facts
+        json_logging.trace_facts = trace_facts
 
     @contextmanager
     def submitting(self, jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
@@ -208,5 +208,5 @@ def trace_facts() -> Mapping[str, str]:
     """For log lines."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
-        return lines.NO_FACTS
+        return json_logging.NO_FACTS
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}

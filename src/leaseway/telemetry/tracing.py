@@ -9,7 +9,7 @@ import sys
 from functools import cache
 
 from leaseway.ports.tracer import Tracing
-from leaseway.telemetry.lines import JobsInLines, wants_json
+from leaseway.telemetry.json_logging import JobLogContext, wants_json
 
 log = logging.getLogger("leaseway")
 
@@ -24,7 +24,7 @@ def tracing_here() -> Tracing | None:
     switch = switch_of_environment()
     if (switch or has_provider()) and (tracing := otel(switch)) is not None:
         return tracing
-    return JobsInLines() if wants_json() else None
+    return JobLogContext() if wants_json() else None
 
 
 def switch_of_environment() -> str | None:

@@ -5,9 +5,8 @@ from typing import Protocol
 from msgspec.structs import asdict
 
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import JobFilter, JobSummary
 from leaseway.domain.job import Job, State
-from leaseway.domain.job_summary import Glimpse
-from leaseway.domain.query import JobFilter
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.read_model import ReadModel
 from leaseway.ports.recent_jobs import Glances
@@ -19,9 +18,9 @@ class Watched(JobStore, ReadModel, Glances, Protocol):
     """Something must be done before it can be seen."""
 
 
-def glimpse_of(job: Job) -> Glimpse:
-    seen = Glimpse.__struct_fields__
-    return Glimpse(**{name: value for name, value in asdict(job).items() if name in seen})
+def glimpse_of(job: Job) -> JobSummary:
+    seen = JobSummary.__struct_fields__
+    return JobSummary(**{name: value for name, value in asdict(job).items() if name in seen})
 
 
 async def seen_lately(store: Watched, newest: int = 0, ended: int = 0, after: int = 0) -> set[JobId]:

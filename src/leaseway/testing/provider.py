@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.limits.limit import Rate, rate_of
+from leaseway.domain.limits.limit import Rate, parse_rate
 
 HOST = "127.0.0.1"
 HEAD_END = b"\r\n\r\n"
@@ -350,7 +350,7 @@ async def provider(limits: Sequence[str] = ()) -> AsyncIterator[Provider]:
     """A provider with these limits, each like "20 per 2 s", for as long as the block lasts."""
     if isinstance(limits, str):
         raise BadValue("limits", f"must be a list of rates: limits=[{limits!r}]")
-    async with serving(Provider([rate_of("limits", limit) for limit in limits])) as it:
+    async with serving(Provider([parse_rate("limits", limit) for limit in limits])) as it:
         yield it
 
 

@@ -3,8 +3,8 @@
 from typing import Protocol
 
 from leaseway.domain.ids import SECOND_US, WorkerId
+from leaseway.domain.inspection import EndedCount, LaneWait, LeaseOwner
 from leaseway.domain.job import State
-from leaseway.domain.store_stats import Ended, Owner, Waiting
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.store_stats import Pulse
 from leaseway.testing.clock import FakeClock
@@ -32,8 +32,8 @@ async def test_workers_are_told_with_what_they_hold(store: Beating, clock: FakeC
     await Worker(store, "a").claim(1)
     later = clock.now_us()
     assert await store.owners() == [
-        Owner(name=WorkerId("a"), leased=1, late=0, heard_at=later, until=later + LEASE_US),
-        Owner(name=WorkerId("b"), leased=2, late=0, heard_at=later, until=begun + LEASE_US),
+        LeaseOwner(name=WorkerId("a"), leased=1, late=0, heard_at=later, until=later + LEASE_US),
+        LeaseOwner(name=WorkerId("b"), leased=2, late=0, heard_at=later, until=begun + LEASE_US),
     ]
 
 
@@ -62,9 +62,9 @@ async def test_each_lane_tells_since_when_it_waits(store: Beating, clock: FakeCl
     later = clock.now_us()
     await store.submit([new_job(3, priority=9), new_job(4, tenant="c", delay_us=SECOND_US), new_job(5, queue="other")])
     assert await store.waiting() == [
-        Waiting(queue="default", tenant="b", needs="maps", since=begun),
-        Waiting(queue="default", tenant="default", since=begun),
-        Waiting(queue="other", tenant="default", since=later),
+        LaneWait(queue="default", tenant="b", needs="maps", since=begun),
+        LaneWait(queue="default", tenant="default", since=begun),
+        LaneWait(queue="other", tenant="default", since=later),
     ]
 
 
@@ -91,10 +91,10 @@ async def test_what_ended_lately_is_counted_by_state(store: Beating, clock: Fake
     assert (since, counted) == (
         begun,
         [
-            Ended(queue="default", tenant="b", state=State.DONE, count=1),
-            Ended(queue="default", tenant="default", state=State.DONE, count=1),
-            Ended(queue="default", tenant="default", state=State.FAILED, count=1),
-            Ended(queue="default", tenant="default", state=State.CANCELLED, count=1),
+            EndedCount(queue="default", tenant="b", state=State.DONE, count=1),
+            EndedCount(queue="default", tenant="default", state=State.DONE, count=1),
+            EndedCount(queue="default", tenant="default", state=State.FAILED, count=1),
+            EndedCount(queue="default", tenant="default", state=State.CANCELLED, count=1),
         ],
     )
     since, counted = await store.ended(0)

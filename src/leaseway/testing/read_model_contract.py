@@ -7,8 +7,8 @@ import asyncio
 from typing import Any, Protocol
 
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import PAGE_MAX, JobFilter
 from leaseway.domain.job import LaneCount, State
-from leaseway.domain.query import PAGE_MAX, JobFilter
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.notifications import Wakeups
 from leaseway.ports.read_model import ReadModel

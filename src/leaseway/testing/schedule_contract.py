@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import NewJob
-from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
+from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.read_model import ReadModel
 from leaseway.ports.schedule_store import ScheduleStore
@@ -23,7 +23,7 @@ def nightly(**options: Any) -> Schedule:
     return Schedule(**{"name": "nightly", "kind": "report", "cron": "0 3 * * *"} | options)
 
 
-async def row_of(store: ScheduleStore) -> ScheduleRow:
+async def row_of(store: ScheduleStore) -> StoredSchedule:
     (row,) = await store.schedules()
     return row
 
@@ -104,7 +104,7 @@ async def test_a_known_key_does_not_stop_a_fire(store: SchedulingStore, clock: F
 async def test_a_new_schedule_has_no_missed_fires(store: SchedulingStore, clock: FakeClock) -> None:
     """It counts from now, however long the store has existed."""
     await store.declare([nightly()])
-    assert await row_of(store) == ScheduleRow(schedule=nightly(), seen=clock.now_us(), now=clock.now_us())
+    assert await row_of(store) == StoredSchedule(schedule=nightly(), seen=clock.now_us(), now=clock.now_us())
 
 
 async def test_declaring_again_keeps_the_place_in_time(store: SchedulingStore, clock: FakeClock) -> None:

@@ -7,9 +7,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import SCAN_MAX, JobFilter
 from leaseway.domain.job import State
-from leaseway.domain.query import JobFilter
-from leaseway.domain.search import LOOKS_MAX
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.read_model import ReadModel
 from leaseway.ports.search import Search
@@ -31,7 +30,7 @@ OTHERS = (
     JobFilter(tenant="nobody"), JobFilter(queue="q0", error_code="broken"), JobFilter(shard_key="s1"),
     JobFilter(shard_key="s1", tenant="t1"),
 )  # fmt: skip
-TURNS = ((4, 5), (50, 7), (3, LOOKS_MAX), (50, LOOKS_MAX))
+TURNS = ((4, 5), (50, 7), (3, SCAN_MAX), (50, SCAN_MAX))
 """How many are on a page, and how many are looked at for it."""
 
 

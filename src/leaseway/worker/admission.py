@@ -17,13 +17,13 @@ from itertools import islice
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.exchange import LANES_MAX, Admit, Gate, Gated
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import SEATS_TAKEN, Granted, Never, Wait
-from leaseway.domain.limits.limit import Ask
-from leaseway.domain.requirements import needs_of
+from leaseway.domain.limits.buckets import CONCURRENCY_REACHED, Granted, Never, Wait
+from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.requirements import parse_needs
 from leaseway.domain.tenant import Tenant
-from leaseway.worker.attempt import Running
-from leaseway.worker.environment import World
-from leaseway.worker.limiter_client import NO_TOKEN, Asks, Token, Tokens, token_of
+from leaseway.worker.attempt import Attempt
+from leaseway.worker.environment import Environment
+from leaseway.worker.limiter_client import NO_PERMIT, Asks, LimiterClient, Permit, make_permit
 
 GATES_MAX = 1_000
 """So many gates are named in one call. Whoever has more learns of the rest from time to time."""
@@ -38,7 +38,7 @@ TENANTS_SECONDS = 10.0
 """How long a worker believes what it has read about tenants."""
 
 
-class Door:
+class GateState:
     """One gate, as this worker knows it."""
 
     __slots__ = ("asks", "gate", "hand", "offered", "ready", "seat_of", "shut_until", "why")
@@ -51,27 +51,27 @@ class Door:
         self.why = ""
         self.seat_of = ""
         """The limit for whose seat it waits."""
-        self.hand: list[Token] = []
+        self.hand: list[Permit] = []
         """For jobs that the next exchange may bring."""
-        self.offered: list[Token] = []
+        self.offered: list[Permit] = []
         """For those of the exchange that is under way."""
 
     @property
-    def tokens(self) -> list[Token]:
+    def tokens(self) -> list[Permit]:
         return self.hand + self.offered
 
 
 class Admission:
-    def __init__(self, world: World, tokens: Tokens) -> None:
+    def __init__(self, world: Environment, tokens: LimiterClient) -> None:
         self._world = world
         self._tokens = tokens
         tokens.on_left = self._reopen
-        self._doors: dict[Gate, Door] = {}
+        self._doors: dict[Gate, GateState] = {}
         self._tenants: dict[str, Tenant] = {}
         self._tenants_at = float("-inf")
         self._about_to_call: Counter[Gate] = Counter()
-        self._unused: list[Token] = []
-        self._left: list[Ask] = []
+        self._unused: list[Permit] = []
+        self._left: list[PermitRequest] = []
         self.wanted = asyncio.Event()
         """Jobs wait behind a gate that may open, or something else has changed."""
 
@@ -91,7 +91,7 @@ class Admission:
         for gate, count in ready.items():
             door = self._doors.get(gate)
             if door is None:
-                door = self._doors[gate] = Door(gate, needs_of(gate.needs).limits)
+                door = self._doors[gate] = GateState(gate, parse_needs(gate.needs).limits)
             door.ready = count
         # Whoever is furthest behind asks first, or the first one would take all the room each time.
         quiet = {gate: door for gate, door in self._doors.items() if gate not in ready}
@@ -120,7 +120,7 @@ class Admission:
         busy = (gate for gate, door in self._doors.items() if door.ready > 0)
         return tuple(sorted(islice(busy, GATES_MAX)))
 
-    def seated(self, claimed: Iterable[Running]) -> list[Running]:
+    def seated(self, claimed: Iterable[Attempt]) -> list[Attempt]:
         """Each job with the token that admitted it. Somebody else was faster: what is left in our hands goes back."""
         jobs = list(claimed)
         for running in jobs:
@@ -135,7 +135,7 @@ class Admission:
             self.wanted.set()
         return jobs
 
-    def end(self, running: Running) -> None:
+    def end(self, running: Attempt) -> None:
         """A job leaves: its seat is free, and a token goes back that it did not use for a call. Its start is a fact."""
         if running.token is not None:
             self._unused.append(running.token.without(running.seat))
@@ -144,9 +144,9 @@ class Admission:
         running.token = running.seat = None
         self.wanted.set()
 
-    def seats(self, jobs: Iterable[Running]) -> dict[Ask, int]:
+    def seats(self, jobs: Iterable[Attempt]) -> dict[PermitRequest, int]:
         """How many seats of each tenant these jobs, and those that we may claim next, take."""
-        counts = {Ask(tenant.limit, tenant.limit): 0 for tenant in self._tenants.values() if tenant.is_capped}
+        counts = {PermitRequest(tenant.limit, tenant.limit): 0 for tenant in self._tenants.values() if tenant.is_capped}
         for running in jobs:
             if running.seat is not None:
                 counts[running.seat] = counts.get(running.seat, 0) + 1
@@ -166,7 +166,7 @@ class Admission:
                 await self.wanted.wait()
         self.wanted.clear()
 
-    async def open_next(self, room: int, jobs: Iterable[Running]) -> bool:
+    async def open_next(self, room: int, jobs: Iterable[Attempt]) -> bool:
         """Ask for what is behind gates that may be open, as long as there is room. Whether something was granted.
         `jobs` are those that we hold."""
         held = (Gate(each.lease.needs, each.lease.tenant) for each in jobs if each.token is not None)
@@ -219,7 +219,7 @@ class Admission:
             finally:
                 del self._left[0]
 
-    async def _try(self, door: Door, count: int) -> int:
+    async def _try(self, door: GateState, count: int) -> int:
         try:
             if (shut_seconds := await self._without_budget(door)) > 0:
                 self._shut(door, shut_seconds, "its budget is used up")
@@ -228,7 +228,7 @@ class Admission:
             if not self._tokens.last_long(door.asks):
                 count, asks = min(count, await self._expected(door)), asks[len(door.asks) :]
             if not asks or count < 1:
-                door.hand = [NO_TOKEN] * count
+                door.hand = [NO_PERMIT] * count
                 return count
             verdict, sent_at = await self._tokens.grant(asks, count)
         except UnknownLimit as error:
@@ -248,17 +248,17 @@ class Admission:
             return 0
         match verdict:
             case Granted(count=granted):
-                door.hand = [token_of(verdict, sent_at)] * granted
+                door.hand = [make_permit(verdict, sent_at)] * granted
                 self._shut(door, ADMIT_SECONDS, "")
                 return granted
             case Wait(wait_us, name, why):
                 self._shut(door, wait_us / SECOND_US, f"limit {name}: {why}")
-                door.seat_of = name if why == SEATS_TAKEN else ""
+                door.seat_of = name if why == CONCURRENCY_REACHED else ""
             case Never(name, most):
                 self._shut(door, SHUT_SECONDS_MAX, f"limit {name}: never grants more than {most:,} at once")
         return 0
 
-    async def _expected(self, door: Door) -> int:
+    async def _expected(self, door: GateState) -> int:
         """Tokens of short windows would not live until the call. They are taken there; here we only look whether it is
         worth while to start, and how many."""
         units, wait = await self._tokens.expected(door.asks)
@@ -269,18 +269,18 @@ class Admission:
             self._shut(door, LOOK_SECONDS, "")
         return max(units, 0)
 
-    async def _without_budget(self, door: Door) -> float:
+    async def _without_budget(self, door: GateState) -> float:
         """How long until one of the budgets has something again; 0 if all have."""
-        budgets = needs_of(door.gate.needs).budgets
+        budgets = parse_needs(door.gate.needs).budgets
         if not budgets:
             return 0.0
         return await self._world.ledger.wait_us(budgets) / SECOND_US
 
-    def _asks(self, door: Door) -> Asks:
+    def _asks(self, door: GateState) -> Asks:
         tenant = self._tenants.get(door.gate.tenant)
         if tenant is None or not tenant.is_capped:
             return door.asks
-        return (*door.asks, Ask(tenant.limit, tenant.limit))
+        return (*door.asks, PermitRequest(tenant.limit, tenant.limit))
 
     async def _read_tenants(self) -> None:
         # A gate of jobs that need nothing is there because of a cap: if we know of none, somebody has set it just now.
@@ -298,7 +298,7 @@ class Admission:
         except LeasewayError as error:
             self._world.events.emit("store_unavailable", doing="read tenants", error=error)
 
-    def _shut(self, door: Door, seconds: float, why: str) -> None:
+    def _shut(self, door: GateState, seconds: float, why: str) -> None:
         door.shut_until = self._now() + min(seconds, SHUT_SECONDS_MAX)
         if why and why != door.why:
             self._world.events.emit("gate_shut", tenant=door.gate.tenant, why=why, seconds=round(seconds, 3))

@@ -13,17 +13,17 @@ from leaseway.domain.api_key import (
     SECRET_LENGTH,
     SESSION_US,
     ApiKey,
+    KeyRequest,
     Session,
-    WantedKey,
-    hash_of,
-    key_of,
-    like,
-    text_of,
+    hash_secret,
+    make_key,
+    render_key_text,
+    replacement_for,
 )
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import Instant
-from leaseway.domain.validators import whole_number
+from leaseway.domain.validators import check_int
 from leaseway.ports.key_store import KeyStore
 
 Chance = Callable[[str, int], str]
@@ -31,58 +31,63 @@ Chance = Callable[[str, int], str]
 SESSION_LENGTH = 43
 
 
-class Keeper(KeyStore, Protocol):
+class ClockedKeyStore(KeyStore, Protocol):
     async def now(self) -> Instant: ...
 
 
-class Made(NamedTuple):
+class MadeKey(NamedTuple):
     key: ApiKey
     text: str
     """What its owner must keep. It is nowhere else."""
 
 
-class Opened(NamedTuple):
+class OpenedSession(NamedTuple):
     session: Session
     id: str
     """What the browser keeps. It is nowhere else."""
 
 
-async def make(store: Keeper, wanted: WantedKey, chance: Chance, maker: Caller | None = None) -> Made:
+async def make(store: ClockedKeyStore, wanted: KeyRequest, chance: Chance, maker: Caller | None = None) -> MadeKey:
     """`maker`: on whose behalf. None: whoever can write to the store itself."""
     id_, secret = chance(ID_ALPHABET, ID_LENGTH), chance(SECRET_ALPHABET, SECRET_LENGTH)
-    key = key_of(wanted, id_, secret, await store.now())
+    key = make_key(wanted, id_, secret, await store.now())
     if maker is not None:
         refuse_beyond(maker, key)
     await store.add_key(key)
-    return Made(key, text_of(id_, secret))
+    return MadeKey(key, render_key_text(id_, secret))
 
 
 async def rotate(
-    store: Keeper, old: ApiKey, grace_us: int, chance: Chance, life_us: int | None = None, maker: Caller | None = None
-) -> Made:
+    store: ClockedKeyStore,
+    old: ApiKey,
+    grace_us: int,
+    chance: Chance,
+    life_us: int | None = None,
+    maker: Caller | None = None,
+) -> MadeKey:
     """A new key beside the old one, which lives on for a while. The new one is there before the old one's end is set:
     if we are interrupted, there is one key too many, and never one too few."""
-    whole_number("grace", grace_us, 0, LIFE_US_MAX)
+    check_int("grace", grace_us, 0, LIFE_US_MAX)
     now = await store.now()
     if not old.is_live(now):
         raise BadValue("id", f"key {old.id} is revoked or has expired; create a new one instead")
-    wanted = like(old)
+    wanted = replacement_for(old)
     made = await make(store, wanted if life_us is None else replace(wanted, life_us=life_us), chance, maker)
     await store.expire_key(old.id, now + grace_us)
     return made
 
 
-async def begin_session(store: Keeper, key: ApiKey, chance: Chance) -> Opened:
+async def begin_session(store: ClockedKeyStore, key: ApiKey, chance: Chance) -> OpenedSession:
     now, id_ = await store.now(), chance(SECRET_ALPHABET, SESSION_LENGTH)
     until = now + SESSION_US
     session = Session(
-        hash=hash_of(id_),
+        hash=hash_secret(id_),
         key=key.id,
         created_at=now,
         expires_at=until if key.expires_at is None else min(until, key.expires_at),
     )
     await store.add_session(session)
-    return Opened(session, id_)
+    return OpenedSession(session, id_)
 
 
 def refuse_beyond(maker: Caller, key: ApiKey) -> None:

@@ -5,8 +5,8 @@ from enum import Enum
 
 from leaseway.domain import payload
 from leaseway.domain.job import Lease, NewJob
-from leaseway.domain.limits.limit import Ask
-from leaseway.worker.limiter_client import Token
+from leaseway.domain.limits.limit import PermitRequest
+from leaseway.worker.limiter_client import Permit
 
 
 class Stop(Enum):
@@ -17,7 +17,7 @@ class Stop(Enum):
     DRAIN = "the worker is going away"
 
 
-class Running:
+class Attempt:
     """Changed by the event loop only, except `renewed_at` and `stop`, which the renewal may set from its thread."""
 
     __slots__ = (
@@ -48,11 +48,11 @@ class Running:
         self.is_plain = False
         self.is_started = False
         self.children: list[NewJob] = []
-        self.token: Token | None = None
+        self.token: Permit | None = None
         """What admitted it, for its first call."""
         self.origin: str | None = None
         """Who submitted it, as far as anybody traces."""
-        self.seat: Ask | None = None
+        self.seat: PermitRequest | None = None
         """Of its tenant, held until it ends."""
 
     def halt(self, why: Stop) -> None:

@@ -11,10 +11,10 @@ import msgspec
 from leaseway.domain import payload
 from leaseway.domain.errors import LeaseLost
 from leaseway.domain.ids import JobId
-from leaseway.worker.attempt import Running
-from leaseway.worker.environment import World
-from leaseway.worker.provider_calls import Call, Calls
-from leaseway.worker.provider_http import Http, HttpWorld, PlainHttp, Wire
+from leaseway.worker.attempt import Attempt
+from leaseway.worker.environment import Environment
+from leaseway.worker.provider_calls import ProviderCall, ProviderCalls
+from leaseway.worker.provider_http import Http, HttpEnvironment, SharedClient, SyncHttp
 from leaseway.worker.submit import KEY_KEEP_US, Bound
 
 T = TypeVar("T")
@@ -26,7 +26,12 @@ class Context:
     """The job's own view of itself. Async handlers await `checkpoint`; in plain functions it simply returns."""
 
     def __init__(
-        self, running: Running, world: World, calls: Calls, wire: Wire, key_keep_us: int = KEY_KEEP_US
+        self,
+        running: Attempt,
+        world: Environment,
+        calls: ProviderCalls,
+        wire: SharedClient,
+        key_keep_us: int = KEY_KEEP_US,
     ) -> None:
         self._running = running
         self._world = world
@@ -71,7 +76,7 @@ class Context:
         self._running.children.append(child)
         return child.id
 
-    def call(self) -> Call:
+    def call(self) -> ProviderCall:
         """Around one request of any client: `async with ctx.call() as call:`. Waits for the job's limits and its
         budget; the request must leave at once."""
         return self._calls.call()
@@ -79,7 +84,7 @@ class Context:
     @cached_property
     def http(self) -> Http:
         """An HTTP client that takes the job's limits and its budget before each request leaves."""
-        return Http(HttpWorld(self._wire, self._world.clock, self._world.chance), self._calls, self.call_key)
+        return Http(HttpEnvironment(self._wire, self._world.clock, self._world.chance), self._calls, self.call_key)
 
     async def checkpoint(self, cursor: Any) -> None:
         """Keep the cursor for the next attempt. Raises LeaseLost if the job is no longer ours."""
@@ -89,7 +94,7 @@ class Context:
         self.cursor = cursor
 
 
-class PlainContext(Context):
+class SyncContext(Context):
     """For functions that run in a thread: nothing is awaited, everything simply returns."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -99,26 +104,26 @@ class PlainContext(Context):
     def checkpoint(self, cursor: Any) -> None:  # type: ignore[override]
         self._wait_for(super().checkpoint(cursor))
 
-    def call(self) -> "PlainCall":  # type: ignore[override]
-        return PlainCall(self._calls.call(), self._wait_for)
+    def call(self) -> "SyncProviderCall":  # type: ignore[override]
+        return SyncProviderCall(self._calls.call(), self._wait_for)
 
     @cached_property
-    def http(self) -> PlainHttp:  # type: ignore[override]
-        return PlainHttp(super().http, self._loop)
+    def http(self) -> SyncHttp:  # type: ignore[override]
+        return SyncHttp(super().http, self._loop)
 
     def _wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
-class PlainCall:
+class SyncProviderCall:
     """`with ctx.call() as call:`"""
 
-    def __init__(self, call: Call, wait_for: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, call: ProviderCall, wait_for: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._call = call
         self._wait_for = wait_for
         self.settle = call.settle
 
-    def __enter__(self) -> "PlainCall":
+    def __enter__(self) -> "SyncProviderCall":
         self._wait_for(self._call.__aenter__())
         return self
 

@@ -10,7 +10,7 @@ from leaseway.ports.store import Store
 from leaseway.ports.tracer import Tracing
 
 
-class World(NamedTuple):
+class Environment(NamedTuple):
     store: Store
     limiter: Limiter
     ledger: Ledger

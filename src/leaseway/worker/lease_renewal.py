@@ -17,14 +17,44 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.exchange import Exchange, Held
+from leaseway.domain.exchange import Exchange, HeldLease, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.job import Lease, Settlement, State
-from leaseway.domain.options import LEASE_SECONDS_MIN
+from leaseway.domain.submission import LEASE_SECONDS_MIN
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
-from leaseway.worker.attempt import Running, Stop
-from leaseway.worker.pending_claim import Claim
+from leaseway.worker.attempt import Attempt, Stop
+
+
+class Claim:
+    __slots__ = ("_lock", "_owner", "given_back", "looked_at", "sent_at", "wants")
+
+    def __init__(self, wants: Wants, sent_at: float) -> None:
+        self.wants = wants
+        self.sent_at = sent_at
+        """Before the first request left: no lease of this claim is older."""
+        self.looked_at = sent_at
+        """When the keeper last asked what was granted."""
+        self.given_back: set[Lease] = set()
+        """By the keeper, and the store knows it."""
+        self._owner: object | None = None
+        self._lock = threading.Lock()
+
+    def take(self, who: object) -> bool:
+        """True for whoever comes first, from then on."""
+        with self._lock:
+            if self._owner is None:
+                self._owner = who
+            return self._owner is who
+
+    @property
+    def is_taken(self) -> bool:
+        return self._owner is not None
+
+    def granted(self) -> Wants:
+        """Asks, in a repeated exchange, for what was granted before, and for nothing new."""
+        return Wants(self.wants.queues, 0, self.wants.token)
+
 
 LOOK_SECONDS = 0.2
 RENEW_AFTER = 1 / 3
@@ -35,20 +65,20 @@ CLEAR_AFTER = 0.6
 """The age at which a job that waits to start goes back, from here if its loop has not done so long ago."""
 BATCH_MAX = 1_000
 
-Tell = Callable[[Running, Stop], None]
+Tell = Callable[[Attempt, Stop], None]
 
 
-class Slots(Protocol):
-    running: dict[JobId, Running]
-    settling: dict[tuple[JobId, Token], Running]
-    shelf: deque[Running]
+class HeldLeases(Protocol):
+    running: dict[JobId, Attempt]
+    settling: dict[tuple[JobId, Token], Attempt]
+    shelf: deque[Attempt]
     claim: Claim | None
 
 
-class Keeper:
+class LeaseRenewal:
     """Looks at what the worker holds: renews what grows old, gives back what waits too long, tells what is lost."""
 
-    def __init__(self, worker: WorkerId, slots: Slots, store: JobStore, clock: Clock, tell: Tell) -> None:
+    def __init__(self, worker: WorkerId, slots: HeldLeases, store: JobStore, clock: Clock, tell: Tell) -> None:
         self._worker = worker
         self._slots = slots
         self._running = slots.running
@@ -108,9 +138,9 @@ class Keeper:
             # Perhaps they were given back. They are too old to start here in any case: see `Slots.fill`.
             self._shelf.extendleft(reversed(stale))
 
-    def _taken_from_shelf(self, now: float) -> list[Running]:
+    def _taken_from_shelf(self, now: float) -> list[Attempt]:
         """Whoever takes a lease from the shelf owns it: the loop may do so at the same time."""
-        taken: list[Running] = []
+        taken: list[Attempt] = []
         with contextlib.suppress(IndexError):  # it is empty
             while len(taken) < BATCH_MAX:
                 first = self._shelf.popleft()
@@ -144,8 +174,8 @@ class Keeper:
     async def _give_back(self, leases: Iterable[Lease]) -> None:
         await self._store.exchange(Exchange(self._worker, tuple(map(given_back, leases))))
 
-    async def _renew(self, old: list[Running], sent_at: float) -> None:
-        held = [Held(each.lease.id, each.lease.token, each.lease.lease_us) for each in old]
+    async def _renew(self, old: list[Attempt], sent_at: float) -> None:
+        held = [HeldLease(each.lease.id, each.lease.token, each.lease.lease_us) for each in old]
         renewed = await self._store.renew(held)
         lost, cancelled = set(renewed.lost), set(renewed.cancelled)
         for each in old:
@@ -156,7 +186,7 @@ class Keeper:
                 if each.lease.id in cancelled:
                     self._tell(each, Stop.CANCELLED)
 
-    def _give_up(self, old: list[Running]) -> None:
+    def _give_up(self, old: list[Attempt]) -> None:
         now = self._clock.monotonic()
         for each in old:
             if age(each, now) >= SAFE_UNTIL:
@@ -167,7 +197,7 @@ def given_back(lease: Lease) -> Settlement:
     return Settlement(id=lease.id, token=lease.token, state=State.PENDING, gives_back=True)
 
 
-def age(running: Running, now: float) -> float:
+def age(running: Attempt, now: float) -> float:
     """As a share of the lease's length, on the worker's own clock, from before the request left."""
     return (now - running.renewed_at) * SECOND_US / running.lease.lease_us
 
@@ -177,7 +207,7 @@ def shortest(leases: Iterable[Lease]) -> float:
 
 
 @asynccontextmanager
-async def in_thread(keeper: Keeper) -> AsyncIterator[None]:
+async def renew_in_thread(keeper: LeaseRenewal) -> AsyncIterator[None]:
     """Keep leases in a thread of their own while the body runs."""
     worker_loop = asyncio.get_running_loop()
     started: asyncio.Future[Callable[[], object]] = worker_loop.create_future()
@@ -202,7 +232,7 @@ async def in_thread(keeper: Keeper) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def in_loop(keeper: Keeper) -> AsyncIterator[None]:
+async def renew_in_loop(keeper: LeaseRenewal) -> AsyncIterator[None]:
     """Keep leases in the same loop: for a simulation, whose time has no threads."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(keeper.keep())

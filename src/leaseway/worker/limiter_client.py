@@ -16,15 +16,25 @@ import msgspec
 
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit, UsageError
 from leaseway.domain.ids import SECOND_US, WorkerId
-from leaseway.domain.limits.buckets import PAUSED, Granted, Never, Notice, Taking, Verdict, Wait, expected, size
-from leaseway.domain.limits.limit import COUNT_MAX, Ask, Definition, lease_us_of
-from leaseway.domain.limits.rate_limit_headers import Said
-from leaseway.domain.limits.validation import ASKS_MAX
+from leaseway.domain.limits.buckets import (
+    PAUSED,
+    Acquisition,
+    Granted,
+    Never,
+    Notice,
+    Verdict,
+    Wait,
+    forecast,
+    size_limit,
+)
+from leaseway.domain.limits.limit import COUNT_MAX, LimitDefinition, PermitRequest, permit_lease_us
+from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
+from leaseway.domain.limits.validation import PERMIT_REQUESTS_MAX
 from leaseway.domain.outcome import Deferred
-from leaseway.domain.worker_pacing import retry_seconds
+from leaseway.domain.worker_pacing import retry_delay_seconds
 from leaseway.ports.limiter import Limiter
-from leaseway.worker.environment import World
-from leaseway.worker.limiter_fallback import Degraded
+from leaseway.worker.environment import Environment
+from leaseway.worker.limiter_fallback import LimiterFallback
 
 DRIFT = 0.01
 """How much faster than ours the store's clock may go."""
@@ -41,17 +51,17 @@ LINES_MAX = 1_000
 AHEAD_SHARE = 4
 """A worker never keeps more than this part of a bucket for itself."""
 
-Asks = tuple[Ask, ...]
+Asks = tuple[PermitRequest, ...]
 
 
-class Token(NamedTuple):
+class Permit(NamedTuple):
     """One of a grant, and until when it may be used, on our own clock."""
 
     granted: Granted
     good_until: float
     taken_at: float = 0.0
 
-    def without(self, ask: Ask | None) -> "Token":
+    def without(self, ask: PermitRequest | None) -> "Permit":
         """The same for all limits but this one."""
         if ask is None:
             return self
@@ -60,27 +70,27 @@ class Token(NamedTuple):
         return self._replace(granted=msgspec.structs.replace(self.granted, asks=asks, generations=generations))
 
 
-NO_TOKEN = Token(Granted((), 1, 0, 0, 0, ()), float("inf"))
+NO_PERMIT = Permit(Granted((), 1, 0, 0, 0, ()), float("inf"))
 
 """For jobs that need no limit."""
 
 
-def token_of(granted: Granted, taken_at: float) -> Token:
+def make_permit(granted: Granted, taken_at: float) -> Permit:
     """`taken_at`: before the call to the limiter left."""
-    return Token(granted, taken_at + granted.lease_us / SECOND_US * (1 - DRIFT), taken_at)
+    return Permit(granted, taken_at + granted.lease_us / SECOND_US * (1 - DRIFT), taken_at)
 
 
-class Tokens:
+class LimiterClient:
     """All of a worker's dealings with the limiter."""
 
-    def __init__(self, world: World, holder: WorkerId, definitions: Sequence[Definition]) -> None:
+    def __init__(self, world: Environment, holder: WorkerId, definitions: Sequence[LimitDefinition]) -> None:
         self._world = world
         self._holder = holder
         self._definitions = {definition.name: definition for definition in definitions}
-        self._degraded = Degraded(world.clock, holder, self._definitions)
-        self._lines: dict[Asks, Line] = {}
-        self._seats: dict[Ask, int] = {}
-        self._doubtful: set[Ask] = set()
+        self._degraded = LimiterFallback(world.clock, holder, self._definitions)
+        self._lines: dict[Asks, PermitQueue] = {}
+        self._seats: dict[PermitRequest, int] = {}
+        self._doubtful: set[PermitRequest] = set()
         self._closed_at: dict[str, float] = {}
         """When a provider last refused a call of ours, by limit."""
         self.on_left: Callable[[Asks], None] = lambda _: None
@@ -93,13 +103,13 @@ class Tokens:
 
     # -- taking -----------------------------------------------------------------------------------------------------
 
-    async def take(self, asks: Asks, patience_seconds: float = PATIENCE_SECONDS) -> Token:
+    async def take(self, asks: Asks, patience_seconds: float = PATIENCE_SECONDS) -> Permit:
         """One for a call that leaves now. `Deferred`: it would take longer than anybody should wait here."""
         line = self._lines.get(asks)
         if line is None:
             if len(self._lines) >= LINES_MAX:
                 self._lines = {each.asks: each for each in self._lines.values() if each.is_needed}
-            line = self._lines[asks] = Line(self, asks, self._ahead(asks))
+            line = self._lines[asks] = PermitQueue(self, asks, self._ahead(asks))
         return await line.take(patience_seconds)
 
     async def grant(self, asks: Asks, most: int) -> tuple[Verdict, float]:
@@ -160,7 +170,7 @@ class Tokens:
     def last_long(self, asks: Asks) -> bool:
         """Whether tokens of these limits survive the way from here through a claim to a handler's first call."""
         known = [self._definitions[ask.limit] for ask in asks if ask.limit in self._definitions]
-        return all(size(definition).lease_us >= LONG_US for definition in known)
+        return all(size_limit(definition).lease_us >= LONG_US for definition in known)
 
     async def expected(self, asks: Asks) -> tuple[int, Wait | None]:
         """How many calls may leave within a second, beside those that wait in line here; or why none may."""
@@ -173,12 +183,12 @@ class Tokens:
             await self._tell_again(asks, error)
             now, levels = await limiter.look(asks)
         pairs = [each for each in zip(asks, levels, strict=True) if each[0].limit in self._definitions]
-        takings = [Taking(ask, size(self._definitions[ask.limit]), level) for ask, level in pairs]
-        units, wait = expected(takings, now, levels[0].since, SECOND_US)
+        takings = [Acquisition(ask, size_limit(self._definitions[ask.limit]), level) for ask, level in pairs]
+        units, wait = forecast(takings, now, levels[0].since, SECOND_US)
         line = self._lines.get(asks)
         return units - (0 if line is None else line.waiting), wait
 
-    def is_good(self, token: Token) -> bool:
+    def is_good(self, token: Permit) -> bool:
         """It is not too old, and the provider has not closed since it was granted."""
         if self._world.clock.monotonic() >= token.good_until:
             return False
@@ -224,7 +234,7 @@ class Tokens:
 
     # -- what the provider says -------------------------------------------------------------------------------------
 
-    async def hear(self, token: Token, asks: Asks, said: Said) -> None:
+    async def hear(self, token: Permit, asks: Asks, said: RateLimitStatus) -> None:
         """Tell everybody, if it is news: a refusal always, what is left only when it is less than a bucket."""
         for ask, generation in zip(token.granted.asks, token.granted.generations, strict=True):
             if ask not in asks:
@@ -250,7 +260,7 @@ class Tokens:
 
     # -- beside the worker ------------------------------------------------------------------------------------------
 
-    async def keep_seats(self, recount: Callable[[], Mapping[Ask, int]]) -> None:
+    async def keep_seats(self, recount: Callable[[], Mapping[PermitRequest, int]]) -> None:
         """Whoever still sits says so, also to a store that has lost its memory."""
         while True:  # until it is cancelled
             await self._world.clock.sleep(KEEP_SECONDS)
@@ -259,13 +269,13 @@ class Tokens:
                 await self._degraded.keep(self._world.limiter)
                 await self._read_definitions()
 
-    async def leave_all(self, recount: Callable[[], Mapping[Ask, int]]) -> None:
+    async def leave_all(self, recount: Callable[[], Mapping[PermitRequest, int]]) -> None:
         """The worker goes away."""
         await self.say_where_we_sit(recount)
         if self._is_open:
             await self._degraded.leave(self._world.limiter)
 
-    async def say_where_we_sit(self, recount: Callable[[], Mapping[Ask, int]]) -> None:
+    async def say_where_we_sit(self, recount: Callable[[], Mapping[PermitRequest, int]]) -> None:
         async with self._seating:
             counts = {**self._seats, **recount()}
             self._doubtful.update(ask for ask in self._seats if counts[ask] < 1)
@@ -275,19 +285,19 @@ class Tokens:
             by_name: Counter[tuple[str, str]] = Counter()
             for ask, count in self._seats.items():  # calls of different weight sit beside each other
                 by_name[ask.name, ask.limit] += count
-            by_count: dict[int, list[Ask]] = {}
+            by_count: dict[int, list[PermitRequest]] = {}
             for (name, limit), count in by_name.items():
-                by_count.setdefault(count, []).append(Ask(name, limit))
+                by_count.setdefault(count, []).append(PermitRequest(name, limit))
             for count, asks in by_count.items():
                 await self._keep(asks, count)
 
-    async def _keep(self, asks: Sequence[Ask], count: int) -> None:
-        for start in range(0, len(asks), ASKS_MAX):
+    async def _keep(self, asks: Sequence[PermitRequest], count: int) -> None:
+        for start in range(0, len(asks), PERMIT_REQUESTS_MAX):
             with contextlib.suppress(LeasewayError):
                 limiter = await self.limiter()
-                await limiter.keep(asks[start : start + ASKS_MAX], self._holder, count, SEAT_US)
+                await limiter.keep(asks[start : start + PERMIT_REQUESTS_MAX], self._holder, count, SEAT_US)
 
-    async def declare(self, definitions: Sequence[Definition]) -> None:
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         self._definitions.update({definition.name: definition for definition in definitions})
         with contextlib.suppress(TransientError):
             await (await self.limiter()).declare(definitions)
@@ -319,20 +329,20 @@ class Tokens:
             definition = self._definitions.get(ask.limit)
             if definition is None or definition.concurrency is not None:
                 return None
-            if not lease_us_of(definition):
+            if not permit_lease_us(definition):
                 most = 0
-            most = min([most, *(window.burst // ask.cost // AHEAD_SHARE for window in size(definition).windows)])
+            most = min([most, *(window.burst // ask.cost // AHEAD_SHARE for window in size_limit(definition).windows)])
         return most
 
-    def _burst(self, ask: Ask) -> int:
+    def _burst(self, ask: PermitRequest) -> int:
         definition = self._definitions.get(ask.limit)
-        return 0 if definition is None else max((window.burst for window in size(definition).windows), default=0)
+        return 0 if definition is None else max((window.burst for window in size_limit(definition).windows), default=0)
 
-    def _has_seats(self, ask: Ask) -> bool:
+    def _has_seats(self, ask: PermitRequest) -> bool:
         definition = self._definitions.get(ask.limit)
         return definition is None or definition.concurrency is not None
 
-    def tell_of_late(self, asks: Asks, token: Token) -> None:
+    def tell_of_late(self, asks: Asks, token: Permit) -> None:
         """Too slow for this limit: it would never get anywhere, and nobody would know why."""
         names, seconds = ", ".join(ask.limit for ask in asks), token.granted.lease_us / SECOND_US
         advice = (
@@ -347,15 +357,15 @@ class Tokens:
         return self._world.clock.monotonic()
 
     def pause_seconds(self, failures: int) -> float:
-        return retry_seconds(failures, self._world.chance.random())
+        return retry_delay_seconds(failures, self._world.chance.random())
 
 
-class Line:
+class PermitQueue:
     """Those of one process who want the same limits, one behind the other. The first one asks the store for all."""
 
-    def __init__(self, tokens: Tokens, asks: Asks, ahead: int | None) -> None:
+    def __init__(self, tokens: LimiterClient, asks: Asks, ahead: int | None) -> None:
         self.asks = asks
-        self._hand: deque[Token] = deque()
+        self._hand: deque[Permit] = deque()
         self.somebody_left = asyncio.Event()
         self._tokens = tokens
         self._ahead = ahead
@@ -369,7 +379,7 @@ class Line:
         self._used = 0
         self._used_since = tokens.now()
 
-    async def take(self, patience_seconds: float) -> Token:
+    async def take(self, patience_seconds: float) -> Permit:
         self.waiting += 1
         try:
             if self._tokens.now() < self._believed_until:
@@ -379,7 +389,7 @@ class Line:
         finally:
             self.waiting -= 1
 
-    async def _first(self, until: float) -> Token:
+    async def _first(self, until: float) -> Permit:
         failures = 0
         while (token := await self._in_hand()) is None:
             self.somebody_left.clear()
@@ -392,7 +402,7 @@ class Line:
                 continue
             match verdict:
                 case Granted(count=count):
-                    self._hand.extend([token_of(verdict, sent_at)] * count)
+                    self._hand.extend([make_permit(verdict, sent_at)] * count)
                 case Never(name, most):
                     raise UsageError(f"limit {name}: one call asks for more than it ever grants at once, {most:,}")
                 case Wait(wait_us):
@@ -402,7 +412,7 @@ class Line:
                     await self._until_open(wait_us / SECOND_US)
         return token
 
-    async def _in_hand(self) -> Token | None:
+    async def _in_hand(self) -> Permit | None:
         """One that is still good. The others are used up, but nobody needs to sit on their seats."""
         while self._hand:
             token = self._hand.popleft()

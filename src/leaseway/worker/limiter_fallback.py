@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, Instant, WorkerId
-from leaseway.domain.limits.buckets import NEW, Granted, Level, Taking, Verdict, size_alone, take
-from leaseway.domain.limits.limit import CERTIFICATES, Ask, Definition
+from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Verdict, size_fallback, take
+from leaseway.domain.limits.limit import FALLBACK_WORKERS_MAX, LimitDefinition, PermitRequest
 from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter
 
@@ -22,13 +22,13 @@ SAFE_SHARE = 0.99
 """Of a certificate's time, for clocks that go at different speeds."""
 
 
-def certificate(definition: Definition) -> Definition:
+def certificate(definition: LimitDefinition) -> LimitDefinition:
     """A limit of seats: whoever has one holds a certificate."""
-    return Definition(name=f"{definition.name}{DEGRADED}", concurrency=CERTIFICATES)
+    return LimitDefinition(name=f"{definition.name}{DEGRADED}", concurrency=FALLBACK_WORKERS_MAX)
 
 
-class Degraded:
-    def __init__(self, clock: Clock, holder: WorkerId, definitions: Mapping[str, Definition]) -> None:
+class LimiterFallback:
+    def __init__(self, clock: Clock, holder: WorkerId, definitions: Mapping[str, LimitDefinition]) -> None:
         self._clock = clock
         self._holder = holder
         self._definitions = definitions
@@ -37,14 +37,14 @@ class Degraded:
         self._levels: dict[str, Level] = {}
         self._since = self._now()
 
-    def certificates(self) -> list[Definition]:
+    def certificates(self) -> list[LimitDefinition]:
         return [certificate(definition) for definition in self._definitions.values() if definition.degraded_share]
 
     async def keep(self, limiter: Limiter) -> None:
         """Get the certificates that are free, and keep those that we have."""
         for definition in [each for each in self._definitions.values() if each.degraded_share]:
             name, sent_at = definition.name, self._clock.monotonic()
-            ask = Ask(certificate(definition).name, certificate(definition).name)
+            ask = PermitRequest(certificate(definition).name, certificate(definition).name)
             try:
                 if self._until.get(name, sent_at) > sent_at:
                     await limiter.keep([ask], self._holder, 1, CERTIFICATE_US)
@@ -59,16 +59,17 @@ class Degraded:
         for name in list(self._until):
             self._until.pop(name)
             with contextlib.suppress(LeasewayError):
-                ask = Ask(f"{name}{DEGRADED}", f"{name}{DEGRADED}")
+                ask = PermitRequest(f"{name}{DEGRADED}", f"{name}{DEGRADED}")
                 await limiter.vacate([ask], self._holder, 1)
 
-    def take(self, asks: tuple[Ask, ...], most: int) -> Verdict | None:
+    def take(self, asks: tuple[PermitRequest, ...], most: int) -> Verdict | None:
         """The verdict of our own part; None: we have none, and must wait for the limiter."""
         monotonic, now = self._clock.monotonic(), self._now()
         if any(self._until.get(ask.limit, monotonic) <= monotonic for ask in asks):
             return None
         takings = [
-            Taking(ask, size_alone(self._definitions[ask.limit]), self._levels.get(ask.name, NEW)) for ask in asks
+            Acquisition(ask, size_fallback(self._definitions[ask.limit]), self._levels.get(ask.name, NEW))
+            for ask in asks
         ]
         verdict, levels = take(takings, now, self._since, 1, most)
         self._levels.update({ask.name: level for ask, level in zip(asks, levels, strict=True)})

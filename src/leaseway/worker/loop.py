@@ -13,23 +13,29 @@ from typing import Any, NamedTuple
 
 from leaseway.domain.budgets.budget import BudgetDefinition
 from leaseway.domain.errors import LeasewayError, TransientError
-from leaseway.domain.exchange import Admit, Exchange, Exchanged, Report, Wants
+from leaseway.domain.exchange import Admit, Exchange, ExchangeReply, ProgressReport, Wants
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Lease, Settlement
 from leaseway.domain.kind import Kind
-from leaseway.domain.kind_requirements import budgets_of, definitions_of
-from leaseway.domain.limits.limit import Ask
+from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.requirements import declared_budgets, declared_limits
 from leaseway.domain.schedule import Schedule
-from leaseway.domain.worker_pacing import PREFETCH_SECONDS, WorkerSettings, jittered, prefetch, retry_seconds, smoothed
+from leaseway.domain.worker_pacing import (
+    PREFETCH_SECONDS,
+    WorkerSettings,
+    jitter,
+    prefetch_count,
+    retry_delay_seconds,
+    smooth_rate,
+)
 from leaseway.worker.admission import Admission
-from leaseway.worker.attempt import Running, Stop
-from leaseway.worker.environment import World
-from leaseway.worker.job_origins import NOTHING, origins_of
-from leaseway.worker.lease_renewal import Keeper, in_thread
-from leaseway.worker.limiter_client import Tokens
+from leaseway.worker.attempt import Attempt, Stop
+from leaseway.worker.environment import Environment
+from leaseway.worker.job_origins import NOTHING, read_origins
+from leaseway.worker.lease_renewal import Claim, LeaseRenewal, renew_in_thread
+from leaseway.worker.limiter_client import LimiterClient
 from leaseway.worker.maintenance import keep_expiring, keep_firing, keep_pruning
-from leaseway.worker.pending_claim import Claim
-from leaseway.worker.run_handler import Runner
+from leaseway.worker.run_handler import HandlerRunner
 from leaseway.worker.settle import Outbox
 from leaseway.worker.slots import Slots
 
@@ -41,10 +47,10 @@ EMPTY_SECONDS = 0.2
 STUBBORN_SECONDS = 5.0
 """How long a handler may resist being stopped, and a last settlement may take, before the worker leaves anyway."""
 
-Keeping = Callable[[Keeper], AbstractAsyncContextManager[None]]
+Keeping = Callable[[LeaseRenewal], AbstractAsyncContextManager[None]]
 
 
-class Worked(NamedTuple):
+class WorkerSummary(NamedTuple):
     """What a worker did in its life."""
 
     settled: int
@@ -57,11 +63,11 @@ class Worked(NamedTuple):
 class Worker:
     def __init__(
         self,
-        world: World,
+        world: Environment,
         kinds: Mapping[str, Kind],
         settings: WorkerSettings,
         schedules: tuple[Schedule, ...] = (),
-        keeping: Keeping = in_thread,
+        keeping: Keeping = renew_in_thread,
     ) -> None:
         self._world = world
         self._kinds = kinds
@@ -69,9 +75,9 @@ class Worker:
         self._schedules = schedules
         self._keeping = keeping
         self.id = world.ids.worker()
-        self._tokens = Tokens(world, self.id, definitions_of(kinds.values()))
+        self._tokens = LimiterClient(world, self.id, declared_limits(kinds.values()))
         self._admission = Admission(world, self._tokens)
-        self._runner = Runner(kinds, world, self._tokens, settings.key_keep_us)
+        self._runner = HandlerRunner(kinds, world, self._tokens, settings.key_keep_us)
         self._outbox = Outbox(world.clock, settings)
         self._slots = Slots(world, kinds, self._runner, settings.concurrency, self._post, self._admission.end)
         self._nudge = asyncio.Event()
@@ -93,15 +99,15 @@ class Worker:
 
     # -- the life of a worker ---------------------------------------------------------------------------------------
 
-    async def run(self) -> Worked:
+    async def run(self) -> WorkerSummary:
         """Work until drained, or until everything is done if the settings say so."""
         self._world.events.emit("worker_started", worker=self.id, queues=",".join(self._settings.queues))
         loop = asyncio.get_running_loop()
 
-        def tell(running: Running, why: Stop) -> None:
+        def tell(running: Attempt, why: Stop) -> None:
             loop.call_soon_threadsafe(self._slots.halt, running, why)
 
-        keeper = Keeper(self.id, self._slots, self._world.store, self._world.clock, tell)
+        keeper = LeaseRenewal(self.id, self._slots, self._world.store, self._world.clock, tell)
         try:
             await self._declare()
             async with self._keeping(keeper):
@@ -117,7 +123,7 @@ class Worker:
 
     async def _declare(self) -> None:
         """Tell limiter and ledger what our code says. A limiter that is away is told by the first who needs it."""
-        if budgets := budgets_of(self._kinds.values()):
+        if budgets := declared_budgets(self._kinds.values()):
             await self._declare_budgets(budgets)
         if any(kind.demands.uses for kind in self._kinds.values()):
             with contextlib.suppress(TransientError):
@@ -132,7 +138,7 @@ class Worker:
             except TransientError as error:
                 failures += 1
                 self._world.events.emit("store_unavailable", worker=self.id, doing="declare budgets", error=error)
-            await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
+            await self._world.clock.sleep(retry_delay_seconds(failures, self._world.chance.random()))
 
     def drain(self, grace_seconds: float | None = None) -> None:
         """Claim nothing more; let what runs finish within the grace period; give the rest back. Again: hurry."""
@@ -233,10 +239,10 @@ class Worker:
             # Nobody knows what became of them. To say them again is harmless; to leave without is not clean.
             self._outbox.put_back(settlements)
 
-    def _worked(self) -> Worked:
+    def _worked(self) -> WorkerSummary:
         is_clean = self._is_clean and not self._outbox
         self._world.events.emit("worker_stopped", worker=self.id, settled=self._settled, is_clean=is_clean)
-        return Worked(self._settled, self._slots.lost + self._refused, self._slots.given_back, is_clean)
+        return WorkerSummary(self._settled, self._slots.lost + self._refused, self._slots.given_back, is_clean)
 
     # -- exchange ---------------------------------------------------------------------------------------------------
 
@@ -258,11 +264,11 @@ class Worker:
         """Free slots, and a moment's work beyond them."""
         if self.is_draining:
             return 0
-        return max(self._slots.free + prefetch(self._rate) - len(self._slots.shelf), 0)
+        return max(self._slots.free + prefetch_count(self._rate) - len(self._slots.shelf), 0)
 
     def _is_worth_asking(self, room: int) -> bool:
         """A whole exchange for a little room pays only when nothing else is left to start."""
-        most = self._settings.concurrency + prefetch(self._rate)
+        most = self._settings.concurrency + prefetch_count(self._rate)
         return room > 0 and (not self._slots.shelf or room >= most / 2)
 
     def _since_exchange(self) -> float:
@@ -297,7 +303,7 @@ class Worker:
             # As many as were asked for: there may be more. Fewer: there is nothing, until somebody says otherwise.
             self._may_find_work = len(reply.leases) >= claim.wants.count
             self._trusts_hints |= bool(reply.leases)
-            origins = NOTHING if self._world.tracing is None else await origins_of(self._world, reply.leases)
+            origins = NOTHING if self._world.tracing is None else await read_origins(self._world, reply.leases)
             is_news = self._admission.learn(reply.gated, claim.wants.closed)
             self._is_barren = not reply.leases and not is_news
             self._slots.put(claim, self._admission.seated(self._claimed(reply.leases, sent_at, origins)))
@@ -306,14 +312,14 @@ class Worker:
         if claim is not None and not self._may_find_work:
             self._hungry.set()  # after the jobs, which shall not wait for the next look
 
-    def _claimed(self, leases: Sequence[Lease], sent_at: float, origins: Mapping[JobId, str]) -> Iterator[Running]:
+    def _claimed(self, leases: Sequence[Lease], sent_at: float, origins: Mapping[JobId, str]) -> Iterator[Attempt]:
         for lease in leases:
-            running = Running(lease, sent_at)
+            running = Attempt(lease, sent_at)
             if origins:
                 running.origin = origins.get(lease.id)
             yield running
 
-    async def _exchanged(self, call: Exchange) -> tuple[Exchanged, float]:
+    async def _exchanged(self, call: Exchange) -> tuple[ExchangeReply, float]:
         """Send it until it is answered. An unknown outcome is resolved by repeating the same exchange."""
         failures = 0
         while True:  # ends with the store's answer, or with the patience of a worker that shall leave
@@ -325,7 +331,7 @@ class Worker:
                 self._world.events.emit("store_unavailable", worker=self.id, failures=failures, error=error)
                 if self._is_out_of_time(STUBBORN_SECONDS) and not self._is_leaving:
                     raise
-            await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
+            await self._world.clock.sleep(retry_delay_seconds(failures, self._world.chance.random()))
             call = Exchange(call.worker, call.settlements, self._wants_again(call.wants), repeat=True)
 
     def _wants_again(self, wants: Wants | None) -> Wants | None:
@@ -340,7 +346,7 @@ class Worker:
         self._exchanged_at = now = self._world.clock.monotonic()
         elapsed = now - self._measured_at
         if elapsed >= PREFETCH_SECONDS:  # a shorter look would take a few jobs that end together for a flood
-            self._rate = smoothed(self._rate, self._slots.finished / elapsed)
+            self._rate = smooth_rate(self._rate, self._slots.finished / elapsed)
             self._slots.finished = 0
             self._measured_at = now
 
@@ -388,7 +394,7 @@ class Worker:
                 self._world.events.emit(
                     "store_unavailable", worker=self.id, doing="watch", failures=failures, error=error
                 )
-                await self._world.clock.sleep(retry_seconds(failures, self._world.chance.random()))
+                await self._world.clock.sleep(retry_delay_seconds(failures, self._world.chance.random()))
 
     def _go_for_work(self) -> None:
         self._hungry.clear()
@@ -400,7 +406,7 @@ class Worker:
         poll_seconds = self._settings.poll_seconds
         if self._settings.until_empty:
             poll_seconds = min(poll_seconds, EMPTY_SECONDS)
-        seconds = jittered(poll_seconds, self._world.chance.random())
+        seconds = jitter(poll_seconds, self._world.chance.random())
         if wait_us is not None:
             seconds = min(seconds, wait_us / SECOND_US)
         return await self._world.store.wait(seconds)
@@ -413,10 +419,10 @@ class Worker:
                 if await self._admission.open_next(self._room(), self._held()):
                     self._nudge.set()
 
-    def _seats(self) -> Mapping[Ask, int]:
+    def _seats(self) -> Mapping[PermitRequest, int]:
         return self._admission.seats(self._held())
 
-    def _held(self) -> list[Running]:
+    def _held(self) -> list[Attempt]:
         return [*self._slots.shelf, *self._slots.running.values()]
 
     async def _all_done(self) -> bool:
@@ -432,7 +438,7 @@ class Worker:
             told = [each for each in self._slots.running.values() if each.progress_is_new]
             if not told:
                 continue
-            reports = [Report(each.lease.id, each.lease.token, each.progress or "") for each in told]
+            reports = [ProgressReport(each.lease.id, each.lease.token, each.progress or "") for each in told]
             for each in told:
                 each.progress_is_new = False
             with contextlib.suppress(TransientError):  # the next word replaces a lost one

@@ -11,11 +11,11 @@ from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import NewJob
 from leaseway.domain.kind import Kind
-from leaseway.domain.options import options_of
 from leaseway.domain.schedule import Schedule, due_fires, next_fire
-from leaseway.domain.worker_pacing import WorkerSettings, jittered
+from leaseway.domain.submission import parse_options
+from leaseway.domain.worker_pacing import WorkerSettings, jitter
 from leaseway.ports.clock import Ids
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 from leaseway.worker.submit import KEY_KEEP_US, Bound
 
 LOOK_SECONDS_MAX = 30.0
@@ -24,7 +24,7 @@ FIRE_TIME = "fire_time"
 """A scheduled function with a parameter of this name is told when it was to start."""
 
 
-async def keep_firing(world: World, schedules: Sequence[Schedule], kinds: Mapping[str, Kind]) -> None:
+async def keep_firing(world: Environment, schedules: Sequence[Schedule], kinds: Mapping[str, Kind]) -> None:
     declared = False
     while True:  # until it is cancelled
         try:
@@ -38,7 +38,7 @@ async def keep_firing(world: World, schedules: Sequence[Schedule], kinds: Mappin
         await world.clock.sleep(seconds)
 
 
-async def fire_due(world: World, declared: Set[str], kinds: Mapping[str, Kind]) -> float:
+async def fire_due(world: Environment, declared: Set[str], kinds: Mapping[str, Kind]) -> float:
     """Fire what is due of our own schedules; the seconds until the next look."""
     wait = LOOK_SECONDS_MAX
     for row in await world.store.schedules():
@@ -60,7 +60,7 @@ def scheduled_job(schedule: Schedule, kind: Kind, fire: Instant, ids: Ids) -> Ne
     at = datetime.fromtimestamp(fire / SECOND_US, UTC).isoformat()
     wants_time = FIRE_TIME in kind.Arguments.__struct_fields__
     payload = kind.encode({FIRE_TIME: at} if wants_time else {})
-    return Bound(kind, payload, options_of({"key": f"cron:{schedule.name}:{at}"})).new(ids, KEY_KEEP_US)
+    return Bound(kind, payload, parse_options({"key": f"cron:{schedule.name}:{at}"})).new(ids, KEY_KEEP_US)
 
 
 PRUNE_EVERY_SECONDS = 300.0
@@ -70,16 +70,16 @@ PAUSE_SECONDS = 0.02
 """Between two steps others may write."""
 
 
-async def keep_pruning(world: World, settings: WorkerSettings) -> None:
+async def keep_pruning(world: Environment, settings: WorkerSettings) -> None:
     while True:  # until it is cancelled
-        await world.clock.sleep(jittered(PRUNE_EVERY_SECONDS, world.chance.random()))
+        await world.clock.sleep(jitter(PRUNE_EVERY_SECONDS, world.chance.random()))
         try:
             await prune(world, settings.keep_us)
         except TransientError as error:
             world.events.emit("store_unavailable", doing="prune", error=error)
 
 
-async def prune(world: World, keep_us: int) -> int:
+async def prune(world: Environment, keep_us: int) -> int:
     """Everything that is old enough, step by step; how many jobs."""
     total = 0
     for _ in range(PRUNE_STEPS_MAX):
@@ -100,9 +100,9 @@ BOOKS_KEEP_US = 400 * 86_400 * SECOND_US
 """For more than a year people may ask where the money went."""
 
 
-async def keep_expiring(world: World) -> None:
+async def keep_expiring(world: Environment) -> None:
     while True:  # until it is cancelled
-        await world.clock.sleep(jittered(EXPIRE_EVERY_SECONDS, world.chance.random()))
+        await world.clock.sleep(jitter(EXPIRE_EVERY_SECONDS, world.chance.random()))
         try:
             await expire(world)
             await world.ledger.prune(BOOKS_KEEP_US, EXPIRE_STEP)
@@ -110,7 +110,7 @@ async def keep_expiring(world: World) -> None:
             world.events.emit("store_unavailable", doing="expire holds", error=error)
 
 
-async def expire(world: World) -> None:
+async def expire(world: Environment) -> None:
     for _ in range(EXPIRE_STEPS_MAX):
         expired = await world.ledger.expire(EXPIRE_STEP)
         for budget, percent in expired.crossed:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from leaseway.domain.errors import BadValue, TransientError, UsageError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits import rate_limit_headers
-from leaseway.domain.limits.rate_limit_headers import Said, Throttled, TooLarge
-from leaseway.domain.times import Seconds, duration_us
+from leaseway.domain.limits.rate_limit_headers import RateLimitStatus, Throttled, TooLarge
+from leaseway.domain.validators import Seconds, parse_duration_us
 from leaseway.ports.clock import Chance, Clock
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ ABOUT_TO_SEND = "send_request_headers.started"
 """How the client's trace names the moment before the first byte."""
 
 
-class Fate(Enum):
+class Delivery(Enum):
     """What became of a request for which a pass was taken."""
 
     NOT_SENT = "nothing left: the provider knows nothing of it"
@@ -60,7 +60,7 @@ class Fate(Enum):
     UNKNOWN = "it left, and no whole reply came: the provider may have done it"
 
 
-class Pass(Protocol):
+class RequestGrant(Protocol):
     """The leave to send one request."""
 
     def check(self) -> bool:
@@ -68,19 +68,19 @@ class Pass(Protocol):
         ...
 
 
-class Gatekeeper(Protocol):
+class RequestAdmission(Protocol):
     """The job's limits and its budget. Every pass that `before` gives comes back to `after`, exactly once."""
 
-    async def before(self) -> Pass:
+    async def before(self) -> RequestGrant:
         """Wait until one request may leave."""
         ...
 
-    async def after(self, pass_: Pass, said: Said | None, fate: Fate) -> None:
+    async def after(self, pass_: RequestGrant, said: RateLimitStatus | None, fate: Delivery) -> None:
         """What became of it; None: there was no reply. Must not raise because a store is away: the reply counts."""
         ...
 
 
-class Wire:
+class SharedClient:
     """The one client of a worker process and its event loop: opened by the first request, closed with the worker."""
 
     def __init__(self, transport: "httpx2.AsyncBaseTransport | None" = None) -> None:
@@ -127,10 +127,10 @@ class HttpSettings(NamedTuple):
 USUAL = HttpSettings()
 
 
-class HttpWorld(NamedTuple):
+class HttpEnvironment(NamedTuple):
     """What one worker's requests have in common."""
 
-    wire: Wire
+    wire: SharedClient
     clock: Clock
     chance: Chance
 
@@ -140,8 +140,8 @@ class Http:
 
     def __init__(
         self,
-        world: HttpWorld,
-        gatekeeper: Gatekeeper,
+        world: HttpEnvironment,
+        gatekeeper: RequestAdmission,
         call_key: Callable[[str], str],
         settings: HttpSettings = USUAL,
     ) -> None:
@@ -222,7 +222,7 @@ class Http:
         self, request: "httpx2.Request", reply_seconds: float, may_repeat: bool
     ) -> "httpx2.Response":
         for tries in range(1, TRIES_MAX + 1):
-            trip = Trip(self._world, self._gatekeeper, request, reply_seconds)
+            trip = RequestAttempt(self._world, self._gatekeeper, request, reply_seconds)
             result = await trip.go()
             is_last = tries == TRIES_MAX
             self._refuse_to_wait(result, may_repeat, is_last)
@@ -234,7 +234,7 @@ class Http:
         assert result.reply is not None
         return result.reply
 
-    def _refuse_to_wait(self, result: "Result", may_repeat: bool, is_last: bool) -> None:
+    def _refuse_to_wait(self, result: "RequestResult", may_repeat: bool, is_last: bool) -> None:
         """Give the job back for a wait that is too long, or for one refusal too many."""
         said, reply = result.said, result.reply
         if said is None or reply is None or not said.throttled or not may_repeat:
@@ -247,7 +247,7 @@ class Http:
             raise Throttled(f"{where}: status {reply.status_code}, the provider {wait}", said.retry_after_us)
 
 
-class PlainHttp:
+class SyncHttp:
     """The same for functions that run in a thread."""
 
     def __init__(self, http: Http, loop: asyncio.AbstractEventLoop) -> None:
@@ -279,31 +279,31 @@ class PlainHttp:
         return self.request("PATCH", url, **options)
 
 
-class Result(NamedTuple):
+class RequestResult(NamedTuple):
     """Of one try: a reply and what it said, or an error."""
 
     reply: "httpx2.Response | None"
-    said: Said | None
+    said: RateLimitStatus | None
     error: Exception | None
-    fate: Fate
+    fate: Delivery
 
 
-class Trip:
+class RequestAttempt:
     """One request on its way, with its pass."""
 
     def __init__(
-        self, world: HttpWorld, gatekeeper: Gatekeeper, request: "httpx2.Request", reply_seconds: float
+        self, world: HttpEnvironment, gatekeeper: RequestAdmission, request: "httpx2.Request", reply_seconds: float
     ) -> None:
         self._world = world
         self._gatekeeper = gatekeeper
         self._request = request
         self._reply_seconds = reply_seconds
-        self._pass: Pass | None = None
+        self._pass: RequestGrant | None = None
         self._has_left: bool | None = None
         """None: the client has told us nothing yet."""
         self._deadline = asyncio.timeout(None)
 
-    async def go(self) -> Result:
+    async def go(self) -> RequestResult:
         httpx2 = library()
         await self._admit()
         try:
@@ -311,13 +311,13 @@ class Trip:
         except httpx2.HTTPError as error:
             fate = self._fate_of(error)
             await self._close(None, fate)
-            return Result(None, None, error, fate)
+            return RequestResult(None, None, error, fate)
         except BaseException as error:
             await self._close(None, self._fate_of(error))
             raise
         said = self._said(reply)
-        await self._close(said, Fate.ANSWERED)
-        return Result(reply, said, None, Fate.ANSWERED)
+        await self._close(said, Delivery.ANSWERED)
+        return RequestResult(reply, said, None, Delivery.ANSWERED)
 
     async def _admit(self) -> None:
         """Take a pass that is good now."""
@@ -326,10 +326,10 @@ class Trip:
                 self._pass = await self._gatekeeper.before()
             if self._pass.check():
                 return
-            await self._close(None, Fate.NOT_SENT)
+            await self._close(None, Delivery.NOT_SENT)
         raise TransientError(f"{PASSES_MAX} times the tokens for a request were too old before it could leave")
 
-    async def _close(self, said: Said | None, fate: Fate) -> None:
+    async def _close(self, said: RateLimitStatus | None, fate: Delivery) -> None:
         if (pass_ := self._pass) is not None:
             self._pass = None
             await self._gatekeeper.after(pass_, said, fate)
@@ -360,16 +360,16 @@ class Trip:
     def _rearm(self, seconds: float) -> None:
         self._deadline.reschedule(asyncio.get_running_loop().time() + seconds)
 
-    def _fate_of(self, error: BaseException) -> Fate:
+    def _fate_of(self, error: BaseException) -> Delivery:
         if self._has_left is not None:
-            return Fate.UNKNOWN if self._has_left else Fate.NOT_SENT
-        return Fate.NOT_SENT if isinstance(error, before_sending()) else Fate.UNKNOWN
+            return Delivery.UNKNOWN if self._has_left else Delivery.NOT_SENT
+        return Delivery.NOT_SENT if isinstance(error, before_sending()) else Delivery.UNKNOWN
 
-    def _said(self, reply: "httpx2.Response") -> Said:
+    def _said(self, reply: "httpx2.Response") -> RateLimitStatus:
         body = ""
         if reply.status_code >= 400:
             body = reply.content[: rate_limit_headers.BODY_MAX].decode("utf-8", "replace")
-        return rate_limit_headers.said(
+        return rate_limit_headers.parse_rate_limits(
             reply.status_code, reply.headers.multi_items(), body, self._world.clock.wall_us()
         )
 
@@ -391,10 +391,10 @@ async def whole(reply: "httpx2.Response") -> "httpx2.Response":
     return reply
 
 
-def may_go_again(result: Result, method: str, may_repeat: bool) -> bool:
+def may_go_again(result: RequestResult, method: str, may_repeat: bool) -> bool:
     """Whether the same request may be sent once more, and whether that could help."""
     if result.error is not None:
-        if result.fate is Fate.NOT_SENT:
+        if result.fate is Delivery.NOT_SENT:
             return may_repeat and isinstance(result.error, connection_errors())
         # Whether a provider heeds our key is not known, so a lost reply is repeated by the method only. A deadline that
         # passed is not: the next try would take as long.
@@ -405,7 +405,7 @@ def may_go_again(result: Result, method: str, may_repeat: bool) -> bool:
     return may_repeat and passes and not result.said.is_final
 
 
-def pause_us(said: Said | None, tries: int, chance: float) -> int:
+def pause_us(said: RateLimitStatus | None, tries: int, chance: float) -> int:
     """What the provider asks for, and then a time by chance: who was refused together does not return together."""
     longest_us = min(PAUSE_FIRST_US << (tries - 1), PAUSE_US_MAX)
     asked_us = 0 if said is None else said.retry_after_us or 0
@@ -413,7 +413,7 @@ def pause_us(said: Said | None, tries: int, chance: float) -> int:
 
 
 def timeout_seconds(timeout: Seconds) -> float:
-    return duration_us("timeout", timeout, 0.001, TIMEOUT_SECONDS_MAX) / SECOND_US
+    return parse_duration_us("timeout", timeout, 0.001, TIMEOUT_SECONDS_MAX) / SECOND_US
 
 
 def connection_errors() -> tuple[type[Exception], ...]:

@@ -22,18 +22,18 @@ from leaseway.domain.outcome import (
     Done,
     Fail,
     Failed,
-    GivenBack,
     Outcome,
+    Released,
     Snooze,
     Snoozed,
 )
-from leaseway.worker.attempt import Running, Stop
-from leaseway.worker.context import Context, PlainContext
-from leaseway.worker.environment import World
-from leaseway.worker.limiter_client import Tokens
-from leaseway.worker.provider_calls import Calls
-from leaseway.worker.provider_http import Wire
-from leaseway.worker.threads import Threads
+from leaseway.worker.attempt import Attempt, Stop
+from leaseway.worker.context import Context, SyncContext
+from leaseway.worker.environment import Environment
+from leaseway.worker.limiter_client import LimiterClient
+from leaseway.worker.provider_calls import ProviderCalls
+from leaseway.worker.provider_http import SharedClient
+from leaseway.worker.threads import HandlerThreads
 
 C = TypeVar("C", bound=Context)
 
@@ -43,22 +43,22 @@ CODE_MAX = 200
 MESSAGE_MAX = 2_000
 TRACEBACK_MAX = 16_000
 
-STOPPED: dict[Stop, Outcome] = {Stop.CANCELLED: Cancelled(), Stop.LOST: Abandoned(), Stop.DRAIN: GivenBack()}
+STOPPED: dict[Stop, Outcome] = {Stop.CANCELLED: Cancelled(), Stop.LOST: Abandoned(), Stop.DRAIN: Released()}
 
 
-class Runner:
-    def __init__(self, kinds: Mapping[str, Kind], world: World, tokens: Tokens, key_keep_us: int) -> None:
+class HandlerRunner:
+    def __init__(self, kinds: Mapping[str, Kind], world: Environment, tokens: LimiterClient, key_keep_us: int) -> None:
         self._kinds = kinds
         self._world = world
         self._tokens = tokens
         self._key_keep_us = key_keep_us
-        self._wire = Wire()
-        self.threads = Threads()
+        self._wire = SharedClient()
+        self.threads = HandlerThreads()
 
     async def close(self) -> None:
         await self._wire.close()
 
-    async def run(self, running: Running) -> Outcome:
+    async def run(self, running: Attempt) -> Outcome:
         running.is_started = True
         if running.stop is not None:
             return STOPPED[running.stop]
@@ -71,11 +71,11 @@ class Runner:
         try:
             arguments = kind.decode(lease.payload)
         except Exception as error:  # noqa: BLE001 - an argument's own type may raise anything
-            message = f"the stored arguments cannot be read: {text_of(error)}"
+            message = f"the stored arguments cannot be read: {error_text(error)}"
             return Failed(Failure("bad_payload", clean(message[:MESSAGE_MAX])), may_retry=False)
         return await self._attempt(running, kind, arguments)
 
-    async def _attempt(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Outcome:
+    async def _attempt(self, running: Attempt, kind: Kind, arguments: dict[str, Any]) -> Outcome:
         try:
             value = await self._call(running, kind, arguments)
         except asyncio.CancelledError:
@@ -90,22 +90,22 @@ class Runner:
         except LeaseLost:
             return Abandoned()
         except Fail as error:
-            return Failed(failure_of(error, error.code), may_retry=False)
+            return Failed(describe_failure(error, error.code), may_retry=False)
         except BaseException as error:  # noqa: BLE001 - any failure of a handler becomes a value
             # What it raises because we stopped it is not the job's failure.
             if running.stop is not None:
                 return STOPPED[running.stop]
-            return Failed(failure_of(error, type(error).__name__))
+            return Failed(describe_failure(error, type(error).__name__))
         return self._done(running, value)
 
-    def _done(self, running: Running, value: Any) -> Outcome:
+    def _done(self, running: Attempt, value: Any) -> Outcome:
         try:
             result = "null" if value is None else payload.encode(value, "result")
         except Exception as error:  # noqa: BLE001 - a result may have any type, and its fields may raise anything
-            return Failed(failure_of(error, "bad_result"), may_retry=False)
+            return Failed(describe_failure(error, "bad_result"), may_retry=False)
         return Done(result, tuple(running.children))
 
-    async def _call(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Any:
+    async def _call(self, running: Attempt, kind: Kind, arguments: dict[str, Any]) -> Any:
         timeout_us = running.lease.timeout_us
         if timeout_us is None:
             return await self._invoke(running, kind, arguments)
@@ -119,21 +119,21 @@ class Runner:
             running.timed_out = True
             raise TimedOut(f"the attempt took longer than {seconds:g} s") from error
 
-    async def _invoke(self, running: Running, kind: Kind, arguments: dict[str, Any]) -> Any:
+    async def _invoke(self, running: Attempt, kind: Kind, arguments: dict[str, Any]) -> Any:
         if kind.is_async:
             if kind.takes_context:
                 return await kind.function(self._context(Context, running, kind, arguments), **arguments)
             return await kind.function(**arguments)
         call = partial(kind.function, **arguments)
         if kind.takes_context:
-            call = partial(call, self._context(PlainContext, running, kind, arguments))
+            call = partial(call, self._context(SyncContext, running, kind, arguments))
         return await self.threads.run(call)
 
-    def _context(self, context: type[C], running: Running, kind: Kind, arguments: dict[str, Any]) -> C:
-        calls = Calls(running, kind.demands, arguments, self._tokens, self._world)
+    def _context(self, context: type[C], running: Attempt, kind: Kind, arguments: dict[str, Any]) -> C:
+        calls = ProviderCalls(running, kind.demands, arguments, self._tokens, self._world)
         return context(running, self._world, calls, self._wire, self._key_keep_us)
 
-    def _when_stopped(self, running: Running) -> Outcome:
+    def _when_stopped(self, running: Attempt) -> Outcome:
         if running.stop is not None:
             return STOPPED[running.stop]
         # Who ends the worker says so in `stop`: this came from the handler, or from what it awaited.
@@ -144,7 +144,7 @@ class TimedOut(Exception):
     """The attempt's time is over."""
 
 
-def failure_of(error: BaseException, code: str) -> Failure:
+def describe_failure(error: BaseException, code: str) -> Failure:
     """The error as text, bounded, with characters that every store can keep."""
     if isinstance(error, TimedOut):
         return Failure("timeout", str(error))
@@ -152,12 +152,12 @@ def failure_of(error: BaseException, code: str) -> Failure:
         lines = "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001 - a broken exception must not become ours
         lines = ""
-    message = text_of(error)
+    message = error_text(error)
     # The end of a traceback says what happened; the beginning only how one got there.
     return Failure(clean(code[:CODE_MAX]), clean(message[:MESSAGE_MAX]), clean(lines[-TRACEBACK_MAX:]))
 
 
-def text_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - its __str__ is the user's

@@ -5,7 +5,7 @@ from leaseway.ports.limiter import Limiter
 from leaseway.ports.tenant_store import TenantStore
 
 
-async def agree(store: TenantStore, limiter: Limiter, tenant: Tenant) -> None:
+async def store_tenant(store: TenantStore, limiter: Limiter, tenant: Tenant) -> None:
     """The caps first: whoever sees that a tenant is capped must find them."""
     if tenant.is_capped:
         await limiter.open()

@@ -17,26 +17,25 @@ import msgspec
 
 from leaseway.domain.ids import JobId, Token
 from leaseway.domain.job import Lease, Settlement, State
-from leaseway.domain.kind import Defaults, Kind
-from leaseway.domain.options import LEASE_SECONDS_MIN
-from leaseway.domain.outcome import Failed, GivenBack, Outcome, decide
+from leaseway.domain.kind import Kind, KindDefaults
+from leaseway.domain.outcome import Failed, Outcome, Released, decide
+from leaseway.domain.submission import LEASE_SECONDS_MIN
 from leaseway.domain.worker_pacing import STALE_SHARE
-from leaseway.worker.attempt import Running, Stop
-from leaseway.worker.environment import World
+from leaseway.worker.attempt import Attempt, Stop
+from leaseway.worker.environment import Environment
 from leaseway.worker.job_origins import traced
-from leaseway.worker.lease_renewal import CLEAR_AFTER, age
-from leaseway.worker.pending_claim import Claim
-from leaseway.worker.run_handler import Runner
+from leaseway.worker.lease_renewal import CLEAR_AFTER, Claim, age
+from leaseway.worker.run_handler import HandlerRunner
 
-UNKNOWN_KIND = Defaults()
+UNKNOWN_KIND = KindDefaults()
 
 Post = Callable[[Settlement], None]
-End = Callable[[Running], None]
+End = Callable[[Attempt], None]
 
 
 class Slots:
     def __init__(
-        self, world: World, kinds: Mapping[str, Kind], runner: Runner, count: int, post: Post, end: End
+        self, world: Environment, kinds: Mapping[str, Kind], runner: HandlerRunner, count: int, post: Post, end: End
     ) -> None:
         self._world = world
         self._kinds = kinds
@@ -47,9 +46,9 @@ class Slots:
         """Told of every job that leaves, whatever became of it."""
         self._plain = 0
         self.claim: Claim | None = None
-        self.shelf: deque[Running] = deque()
-        self.running: dict[JobId, Running] = {}
-        self.settling: dict[tuple[JobId, Token], Running] = {}
+        self.shelf: deque[Attempt] = deque()
+        self.running: dict[JobId, Attempt] = {}
+        self.settling: dict[tuple[JobId, Token], Attempt] = {}
         """Ended, and not yet known to the store: their leases must last until it answers."""
         self._context = copy_context()
         self.finished = 0
@@ -68,14 +67,14 @@ class Slots:
     def is_quiet(self) -> bool:
         return not self.running and not self.shelf
 
-    def put(self, claim: Claim, claimed: Iterable[Running]) -> None:
+    def put(self, claim: Claim, claimed: Iterable[Attempt]) -> None:
         """The reply to a claim. If the keeper took the claim before it came, the rest of it goes back as well."""
         if claim.take(self):
             self.shelf.extend(claimed)
         else:
             for running in claimed:
                 if running.lease not in claim.given_back:
-                    self._settle(running, GivenBack())
+                    self._settle(running, Released())
                 else:
                     self._end(running)
         self.claim = None
@@ -88,27 +87,27 @@ class Slots:
             else:
                 # The loop stood still for so long that the keeper would give it back, too: what is left of the lease
                 # may not last until it is renewed.
-                self._settle(running, GivenBack())
+                self._settle(running, Released())
 
     def return_stale(self) -> None:
         """What still waits for a slot after a good part of its lease belongs to somebody faster."""
         now = self._world.clock.monotonic()
         if not self.shelf or now - self.shelf[0].renewed_at < STALE_SHARE * LEASE_SECONDS_MIN:
             return
-        fresh: list[Running] = []
+        fresh: list[Attempt] = []
         while (waiting := self._next()) is not None:
             if age(waiting, now) < STALE_SHARE:
                 fresh.append(waiting)
             else:
-                self._settle(waiting, GivenBack())
+                self._settle(waiting, Released())
         self.shelf.extend(fresh)
 
     def clear_shelf(self) -> None:
         """Give back everything that has not started."""
         while (waiting := self._next()) is not None:
-            self._settle(waiting, GivenBack())
+            self._settle(waiting, Released())
 
-    def _next(self) -> Running | None:
+    def _next(self) -> Attempt | None:
         """The first of the shelf. Whoever takes it owns it: the keeper may take from the other side of the loop."""
         try:
             return self.shelf.popleft()
@@ -119,7 +118,7 @@ class Slots:
         if job in self.running:
             self.halt(self.running[job], Stop.CANCELLED)
 
-    def halt(self, running: Running, why: Stop) -> None:
+    def halt(self, running: Attempt, why: Stop) -> None:
         """Stop this attempt, and not the next one, if the same job has come to us again meanwhile."""
         lease = running.lease
         if running.stop is not None or self.running.get(lease.id) is not running:
@@ -133,7 +132,7 @@ class Slots:
         for running in list(self.running.values()):
             self.halt(running, Stop.DRAIN)
 
-    async def stop(self, seconds: float) -> list[Running]:
+    async def stop(self, seconds: float) -> list[Attempt]:
         """Stop every handler; answer those that would not end within this time, given back all the same."""
         tasks = [running.task for running in self.running.values() if running.task is not None]
         self.halt_all()
@@ -142,10 +141,10 @@ class Slots:
         stuck = list(self.running.values())
         for running in stuck:
             del self.running[running.lease.id]
-            self._settle(running, GivenBack())
+            self._settle(running, Released())
         return stuck
 
-    def _start(self, running: Running) -> None:
+    def _start(self, running: Attempt) -> None:
         kind = self._kinds.get(running.lease.kind)
         running.is_plain = kind is not None and not kind.is_async
         self._plain += running.is_plain
@@ -156,7 +155,7 @@ class Slots:
         # The worker is the parent of these tasks: it stops and awaits them when it leaves.
         running.task = asyncio.get_running_loop().create_task(self._attempt(running), context=self._context.copy())
 
-    async def _attempt(self, running: Running) -> None:
+    async def _attempt(self, running: Attempt) -> None:
         try:
             if (tracing := self._world.tracing) is None:
                 outcome = await self._runner.run(running)
@@ -175,7 +174,7 @@ class Slots:
         else:
             self._end(running)
 
-    def _remove(self, running: Running) -> bool:
+    def _remove(self, running: Attempt) -> bool:
         """False: it is not ours to settle, because it was given back or has come to us again."""
         self._plain -= running.is_plain
         if self.running.get(running.lease.id) is not running:
@@ -183,13 +182,13 @@ class Slots:
         del self.running[running.lease.id]
         return True
 
-    def _settle(self, running: Running, outcome: Outcome) -> None:
+    def _settle(self, running: Attempt, outcome: Outcome) -> None:
         self._end(running)
         lease = running.lease
         kind = self._kinds.get(lease.kind)
         backoff = (UNKNOWN_KIND if kind is None else kind.defaults).backoff
         settlement = decide(lease, outcome, backoff, self._world.chance.random())
-        if type(outcome) is GivenBack:
+        if type(outcome) is Released:
             self.given_back += 1
         else:
             self.finished += 1

@@ -13,10 +13,10 @@ from leaseway.domain.errors import TransientError, UnknownOutcome
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import NewJob, Submitted
 from leaseway.domain.kind import Kind
-from leaseway.domain.options import JobOptions
+from leaseway.domain.submission import JobOptions
 from leaseway.ports.clock import Clock, Ids
 from leaseway.ports.job_store import JobStore
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 KEY_KEEP_US = 7 * 86_400 * SECOND_US
 BATCH_MAX = 5_000
@@ -58,7 +58,7 @@ class Bound(Struct, frozen=True):
         )
 
 
-async def submit_traced(world: World, jobs: Sequence[NewJob]) -> list[Submitted]:
+async def submit_traced(world: Environment, jobs: Sequence[NewJob]) -> list[Submitted]:
     """Store the jobs, and let those who trace know of it."""
     if world.tracing is None:
         return await submit(world.store, jobs, world.clock)
@@ -85,7 +85,7 @@ async def submit(
     raise unknown
 
 
-async def submit_many(world: World, jobs: Iterable[Bound], key_keep_us: int) -> list[Submitted]:
+async def submit_many(world: Environment, jobs: Iterable[Bound], key_keep_us: int) -> list[Submitted]:
     """Store any number of jobs, batch by batch; the next batch is checked while the last one is written."""
     answers: list[Submitted] = []
     made = (job.new(world.ids, key_keep_us) for job in jobs)

@@ -16,7 +16,7 @@ from typing import Any
 Call = tuple[asyncio.Future[Any], Callable[[], Any]]
 
 
-class Threads:
+class HandlerThreads:
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._idle = 0

@@ -22,7 +22,7 @@ from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.swarm import LEASE_SECONDS
 from leaseway.simulation.world import SimulatedWorld
 from leaseway.worker.context import Context
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 from leaseway.worker.submit import KEY_KEEP_US, Bound, submit_many
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class SimHost:
     def __init__(self, universe: SimulatedWorld, process: Process) -> None:
         self._app = App("memory://")
         self._store = FaultyStore(universe, process)
-        self._world = World(
+        self._world = Environment(
             store=self._store,
             limiter=universe.limiter,
             ledger=universe.ledger,

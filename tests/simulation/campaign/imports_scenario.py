@@ -38,7 +38,7 @@ from leaseway.stores.sqlite.statements import statements
 from leaseway.testing.standin import API_KEY
 from leaseway.worker import provider_http
 from leaseway.worker import run_handler as running_handlers
-from leaseway.worker.provider_http import Wire
+from leaseway.worker.provider_http import SharedClient
 
 LATER_US = 2 * 365 * 86_400 * SECOND_US
 """Worlds begin after the last change of the table."""
@@ -234,9 +234,9 @@ class Stage:
         self._world = world
         return world
 
-    def wire(self) -> Wire:
+    def wire(self) -> SharedClient:
         assert self._world is not None
-        return Wire(Cable(self._world.api))
+        return SharedClient(Cable(self._world.api))
 
 
 @contextmanager
@@ -245,7 +245,7 @@ def in_virtual_time() -> Iterator[Stage]:
     stage = Stage()
     with ExitStack() as stack:
         for owner, name, value in (
-            (running_handlers, "Wire", stage.wire),
+            (running_handlers, "SharedClient", stage.wire),
             (runs, "SystemClock", lambda: HERE.get().clock),
             (runs, "BACKOFF", BACKOFF),
             (provider_http, "READ_SECONDS", READ_SECONDS),

@@ -19,10 +19,10 @@ from tests.simulation.campaign.submissions import QUEUES
 from leaseway.domain.budgets.budget import Budget
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.kind import Defaults, Kind
-from leaseway.domain.kind_requirements import Demands
-from leaseway.domain.limits.limit import Limit, Use, rate_of
-from leaseway.domain.options import options_of
+from leaseway.domain.kind import Kind, KindDefaults
+from leaseway.domain.limits.limit import Limit, LimitUse, parse_rate
+from leaseway.domain.requirements import Requirements
+from leaseway.domain.submission import parse_options
 from leaseway.domain.tenant import Tenant
 from leaseway.simulation.clients import Intent
 from leaseway.simulation.limit_oracles import METER, LimitSettings, Meter
@@ -32,9 +32,9 @@ from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, FaultRates, Streams, Swarm, draw
 from leaseway.stores.sqlite.statements import statements
 from leaseway.worker import admission, limiter_client, maintenance, provider_calls
-from leaseway.worker.attempt import Running, Stop
+from leaseway.worker.attempt import Attempt, Stop
 from leaseway.worker.context import Context
-from leaseway.worker.limiter_client import Tokens
+from leaseway.worker.limiter_client import LimiterClient
 from leaseway.worker.submit import Bound
 
 ATTEMPTS = 25
@@ -117,14 +117,14 @@ def draw_offer(chance: Random) -> Offer:
     return Offer(kinds, (short, long, several, own, seats, spare), (spend, own_spend))
 
 
-def kind_of(name: str, limits: list[Limit | Use], budgets: list[Budget] | None = None) -> Kind:
-    defaults = Defaults(attempts=ATTEMPTS, lease_us=int(LEASE_SECONDS * SECOND_US), backoff=BACKOFF)
-    uses = tuple(each if isinstance(each, Use) else Use(each) for each in limits)
-    return Kind(name, fetch, defaults, Demands(name, uses, tuple(budgets or ()), cost if budgets else None))
+def kind_of(name: str, limits: list[Limit | LimitUse], budgets: list[Budget] | None = None) -> Kind:
+    defaults = KindDefaults(attempts=ATTEMPTS, lease_us=int(LEASE_SECONDS * SECOND_US), backoff=BACKOFF)
+    uses = tuple(each if isinstance(each, LimitUse) else LimitUse(each) for each in limits)
+    return Kind(name, fetch, defaults, Requirements(name, uses, tuple(budgets or ()), cost if budgets else None))
 
 
 def draw_tenants(chance: Random) -> list[Tenant]:
-    starts = (rate_of("starts", f"{chance.randint(2, 4)} per 2 s"),)
+    starts = (parse_rate("starts", f"{chance.randint(2, 4)} per 2 s"),)
     return [
         Tenant(name="acme", weight=chance.randint(1, 3), concurrency=chance.randint(1, 3)),
         Tenant(name="duck", starts=starts, concurrency=chance.choice((None, 2))),
@@ -169,7 +169,7 @@ def draw_plan(chance: Random, swarm: Swarm, kinds: Mapping[str, Kind]) -> list[I
             "usd": chance.randint(1, 2),
         }
         options = {"tenant": chance.choice(tenants), "queue": chance.choice(QUEUES)}
-        job = Bound(kinds[kind], kinds[kind].encode(arguments), options_of(options))
+        job = Bound(kinds[kind], kinds[kind].encode(arguments), parse_options(options))
         at, client = chance.choice((0.0, chance.uniform(0, SUBMIT_SECONDS))), chance.randrange(swarm.clients)
         intent = Intent(at, client, [job], [f"submission {number}"])
         if chance.random() < swarm.cancel / 2:
@@ -223,8 +223,8 @@ def shortened(terms: LimitSettings) -> Iterator[None]:
             (limiter_client, "SEAT_US", int(SEAT_SECONDS * SECOND_US)),
             (limiter_client, "KEEP_SECONDS", KEEP_SECONDS),
             (admission, "UNKNOWN_SECONDS", 2.0),
-            (Running, "halt", noting_the_halt(Running.halt)),
-            (Tokens, "is_good", noting_the_stale(Tokens.is_good)),
+            (Attempt, "halt", noting_the_halt(Attempt.halt)),
+            (LimiterClient, "is_good", noting_the_stale(LimiterClient.is_good)),
         ):
             stack.enter_context(replaced(owner, name, value))
         yield
@@ -233,7 +233,7 @@ def shortened(terms: LimitSettings) -> Iterator[None]:
 def noting_the_halt(halt: Callable[..., None]) -> Callable[..., None]:
     """A handler that is told to stop first settles what its call has cost, and that takes a while."""
 
-    def tell(running: Running, why: Stop) -> None:
+    def tell(running: Attempt, why: Stop) -> None:
         METER.get().halted(running)
         halt(running, why)
 
@@ -243,7 +243,7 @@ def noting_the_halt(halt: Callable[..., None]) -> Callable[..., None]:
 def noting_the_stale(is_good: Callable[..., bool]) -> Callable[..., bool]:
     """Tokens that are thrown away leave no other trace."""
 
-    def look(tokens: Tokens, token: limiter_client.Token) -> bool:
+    def look(tokens: LimiterClient, token: limiter_client.Permit) -> bool:
         good = is_good(tokens, token)
         if not good:
             METER.get().universe.books.reach("a token had grown old and was thrown away")

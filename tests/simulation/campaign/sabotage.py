@@ -13,16 +13,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leaseway.domain.budgets import ledger
-from leaseway.domain.budgets.budget import Answer, Held, Used
-from leaseway.domain.budgets.ledger import Book, Hold, Lines, Step, Want, voided
+from leaseway.domain.budgets.budget import HoldAnswer, HoldGranted, HoldUsed
+from leaseway.domain.budgets.ledger import Balance, Hold, HoldStep, LineRequest, Lines, void_hold
 from leaseway.domain.errors import TransientError, UnknownOutcome
-from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import IDLE_US, Granted, Level, Notice, Sizing, Taking
-from leaseway.domain.limits.limit import Ask
-from leaseway.domain.outcome import GivenBack, Outcome, Snoozed, decide
+from leaseway.domain.limits.buckets import IDLE_US, Acquisition, Granted, Level, Notice, Sizing
+from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.outcome import Outcome, Released, Snoozed, decide
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
 from leaseway.simulation.process import HERE
@@ -33,12 +33,11 @@ from leaseway.stores.sqlite.statements import statements
 from leaseway.stores.sqlite.transaction import Transaction
 from leaseway.worker import slots
 from leaseway.worker import submit as submitting
-from leaseway.worker.admission import Admission, Door
-from leaseway.worker.attempt import Running, Stop
-from leaseway.worker.lease_renewal import Keeper
-from leaseway.worker.limiter_client import Tokens
+from leaseway.worker.admission import Admission, GateState
+from leaseway.worker.attempt import Attempt, Stop
+from leaseway.worker.lease_renewal import Claim, LeaseRenewal
+from leaseway.worker.limiter_client import LimiterClient
 from leaseway.worker.loop import Worker
-from leaseway.worker.pending_claim import Claim
 from leaseway.worker.slots import Slots
 
 SEEDS_MAX = 200
@@ -92,12 +91,12 @@ async def leave_without_a_word(worker: Worker) -> None:
     worker._outbox.take()
 
 
-async def believe_it_failed(worker: Worker, call: Exchange) -> tuple[Exchanged, float]:
+async def believe_it_failed(worker: Worker, call: Exchange) -> tuple[ExchangeReply, float]:
     sent_at = worker._world.clock.monotonic()
     try:
         return await worker._world.store.exchange(call), sent_at
     except TransientError:
-        return Exchanged(), sent_at
+        return ExchangeReply(), sent_at
 
 
 async def submit_anew(
@@ -124,12 +123,12 @@ async def submit_once_more(
 
 def decide_without_giving_back(lease: Lease, outcome: Outcome, *rest: Any) -> Settlement | None:
     settlement = decide(lease, outcome, *rest)
-    return replace(settlement, gives_back=False) if settlement and isinstance(outcome, GivenBack) else settlement
+    return replace(settlement, gives_back=False) if settlement and isinstance(outcome, Released) else settlement
 
 
 real_settle = Transaction._settle
 real_halt = Slots.halt
-real_look = Keeper.look
+real_look = LeaseRenewal.look
 
 
 def settle_with_all_children(transaction: Transaction, settlements: Sequence[Settlement]) -> list[Any]:
@@ -140,29 +139,29 @@ def settle_with_all_children(transaction: Transaction, settlements: Sequence[Set
     return lost
 
 
-def halting_all_but(untold: Stop) -> Callable[[Slots, Running, Stop], None]:
-    def halt(slots: Slots, running: Running, why: Stop) -> None:
+def halting_all_but(untold: Stop) -> Callable[[Slots, Attempt, Stop], None]:
+    def halt(slots: Slots, running: Attempt, why: Stop) -> None:
         if why is not untold:
             real_halt(slots, running, why)
 
     return halt
 
 
-def halt_whatever_runs_now(slots: Slots, running: Running, why: Stop) -> None:
+def halt_whatever_runs_now(slots: Slots, running: Attempt, why: Stop) -> None:
     now = slots.running.get(running.lease.id)
     if now is not None:
         real_halt(slots, now, why)
 
 
-def remove_whatever_runs_now(slots: Slots, running: Running) -> bool:
+def remove_whatever_runs_now(slots: Slots, running: Attempt) -> bool:
     slots._plain -= running.is_plain
     return slots.running.pop(running.lease.id, None) is running
 
 
-async def look_away(keeper: Keeper) -> None: ...
+async def look_away(keeper: LeaseRenewal) -> None: ...
 
 
-async def leave_the_claim(keeper: Keeper, now: float) -> None: ...
+async def leave_the_claim(keeper: LeaseRenewal, now: float) -> None: ...
 
 
 def take_in_any_case(claim: Claim, who: object) -> bool:
@@ -170,7 +169,7 @@ def take_in_any_case(claim: Claim, who: object) -> bool:
     return True
 
 
-async def look_at_the_willing(keeper: Keeper) -> None:
+async def look_at_the_willing(keeper: LeaseRenewal) -> None:
     everything = keeper._running
     keeper._running = {job: each for job, each in everything.items() if each.stop is None}
     try:
@@ -187,17 +186,17 @@ def keep_the_half(connection: Any) -> None:
 # -- limits, budgets and tenants ------------------------------------------------------------------------------------
 
 real_seated = Admission.seated
-real_credited = buckets.credited
-real_paced = buckets.paced
-real_hold_again = ledger.hold_again
+real_credited = buckets.credit_unused
+real_paced = buckets.repace
+real_hold_again = ledger.repeat_hold
 real_hold = MemoryLedger.hold
 
 
-def good_for_ever(tokens: Tokens, token: Any) -> bool:
+def good_for_ever(tokens: LimiterClient, token: Any) -> bool:
     return True
 
 
-def returned_in_full(taking: Taking, now: Instant, granted: Granted, unused: int) -> Level:
+def returned_in_full(taking: Acquisition, now: Instant, granted: Granted, unused: int) -> Level:
     """As if tokens did not grow old: the bucket was full meanwhile, and they come on top."""
     return real_credited(taking, granted.granted_at, granted, unused)
 
@@ -207,7 +206,7 @@ def full_after_the_fence(level: Level, sizing: Sizing, now: Instant) -> Level:
     return replace(real_paced(long_ago, sizing, now), since=level.since)
 
 
-def fits_what_is_spent(want: Want, book: Book | None) -> bool:
+def fits_what_is_spent(want: LineRequest, book: Balance | None) -> bool:
     """Looks at what was spent, and not at what others hold: the answer of a moment ago."""
     spent = 0 if book is None else book.spent_micros
     return spent + want.amount_micros <= want.definition.most_micros
@@ -215,7 +214,7 @@ def fits_what_is_spent(want: Want, book: Book | None) -> bool:
 
 async def hold_without_dispatch(
     ledger: MemoryLedger, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False
-) -> Answer:
+) -> HoldAnswer:
     return await real_hold(ledger, id, lines, ttl_us, owner=owner, dispatch=False)
 
 
@@ -223,21 +222,21 @@ def costs_if_said(hold: Hold, actuals: Mapping[str, int]) -> list[int]:
     return [actuals.get(line.name, 0) for line in hold.lines]
 
 
-def void_when_late(hold: Hold) -> Step:
-    return voided(hold, "expire")
+def void_when_late(hold: Hold) -> HoldStep:
+    return void_hold(hold, "expire")
 
 
-def hold_whoever_asks(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[Answer, Step] | None:
+def hold_whoever_asks(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[HoldAnswer, HoldStep] | None:
     again = real_hold_again(hold, owner, dispatch, now)
-    if again is None or not isinstance(again[0], Used):
+    if again is None or not isinstance(again[0], HoldUsed):
         return again
-    return Held(tuple(line.window for line in hold.lines), hold.deadline), again[1]
+    return HoldGranted(tuple(line.window for line in hold.lines), hold.deadline), again[1]
 
 
-async def keep_nothing(tokens: Tokens, recount: Callable[[], Mapping[Ask, int]]) -> None: ...
+async def keep_nothing(tokens: LimiterClient, recount: Callable[[], Mapping[PermitRequest, int]]) -> None: ...
 
 
-def seated_and_up_again(admission: Admission, claimed: Iterable[Running]) -> list[Running]:
+def seated_and_up_again(admission: Admission, claimed: Iterable[Attempt]) -> list[Attempt]:
     jobs = real_seated(admission, claimed)
     for running in jobs:
         if running.seat is not None:
@@ -246,11 +245,11 @@ def seated_and_up_again(admission: Admission, claimed: Iterable[Running]) -> lis
     return jobs
 
 
-def asks_without_the_tenant(admission: Admission, door: Door) -> tuple[Ask, ...]:
+def asks_without_the_tenant(admission: Admission, door: GateState) -> tuple[PermitRequest, ...]:
     return door.asks
 
 
-def shrug_at_refusals(taking: Taking, level: Level, notice: Notice, now: Instant) -> Level:
+def shrug_at_refusals(taking: Acquisition, level: Level, notice: Notice, now: Instant) -> Level:
     return level
 
 
@@ -390,17 +389,17 @@ SABOTAGES: dict[str, Sabotage] = {
     "unrenewed": Sabotage(
         first=1,
         removes="leases of running jobs are renewed",
-        code=((Keeper, "look", look_away),),
+        code=((LeaseRenewal, "look", look_away),),
     ),
     "unrenewed_while_stopping": Sabotage(
         first=22,
         removes="a handler that needs a while to stop keeps its lease meanwhile",
-        code=((Keeper, "look", look_at_the_willing),),
+        code=((LeaseRenewal, "look", look_at_the_willing),),
     ),
     "claim_unkept": Sabotage(
         first=9,
         removes="what a claim was granted is kept, and given back, while its reply does not come",
-        code=((Keeper, "_keep_claim", leave_the_claim),),
+        code=((LeaseRenewal, "_keep_claim", leave_the_claim),),
     ),
     "claim_for_both": Sabotage(
         first=114,
@@ -423,31 +422,31 @@ SABOTAGES: dict[str, Sabotage] = {
         scenario="metered",
         first=1,
         removes="a request leaves only with a token that is still good",
-        code=((Tokens, "is_good", good_for_ever),),
+        code=((LimiterClient, "is_good", good_for_ever),),
     ),
     "token_returned_in_full": Sabotage(
         scenario="metered",
         first=88,
         removes="tokens that are given back are worth less with their age",
-        code=((buckets, "credited", returned_in_full),),
+        code=((buckets, "credit_unused", returned_in_full),),
     ),
     "restart_trusted": Sabotage(
         scenario="metered",
         first=124,
         removes="after a restart of the limiter every bucket is empty",
-        code=((buckets, "paced", full_after_the_fence),),
+        code=((buckets, "repace", full_after_the_fence),),
     ),
     "refusal_ignored": Sabotage(
         scenario="metered",
         first=17,
         removes="when the provider refuses, everybody stays away for as long as it says",
-        code=((buckets, "throttled", shrug_at_refusals),),
+        code=((buckets, "apply_throttle", shrug_at_refusals),),
     ),
     "expiry_voids": Sabotage(
         scenario="metered",
         first=25,
         removes="a hold whose call may have been made is charged when its time is over",
-        code=((memory_ledger, "expired", void_when_late),),
+        code=((memory_ledger, "expire_hold", void_when_late),),
     ),
     "hold_undispatched": Sabotage(
         scenario="metered",
@@ -465,18 +464,18 @@ SABOTAGES: dict[str, Sabotage] = {
         scenario="metered",
         first=3,
         removes="a hold under which another delivery has called is not used again",
-        code=((memory_ledger, "hold_again", hold_whoever_asks),),
+        code=((memory_ledger, "repeat_hold", hold_whoever_asks),),
     ),
     "unsaid_is_free": Sabotage(
         scenario="metered",
         first=17,
         removes="a call of which nobody says what it has cost is charged in full",
-        code=((ledger, "costs_of", costs_if_said),),
+        code=((ledger, "line_costs", costs_if_said),),
     ),
     "seats_unkept": Sabotage(
         scenario="metered",
         removes="whoever still sits says so, also to a limiter that has lost its memory",
-        code=((Tokens, "say_where_we_sit", keep_nothing),),
+        code=((LimiterClient, "say_where_we_sit", keep_nothing),),
     ),
     "seats_left_early": Sabotage(
         scenario="metered",

@@ -8,10 +8,9 @@ from typing import Any
 
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.kind import Defaults, Kind
-from leaseway.domain.options import options_of
-from leaseway.domain.outcome import Fail, Snooze
-from leaseway.domain.retry import Backoff
+from leaseway.domain.kind import Kind, KindDefaults
+from leaseway.domain.outcome import Backoff, Fail, Snooze
+from leaseway.domain.submission import parse_options
 from leaseway.simulation.judge import JUDGE
 from leaseway.simulation.process import HERE
 from leaseway.simulation.promises import Run
@@ -155,7 +154,7 @@ async def tick(ctx: Context, fire_time: str) -> None:
 
 def kind_of(function: Any, attempts: int = 4) -> Kind:
     lease_us = int(LEASE_SECONDS * SECOND_US)
-    return Kind(function.__name__, function, Defaults(attempts=attempts, lease_us=lease_us, backoff=BACKOFF))
+    return Kind(function.__name__, function, KindDefaults(attempts=attempts, lease_us=lease_us, backoff=BACKOFF))
 
 
 FUNCTIONS = (quick, tidy, steps, shaky, hopeless, sleepy, parent, endless, tick)
@@ -165,4 +164,4 @@ KINDS = MappingProxyType(
 
 
 def bound(kind: str, arguments: dict[str, Any], **options: Any) -> Bound:
-    return Bound(KINDS[kind], KINDS[kind].encode(arguments), options_of(options))
+    return Bound(KINDS[kind], KINDS[kind].encode(arguments), parse_options(options))

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.limit import Definition, delay_us_of
+from leaseway.domain.limits.limit import LimitDefinition, wire_delay_us
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.promises import Promises
 from leaseway.simulation.world import START_US, SimulatedWorld
@@ -91,7 +91,9 @@ def is_ascending(rows: list[Poi]) -> bool:
 
 
 class Api:
-    def __init__(self, universe: SimulatedWorld, manners: Manners, pois: list[Poi], limit: Definition | None) -> None:
+    def __init__(
+        self, universe: SimulatedWorld, manners: Manners, pois: list[Poi], limit: LimitDefinition | None
+    ) -> None:
         self.universe = universe
         self.manners = manners if universe.is_faulty else GENTLE
         self._lag_seconds = manners.lag_seconds
@@ -243,7 +245,7 @@ class Api:
         """The half of the delay that is the network's; often all of it or nothing, where the bounds are."""
         most = WAY_SECONDS_MAX
         if self._limit is not None:
-            most = min(delay_us_of(self._limit, rate) for rate in self._limit.rates) / 2 / SECOND_US
+            most = min(wire_delay_us(self._limit, rate) for rate in self._limit.rates) / 2 / SECOND_US
         return self._chance.choice((0.0, most, self._chance.uniform(0, most)))
 
     def _arrive(self, process: Process, request: Request, who: tuple[str, int], reply: asyncio.Future[Answer]) -> None:

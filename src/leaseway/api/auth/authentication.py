@@ -15,7 +15,7 @@ from starlette.requests import cookie_parser
 from leaseway.api.auth.jwt import Jwts
 from leaseway.api.errors import Problem, refused
 from leaseway.api.ttl_cache import Remembered
-from leaseway.domain.api_key import ApiKey, Session, hash_of, parts_of
+from leaseway.domain.api_key import ApiKey, Session, hash_secret, parse_key_text
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US, Instant
@@ -32,7 +32,7 @@ COOKIE = "leaseway_session"
 SECURE_COOKIE = "__Host-leaseway_session"
 """Where the browser came by https: it is neither sent in the clear nor set by another host."""
 CSRF_HEADER = "x-csrf-token"
-NO_KEY = hash_of("")
+NO_KEY = hash_secret("")
 
 
 class Keeper(KeyStore, Protocol):
@@ -61,19 +61,19 @@ class Door:
         scheme, _, credential = given[0].partition(" ")
         if len(given) > 1 or scheme.lower() != "bearer":
             raise refused()
-        if parts_of(credential) is None and self._jwts is not None:
+        if parse_key_text(credential) is None and self._jwts is not None:
             return await self._jwts.caller(credential)
         return (await self.key(credential)).caller()
 
     async def key(self, text: str) -> ApiKey:
         """The key that opens, or a refusal."""
-        parts = parts_of(text)
+        parts = parse_key_text(text)
         if parts is None:
             raise refused()
         id_, secret = parts
         key = await self._keys.get(id_)
         # An unknown id takes as long as a wrong secret.
-        opens = key.opens_with(secret) if key is not None else hmac.compare_digest(NO_KEY, hash_of(secret))
+        opens = key.opens_with(secret) if key is not None else hmac.compare_digest(NO_KEY, hash_secret(secret))
         now = await self._time.now()
         if key is None or not opens or not key.is_live(now):
             raise refused()
@@ -92,13 +92,13 @@ class Door:
         self._keys.forget(id_)
 
     def forget_session(self, id_: str) -> None:
-        self._sessions.forget(hash_of(id_))
+        self._sessions.forget(hash_secret(id_))
 
     async def close(self) -> None:
         await self._uses.close()
 
     async def _caller_of(self, id_: str) -> Caller | None:
-        session = await self._sessions.get(hash_of(id_))
+        session = await self._sessions.get(hash_secret(id_))
         now = await self._time.now()
         if session is None or session.expires_at <= now:
             return None
@@ -174,4 +174,4 @@ def session_in(headers: Headers) -> str | None:
 
 def csrf_token(session: str) -> str:
     """Who has the session's id knows it; who only makes a browser send it does not."""
-    return hash_of(f"csrf:{session}")
+    return hash_secret(f"csrf:{session}")

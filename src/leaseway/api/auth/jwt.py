@@ -13,16 +13,16 @@ from leaseway.api.errors import refused
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.api_key import ANY_TENANT
 from leaseway.domain.errors import BadValue
-from leaseway.domain.identity import SCOPES_OF, Caller, Role, Scope
+from leaseway.domain.identity import ROLE_SCOPES, Caller, Role, Scope
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.validators import name_of
+from leaseway.domain.validators import check_name
 from leaseway.ports.clock import Clock
 
 LENGTH_MAX = 8_192
 LEEWAY_SECONDS = 60
 TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
 REQUIRED = ["exp", "iss", "aud", "sub"]
-KNOWN_SCOPES = {scope.value: scope for scope in SCOPES_OF[Role.TENANT]}
+KNOWN_SCOPES = {scope.value: scope for scope in ROLE_SCOPES[Role.TENANT]}
 
 
 class Jwts:
@@ -59,11 +59,11 @@ class Jwts:
         return claims
 
     def _caller(self, claims: dict[str, Any]) -> Caller:
-        tenant = name_of(self._tenant_claim, claims.get(self._tenant_claim))
+        tenant = check_name(self._tenant_claim, claims.get(self._tenant_claim))
         if tenant == ANY_TENANT:
             raise BadValue(self._tenant_claim, "must name one tenant")
         return Caller(
-            name=name_of("sub", claims["sub"]),
+            name=check_name("sub", claims["sub"]),
             tenant=tenant,
             role=Role.TENANT,
             scopes=scopes_in(claims),

@@ -12,8 +12,8 @@ from msgspec import Struct
 from leaseway.api.errors import Problem
 from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import Granted, Verdict, Wait, Window, tokens
-from leaseway.domain.limits.limit import Ask
+from leaseway.domain.limits.buckets import Granted, RateWindow, Verdict, Wait, permits_left
+from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.validators import NAME_LENGTH_MAX
 from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter
@@ -59,8 +59,8 @@ class Allowance:
         self._clock = clock
         self._terms = terms
         self._define = define
-        self._per_minute = Ask(named(terms.per_minute, tenant), terms.per_minute)
-        self._at_once = Ask(named(terms.at_once, tenant), terms.at_once)
+        self._per_minute = PermitRequest(named(terms.per_minute, tenant), terms.per_minute)
+        self._at_once = PermitRequest(named(terms.at_once, tenant), terms.at_once)
         self._tokens = 0
         self._used = 0
         self._ahead = 1
@@ -130,8 +130,8 @@ class Allowance:
             async with asyncio.timeout(ANSWER_SECONDS):
                 at, (level,) = await self._limiter.look([self._per_minute])
             for bucket in level.buckets.values():
-                window = Window(0, self._terms.burst, bucket.token_ns)
-                self._left = tokens(window, bucket, at)
+                window = RateWindow(0, self._terms.burst, bucket.token_ns)
+                self._left = permits_left(window, bucket, at)
                 self._full_seconds = max(math.ceil((bucket.tat - at) / SECOND_US), 1)
 
     def _next_ahead(self) -> int:
@@ -183,7 +183,7 @@ class Allowance:
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
-    async def _answer(self, ask: Ask, most: int) -> Verdict | None:
+    async def _answer(self, ask: PermitRequest, most: int) -> Verdict | None:
         """None: the limiter did not answer."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -196,7 +196,7 @@ class Allowance:
             log.warning("the limiter does not answer, requests go uncounted: %s", error)
             return None
 
-    async def _ask(self, ask: Ask, most: int) -> Verdict:
+    async def _ask(self, ask: PermitRequest, most: int) -> Verdict:
         return await self._limiter.take([ask], most=most, holder=self._terms.holder, seat_us=SEAT_US)
 
 

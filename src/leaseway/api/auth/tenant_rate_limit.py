@@ -18,7 +18,7 @@ from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Caller, Role
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.limit import Definition, Rate
+from leaseway.domain.limits.limit import LimitDefinition, Rate
 from leaseway.ports.clock import Clock
 from leaseway.ports.limiter import Limiter
 
@@ -32,11 +32,11 @@ TENANTS_MAX = 10_000
 """From so many on, those are forgotten that ask nothing at the moment."""
 
 
-def definitions_of(settings: ServiceSettings) -> list[Definition]:
+def definitions_of(settings: ServiceSettings) -> list[LimitDefinition]:
     rate = Rate(60 * SECOND_US, settings.requests_per_minute)
     return [
-        Definition(name=PER_MINUTE, rates=(rate,), burst_share=BURST_SHARE),
-        Definition(name=AT_ONCE, concurrency=settings.requests_at_once),
+        LimitDefinition(name=PER_MINUTE, rates=(rate,), burst_share=BURST_SHARE),
+        LimitDefinition(name=AT_ONCE, concurrency=settings.requests_at_once),
     ]
 
 

@@ -12,14 +12,14 @@ from leaseway.api.live.credential_recheck import Guest
 from leaseway.api.live.hub import Live
 from leaseway.api.live.subscribers import Listener, Why
 from leaseway.domain.ids import Instant
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 Deliver = Callable[[Instant | None, str], Awaitable[None]]
 """Sends a frame, and returns when the line has room again. The number is None for a frame that is not the last one."""
 
 
 class Session:
-    def __init__(self, live: Live, listener: Listener, guest: Guest, world: World) -> None:
+    def __init__(self, live: Live, listener: Listener, guest: Guest, world: Environment) -> None:
         self._live = live
         self._listener = listener
         self._guest = guest

@@ -16,7 +16,7 @@ from leaseway.api.metrics.prometheus_text import Family, Sample, counter, gauge
 from leaseway.api.routing import tenant_for
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import Instant, JobId
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 ID_LENGTH = 26
 RETRY_SECONDS = 5
@@ -25,7 +25,7 @@ RETRY_SECONDS = 5
 class House(Protocol):
     """What is needed of the service."""
 
-    world: World
+    world: Environment
     door: Door | None
     stopping: asyncio.Event
     live: "Live"

@@ -18,7 +18,7 @@ from leaseway.api.live.snapshot import OWN_KINDS, SHARED_KINDS, Seen, Sights, Wa
 from leaseway.api.live.subscribers import Listener
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, JobId
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 log = logging.getLogger("leaseway.api")
 
@@ -36,7 +36,7 @@ class Lookout:
 
     def __init__(
         self,
-        world: World,
+        world: Environment,
         stopping: asyncio.Event,
         bounds: Callable[[], Bounds],
         imports: Callable[[], list[dict[str, Any]]] = list,

@@ -11,12 +11,12 @@ from leaseway.api.live.change_log import JOBS_KEPT, Sighting
 from leaseway.api.schemas import budgets, limits
 from leaseway.api.schemas.serializers import iso, lane_json, stored
 from leaseway.domain.ids import SECOND_US, Instant, JobId
+from leaseway.domain.inspection import JobSummary
 from leaseway.domain.job import LaneCount
-from leaseway.domain.job_summary import Glimpse
-from leaseway.domain.limits.limit import Ask, fields_of
+from leaseway.domain.limits.limit import PermitRequest, template_fields
 from leaseway.ports.recent_jobs import Glances
-from leaseway.worker.environment import World
-from leaseway.worker.explain_waits import definitions_of
+from leaseway.worker.environment import Environment
+from leaseway.worker.explain_waits import limits_by_name
 
 OVERLAP_US = 2 * SECOND_US
 """What ends is written a moment after its instant."""
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 
 
 class Sights:
-    def __init__(self, world: World, imports: Callable[[], list[dict[str, Any]]] = list) -> None:
+    def __init__(self, world: Environment, imports: Callable[[], list[dict[str, Any]]] = list) -> None:
         self._world = world
         self._imports = imports
         """Runs as they were seen last: to look at them again is not our affair."""
@@ -73,7 +73,7 @@ class Sights:
         self._remember(jobs, missing)
         return Seen(now, sightings, missing)
 
-    def _remember(self, jobs: dict[JobId, Glimpse], missing: Iterable[JobId]) -> None:
+    def _remember(self, jobs: dict[JobId, JobSummary], missing: Iterable[JobId]) -> None:
         for id_ in (*jobs, *missing):
             self._open.pop(id_, None)
         self._open.update(dict.fromkeys(id_ for id_, job in jobs.items() if not job.state.is_final))
@@ -87,9 +87,9 @@ class Sights:
 
     async def _limits(self, now: Instant) -> list[Sighting]:
         limiter = self._world.limiter
-        defined = await definitions_of(limiter)
-        seen = await seen_in(limiter, [Ask(name, name) for name in defined if not fields_of(name)])
-        return [shared("limit", name, limits.document(*each, seen.get(Ask(name, name)), now))
+        defined = await limits_by_name(limiter)
+        seen = await seen_in(limiter, [PermitRequest(name, name) for name in defined if not template_fields(name)])
+        return [shared("limit", name, limits.document(*each, seen.get(PermitRequest(name, name)), now))
                 for name, each in defined.items()]  # fmt: skip
 
     async def _budgets(self, now: Instant) -> list[Sighting]:
@@ -109,7 +109,7 @@ def shared(kind: str, name: str, document: dict[str, Any]) -> Sighting:
     return Sighting(kind, name, None, document)
 
 
-def in_order(jobs: dict[JobId, Glimpse]) -> Iterable[Glimpse]:
+def in_order(jobs: dict[JobId, JobSummary]) -> Iterable[JobSummary]:
     """Those that changed last are told last, and kept longest."""
     return sorted(jobs.values(), key=lambda job: (job.finished_at or 0, job.id))
 
@@ -145,7 +145,7 @@ def totals_document(sums: dict[str, int]) -> dict[str, int]:
     return {"pending": sums["ready"] + sums["scheduled"], **sums}
 
 
-def job_document(job: Glimpse) -> dict[str, Any]:
+def job_document(job: JobSummary) -> dict[str, Any]:
     """Named as in GET /v1/jobs/{id}, without what may be long."""
     document = {name: iso(value) if name in INSTANTS else value for name, value in asdict(job).items()}
     is_short = job.progress is not None and len(job.progress) <= PROGRESS_MAX

@@ -14,7 +14,7 @@ from leaseway.api.live.delivery import Session
 from leaseway.api.live.hub import Live
 from leaseway.api.live.websocket import abort
 from leaseway.domain.ids import Instant
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 MEDIA_TYPE = "text/event-stream"
 RETRY_MS = 2_000
@@ -31,7 +31,13 @@ class EventStream(Response):
     """Until somebody ends it. The last number is the id of an event: browsers send it when they connect again."""
 
     def __init__(
-        self, live: Live, guest: Guest, world: World, told: Instant | None, follow: Sequence[str], tenant: str | None
+        self,
+        live: Live,
+        guest: Guest,
+        world: Environment,
+        told: Instant | None,
+        follow: Sequence[str],
+        tenant: str | None,
     ) -> None:
         super().__init__()
         self._live = live

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from leaseway.domain.api_key import SECRET_ALPHABET, Session, hash_of
+from leaseway.domain.api_key import SECRET_ALPHABET, Session, hash_secret
 from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.ports.store import Store
@@ -44,4 +44,4 @@ async def use_ticket(store: Store, ticket: str) -> Caller | None:
 
 
 def hash_in(ticket: str) -> str:
-    return hash_of(MARK + ticket)
+    return hash_secret(MARK + ticket)

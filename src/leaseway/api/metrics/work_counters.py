@@ -5,7 +5,7 @@ from typing import Any
 
 from leaseway.api.metrics.prometheus_text import Family, Sample, counter
 from leaseway.domain.errors import UsageError
-from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.job import State, Submitted
 from leaseway.stores.http import protocol
 from leaseway.stores.http.protocol import Verb
@@ -37,7 +37,7 @@ class Tally:
         elif verb is protocol.SUBMIT:
             self.submitted(said)
 
-    def exchanged(self, call: Exchange, reply: Exchanged) -> None:
+    def exchanged(self, call: Exchange, reply: ExchangeReply) -> None:
         self.exchanges += 1
         self.leases += len(reply.leases)
         lost = set(reply.lost)

@@ -25,12 +25,12 @@ from leaseway.api.responses import answer, page
 from leaseway.api.routing import Asking, Routes
 from leaseway.api.schemas.budgets import definition_body, document, of_budget
 from leaseway.api.schemas.serializers import entry_json
-from leaseway.domain.budgets.budget import BudgetDefinition, Over, check, micros_of
+from leaseway.domain.budgets.budget import BudgetDefinition, OverPolicy, check_budget, parse_amount_micros
 from leaseway.domain.budgets.calendar_windows import Every
-from leaseway.domain.budgets.ledger import Account
+from leaseway.domain.budgets.ledger import BudgetWindow
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Scope
-from leaseway.domain.validators import name_of
+from leaseway.domain.validators import check_name
 
 routes = Routes("/v1/budgets", "budgets")
 
@@ -46,7 +46,7 @@ class BudgetBody(Struct, kw_only=True, forbid_unknown_fields=True):
     every: Every = Every.TOTAL
     tz: str = "UTC"
     overdraft: str | int | float = 0
-    over: Over = Over.WAIT
+    over: OverPolicy = OverPolicy.WAIT
 
 
 # -- looking --------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ async def list_budgets(request: Request, caller: Asking, limit: Limit = 50, curs
 @routes.get("/{name:path}/journal", Scope.OPERATE)
 async def show_journal(request: Request, name: str, limit: Limit = 50) -> Response:
     """What was booked on a budget, the newest first."""
-    name_of("name", name)
+    check_name("name", name)
     ledger = service_in(request).world.ledger
     entries = await ledger.journal(name, limit)
     if not entries:
@@ -87,7 +87,7 @@ def name_in(each: tuple[BudgetDefinition, int]) -> str:
     return each[0].name
 
 
-def defined_as(name: str, definitions: Definitions, accounts: Sequence[Account]) -> tuple[BudgetDefinition, int]:
+def defined_as(name: str, definitions: Definitions, accounts: Sequence[BudgetWindow]) -> tuple[BudgetDefinition, int]:
     """The definition of this name, or the one by which a budget of this name is kept."""
     kept = {account.name: account.budget for account in accounts}
     for definition, version in definitions:
@@ -175,17 +175,17 @@ async def version_of(request: Request, name: str) -> int | None:
 
 
 def definition_of(name: str, given: BudgetBody) -> BudgetDefinition:
-    name_of("name", name)
+    check_name("name", name)
     field = f"budget {name}"
     with pointing(field, "unit", {given.unit: "unit"}):
-        return check(
+        return check_budget(
             BudgetDefinition(
                 name=name,
                 unit=given.unit,
-                limit_micros=micros_of(f"{field}: limit", given.limit),
+                limit_micros=parse_amount_micros(f"{field}: limit", given.limit),
                 every=given.every,
                 tz=given.tz,
-                overdraft_micros=micros_of(f"{field}: overdraft", given.overdraft, zero=True),
+                overdraft_micros=parse_amount_micros(f"{field}: overdraft", given.overdraft, zero=True),
                 over=given.over,
             )
         )

@@ -12,7 +12,7 @@ from leaseway.api.responses import answer
 from leaseway.api.routing import OPEN, Routes
 from leaseway.api.ttl_cache import Remembered
 from leaseway.domain.errors import LeasewayError, StoreRefused
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 routes = Routes("", "health")
 
@@ -68,7 +68,7 @@ def believed(request: Request) -> Remembered[tuple[Check, ...]]:
     return checks
 
 
-async def store_check(world: World) -> Check:
+async def store_check(world: Environment) -> Check:
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             # Something that is read: a clock answers where a file is gone.
@@ -78,7 +78,7 @@ async def store_check(world: World) -> Check:
     return Check("store", True, "it answers")
 
 
-async def schema_check(world: World) -> Check:
+async def schema_check(world: Environment) -> Check:
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             versions = await world.store.versions()
@@ -92,7 +92,7 @@ async def schema_check(world: World) -> Check:
     return Check("schema", True, f"version {versions.present}")
 
 
-async def limits_check(world: World) -> Check:
+async def limits_check(world: Environment) -> Check:
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             await world.limiter.definitions()

@@ -15,7 +15,7 @@ from leaseway.api.routing import Asking, Routes
 from leaseway.api.schemas.import_serializers import plan_json, replayed_json, run_json
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Scope
-from leaseway.domain.validators import whole_number
+from leaseway.domain.validators import check_int
 from leaseway.imports.domain.run_state import RunMode
 from leaseway.imports.rows import Moulds
 from leaseway.imports.run.quarantine_replay import discard, in_quarantine, replay
@@ -75,7 +75,7 @@ async def start_run(request: Request, caller: Asking, source: str) -> Response:
     if given.run is not None and not NAME.fullmatch(given.run):
         raise BadValue("run", f"must have 1 to 60 letters, digits, '.', '_' and '-' (is {given.run[:60]!r})")
     check_requests(given.requests_max)
-    whole_number("seats", given.seats, 0, SEATS_MAX)
+    check_int("seats", given.seats, 0, SEATS_MAX)
     row = await imports.start(source, Wish(given.run, given.mode, given.requests_max, given.seats))
     watch_of(request).began(source, row.id)
     return answer(run_json(row), 202, {"Location": f"/v1/imports/{source}/runs/{row.id}"})
@@ -129,4 +129,4 @@ async def refuse_strangers(imports: Imports, source: str, run: str, numbers: lis
 
 def check_requests(requests_max: int | None) -> None:
     if requests_max is not None:
-        whole_number("requests_max", requests_max, 1, REQUESTS_MAX)
+        check_int("requests_max", requests_max, 1, REQUESTS_MAX)

@@ -19,17 +19,16 @@ from leaseway.api.schemas.serializers import error_json, job_json, listed_job_js
 from leaseway.api.service import service_of
 from leaseway.domain.errors import LeasewayError, UsageError
 from leaseway.domain.explain import explain
-from leaseway.domain.gates import Shut
+from leaseway.domain.gates import Closure
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import Instant, JobId
+from leaseway.domain.inspection import CancelResult, JobFilter, SearchPage
 from leaseway.domain.job import Job, LaneCount, NewJob, State, Submitted
-from leaseway.domain.query import Cancelling, JobFilter
-from leaseway.domain.search import Found
-from leaseway.domain.validators import name_of
+from leaseway.domain.validators import check_name
 from leaseway.ports.idempotency import Keyed
 from leaseway.ports.search import Search
 from leaseway.ports.store import Store
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 routes = Routes("/v1/jobs", "jobs")
 
@@ -113,7 +112,7 @@ async def list_jobs(
         shard_key=checked("shard_key", shard_key),
     )
     if key is not None:
-        which = replace(which, ids=await ids_of(service.world.store, tenant or caller.tenant, name_of("key", key)))
+        which = replace(which, ids=await ids_of(service.world.store, tenant or caller.tenant, check_name("key", key)))
     secret, about = service.settings.cursor_secret, f"jobs {caller.name}"
     before = None if cursor is None else JobId(place_of(secret, cursor, about))
     found = await searched(service.world.store, which, before, limit)
@@ -129,18 +128,18 @@ async def ids_of(store: Store, tenant: str, key: str) -> tuple[JobId, ...]:
     return () if found is None else (found,)
 
 
-async def searched(store: Store, which: JobFilter, before: JobId | None, limit: int) -> Found:
+async def searched(store: Store, which: JobFilter, before: JobId | None, limit: int) -> SearchPage:
     if which.ids == ():
-        return Found([], None)
+        return SearchPage([], None)
     if isinstance(store, Search) and which.ids is None:
         return await store.search(which, before=before, limit=limit)
     # One more than asked for: it says whether there is another page.
     found = await store.jobs(which, before=before, limit=limit + 1)
-    return Found(found[:limit], found[limit - 1].id if len(found) > limit else None)
+    return SearchPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
 def checked(field: str, value: str | None) -> str | None:
-    return None if value is None else name_of(field, value)
+    return None if value is None else check_name(field, value)
 
 
 @routes.get("/{id}", Scope.JOBS_READ)
@@ -179,7 +178,7 @@ async def why(request: Request, caller: Asking, id: str) -> Response:
     return answer(reason_json(job, explain(job, lane, now, shuts), shuts))
 
 
-async def shuts_of(world: World, lane: LaneCount, now: Instant) -> Sequence[Shut]:
+async def shuts_of(world: Environment, lane: LaneCount, now: Instant) -> Sequence[Closure]:
     return of_lane(lane, await shut_now(world, [lane], now), await pauses_in(world))
 
 
@@ -206,7 +205,7 @@ async def cancel(request: Request, caller: Asking, id: str) -> Response:
     """Cancel a job: at once if it waits, through its worker if it runs."""
     job = await job_of(request, caller, id)
     became = await service_of(request).world.store.cancel(job.id)
-    if became is Cancelling.UNKNOWN:
+    if became is CancelResult.UNKNOWN:
         raise not_found(id)
     return answer({"id": job.id, "answer": became.value})
 

@@ -19,9 +19,9 @@ from leaseway.api.routing import Asking, Routes, tenant_for
 from leaseway.api.service import service_of
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import CancelResult, JobFilter
 from leaseway.domain.job import Job, State
-from leaseway.domain.query import Cancelling, JobFilter
-from leaseway.domain.validators import name_of
+from leaseway.domain.validators import check_name
 from leaseway.ports.store import Store
 
 routes = Routes("/v1/jobs", "jobs")
@@ -60,7 +60,9 @@ class Verb(NamedTuple):
 
 
 async def cancel_each(store: Store, which: JobFilter) -> list[JobId]:
-    return [id_ for id_ in which.ids or () if await store.cancel(id_) in (Cancelling.CANCELLED, Cancelling.REQUESTED)]
+    return [
+        id_ for id_ in which.ids or () if await store.cancel(id_) in (CancelResult.CANCELLED, CancelResult.REQUESTED)
+    ]
 
 
 async def replay(store: Store, which: JobFilter) -> list[JobId]:
@@ -107,7 +109,7 @@ async def change(request: Request, caller: Caller, verb: Verb) -> Response:
 async def change_named(store: Store, caller: Caller, verb: Verb, ids: Sequence[str]) -> dict[str, Any]:
     if not 1 <= len(ids) <= CHANGE_MAX:
         raise Problem(422, "invalid", f"ids: must be 1 to {CHANGE_MAX:,} (are {len(ids):,})")
-    asked = tuple(dict.fromkeys(JobId(name_of("ids", id_)) for id_ in ids))
+    asked = tuple(dict.fromkeys(JobId(check_name("ids", id_)) for id_ in ids))
     which = JobFilter(ids=asked, tenant=tenant_for(caller, None))
     known = {job.id: job for job in await store.jobs(which, limit=CHANGE_MAX)}
     fitting = tuple(id_ for id_ in asked if id_ in known and known[id_].state in verb.states)

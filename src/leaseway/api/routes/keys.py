@@ -14,12 +14,12 @@ from leaseway.api.responses import answer, page
 from leaseway.api.routing import Asking, Routes
 from leaseway.api.schemas.key_serializers import key_json
 from leaseway.api.service import Service, service_of
-from leaseway.domain.api_key import GRACE_US, ApiKey, WantedKey
+from leaseway.domain.api_key import GRACE_US, ApiKey, KeyRequest
 from leaseway.domain.identity import Caller, Role, Scope
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.times import duration_us
+from leaseway.domain.validators import parse_duration_us
 from leaseway.system import random_text
-from leaseway.worker.api_keys import Made, make, rotate
+from leaseway.worker.api_keys import MadeKey, make, rotate
 
 LIMIT_MAX = 200
 ID = re.compile(r"[a-z0-9]{12}")
@@ -33,9 +33,11 @@ class KeyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
     expires_seconds: float | None = None
 
-    def wanted(self) -> WantedKey:
-        life_us = None if self.expires_seconds is None else duration_us("expires_seconds", self.expires_seconds, 1)
-        return WantedKey(role=self.role, tenant=self.tenant, scopes=self.scopes, name=self.name, life_us=life_us)
+    def wanted(self) -> KeyRequest:
+        life_us = (
+            None if self.expires_seconds is None else parse_duration_us("expires_seconds", self.expires_seconds, 1)
+        )
+        return KeyRequest(role=self.role, tenant=self.tenant, scopes=self.scopes, name=self.name, life_us=life_us)
 
 
 class RotationBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,8 +95,8 @@ async def revoke(request: Request, caller: Asking, id: str) -> Response:
 async def rotate_key(request: Request, caller: Asking, id: str) -> Response:
     body = await body_of(request, RotationBody)
     old, service = await key_of(request, caller, id), service_of(request)
-    life_us = None if body.expires_seconds is None else duration_us("expires_seconds", body.expires_seconds, 1)
-    grace_us = duration_us("grace_seconds", body.grace_seconds)
+    life_us = None if body.expires_seconds is None else parse_duration_us("expires_seconds", body.expires_seconds, 1)
+    grace_us = parse_duration_us("grace_seconds", body.grace_seconds)
     made = await rotate(service.world.store, old, grace_us, random_text, life_us, caller)
     forget(service, old.id)
     return shown_once(made)
@@ -105,7 +107,7 @@ async def shown(request: Request, caller: Caller, id_: str) -> Response:
     return answer(key_json(key, await service_of(request).world.store.now()))
 
 
-def shown_once(made: Made) -> Response:
+def shown_once(made: MadeKey) -> Response:
     body = {**key_json(made.key, made.key.created_at), "key": made.text}
     return answer(body, 201, {"Location": f"/v1/keys/{made.key.id}"})
 

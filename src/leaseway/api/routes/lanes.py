@@ -15,12 +15,12 @@ from leaseway.api.responses import answer, page
 from leaseway.api.routing import Asking, Routes, tenant_for
 from leaseway.api.schemas.serializers import iso, lane_json, seconds_of
 from leaseway.domain.errors import UsageError
-from leaseway.domain.gates import Shut, longest
+from leaseway.domain.gates import Closure, longest_closure
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount
-from leaseway.domain.pauses import Pause, check
-from leaseway.domain.validators import name_of
+from leaseway.domain.pauses import Pause, check_pause
+from leaseway.domain.validators import check_name
 from leaseway.ports.lane_pauses import LanePauses
 
 routes = Routes("/v1/lanes", "lanes")
@@ -39,7 +39,7 @@ class LanesBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """null: of all tenants, also of those who come later."""
 
     def pause(self) -> Pause:
-        return check(Pause(self.queue, self.tenant))
+        return check_pause(Pause(self.queue, self.tenant))
 
 
 @routes.get("", Scope.JOBS_READ)
@@ -54,7 +54,7 @@ async def list_lanes(
     """Every lane with its counters, and why and until when it waits."""
     world, whose = service_in(request).world, tenant_for(caller, tenant)
     if queue is not None:
-        name_of("queue", queue)
+        check_name("queue", queue)
     lanes = [lane for lane in await world.store.lanes() if is_asked_for(lane, queue, whose)]
     shown, more = paged(request, caller, lanes, key_of, limit, cursor)
     now = await world.store.now()
@@ -116,9 +116,9 @@ def totals_of(lanes: Sequence[LaneCount]) -> dict[str, int]:
     return {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
 
 
-def lane_document(lane: LaneCount, shuts: Sequence[Shut], since: Since, now: Instant) -> dict[str, Any]:
+def lane_document(lane: LaneCount, shuts: Sequence[Closure], since: Since, now: Instant) -> dict[str, Any]:
     """`reason` and `until` are those of what lasts longest; `until` is null where nobody can know."""
-    shut = longest(shuts) if shuts else None
+    shut = longest_closure(shuts) if shuts else None
     oldest = since.get((lane.queue, lane.tenant, lane.needs))
     return {
         **lane_json(lane, shuts),

@@ -10,8 +10,8 @@ from leaseway.api.responses import answer, page
 from leaseway.api.routing import Asking, Routes
 from leaseway.api.schemas.limits import document
 from leaseway.domain.identity import Scope
-from leaseway.domain.limits.limit import Ask, Definition, fields_of, kept_by
-from leaseway.worker.explain_waits import Defined, definitions_of
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, matching_limit, template_fields
+from leaseway.worker.explain_waits import Defined, limits_by_name
 
 routes = Routes("/v1/limits", "limits")
 
@@ -22,25 +22,25 @@ routes = Routes("/v1/limits", "limits")
 async def list_limits(request: Request, caller: Asking, limit: PageLimit = 50, cursor: str | None = None) -> Response:
     """Every limit, with how much of it is used and when it opens."""
     world = service_in(request).world
-    defined = await definitions_of(world.limiter)
+    defined = await limits_by_name(world.limiter)
     shown, more = paged(request, caller, sorted(defined), str, limit, cursor)
-    seen = await seen_in(world.limiter, [Ask(name, name) for name in shown if not fields_of(name)])
+    seen = await seen_in(world.limiter, [PermitRequest(name, name) for name in shown if not template_fields(name)])
     now = await world.store.now()
-    return page([document(*defined[name], seen.get(Ask(name, name)), now) for name in shown], more)
+    return page([document(*defined[name], seen.get(PermitRequest(name, name)), now) for name in shown], more)
 
 
 @routes.get("/{name:path}", Scope.OPERATE)
 async def show_limit(request: Request, name: str) -> Response:
     """One limit; also one of those that a limit with fields stands for."""
     world = service_in(request).world
-    definition, version = defined_as(name, await definitions_of(world.limiter))
-    seen = await seen_in(world.limiter, [] if fields_of(name) else [Ask(name, definition.name)])
+    definition, version = defined_as(name, await limits_by_name(world.limiter))
+    seen = await seen_in(world.limiter, [] if template_fields(name) else [PermitRequest(name, definition.name)])
     shown = document(definition, version, next(iter(seen.values()), None), await world.store.now())
     return answer({**shown, "name": name, "limit": definition.name}, headers=etag_of(version))
 
 
-def defined_as(name: str, defined: Defined) -> tuple[Definition, int]:
-    limit = kept_by(name, defined)
+def defined_as(name: str, defined: Defined) -> tuple[LimitDefinition, int]:
+    limit = matching_limit(name, defined)
     if limit is None:
         raise unknown("limit", name, "a worker declares it with the first job that needs it, or: PUT it here")
     return defined[limit]

@@ -14,10 +14,9 @@ from leaseway.api.responses import answer
 from leaseway.api.routing import Routes
 from leaseway.api.schemas.limits import definition_body
 from leaseway.domain.identity import Scope
-from leaseway.domain.limits.limit import TENANTS, Definition, Rate, check, rate_of
-from leaseway.domain.times import duration_us
-from leaseway.domain.validators import name_of
-from leaseway.worker.explain_waits import definitions_of
+from leaseway.domain.limits.limit import TENANT_PREFIX, LimitDefinition, Rate, check_limit, parse_rate
+from leaseway.domain.validators import check_name, parse_duration_us
+from leaseway.worker.explain_waits import limits_by_name
 
 routes = Routes("/v1/limits", "limits")
 
@@ -51,7 +50,7 @@ async def put_limit(request: Request, name: str) -> Response:
     refuse_tenant(name)
     wanted = definition_of(name, await body_of(request, LimitBody))
 
-    def kept(before: Definition | None) -> Definition:
+    def kept(before: LimitDefinition | None) -> LimitDefinition:
         return wanted if before is None else replace(wanted, paused=before.paused)
 
     return shown_changed(await change_limit(request, name, kept))
@@ -69,10 +68,10 @@ async def resume_limit(request: Request, name: str) -> Response:
     return shown_changed(await change_limit(request, name, paused(name, False)))
 
 
-def paused(name: str, is_paused: bool) -> Callable[[Definition | None], Definition]:
+def paused(name: str, is_paused: bool) -> Callable[[LimitDefinition | None], LimitDefinition]:
     refuse_tenant(name)
 
-    def make(before: Definition | None) -> Definition:
+    def make(before: LimitDefinition | None) -> LimitDefinition:
         if before is None:
             raise unknown("limit", name, "a limit with fields is paused as a whole, by its own name")
         return replace(before, paused=is_paused)
@@ -81,21 +80,21 @@ def paused(name: str, is_paused: bool) -> Callable[[Definition | None], Definiti
 
 
 async def change_limit(
-    request: Request, name: str, make: Callable[[Definition | None], Definition]
-) -> Done[Definition]:
+    request: Request, name: str, make: Callable[[LimitDefinition | None], LimitDefinition]
+) -> Done[LimitDefinition]:
     limiter = service_in(request).world.limiter
 
-    async def look() -> tuple[Definition | None, int | None]:
-        return (await definitions_of(limiter)).get(name, (None, None))
+    async def look() -> tuple[LimitDefinition | None, int | None]:
+        return (await limits_by_name(limiter)).get(name, (None, None))
 
-    async def change(wanted: Definition, expected: int) -> int:
+    async def change(wanted: LimitDefinition, expected: int) -> int:
         return await limiter.change(wanted, expected=expected)
 
     async with changing(request):
         return await changed(request, f"limit {name}", look, make, change)
 
 
-def shown_changed(done: Done[Definition]) -> Response:
+def shown_changed(done: Done[LimitDefinition]) -> Response:
     after = done.after
     shown = {"name": after.name, "version": done.version, "paused": after.paused, "definition": definition_body(after)}
     return answer(shown, 201 if done.before is None else 200, etag_of(done.version))
@@ -107,7 +106,7 @@ async def delete_limit(request: Request, name: str) -> Response:
     refuse_tenant(name)
     limiter = service_in(request).world.limiter
     async with changing(request):
-        _, before = (await definitions_of(limiter)).get(name, (None, None))
+        _, before = (await limits_by_name(limiter)).get(name, (None, None))
         if before is None:
             raise unknown("limit", name)
         check_version(request, f"limit {name}", before)
@@ -116,16 +115,16 @@ async def delete_limit(request: Request, name: str) -> Response:
 
 
 def refuse_tenant(name: str) -> None:
-    if name.startswith(TENANTS):
-        way_out = f"PUT /v1/tenants/{name.removeprefix(TENANTS)}"
+    if name.startswith(TENANT_PREFIX):
+        way_out = f"PUT /v1/tenants/{name.removeprefix(TENANT_PREFIX)}"
         raise Problem(422, "invalid", f"name: {name!r} are the caps of a tenant; change them with {way_out}")
 
 
-def definition_of(name: str, given: LimitBody) -> Definition:
-    name_of("name", name)
+def definition_of(name: str, given: LimitBody) -> LimitDefinition:
+    check_name("name", name)
     with pointing(f"limit {name}", "rates", NAMES):
-        return check(
-            Definition(
+        return check_limit(
+            LimitDefinition(
                 name=name,
                 rates=tuple(sorted(rate_in(name, rate) for rate in given.rates)),
                 concurrency=given.concurrency,
@@ -140,9 +139,9 @@ def definition_of(name: str, given: LimitBody) -> Definition:
 
 def rate_in(name: str, given: str | RateBody) -> Rate:
     if isinstance(given, RateBody):
-        return rate_of(f"limit {name}: rates", f"{given.count} per {given.window_seconds:f} second")
-    return rate_of(f"limit {name}: rates", given)
+        return parse_rate(f"limit {name}: rates", f"{given.count} per {given.window_seconds:f} second")
+    return parse_rate(f"limit {name}: rates", given)
 
 
 def us_of(field: str, seconds: float | None) -> int | None:
-    return None if seconds is None else duration_us(field, seconds, most=60)
+    return None if seconds is None else parse_duration_us(field, seconds, most=60)

@@ -20,13 +20,13 @@ from leaseway.api.schemas.limits import gauges_of, until_of
 from leaseway.api.schemas.serializers import account_json, iso, seconds_of
 from leaseway.api.service import service_of
 from leaseway.api.system_snapshot import Picture, picture_of, shut_of
-from leaseway.domain.budgets.budget import MICRO, is_pattern
+from leaseway.domain.budgets.budget import MICRO, is_template
 from leaseway.domain.errors import TerminalError, TransientError
-from leaseway.domain.gates import shut_by_limit
+from leaseway.domain.gates import closed_by_limit
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import State
-from leaseway.domain.limits.limit import Ask
+from leaseway.domain.limits.limit import PermitRequest
 
 routes = Routes("", "metrics")
 
@@ -88,8 +88,8 @@ def shared_json(picture: Picture) -> dict[str, Any]:
 
 def limit_json(picture: Picture, name: str) -> dict[str, Any]:
     definition, version = picture.limits[name]
-    seen = picture.seen.get(Ask(name, name))
-    shut = None if seen is None else shut_by_limit(Ask(name, name), definition, seen)
+    seen = picture.seen.get(PermitRequest(name, name))
+    shut = None if seen is None else closed_by_limit(PermitRequest(name, name), definition, seen)
     return {
         "name": name,
         "version": version,
@@ -224,7 +224,7 @@ def about_limits(picture: Picture) -> Iterator[Family]:
 
 def about_budgets(picture: Picture) -> Iterator[Family]:
     """Only of budgets that are one: those with fields name tenants."""
-    plain = {definition.name for definition, _ in picture.budgets if not is_pattern(definition.name)}
+    plain = {definition.name for definition, _ in picture.budgets if not is_template(definition.name)}
     under_way = [account for account in picture.accounts if account.has_begun and account.name in plain]
     ratios = [
         Sample(account.left_micros / account.book.limit_micros if account.book.limit_micros else 0.0,

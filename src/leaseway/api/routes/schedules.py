@@ -8,7 +8,7 @@ from leaseway.api.responses import answer, page
 from leaseway.api.routing import Asking, Routes
 from leaseway.api.schemas.serializers import schedule_json
 from leaseway.domain.identity import Scope
-from leaseway.domain.schedule import ScheduleRow, coming_fire
+from leaseway.domain.schedule import StoredSchedule, upcoming_fire
 
 routes = Routes("/v1/schedules", "schedules")
 
@@ -18,14 +18,14 @@ async def list_schedules(request: Request, caller: Asking, limit: Limit = 50, cu
     """Every schedule, with its last and its next fire."""
     rows = await service_in(request).world.store.schedules()
     shown, more = paged(request, caller, rows, lambda row: row.schedule.name, limit, cursor)
-    return page([schedule_json(row, coming_fire(row)) for row in shown], more)
+    return page([schedule_json(row, upcoming_fire(row)) for row in shown], more)
 
 
 @routes.get("/{name:path}", Scope.OPERATE)
 async def show_schedule(request: Request, name: str) -> Response:
     """One schedule."""
     row = await row_of(request, name)
-    return answer(schedule_json(row, coming_fire(row)))
+    return answer(schedule_json(row, upcoming_fire(row)))
 
 
 @routes.post("/{name:path}/pause", Scope.OPERATE)
@@ -45,10 +45,10 @@ async def paused(request: Request, name: str, is_paused: bool) -> Response:
     if not await service_in(request).world.store.pause(name, is_paused):
         raise unknown("schedule", name)
     row = await row_of(request, name)
-    return answer(schedule_json(row, coming_fire(row)))
+    return answer(schedule_json(row, upcoming_fire(row)))
 
 
-async def row_of(request: Request, name: str) -> ScheduleRow:
+async def row_of(request: Request, name: str) -> StoredSchedule:
     for row in await service_in(request).world.store.schedules():
         if row.schedule.name == name:
             return row

@@ -17,7 +17,7 @@ from leaseway.api.responses import answer
 from leaseway.api.routing import OPEN, Routes
 from leaseway.api.schemas.serializers import iso
 from leaseway.api.service import service_of
-from leaseway.domain.api_key import SESSION_US, hash_of
+from leaseway.domain.api_key import SESSION_US, hash_secret
 from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US
 from leaseway.system import random_text
@@ -59,7 +59,7 @@ async def end(request: Request) -> Response:
     """Whether there was one or not: afterwards there is none."""
     service, id_ = service_of(request), session_in(request.headers)
     if service.door is not None and id_ is not None:
-        await service.world.store.end_session(hash_of(id_))
+        await service.world.store.end_session(hash_secret(id_))
         service.door.forget_session(id_)
     reply = Response(status_code=204)
     for name in (COOKIE, SECURE_COOKIE):

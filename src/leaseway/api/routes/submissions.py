@@ -15,11 +15,11 @@ from leaseway.app import App
 from leaseway.domain import payload
 from leaseway.domain.errors import BadValue, UnknownKind
 from leaseway.domain.job import NewJob
-from leaseway.domain.kind import Defaults, Kind
-from leaseway.domain.options import NO_OPTIONS, JobOptions, options_of
-from leaseway.domain.validators import name_of
+from leaseway.domain.kind import Kind, KindDefaults
+from leaseway.domain.submission import NO_OPTIONS, JobOptions, parse_options
+from leaseway.domain.validators import check_name
 
-DEFAULTS = Defaults()
+DEFAULTS = KindDefaults()
 """Of a job whose kind this process does not know."""
 IMPORTS = "import:"
 """So begin the kinds of jobs that write into tables which belong to no tenant."""
@@ -91,7 +91,7 @@ def new_job(app: App, given: Submission, tenant: str, key: str | None) -> NewJob
 
 def kind_of(app: App, name: str) -> Kind | None:
     """None: the service was started without an app, and takes any kind; workers know theirs."""
-    if name_of("kind", name).startswith(IMPORTS):
+    if check_name("kind", name).startswith(IMPORTS):
         raise BadValue("kind", "jobs of an import are submitted by the import; see /v1/imports")
     if not app.kinds:
         return None
@@ -116,7 +116,7 @@ def options_for(said: Options, key: str | None) -> JobOptions:
         "attempts": said.attempts, "timeout": said.timeout_seconds, "key": key,
     }  # fmt: skip
     try:
-        return options_of({name: value for name, value in given.items() if value is not None})
+        return parse_options({name: value for name, value in given.items() if value is not None})
     except BadValue as error:
         raise BadValue(IN_BODY.get(error.field, error.field), error.problem) from error
 

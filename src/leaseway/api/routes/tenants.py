@@ -11,9 +11,9 @@ from leaseway.api.routes.limits_write import RateBody, rate_in
 from leaseway.api.routing import Asking, Routes
 from leaseway.api.schemas.serializers import tenant_json
 from leaseway.domain.identity import Scope
-from leaseway.domain.tenant import Tenant, check
-from leaseway.domain.validators import name_of
-from leaseway.worker.set_tenant import agree
+from leaseway.domain.tenant import Tenant, check_tenant
+from leaseway.domain.validators import check_name
+from leaseway.worker.set_tenant import store_tenant
 
 routes = Routes("/v1/tenants", "tenants")
 
@@ -52,7 +52,7 @@ async def put_tenant(request: Request, name: str) -> Response:
     world = service_in(request).world
     async with changing(request):
         before = await tenant_named(request, name)
-        await agree(world.store, world.limiter, wanted)
+        await store_tenant(world.store, world.limiter, wanted)
     return answer(tenant_json(wanted), 201 if before is None else 200)
 
 
@@ -71,9 +71,9 @@ async def tenant_named(request: Request, name: str) -> Tenant | None:
 
 
 def tenant_of(name: str, given: TenantBody) -> Tenant:
-    name_of("name", name)
+    check_name("name", name)
     limit = Tenant(name=name).limit
     # The caps are checked as the limit that they become.
     with pointing(f"tenant {name}", "weight"), pointing(f"limit {limit}", "starts", {"rates": "starts"}):
         rates = tuple(sorted(rate_in(limit, rate) for rate in given.starts))
-        return check(Tenant(name=name, weight=given.weight, starts=rates, concurrency=given.concurrency))
+        return check_tenant(Tenant(name=name, weight=given.weight, starts=rates, concurrency=given.concurrency))

@@ -10,7 +10,7 @@ from leaseway.api.responses import page
 from leaseway.api.routing import Asking, Routes
 from leaseway.api.schemas.serializers import iso
 from leaseway.domain.identity import Scope
-from leaseway.domain.store_stats import Owner
+from leaseway.domain.inspection import LeaseOwner
 
 routes = Routes("/v1/workers", "workers")
 
@@ -23,7 +23,7 @@ async def list_workers(request: Request, caller: Asking, limit: Limit = 50, curs
     return page([worker_json(owner) for owner in shown], more)
 
 
-def worker_json(owner: Owner) -> dict[str, Any]:
+def worker_json(owner: LeaseOwner) -> dict[str, Any]:
     return {
         "name": owner.name,
         "leased": owner.leased,

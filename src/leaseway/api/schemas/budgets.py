@@ -6,15 +6,17 @@ from typing import Any
 from leaseway.api.schemas.serializers import account_json, budget_definition_json, budget_json, iso
 from leaseway.domain.budgets.budget import BudgetDefinition
 from leaseway.domain.budgets.calendar_windows import FOR_EVER
-from leaseway.domain.budgets.ledger import Account
+from leaseway.domain.budgets.ledger import BudgetWindow
 from leaseway.domain.ids import Instant
 
 
-def of_budget(definition: BudgetDefinition, accounts: Sequence[Account]) -> list[Account]:
+def of_budget(definition: BudgetDefinition, accounts: Sequence[BudgetWindow]) -> list[BudgetWindow]:
     return [account for account in accounts if account.budget == definition.name]
 
 
-def document(definition: BudgetDefinition, version: int, accounts: Sequence[Account], now: Instant) -> dict[str, Any]:
+def document(
+    definition: BudgetDefinition, version: int, accounts: Sequence[BudgetWindow], now: Instant
+) -> dict[str, Any]:
     """`definition` is what PUT takes."""
     return {
         **budget_json(definition, version, ()),
@@ -27,7 +29,7 @@ def definition_body(definition: BudgetDefinition) -> dict[str, Any]:
     return {name: value for name, value in budget_definition_json(definition).items() if name not in ("name", "paused")}
 
 
-def burn_of(account: Account, now: Instant) -> dict[str, Any] | None:
+def burn_of(account: BudgetWindow, now: Instant) -> dict[str, Any] | None:
     """How fast it is spent, counted from the begin of its window; None where there is none, or it has not begun.
 
     `lasts_until`: when it will be used up if it goes on like this; null if its window ends first."""

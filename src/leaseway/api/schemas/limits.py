@@ -3,15 +3,15 @@
 from typing import Any
 
 from leaseway.api.schemas.serializers import iso, limit_json, seconds_of
-from leaseway.domain.gates import Seen, Shut, shut_by_limit
+from leaseway.domain.gates import Closure, LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import Level, Window, size, tokens
-from leaseway.domain.limits.limit import Ask, Definition, Rate
+from leaseway.domain.limits.buckets import Level, RateWindow, permits_left, size_limit
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Rate
 
 
-def document(definition: Definition, version: int, seen: Seen | None, now: Instant) -> dict[str, Any]:
+def document(definition: LimitDefinition, version: int, seen: LevelReading | None, now: Instant) -> dict[str, Any]:
     """`definition` is what PUT takes. `now`: of the store; limits may be kept by another clock."""
-    shut = None if seen is None else shut_by_limit(Ask(definition.name, definition.name), definition, seen)
+    shut = None if seen is None else closed_by_limit(PermitRequest(definition.name, definition.name), definition, seen)
     return {
         **limit_json(definition, version, seen, now),
         "definition": definition_body(definition),
@@ -21,11 +21,11 @@ def document(definition: Definition, version: int, seen: Seen | None, now: Insta
     }
 
 
-def until_of(shut: Shut | None, now: Instant) -> str | None:
+def until_of(shut: Closure | None, now: Instant) -> str | None:
     return None if shut is None or shut.wait_us is None else iso(now + shut.wait_us)
 
 
-def definition_body(definition: Definition) -> dict[str, Any]:
+def definition_body(definition: LimitDefinition) -> dict[str, Any]:
     return {
         "rates": [str(rate) for rate in definition.rates],
         "concurrency": definition.concurrency,
@@ -37,10 +37,12 @@ def definition_body(definition: Definition) -> dict[str, Any]:
     }
 
 
-def gauges_of(definition: Definition, seen: Seen) -> list[dict[str, Any]]:
+def gauges_of(definition: LimitDefinition, seen: LevelReading) -> list[dict[str, Any]]:
     """One for each window, and one for the seats: `used` and `room` make up `of`."""
     rates = {rate.window_us: rate for rate in definition.rates}
-    gauges = [gauge_of(window, rates[window.window_us], seen.level, seen.now) for window in size(definition).windows]
+    gauges = [
+        gauge_of(window, rates[window.window_us], seen.level, seen.now) for window in size_limit(definition).windows
+    ]
     if definition.concurrency is not None:
         taken = sum(seat.count for seat in seen.level.seats.values())
         room = max(definition.concurrency - taken, 0)
@@ -49,10 +51,10 @@ def gauges_of(definition: Definition, seen: Seen) -> list[dict[str, Any]]:
     return gauges
 
 
-def gauge_of(window: Window, rate: Rate, level: Level, now: Instant) -> dict[str, Any]:
+def gauge_of(window: RateWindow, rate: Rate, level: Level, now: Instant) -> dict[str, Any]:
     """Tokens come back all the time: `of` is what one may take at once, and `full_seconds` when all of it is back."""
     bucket = level.buckets.get(window.window_us)
-    room = 0 if bucket is None else min(tokens(window, bucket, now), window.burst)
+    room = 0 if bucket is None else min(permits_left(window, bucket, now), window.burst)
     return {
         "what": "tokens",
         "window_seconds": window.window_us / SECOND_US,

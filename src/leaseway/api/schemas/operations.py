@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from leaseway.api.schemas.jobs import Amount, Moment, WaitsFor
-from leaseway.domain.budgets.budget import Over
+from leaseway.domain.budgets.budget import OverPolicy
 from leaseway.domain.budgets.calendar_windows import Every
 from leaseway.domain.schedule import Missed
 
@@ -168,7 +168,7 @@ class BudgetDefinition(Struct, kw_only=True, forbid_unknown_fields=True):
     every: Every
     tz: str
     overdraft: Amount
-    over: Over
+    over: OverPolicy
 
 
 class BudgetChanged(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -11,14 +11,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from leaseway.domain.budgets.budget import BudgetDefinition, amount_text
-from leaseway.domain.budgets.ledger import Account, Entry
+from leaseway.domain.budgets.ledger import BudgetWindow, JournalEntry
 from leaseway.domain.explain import Reason
-from leaseway.domain.gates import Seen, Shut, shut_by_limit
+from leaseway.domain.gates import Closure, LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import ErrorRecord, Job, LaneCount
-from leaseway.domain.limits.buckets import Level, Window, size, tokens
-from leaseway.domain.limits.limit import Ask, Definition, delay_us_of, lease_us_of
-from leaseway.domain.schedule import ScheduleRow
+from leaseway.domain.limits.buckets import Level, RateWindow, permits_left, size_limit
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, permit_lease_us, wire_delay_us
+from leaseway.domain.schedule import StoredSchedule
 from leaseway.domain.tenant import Tenant
 
 LISTED_MAX = 1_000
@@ -87,7 +87,7 @@ def timeline_json(job: Job, errors: Sequence[ErrorRecord]) -> list[dict[str, Any
     return [{"at": iso(at), **event} for at, event in sorted(known, key=lambda each: each[0])]
 
 
-def reason_json(job: Job, reason: Reason, shuts: Sequence[Shut] = ()) -> dict[str, Any]:
+def reason_json(job: Job, reason: Reason, shuts: Sequence[Closure] = ()) -> dict[str, Any]:
     return {
         "id": job.id,
         "state": job.state.value,
@@ -99,7 +99,7 @@ def reason_json(job: Job, reason: Reason, shuts: Sequence[Shut] = ()) -> dict[st
     }
 
 
-def lane_json(lane: LaneCount, shuts: Sequence[Shut] = ()) -> dict[str, Any]:
+def lane_json(lane: LaneCount, shuts: Sequence[Closure] = ()) -> dict[str, Any]:
     return {
         "queue": lane.queue,
         "tenant": lane.tenant,
@@ -114,7 +114,7 @@ def lane_json(lane: LaneCount, shuts: Sequence[Shut] = ()) -> dict[str, Any]:
     }
 
 
-def shut_json(shut: Shut) -> dict[str, Any]:
+def shut_json(shut: Closure) -> dict[str, Any]:
     return {
         "what": shut.what,
         "name": shut.name,
@@ -124,29 +124,29 @@ def shut_json(shut: Shut) -> dict[str, Any]:
     }
 
 
-def definition_json(definition: Definition) -> dict[str, Any]:
+def definition_json(definition: LimitDefinition) -> dict[str, Any]:
     return {
         "name": definition.name,
         "rates": [{"count": rate.count, "window_seconds": rate.window_us / SECOND_US} for rate in definition.rates],
         "concurrency": definition.concurrency,
         "burst": definition.burst_share,
         "cost_max": definition.cost_max,
-        "lease_seconds": lease_us_of(definition) / SECOND_US,
-        "delay_seconds": [delay_us_of(definition, rate) / SECOND_US for rate in definition.rates],
+        "lease_seconds": permit_lease_us(definition) / SECOND_US,
+        "delay_seconds": [wire_delay_us(definition, rate) / SECOND_US for rate in definition.rates],
         "paused": definition.paused,
     }
 
 
-def limit_json(definition: Definition, version: int, seen: Seen | None, now: Instant) -> dict[str, Any]:
+def limit_json(definition: LimitDefinition, version: int, seen: LevelReading | None, now: Instant) -> dict[str, Any]:
     """`now`: on the clock of the machine that asks; limits may be kept by another one."""
     known = {**definition_json(definition), "version": version}
     if seen is None:
         return {**known, "windows": None, "seats_taken": None, "next_free_seconds": None, "percent": None}
     level, closed_us = seen.level, seen.level.blocked_until - seen.now
-    shut = shut_by_limit(Ask(definition.name, definition.name), definition, seen)
+    shut = closed_by_limit(PermitRequest(definition.name, definition.name), definition, seen)
     return {
         **known,
-        "windows": [window_json(window, level, seen.now) for window in size(definition).windows],
+        "windows": [window_json(window, level, seen.now) for window in size_limit(definition).windows],
         "seats_taken": sum(seat.count for seat in level.seats.values()),
         "next_free_seconds": 0.0 if shut is None else seconds_of(shut.wait_us),
         "percent": level.percent,
@@ -154,17 +154,17 @@ def limit_json(definition: Definition, version: int, seen: Seen | None, now: Ins
     }
 
 
-def window_json(window: Window, level: Level, now: Instant) -> dict[str, Any]:
+def window_json(window: RateWindow, level: Level, now: Instant) -> dict[str, Any]:
     bucket = level.buckets.get(window.window_us)
     return {
         "window_seconds": window.window_us / SECOND_US,
         "burst": window.burst,
         "token_seconds": window.token_ns / 1_000_000_000,
-        "tokens": None if bucket is None else tokens(window, bucket, now),
+        "tokens": None if bucket is None else permits_left(window, bucket, now),
     }
 
 
-def budget_json(definition: BudgetDefinition, version: int, accounts: Sequence[Account]) -> dict[str, Any]:
+def budget_json(definition: BudgetDefinition, version: int, accounts: Sequence[BudgetWindow]) -> dict[str, Any]:
     return {
         **budget_definition_json(definition),
         "version": version,
@@ -185,7 +185,7 @@ def budget_definition_json(definition: BudgetDefinition) -> dict[str, Any]:
     }
 
 
-def account_json(account: Account) -> dict[str, Any]:
+def account_json(account: BudgetWindow) -> dict[str, Any]:
     """Amounts are text: they are exact, and floats are not."""
     book, window = account.book, account.window
     return {
@@ -203,7 +203,7 @@ def account_json(account: Account) -> dict[str, Any]:
     }
 
 
-def entry_json(entry: Entry) -> dict[str, Any]:
+def entry_json(entry: JournalEntry) -> dict[str, Any]:
     return {
         "seq": entry.seq,
         "at": iso(entry.at),
@@ -226,7 +226,7 @@ def tenant_json(tenant: Tenant) -> dict[str, Any]:
     }
 
 
-def schedule_json(row: ScheduleRow, next_fire: Instant | None) -> dict[str, Any]:
+def schedule_json(row: StoredSchedule, next_fire: Instant | None) -> dict[str, Any]:
     schedule = row.schedule
     return {
         "name": schedule.name,

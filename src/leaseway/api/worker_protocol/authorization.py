@@ -16,15 +16,15 @@ from leaseway.api.errors import Problem
 from leaseway.api.routing import tenant_for
 from leaseway.api.worker_protocol.validation import needs as check_needs
 from leaseway.domain.api_key import ANY_TENANT
-from leaseway.domain.exchange import Exchange, Exchanged
+from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US, JobId
+from leaseway.domain.inspection import CancelResult
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
-from leaseway.domain.query import Cancelling
 from leaseway.domain.tenant import Tenant
 from leaseway.stores.http import protocol, requests
 from leaseway.stores.http.protocol import Verb
-from leaseway.worker.environment import World
+from leaseway.worker.environment import Environment
 
 UNNAMED = "default"
 """The tenant of a job of which nobody said whose it is."""
@@ -56,7 +56,7 @@ def refuse_bound(caller: Caller, what: str) -> None:
 # -- workers --------------------------------------------------------------------------------------------------------
 
 
-async def exchange(world: World, caller: Caller, call: Exchange) -> Exchanged:
+async def exchange(world: Environment, caller: Caller, call: Exchange) -> ExchangeReply:
     refuse_foreign(caller, (child for settlement in call.settlements for child in settlement.children))
     tenant = tenant_of(caller)
     if tenant is None or call.wants is None:
@@ -66,7 +66,7 @@ async def exchange(world: World, caller: Caller, call: Exchange) -> Exchanged:
     return replace(reply, leases=tuple(lease for lease in reply.leases if lease.tenant == tenant))
 
 
-async def wait_us(world: World, caller: Caller, asked: requests.Look) -> int | None:
+async def wait_us(world: Environment, caller: Caller, asked: requests.Look) -> int | None:
     found = await world.store.wait_us(asked.queues, asked.closed)
     if found == 0 and tenant_of(caller) is not None:
         own = [lane for lane in await lanes(world, caller, requests.Nothing()) if lane.queue in asked.queues]
@@ -74,36 +74,36 @@ async def wait_us(world: World, caller: Caller, asked: requests.Look) -> int | N
     return found
 
 
-async def lanes(world: World, caller: Caller, _: requests.Nothing) -> list[LaneCount]:
+async def lanes(world: Environment, caller: Caller, _: requests.Nothing) -> list[LaneCount]:
     tenant = tenant_of(caller)
     return [lane for lane in await world.store.lanes() if tenant in (None, lane.tenant)]
 
 
-async def tenants(world: World, caller: Caller, _: requests.Nothing) -> list[Tenant]:
+async def tenants(world: Environment, caller: Caller, _: requests.Nothing) -> list[Tenant]:
     only = tenant_of(caller)
     return [tenant for tenant in await world.store.tenants() if only in (None, tenant.name)]
 
 
-async def prune(world: World, caller: Caller, asked: requests.Old) -> int:
+async def prune(world: Environment, caller: Caller, asked: requests.Old) -> int:
     """Left to those who work for all."""
     return await world.store.prune(asked.keep_us, asked.limit) if tenant_of(caller) is None else 0
 
 
-async def prune_budgets(world: World, caller: Caller, asked: requests.Old) -> int:
+async def prune_budgets(world: Environment, caller: Caller, asked: requests.Old) -> int:
     return await world.ledger.prune(asked.keep_us, asked.limit) if tenant_of(caller) is None else 0
 
 
-async def declare(world: World, caller: Caller, asked: requests.Schedules) -> None:
+async def declare(world: Environment, caller: Caller, asked: requests.Schedules) -> None:
     refuse_bound(caller, "schedules")
     await world.store.declare(asked.schedules)
 
 
-async def fire(world: World, caller: Caller, asked: requests.Fire) -> bool:
+async def fire(world: Environment, caller: Caller, asked: requests.Fire) -> bool:
     refuse_bound(caller, "schedules")
     return await world.store.fire(asked.name, asked.seen, asked.upto, asked.jobs)
 
 
-async def declare_limits(world: World, caller: Caller, asked: requests.Limits) -> None:
+async def declare_limits(world: Environment, caller: Caller, asked: requests.Limits) -> None:
     if tenant_of(caller) is None:
         return await world.limiter.declare(asked.definitions)
     known = {definition.name for definition, _ in await world.limiter.definitions()}
@@ -111,7 +111,7 @@ async def declare_limits(world: World, caller: Caller, asked: requests.Limits) -
         refuse_bound(caller, "limits that nobody has defined")
 
 
-async def declare_budgets(world: World, caller: Caller, asked: requests.Budgets) -> None:
+async def declare_budgets(world: Environment, caller: Caller, asked: requests.Budgets) -> None:
     if tenant_of(caller) is None:
         return await world.ledger.declare(asked.definitions)
     known = {definition.name for definition, _ in await world.ledger.definitions()}
@@ -122,7 +122,7 @@ async def declare_budgets(world: World, caller: Caller, asked: requests.Budgets)
 # -- clients --------------------------------------------------------------------------------------------------------
 
 
-async def submit(world: World, caller: Caller, asked: requests.Submit) -> list[Submitted]:
+async def submit(world: Environment, caller: Caller, asked: requests.Submit) -> list[Submitted]:
     """The tenant comes from the credential. Who says nothing about it means his own."""
     jobs = asked.jobs
     if not caller.sees_all:
@@ -131,41 +131,41 @@ async def submit(world: World, caller: Caller, asked: requests.Submit) -> list[S
     return await world.store.submit(jobs)
 
 
-async def seen(world: World, caller: Caller, id_: JobId) -> Job | None:
+async def seen(world: Environment, caller: Caller, id_: JobId) -> Job | None:
     """Another's job is none."""
     job = await world.store.job(id_)
     return job if job is not None and caller.sees(job.tenant) else None
 
 
-async def job(world: World, caller: Caller, asked: requests.OneJob) -> Job | None:
+async def job(world: Environment, caller: Caller, asked: requests.OneJob) -> Job | None:
     return await seen(world, caller, asked.job)
 
 
-async def errors(world: World, caller: Caller, asked: requests.OneJob) -> list[ErrorRecord]:
+async def errors(world: Environment, caller: Caller, asked: requests.OneJob) -> list[ErrorRecord]:
     return [] if await seen(world, caller, asked.job) is None else await world.store.errors(asked.job)
 
 
-async def cancel(world: World, caller: Caller, asked: requests.OneJob) -> Cancelling:
+async def cancel(world: Environment, caller: Caller, asked: requests.OneJob) -> CancelResult:
     found = await seen(world, caller, asked.job)
-    return Cancelling.UNKNOWN if found is None else await world.store.cancel(asked.job)
+    return CancelResult.UNKNOWN if found is None else await world.store.cancel(asked.job)
 
 
-async def jobs(world: World, caller: Caller, asked: requests.Page) -> list[Job]:
+async def jobs(world: Environment, caller: Caller, asked: requests.Page) -> list[Job]:
     which = replace(asked.which, tenant=tenant_for(caller, asked.which.tenant))
     return await world.store.jobs(which, before=asked.before, limit=asked.limit)
 
 
-async def replay(world: World, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
+async def replay(world: Environment, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
     which = replace(asked.which, tenant=tenant_for(caller, asked.which.tenant))
     return await world.store.replay(which, asked.limit)
 
 
-async def discard(world: World, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
+async def discard(world: Environment, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
     which = replace(asked.which, tenant=tenant_for(caller, asked.which.tenant))
     return await world.store.discard(which, asked.limit)
 
 
-Handler = Callable[[World, Caller, Any], Awaitable[Any]]
+Handler = Callable[[Environment, Caller, Any], Awaitable[Any]]
 
 HANDLERS: Mapping[Verb[Any, Any], Handler] = {
     protocol.EXCHANGE: exchange, protocol.WAIT_US: wait_us, protocol.LANES: lanes, protocol.TENANTS: tenants,
@@ -178,7 +178,7 @@ HANDLERS: Mapping[Verb[Any, Any], Handler] = {
 """Those in which it matters who asks."""
 
 
-async def answer_to(verb: Verb[Any, Any], world: World, caller: Caller, asked: Any) -> Any:
+async def answer_to(verb: Verb[Any, Any], world: Environment, caller: Caller, asked: Any) -> Any:
     handler = HANDLERS.get(verb)
     if handler is not None:
         return await handler(world, caller, asked)

@@ -16,11 +16,11 @@ from leaseway.domain.exchange import Exchange, Gate, Wants
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import NewJob, Settlement
 from leaseway.domain.limits import limit as limits
-from leaseway.domain.limits.validation import check_asks
-from leaseway.domain.options import LEASE_SECONDS_MAX, attempts_of, priority_of
+from leaseway.domain.limits.validation import check_requests
 from leaseway.domain.payload import BYTES_MAX
-from leaseway.domain.requirements import NEEDS_BYTES_MAX, needs_of
-from leaseway.domain.validators import NAME_LENGTH_MAX, name_of, whole_number
+from leaseway.domain.requirements import NEEDS_BYTES_MAX, parse_needs
+from leaseway.domain.submission import LEASE_SECONDS_MAX, check_attempts, check_priority
+from leaseway.domain.validators import NAME_LENGTH_MAX, check_int, check_name
 from leaseway.stores.http import requests
 
 ITEMS_MAX = 10_000
@@ -53,7 +53,7 @@ def text(field: str, value: str | None, bytes_max: int = BYTES_MAX) -> None:
 
 def span(field: str, value: int | None, least: int = 0, most: int = SPAN_US_MAX) -> None:
     if value is not None:
-        whole_number(field, value, least, most)
+        check_int(field, value, least, most)
 
 
 def every(check_one: Callable[[Any], object], items: Iterable[object]) -> None:
@@ -63,7 +63,7 @@ def every(check_one: Callable[[Any], object], items: Iterable[object]) -> None:
 
 def names(field: str, values: Iterable[str]) -> None:
     for value in values:
-        name_of(field, value)
+        check_name(field, value)
 
 
 def queues(values: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ def gates(field: str, values: Sequence[Gate]) -> None:
     some(field, values)
     for gate in values:
         text(f"{field}.needs", gate.needs, NEEDS_BYTES_MAX)
-        name_of(f"{field}.tenant", gate.tenant)
+        check_name(f"{field}.tenant", gate.tenant)
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------------
@@ -83,12 +83,12 @@ def gates(field: str, values: Sequence[Gate]) -> None:
 
 def job(new: NewJob) -> None:
     for field, value in (("id", new.id), ("kind", new.kind), ("queue", new.queue), ("tenant", new.tenant)):
-        name_of(field, value)
+        check_name(field, value)
     for field, given in (("key", new.key), ("shard_key", new.shard_key)):
         if given is not None:
-            name_of(field, given)
-    priority_of("priority", new.priority)
-    attempts_of("attempts_max", new.attempts_max)
+            check_name(field, given)
+    check_priority("priority", new.priority)
+    check_attempts("attempts_max", new.attempts_max)
     span("lease_us", new.lease_us, 1, LEASE_US_MAX)
     span("timeout_us", new.timeout_us, 1)
     span("delay_us", new.delay_us)
@@ -105,7 +105,7 @@ def job(new: NewJob) -> None:
 def needs(new: NewJob) -> None:
     """Every worker reads them: what one tenant says must not stop the workers of all."""
     try:
-        needs_of(new.needs)
+        parse_needs(new.needs)
     except msgspec.DecodeError as error:
         raise BadValue("needs", f"must be what a job of this kind needs, as JSON ({error})") from error
 
@@ -125,7 +125,7 @@ def jobs(new: Sequence[NewJob]) -> None:
 
 
 def exchange(call: Exchange) -> None:
-    name_of("worker", call.worker)
+    check_name("worker", call.worker)
     some("settlements", call.settlements)
     for each in call.settlements:
         settlement(each)
@@ -135,12 +135,12 @@ def exchange(call: Exchange) -> None:
 
 def wants(value: Wants) -> None:
     queues(value.queues)
-    whole_number("wants.count", value.count, -ITEMS_MAX, ITEMS_MAX)
-    name_of("wants.token", value.token)
+    check_int("wants.count", value.count, -ITEMS_MAX, ITEMS_MAX)
+    check_name("wants.token", value.token)
     gates("wants.closed", value.closed)
     gates("wants.admits", [admit.gate for admit in value.admits])
     for admit in value.admits:
-        whole_number("wants.admits.count", admit.count, -COUNT_MAX, COUNT_MAX)
+        check_int("wants.admits.count", admit.count, -COUNT_MAX, COUNT_MAX)
 
 
 def settlement(said: Settlement) -> None:
@@ -182,11 +182,11 @@ def look(asked: requests.Look) -> None:
 
 def old(asked: requests.Old) -> None:
     span("keep_us", asked.keep_us)
-    whole_number("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
+    check_int("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
 
 
 def fire(asked: requests.Fire) -> None:
-    name_of("name", asked.name)
+    check_name("name", asked.name)
     jobs(asked.jobs)
 
 
@@ -194,28 +194,28 @@ def fire(asked: requests.Fire) -> None:
 
 
 def give_back(asked: requests.GiveBack) -> None:
-    check_asks(asked.granted.asks)
+    check_requests(asked.granted.asks)
     if len(asked.granted.generations) != len(asked.granted.asks):
         raise BadValue("granted", "must be given back as it was granted")
 
 
 def limit(asked: Any) -> None:
-    whole_number("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
+    check_int("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
 
 
 def one_limit(asked: requests.OneLimit) -> None:
-    limits.check(asked.definition)
+    limits.check_limit(asked.definition)
     version(asked.expected)
 
 
 def one_budget(asked: requests.OneBudget) -> None:
-    budget.check(asked.definition)
+    budget.check_budget(asked.definition)
     version(asked.expected)
 
 
 def version(expected: int | None) -> None:
     if expected is not None:
-        whole_number("expected", expected, 0, VERSION_MAX)
+        check_int("expected", expected, 0, VERSION_MAX)
 
 
 CHECKS: dict[type, Callable[[Any], object]] = {
@@ -232,16 +232,16 @@ CHECKS: dict[type, Callable[[Any], object]] = {
     requests.Page: limit,
     requests.Most: limit,
     requests.Journal: limit,
-    requests.OneJob: lambda asked: name_of("job", asked.job),
-    requests.OneHold: lambda asked: name_of("id", asked.id),
-    requests.Named: lambda asked: name_of("name", asked.name),
-    requests.Pause: lambda asked: name_of("name", asked.name),
-    requests.Agreed: lambda asked: tenant.check(asked.tenant),
-    requests.Schedules: lambda asked: every(schedule.check, asked.schedules),
-    requests.Limits: lambda asked: every(limits.check, asked.definitions),
+    requests.OneJob: lambda asked: check_name("job", asked.job),
+    requests.OneHold: lambda asked: check_name("id", asked.id),
+    requests.Named: lambda asked: check_name("name", asked.name),
+    requests.Pause: lambda asked: check_name("name", asked.name),
+    requests.Agreed: lambda asked: tenant.check_tenant(asked.tenant),
+    requests.Schedules: lambda asked: every(schedule.check_schedule, asked.schedules),
+    requests.Limits: lambda asked: every(limits.check_limit, asked.definitions),
     requests.OneLimit: one_limit,
     requests.GiveBack: give_back,
-    requests.Budgets: lambda asked: every(budget.check, asked.definitions),
+    requests.Budgets: lambda asked: every(budget.check_budget, asked.definitions),
     requests.OneBudget: one_budget,
 }
 """What the stores check by themselves, before they look at anything, is not in here."""

@@ -12,7 +12,7 @@ from leaseway.cli.output.text import note, say
 from leaseway.cli.output.times import moment
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
-from leaseway.domain.schedule import ScheduleRow, coming_fire
+from leaseway.domain.schedule import StoredSchedule, upcoming_fire
 from leaseway.ports.store import Store
 
 
@@ -69,17 +69,19 @@ COLUMNS = (
 def list_schedules(settings: CliSettings) -> None:
     rows = ask(settings, lambda store: store.schedules())
     if settings.json:
-        document({"schedules": [schedule_json(row, coming_fire(row)) for row in rows]})
+        document({"schedules": [schedule_json(row, upcoming_fire(row)) for row in rows]})
     elif not rows:
         note("there are no schedules yet: a worker declares those of its app when it starts")
     else:
         show_table(COLUMNS, [schedule_row(row) for row in rows])
 
 
-def schedule_row(row: ScheduleRow) -> Row:
+def schedule_row(row: StoredSchedule) -> Row:
     schedule = row.schedule
     following = (
-        TableCell("paused", "yellow") if row.paused else moment(coming_fire(row), row.now) or TableCell("never", "dim")
+        TableCell("paused", "yellow")
+        if row.paused
+        else moment(upcoming_fire(row), row.now) or TableCell("never", "dim")
     )
     last = moment(row.last_fire, row.now) or TableCell("never", "dim")
     return (schedule.name, schedule.kind, schedule.cron, schedule.tz, schedule.missed.value, last, following)

@@ -12,9 +12,8 @@ from leaseway.cli.output.color import LEVEL_STYLES, harmless, painted
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import say, wrapped
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import UsageError
-from leaseway.domain.health import Finding, Level
-from leaseway.domain.redact import shown
+from leaseway.domain.errors import UsageError, redact_url
+from leaseway.domain.health import Finding, FindingLevel
 from leaseway.ports.health import Checkup
 from leaseway.wiring import store_at
 
@@ -40,27 +39,31 @@ def doctor(settings: CliSettings, deep: bool) -> int:
     counts = Counter(finding.level for finding in findings)
     if settings.json:
         document(
-            {"store": shown(url), **counts_json(counts), "findings": [finding_json(finding) for finding in findings]}
+            {
+                "store": redact_url(url),
+                **counts_json(counts),
+                "findings": [finding_json(finding) for finding in findings],
+            }
         )
     else:
-        show(shown(url), findings, counts)
-    return SICK if counts[Level.PROBLEM] else 0
+        show(redact_url(url), findings, counts)
+    return SICK if counts[FindingLevel.PROBLEM] else 0
 
 
 async def examine(url: str, deep: bool) -> list[Finding]:
     refuse_memory(url)
     store = store_at(url)
     if not isinstance(store, Checkup):
-        raise UsageError(f"{shown(url)}: this kind of store cannot be examined")
+        raise UsageError(f"{redact_url(url)}: this kind of store cannot be examined")
     try:
         return await store.checkup(deep=deep)
     finally:
         await store.close()
 
 
-def show(url: str, findings: list[Finding], counts: Counter[Level]) -> None:
+def show(url: str, findings: list[Finding], counts: Counter[FindingLevel]) -> None:
     say(url, "bold")
-    level_width = max(len(level) for level in Level)
+    level_width = max(len(level) for level in FindingLevel)
     check_width = max(len(finding.check) for finding in findings)
     indent = level_width + check_width + 6
     for finding in findings:
@@ -68,13 +71,16 @@ def show(url: str, findings: list[Finding], counts: Counter[Level]) -> None:
         print(f"  {level}  {finding.check.ljust(check_width)}  {wrapped(harmless(finding.text), indent)}")
         if finding.advice:
             print(" " * indent + painted(wrapped(finding.advice, indent), "dim", sys.stdout))
-    say(verdict(counts), "red" if counts[Level.PROBLEM] else "yellow" if counts[Level.WARNING] else "green")
+    say(
+        verdict(counts),
+        "red" if counts[FindingLevel.PROBLEM] else "yellow" if counts[FindingLevel.WARNING] else "green",
+    )
 
 
-def verdict(counts: Counter[Level]) -> str:
+def verdict(counts: Counter[FindingLevel]) -> str:
     named = [
         f"{counts[level]} {level.value}{'s' if counts[level] > 1 else ''}"
-        for level in (Level.PROBLEM, Level.WARNING)
+        for level in (FindingLevel.PROBLEM, FindingLevel.WARNING)
         if counts[level]
     ]
     return " and ".join(named) if named else "all is well"
@@ -89,5 +95,5 @@ def finding_json(finding: Finding) -> dict[str, str | None]:
     }
 
 
-def counts_json(counts: Counter[Level]) -> dict[str, int]:
-    return {"problems": counts[Level.PROBLEM], "warnings": counts[Level.WARNING]}
+def counts_json(counts: Counter[FindingLevel]) -> dict[str, int]:
+    return {"problems": counts[FindingLevel.PROBLEM], "warnings": counts[FindingLevel.WARNING]}

@@ -16,16 +16,15 @@ from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import facts, note, say
 from leaseway.cli.output.times import moment, relative
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.api_key import ApiKey, WantedKey
-from leaseway.domain.errors import NoSuchJob
-from leaseway.domain.identity import SCOPES_OF, Role, Scope
+from leaseway.domain.api_key import ApiKey, KeyRequest
+from leaseway.domain.errors import NoSuchJob, redact_url
+from leaseway.domain.identity import ROLE_SCOPES, Role, Scope
 from leaseway.domain.ids import Instant
-from leaseway.domain.redact import shown
-from leaseway.domain.times import duration_us
+from leaseway.domain.validators import parse_duration_us
 from leaseway.ports.store import Store
 from leaseway.system import random_text
 from leaseway.worker import api_keys
-from leaseway.worker.api_keys import Made, make
+from leaseway.worker.api_keys import MadeKey, make
 
 ROLES = ("tenant", "operator", "worker")
 SCOPES = ("jobs:read", "jobs:write", "imports:read", "imports:write", "operate", "admin", "work")
@@ -149,11 +148,11 @@ STYLES = {"live": "", "expired": "dim", "revoked": "dim"}
 
 
 def scopes_text(key: ApiKey) -> str:
-    return "all of its role" if set(key.scopes) == SCOPES_OF[key.role] else ", ".join(key.scopes)
+    return "all of its role" if set(key.scopes) == ROLE_SCOPES[key.role] else ", ".join(key.scopes)
 
 
 def create_key(settings: CliSettings, given: Mapping[str, Any]) -> None:
-    wanted = WantedKey(
+    wanted = KeyRequest(
         role=Role(given["role"]),
         tenant=given["tenant"],
         scopes=tuple(map(Scope, given["scopes"])) or None,
@@ -165,14 +164,14 @@ def create_key(settings: CliSettings, given: Mapping[str, Any]) -> None:
     # A newcomer makes a key before the first job: the store begins with it, as it would with `serve`.
     show_once(settings, change(settings, lambda store: make(store, wanted, random_text), must_exist=False))
     if is_new:
-        note(f"{shown(url)} is new, and begins with this key.")
+        note(f"{redact_url(url)} is new, and begins with this key.")
 
 
 def life_us(expires: float | None) -> int | None:
-    return None if expires is None else duration_us("--expires", expires, 1)
+    return None if expires is None else parse_duration_us("--expires", expires, 1)
 
 
-def show_once(settings: CliSettings, made: Made, ends: tuple[str, Instant] | None = None) -> None:
+def show_once(settings: CliSettings, made: MadeKey, ends: tuple[str, Instant] | None = None) -> None:
     key = made.key
     if settings.json:
         document({**key_json(key, key.created_at), "key": made.text})
@@ -206,9 +205,9 @@ def revoke_key(settings: CliSettings, id_: str) -> None:
 
 
 def rotate_key(settings: CliSettings, id_: str, grace: float, expires: float | None) -> None:
-    async def command(store: Store) -> tuple[Made, ApiKey]:
+    async def command(store: Store) -> tuple[MadeKey, ApiKey]:
         old = await known(store, id_)
-        made = await api_keys.rotate(store, old, duration_us("--grace", grace), random_text, life_us(expires))
+        made = await api_keys.rotate(store, old, parse_duration_us("--grace", grace), random_text, life_us(expires))
         return made, await known(store, id_)
 
     made, old = change(settings, command)

@@ -16,12 +16,12 @@ from leaseway.cli.output.times import span
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob, UsageError
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import Shut, longest
+from leaseway.domain.gates import Closure, longest_closure
 from leaseway.domain.job import LaneCount
-from leaseway.domain.pauses import Pause, shut_by_pauses
+from leaseway.domain.pauses import Pause, closed_by_pauses
 from leaseway.ports.lane_pauses import LanePauses
 from leaseway.ports.store import Store
-from leaseway.worker.explain_waits import Shuts
+from leaseway.worker.explain_waits import ClosedGates
 
 
 def pause_lanes(settings: CliSettings, queue: str, tenant: str | None) -> None:
@@ -106,7 +106,7 @@ STYLES = {"ready": "yellow", "leased": "cyan", "failed": "red"}
 
 
 def show_lanes(settings: CliSettings) -> None:
-    async def question(store: Store) -> tuple[Sequence[LaneCount], Shuts, Sequence[Pause]]:
+    async def question(store: Store) -> tuple[Sequence[LaneCount], ClosedGates, Sequence[Pause]]:
         lanes, now = await store.lanes(), await store.now()
         shuts = await shut_gates(settings, store, (lane_gate(lane) for lane in lanes if lane.ready), now)
         return lanes, shuts, await pauses_in(store)
@@ -127,18 +127,18 @@ def lane_gate(lane: LaneCount) -> Gate:
     return Gate(lane.needs, lane.tenant)
 
 
-def of_lane(lane: LaneCount, shuts: Shuts, pauses: Sequence[Pause]) -> list[Shut]:
+def of_lane(lane: LaneCount, shuts: ClosedGates, pauses: Sequence[Pause]) -> list[Closure]:
     """Only who has something ready waits."""
     if not lane.ready:
         return []
-    return [*shut_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(lane_gate(lane), [])]
+    return [*closed_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(lane_gate(lane), [])]
 
 
-def waits_for(shuts: list[Shut]) -> TableCell:
+def waits_for(shuts: list[Closure]) -> TableCell:
     """What lasts longest; empty if the lane is open."""
     if not shuts:
         return TableCell("")
-    shut = longest(shuts)
+    shut = longest_closure(shuts)
     seconds = "" if shut.wait_us is None else f", {span(shut.wait_us)}"
     return TableCell(f"{shut.what} {shut.name}: {shut.why}{seconds}", "yellow")
 

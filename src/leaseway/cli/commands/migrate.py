@@ -9,8 +9,7 @@ from leaseway.cli.options import pass_settings, with_store
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import say
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.redact import shown
-from leaseway.domain.versions import Versions
+from leaseway.domain.errors import SchemaVersions, redact_url
 
 
 @click.command("migrate")
@@ -31,7 +30,7 @@ DUE = 1
 def check_schema(settings: CliSettings) -> int:
     url = store_url(settings)
     versions = asyncio.run(look(url))
-    store = shown(url)
+    store = redact_url(url)
     if settings.json:
         document({"store": store, "version": versions.present, "newest": versions.newest, "is_due": versions.is_due})
     elif versions.is_due:
@@ -44,7 +43,7 @@ def check_schema(settings: CliSettings) -> int:
 def migrate(settings: CliSettings) -> int:
     url = store_url(settings)
     versions = asyncio.run(bring_up_to_date(url))
-    store = shown(url)
+    store = redact_url(url)
     if settings.json:
         document({"store": store, "from": versions.present, "to": versions.newest})
     elif not versions.is_due:
@@ -56,12 +55,12 @@ def migrate(settings: CliSettings) -> int:
     return 0
 
 
-async def look(url: str) -> Versions:
+async def look(url: str) -> SchemaVersions:
     async with closing(url) as store:
         return await store.versions()
 
 
-async def bring_up_to_date(url: str) -> Versions:
+async def bring_up_to_date(url: str) -> SchemaVersions:
     """What it was before."""
     async with closing(url) as store:
         versions = await store.versions()

@@ -21,8 +21,7 @@ from leaseway.cli.output.json import line
 from leaseway.cli.output.text import note, say
 from leaseway.cli.output.work_log import log_to_stderr
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import UsageError
-from leaseway.domain.redact import shown
+from leaseway.domain.errors import UsageError, redact_url
 
 if TYPE_CHECKING:
     from leaseway.api.settings import ServiceSettings
@@ -163,17 +162,17 @@ async def serve_until_stopped(
 
 def announce(settings: CliSettings, address: str, app: App, service_settings: "ServiceSettings") -> None:
     if settings.json:
-        line({"event": "serving", "url": address, "store": shown(app.url), "auth": service_settings.auth})
+        line({"event": "serving", "url": address, "store": redact_url(app.url), "auth": service_settings.auth})
     else:
         announce_to_people(address, app, service_settings)
     sys.stdout.flush()  # whoever started it waits for the address, mostly at the end of a pipe
 
 
 def announce_to_people(address: str, app: App, service_settings: "ServiceSettings") -> None:
-    say(f"{shown(app.url)} is served at {address}")
+    say(f"{redact_url(app.url)} is served at {address}")
     if service_settings.auth:
         # Without a word, `keys` would look for another store than this one.
-        elsewhere = "" if store_url(CliSettings()) == app.url else f" --store {quote(shown(app.url))}"
+        elsewhere = "" if store_url(CliSettings()) == app.url else f" --store {quote(redact_url(app.url))}"
         note(f"Whoever asks needs a key. A first one: leaseway keys create --role operator{elsewhere}")
     else:
         note("Without authentication: whoever reaches it on this machine may do everything.")

@@ -16,11 +16,11 @@ from leaseway.cli.output.table import Row, TableColumn, show_table
 from leaseway.cli.output.text import note, say
 from leaseway.cli.settings import NONE, CliSettings
 from leaseway.domain.errors import BadValue, NoSuchJob
-from leaseway.domain.limits.limit import rate_of
-from leaseway.domain.tenant import Tenant, check
+from leaseway.domain.limits.limit import parse_rate
+from leaseway.domain.tenant import Tenant, check_tenant
 from leaseway.ports.store import Store
 from leaseway.wiring import limiter_at
-from leaseway.worker.set_tenant import agree
+from leaseway.worker.set_tenant import store_tenant
 
 one_name = click.argument("name")
 
@@ -103,7 +103,7 @@ def set_tenant(settings: CliSettings, name: str, given: Mapping[str, Any]) -> No
         after = merged(before or Tenant(name=name), given)
         limiter = limiter_at(limits_url(settings))
         try:
-            await agree(store, limiter, after)
+            await store_tenant(store, limiter, after)
         finally:
             await limiter.close()
         return before, after
@@ -124,10 +124,10 @@ def merged(before: Tenant, given: Mapping[str, Any]) -> Tenant:
         raise BadValue(f"tenant {before.name}", "nothing to change; give --weight, --starts or --concurrency")
     if "starts" in named:
         rates = [] if named["starts"] == (NONE,) else named["starts"]
-        named["starts"] = tuple(sorted(rate_of(f"tenant {before.name}: starts", rate) for rate in rates))
+        named["starts"] = tuple(sorted(parse_rate(f"tenant {before.name}: starts", rate) for rate in rates))
     if named.get("concurrency") == NONE:
         named["concurrency"] = None
-    return check(replace(before, **named))
+    return check_tenant(replace(before, **named))
 
 
 def in_words(tenant: Tenant) -> str:

@@ -19,8 +19,8 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import LeasewayError
 from leaseway.ports.read_model import ReadModel
 from leaseway.signals import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, run_to_the_end
-from leaseway.telemetry.log import LogEvents
-from leaseway.worker.loop import Worked, Worker
+from leaseway.telemetry.log_events import LogEvents
+from leaseway.worker.loop import Worker, WorkerSummary
 
 
 @click.command("work")
@@ -71,7 +71,7 @@ class WorkOptions(NamedTuple):
 
 
 class WorkSummary(NamedTuple):
-    worked: Worked | None
+    worked: WorkerSummary | None
     """None: it had to be left alone with a store that did not answer."""
     attempts_failed: int
     dead_letters: int | None

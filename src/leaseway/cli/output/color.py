@@ -3,7 +3,7 @@
 import os
 from typing import TextIO
 
-from leaseway.domain.health import Level
+from leaseway.domain.health import FindingLevel
 from leaseway.domain.job import State
 
 CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
@@ -38,4 +38,4 @@ STATE_STYLES = {
     State.CANCELLED: "dim",
 }
 
-LEVEL_STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red bold"}
+LEVEL_STYLES = {FindingLevel.OK: "green", FindingLevel.WARNING: "yellow", FindingLevel.PROBLEM: "red bold"}

@@ -8,8 +8,8 @@ from shutil import get_terminal_size
 import msgspec
 
 from leaseway.cli.output.color import harmless, is_terminal, painted
-from leaseway.domain.limits.limit import Ask
-from leaseway.domain.requirements import needs_of
+from leaseway.domain.limits.limit import PermitRequest
+from leaseway.domain.requirements import parse_needs
 
 WIDTH_MAX = 100
 
@@ -71,11 +71,11 @@ def wrapped(text: str, indent: int = 0) -> str:
 def needs_in_words(text: str) -> str:
     """Limits with what a job costs, then budgets. What cannot be read is shown as it is."""
     try:
-        needs = needs_of(text)
+        needs = parse_needs(text)
     except msgspec.DecodeError:
         return text
     return ", ".join([*map(_ask_in_words, needs.limits), *(f"budget {charge.name}" for charge in needs.budgets)])
 
 
-def _ask_in_words(ask: Ask) -> str:
+def _ask_in_words(ask: PermitRequest) -> str:
     return ask.name if ask.cost == 1 else f"{ask.cost:,} of {ask.name}"

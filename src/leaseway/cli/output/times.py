@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from leaseway.domain.health import in_words
+from leaseway.domain.health import render_duration
 from leaseway.domain.ids import SECOND_US, Instant
 
 
@@ -22,7 +22,7 @@ def short(instant: Instant, now: Instant) -> str:
 def relative(instant: Instant, now: Instant) -> str:
     if abs(instant - now) < SECOND_US:
         return "now"
-    return f"in {in_words(instant - now)}" if instant > now else f"{in_words(now - instant)} ago"
+    return f"in {render_duration(instant - now)}" if instant > now else f"{render_duration(now - instant)} ago"
 
 
 def moment(instant: Instant | None, now: Instant) -> str:
@@ -33,5 +33,5 @@ def moment(instant: Instant | None, now: Instant) -> str:
 def span(us: int) -> str:
     """A span as short as those of limits: 0.62 s, 12 s, 3 min."""
     if us >= 10 * SECOND_US:
-        return in_words(us)
+        return render_duration(us)
     return f"{us / SECOND_US:.3g} s" if us >= SECOND_US // 1_000 else f"{us / 1_000:.3g} ms"

@@ -12,8 +12,8 @@ from leaseway.cli.output.color import harmless, is_terminal, painted
 from leaseway.domain.errors import LeasewayError
 from leaseway.ports.events import Events
 from leaseway.ports.read_model import ReadModel
-from leaseway.telemetry.lines import JsonLines, wants_json
-from leaseway.telemetry.log import LEVELS
+from leaseway.telemetry.json_logging import JsonLines, wants_json
+from leaseway.telemetry.log_events import LEVELS
 
 if TYPE_CHECKING:
     from rich.text import Text

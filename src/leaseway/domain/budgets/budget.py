@@ -21,11 +21,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from leaseway.domain.budgets.calendar_windows import Every, Window, zone_of
+from leaseway.domain.budgets.calendar_windows import CalendarWindow, Every, parse_zone
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.limit import fields_of
-from leaseway.domain.validators import name_of
+from leaseway.domain.limits.limit import template_fields
+from leaseway.domain.validators import check_name
 
 MICRO = 1_000_000
 AMOUNT_MAX = 10_000_000_000
@@ -45,7 +45,14 @@ Word = TypeVar("Word", bound=StrEnum)
 BILLIONTH = Decimal(1).scaleb(-9)
 
 
-class Over(StrEnum):
+class Charge(Struct, frozen=True, order=True):
+    """A budget, and by which definition it is kept."""
+
+    name: str
+    budget: str
+
+
+class OverPolicy(StrEnum):
     """What happens to a cost for which this window has no room."""
 
     WAIT = "wait"
@@ -62,7 +69,7 @@ class BudgetDefinition(Struct, frozen=True, kw_only=True):
     tz: str = "UTC"
     overdraft_micros: int = 0
     """How far holds may go beyond the limit."""
-    over: Over = Over.WAIT
+    over: OverPolicy = OverPolicy.WAIT
     paused: bool = False
     """Nothing is held until somebody resumes it. Only operators say so, and what the code declares leaves it."""
 
@@ -78,7 +85,7 @@ class BudgetDefinition(Struct, frozen=True, kw_only=True):
     @property
     def waits(self) -> bool:
         """Whether a later window may take what this one cannot."""
-        return self.over is Over.WAIT and self.every is not Every.TOTAL
+        return self.over is OverPolicy.WAIT and self.every is not Every.TOTAL
 
 
 # -- what the ledger answers ----------------------------------------------------------------------------------------
@@ -87,23 +94,23 @@ Crossed = tuple[tuple[str, int], ...]
 """Which budgets have, by this very call, spent 50, 80 or 100 percent of what their window has."""
 
 
-class Held(Struct, frozen=True):
+class HoldGranted(Struct, frozen=True):
     """Reserved, and dispatched if that was asked. Settle it, or it is captured in full at its deadline."""
 
-    windows: tuple[Window, ...]
+    windows: tuple[CalendarWindow, ...]
     """In the order of the lines."""
     deadline: Instant
     crossed: Crossed = ()
 
 
-class Booked(Struct, frozen=True):
+class HoldBooked(Struct, frozen=True):
     """Reserved in a later window: come back with the same id when it begins."""
 
     until: Instant
     budget: str
 
 
-class Denied(Struct, frozen=True):
+class HoldDenied(Struct, frozen=True):
     """Nothing is reserved. `until`: when a next window begins; None: waiting does not help."""
 
     budget: str
@@ -111,11 +118,11 @@ class Denied(Struct, frozen=True):
     why: str
 
 
-class Used(Struct, frozen=True):
+class HoldUsed(Struct, frozen=True):
     """A call was made under this id before, or may have been: take another one."""
 
 
-Answer = Held | Booked | Denied | Used
+HoldAnswer = HoldGranted | HoldBooked | HoldDenied | HoldUsed
 
 FULL = "its window is used up"
 FULL_AHEAD = "no later window has room"
@@ -137,17 +144,17 @@ class Budget:
         over: str = "wait",
         **units: object,
     ) -> None:
-        field = f"budget {name_of('budget', name)}"
+        field = f"budget {check_name('budget', name)}"
         unit, amount = _only_amount(field, units if usd is None else {"usd": usd, **units})
-        self.definition = check(
+        self.definition = check_budget(
             BudgetDefinition(
                 name=name,
                 unit=unit,
-                limit_micros=micros_of(f"{field}: {unit}", amount),
-                every=_one_of(f"{field}: every", every, Every),
+                limit_micros=parse_amount_micros(f"{field}: {unit}", amount),
+                every=_parse_choice(f"{field}: every", every, Every),
                 tz=tz,
-                overdraft_micros=micros_of(f"{field}: overdraft", overdraft, zero=True),
-                over=_one_of(f"{field}: over", over, Over),
+                overdraft_micros=parse_amount_micros(f"{field}: overdraft", overdraft, zero=True),
+                over=_parse_choice(f"{field}: over", over, OverPolicy),
             )
         )
         self.name = name
@@ -161,11 +168,11 @@ class Budget:
         return f"Budget({self.name!r}, {self.unit}={amount}, every={every!r})"
 
 
-def check(definition: BudgetDefinition) -> BudgetDefinition:
+def check_budget(definition: BudgetDefinition) -> BudgetDefinition:
     """Refuse what cannot work, naming the field and the way out."""
-    field = f"budget {name_of('budget', definition.name)}"
+    field = f"budget {check_name('budget', definition.name)}"
     check_unit(field, definition.unit)
-    zone_of(f"{field}: tz", definition.tz)
+    parse_zone(f"{field}: tz", definition.tz)
     for part, micros, least in (
         (definition.unit, definition.limit_micros, 1),
         ("overdraft", definition.overdraft_micros, 0),
@@ -214,26 +221,26 @@ def definition_for(name: str, budget: str, definitions: Sequence[BudgetDefinitio
     return by_name.get(name) or by_name.get(budget)
 
 
-def is_pattern(name: str) -> bool:
+def is_template(name: str) -> bool:
     """Whether this name stands for many budgets."""
-    return bool(fields_of(name))
+    return bool(template_fields(name))
 
 
 # -- amounts --------------------------------------------------------------------------------------------------------
 
 
-def micros_of(field: str, value: object, *, zero: bool = False) -> int:
+def parse_amount_micros(field: str, value: object, *, zero: bool = False) -> int:
     """An amount as whole micro-units, exactly: 0.1 is a tenth, not the float next to it."""
-    scaled = EXACT.multiply(_decimal_of(field, value), MICRO)
+    scaled = EXACT.multiply(_parse_decimal(field, value), MICRO)
     if scaled != scaled.to_integral_value():
         raise BadValue(field, f"must not be finer than a millionth (is {value})")
     return check_micros(field, int(scaled), 0 if zero else 1)
 
 
-def cost_micros_of(field: str, value: object) -> int:
+def parse_cost_micros(field: str, value: object) -> int:
     """What a call cost, rounded up to whole micro-units: prices times counts are rarely whole. What a float has beyond
     its ninth place is its own error."""
-    amount = _decimal_of(field, value)
+    amount = _parse_decimal(field, value)
     if isinstance(value, float):
         amount = amount.quantize(BILLIONTH, context=EXACT)
     scaled = EXACT.multiply(amount, MICRO).to_integral_value(ROUND_CEILING)
@@ -245,7 +252,7 @@ def amount_text(micros: int) -> str:
     return f"{(Decimal(micros) / MICRO).normalize():f}"
 
 
-def _decimal_of(field: str, value: object) -> Decimal:
+def _parse_decimal(field: str, value: object) -> Decimal:
     if not isinstance(value, int | float | Decimal | str) or isinstance(value, bool):
         raise BadValue(field, f"must be a number (is {value!r})")
     if isinstance(value, int) and abs(value) > AMOUNT_MAX:
@@ -280,7 +287,7 @@ def _only_amount(field: str, units: dict[str, object]) -> tuple[str, object]:
     return check_unit(field, unit), amount
 
 
-def _one_of(field: str, value: str, kind: type[Word]) -> Word:
+def _parse_choice(field: str, value: str, kind: type[Word]) -> Word:
     try:
         return kind(value)
     except ValueError as error:

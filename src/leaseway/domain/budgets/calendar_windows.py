@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
-from leaseway.domain.times import EPOCH, MICROSECOND
+from leaseway.domain.validators import EPOCH, MICROSECOND
 
 AHEAD_MAX = 400
 """Windows that are looked through for room, this one included: more than a year of days."""
@@ -33,7 +33,7 @@ class Every(StrEnum):
     """One window that never ends."""
 
 
-class Window(Struct, frozen=True, order=True):
+class CalendarWindow(Struct, frozen=True, order=True):
     """From `start` up to, and without, `end`."""
 
     start: Instant
@@ -44,17 +44,17 @@ class Window(Struct, frozen=True, order=True):
         return self.start <= instant < self.end
 
 
-TOTAL = Window(0, FOR_EVER, "total")
+TOTAL = CalendarWindow(0, FOR_EVER, "total")
 
 
-def zone_of(field: str, name: object) -> ZoneInfo:
+def parse_zone(field: str, name: object) -> ZoneInfo:
     try:
         return ZoneInfo(name)  # type: ignore[arg-type]
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError, AttributeError) as error:
         raise BadValue(field, f"there is no time zone {name!r}; write it like 'Europe/Berlin'") from error
 
 
-def window_at(every: Every, tz: str, instant: Instant) -> Window:
+def window_at(every: Every, tz: str, instant: Instant) -> CalendarWindow:
     """The window that contains this instant."""
     if every is Every.TOTAL:
         return TOTAL
@@ -63,15 +63,15 @@ def window_at(every: Every, tz: str, instant: Instant) -> Window:
     if every is Every.HOUR:
         return _hour_at(moment, zone)
     first, after, label = _days_at(every, moment.date())
-    return Window(_begin_of(first, zone), _begin_of(after, zone), label)
+    return CalendarWindow(_day_start(first, zone), _day_start(after, zone), label)
 
 
-def windows_from(every: Every, tz: str, instant: Instant, count: int = AHEAD_MAX) -> Iterator[Window]:
+def windows_from(every: Every, tz: str, instant: Instant, count: int = AHEAD_MAX) -> Iterator[CalendarWindow]:
     """The window that contains this instant and those that follow it, so many in all."""
     return islice(_windows_from(every, tz, instant), count)
 
 
-def _windows_from(every: Every, tz: str, instant: Instant) -> Iterator[Window]:
+def _windows_from(every: Every, tz: str, instant: Instant) -> Iterator[CalendarWindow]:
     window = window_at(every, tz, instant)
     yield window
     while window.end < FOR_EVER:
@@ -90,12 +90,12 @@ def _days_at(every: Every, day: date) -> tuple[date, date, str]:
     return first, (first + 31 * DAY).replace(day=1), f"{day:%Y-%m}"
 
 
-def _begin_of(day: date, zone: ZoneInfo) -> Instant:
+def _day_start(day: date, zone: ZoneInfo) -> Instant:
     """The first moment of a day. Where clocks skip midnight, it is the moment at which they do."""
     return _instant(datetime(day.year, day.month, day.day, tzinfo=zone))
 
 
-def _hour_at(moment: datetime, zone: ZoneInfo) -> Window:
+def _hour_at(moment: datetime, zone: ZoneInfo) -> CalendarWindow:
     """One hour of the clock on the wall. Where that clock is set within an hour, the hour is cut in two."""
     past = timedelta(minutes=moment.minute, seconds=moment.second, microseconds=moment.microsecond)
     now = moment.astimezone(UTC)
@@ -103,7 +103,7 @@ def _hour_at(moment: datetime, zone: ZoneInfo) -> Window:
     begin = _clock_set(full, now + MICROSECOND, zone) or full
     end = _clock_set(now, full + HOUR, zone) or full + HOUR
     offset = moment.isoformat()[-6:]
-    return Window(_instant(begin), _instant(end), f"{moment:%Y-%m-%dT%H}{offset}")
+    return CalendarWindow(_instant(begin), _instant(end), f"{moment:%Y-%m-%dT%H}{offset}")
 
 
 def _clock_set(low: datetime, high: datetime, zone: ZoneInfo) -> datetime | None:

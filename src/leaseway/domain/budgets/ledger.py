@@ -21,23 +21,22 @@ from leaseway.domain.budgets.budget import (
     FULL_AHEAD,
     IMPOSSIBLE,
     PAUSED,
-    Answer,
-    Booked,
     BudgetDefinition,
+    Charge,
     Crossed,
-    Denied,
-    Held,
-    Over,
-    Used,
+    HoldAnswer,
+    HoldBooked,
+    HoldDenied,
+    HoldGranted,
+    HoldUsed,
+    OverPolicy,
     check_micros,
 )
-from leaseway.domain.budgets.calendar_windows import AHEAD_MAX, Window, window_at, windows_from
-from leaseway.domain.errors import BadValue, UnknownBudget
+from leaseway.domain.budgets.calendar_windows import AHEAD_MAX, CalendarWindow, window_at, windows_from
+from leaseway.domain.errors import BadValue, UnknownBudget, refuse_stale
 from leaseway.domain.health import Finding, ok, problem
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.requirements import Charge
-from leaseway.domain.validators import name_of
-from leaseway.domain.versions import refuse_stale
+from leaseway.domain.validators import check_name
 
 RAISED_US = 60 * SECOND_US
 """How often somebody looks whether a budget that is used up for good was raised."""
@@ -48,7 +47,7 @@ LINES_MAX = 20
 TTL_US_MAX = 7 * 86_400 * 1_000_000
 
 
-class State(StrEnum):
+class HoldState(StrEnum):
     HELD = "held"
     DISPATCHED = "dispatched"
     SETTLED = "settled"
@@ -56,10 +55,10 @@ class State(StrEnum):
     VOID = "void"
 
 
-OPEN = (State.HELD, State.DISPATCHED)
+OPEN = (HoldState.HELD, HoldState.DISPATCHED)
 
 
-class Book(Struct, frozen=True, kw_only=True):
+class Balance(Struct, frozen=True, kw_only=True):
     """What one window of one budget has seen."""
 
     limit_micros: int
@@ -76,13 +75,13 @@ class Book(Struct, frozen=True, kw_only=True):
         return self.spent_micros + self.held_micros
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class HoldLine(Struct, frozen=True, kw_only=True):
     """One budget's part of a hold, pinned to one window."""
 
     name: str
     budget: str
     unit: str
-    window: Window
+    window: CalendarWindow
     amount_micros: int
     actual_micros: int | None = None
     """What it was settled or captured with."""
@@ -90,11 +89,11 @@ class Line(Struct, frozen=True, kw_only=True):
 
 class Hold(Struct, frozen=True, kw_only=True):
     id: str
-    state: State
+    state: HoldState
     owner: str
     ttl_us: int
     deadline: Instant
-    lines: tuple[Line, ...]
+    lines: tuple[HoldLine, ...]
 
     @property
     def start(self) -> Instant:
@@ -107,11 +106,11 @@ class Hold(Struct, frozen=True, kw_only=True):
         return min(line.window.end for line in self.lines)
 
 
-class Move(Struct, frozen=True):
+class Posting(Struct, frozen=True):
     """What one step does to one book; the journal keeps it."""
 
     hold: str
-    line: Line
+    line: HoldLine
     kind: str
     held_micros: int
     spent_micros: int
@@ -119,14 +118,14 @@ class Move(Struct, frozen=True):
     """How much overdraft this move may make; None: what it books is a fact."""
 
 
-class Step(Struct, frozen=True):
+class HoldStep(Struct, frozen=True):
     """The hold to write, and what it does to the books."""
 
     hold: Hold
-    moves: tuple[Move, ...] = ()
+    moves: tuple[Posting, ...] = ()
 
 
-class Want(Struct, frozen=True):
+class LineRequest(Struct, frozen=True):
     """One line that shall be held, with the definition that counts for it."""
 
     charge: Charge
@@ -134,7 +133,7 @@ class Want(Struct, frozen=True):
     definition: BudgetDefinition
 
 
-Read = Callable[[str, Window], Book | None]
+ReadBalance = Callable[[str, CalendarWindow], Balance | None]
 """Look up the book of a name's window; None: nothing was booked there yet."""
 Lines = Sequence[tuple[Charge, int]]
 
@@ -143,7 +142,7 @@ Lines = Sequence[tuple[Charge, int]]
 
 
 def check_lines(id_: str, lines: Lines, ttl_us: int) -> None:
-    name_of("hold", id_)
+    check_name("hold", id_)
     if not 1 <= len(lines) <= LINES_MAX:
         raise BadValue("lines", f"must name 1 to {LINES_MAX} budgets (there are {len(lines)})")
     if len({charge.name for charge, _ in lines}) < len(lines):
@@ -154,87 +153,87 @@ def check_lines(id_: str, lines: Lines, ttl_us: int) -> None:
         raise BadValue("ttl_us", f"must lie in 1 … {TTL_US_MAX:,} (is {ttl_us})")
 
 
-def hold_again(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[Answer, Step] | None:
+def repeat_hold(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[HoldAnswer, HoldStep] | None:
     """The answer for an id that is known. None: what was held is void, or should be; hold anew."""
-    if hold.state is State.VOID or is_missed(hold, now):
+    if hold.state is HoldState.VOID or is_missed(hold, now):
         return None
-    is_under_way = hold.state is State.DISPATCHED and hold.owner == owner and now < hold.deadline
-    if hold.state is not State.HELD and not is_under_way:
-        return Used(), Step(hold)
+    is_under_way = hold.state is HoldState.DISPATCHED and hold.owner == owner and now < hold.deadline
+    if hold.state is not HoldState.HELD and not is_under_way:
+        return HoldUsed(), HoldStep(hold)
     hold = replace(hold, owner=owner)
     if now < hold.start:
-        return Booked(hold.start, latest(hold).name), Step(hold)
-    if dispatch and hold.state is State.HELD:
-        hold = dispatched(hold, now)
-    return Held(tuple(line.window for line in hold.lines), hold.deadline), Step(hold)
+        return HoldBooked(hold.start, last_line(hold).name), HoldStep(hold)
+    if dispatch and hold.state is HoldState.HELD:
+        hold = dispatch_hold(hold, now)
+    return HoldGranted(tuple(line.window for line in hold.lines), hold.deadline), HoldStep(hold)
 
 
 def is_missed(hold: Hold, now: Instant) -> bool:
     """Held, and it is too late to dispatch it."""
-    return hold.state is State.HELD and (now >= hold.deadline or now >= hold.end)
+    return hold.state is HoldState.HELD and (now >= hold.deadline or now >= hold.end)
 
 
-def hold_anew(
-    id_: str, wants: Sequence[Want], read: Read, now: Instant, *, ttl_us: int, owner: str, dispatch: bool
-) -> tuple[Answer, Step | None]:
+def place_hold(
+    id_: str, wants: Sequence[LineRequest], read: ReadBalance, now: Instant, *, ttl_us: int, owner: str, dispatch: bool
+) -> tuple[HoldAnswer, HoldStep | None]:
     """All lines or none, in the windows that contain the first instant at which all of them fit."""
     instant = find_room(wants, read, now)
-    if isinstance(instant, Denied):
+    if isinstance(instant, HoldDenied):
         return instant, None
-    lines = tuple(line_of(want, instant) for want in wants)
-    state = State.DISPATCHED if dispatch and instant == now else State.HELD
+    lines = tuple(pin_line(want, instant) for want in wants)
+    state = HoldState.DISPATCHED if dispatch and instant == now else HoldState.HELD
     hold = Hold(id=id_, state=state, owner=owner, ttl_us=ttl_us, deadline=instant + ttl_us, lines=lines)
     moves = tuple(
-        Move(id_, line, "hold", line.amount_micros, 0, want.definition.overdraft_micros)
+        Posting(id_, line, "hold", line.amount_micros, 0, want.definition.overdraft_micros)
         for line, want in zip(lines, wants, strict=True)
     )
     if instant > now:
-        return Booked(instant, latest(hold).name), Step(hold, moves)
-    return Held(tuple(line.window for line in lines), hold.deadline), Step(hold, moves)
+        return HoldBooked(instant, last_line(hold).name), HoldStep(hold, moves)
+    return HoldGranted(tuple(line.window for line in lines), hold.deadline), HoldStep(hold, moves)
 
 
-def find_room(wants: Sequence[Want], read: Read, now: Instant) -> Instant | Denied:
+def find_room(wants: Sequence[LineRequest], read: ReadBalance, now: Instant) -> Instant | HoldDenied:
     """The first instant from now on at which every line fits into its window."""
     instant = now
     for _ in range(AHEAD_MAX):
         found = [room_for(want, read, instant) for want in wants]
         for later in found:
-            if isinstance(later, Denied):
+            if isinstance(later, HoldDenied):
                 return later
             instant = max(instant, later)
         if all(later == instant for later in found):
             return instant
-    return Denied(wants[0].charge.name, None, FULL_AHEAD)
+    return HoldDenied(wants[0].charge.name, None, FULL_AHEAD)
 
 
-def room_for(want: Want, read: Read, instant: Instant) -> Instant | Denied:
+def room_for(want: LineRequest, read: ReadBalance, instant: Instant) -> Instant | HoldDenied:
     """The same for one line, from this instant on."""
     definition, name = want.definition, want.charge.name
     if definition.paused:
-        return Denied(name, instant + PAUSED_US, PAUSED)
+        return HoldDenied(name, instant + PAUSED_US, PAUSED)
     if want.amount_micros > definition.most_micros:
-        return Denied(name, None, IMPOSSIBLE)
+        return HoldDenied(name, None, IMPOSSIBLE)
     for window in windows_from(definition.every, definition.tz, instant):
         if fits(want, read(name, window)):
             return max(instant, window.start)
         if not definition.waits:
-            return Denied(name, next_start(window), FULL)
-    return Denied(name, None, FULL_AHEAD)
+            return HoldDenied(name, next_start(window), FULL)
+    return HoldDenied(name, None, FULL_AHEAD)
 
 
-def next_start(window: Window) -> Instant | None:
+def next_start(window: CalendarWindow) -> Instant | None:
     return window.end if window.label != "total" else None
 
 
-def fits(want: Want, book: Book | None) -> bool:
+def fits(want: LineRequest, book: Balance | None) -> bool:
     used = 0 if book is None else book.used_micros
     limit = want.definition.limit_micros if book is None else book.limit_micros
     return used + want.amount_micros <= limit + want.definition.overdraft_micros
 
 
-def line_of(want: Want, instant: Instant) -> Line:
+def pin_line(want: LineRequest, instant: Instant) -> HoldLine:
     definition = want.definition
-    return Line(
+    return HoldLine(
         name=want.charge.name,
         budget=definition.name,
         unit=definition.unit,
@@ -243,12 +242,12 @@ def line_of(want: Want, instant: Instant) -> Line:
     )
 
 
-def latest(hold: Hold) -> Line:
+def last_line(hold: Hold) -> HoldLine:
     """The line for which a booked hold waits."""
     return max(hold.lines, key=lambda line: (line.window.start, line.name))
 
 
-def wait_us(definition: BudgetDefinition, name: str, read: Read, now: Instant) -> int:
+def wait_us(definition: BudgetDefinition, name: str, read: ReadBalance, now: Instant) -> int:
     """How long until a window of this budget has something that is not spent. 0: it has now, or nobody shall wait.
 
     What is held does not count as gone: it may be held for those who ask. Where no window helps, somebody may raise the
@@ -256,7 +255,7 @@ def wait_us(definition: BudgetDefinition, name: str, read: Read, now: Instant) -
     """
     if definition.paused:
         return PAUSED_US
-    if definition.over is Over.FAIL:
+    if definition.over is OverPolicy.FAIL:
         return 0
     for window in windows_from(definition.every, definition.tz, now):
         book = read(name, window)
@@ -270,25 +269,25 @@ def wait_us(definition: BudgetDefinition, name: str, read: Read, now: Instant) -
 
 def may_dispatch(hold: Hold, now: Instant) -> bool:
     """The fence: whoever is told no does not call. Told yes once, the same caller may ask again."""
-    in_time = hold.start <= now < hold.end if hold.state is State.HELD else True
+    in_time = hold.start <= now < hold.end if hold.state is HoldState.HELD else True
     return hold.state in OPEN and in_time and now < hold.deadline
 
 
-def dispatched(hold: Hold, now: Instant) -> Hold:
+def dispatch_hold(hold: Hold, now: Instant) -> Hold:
     """From now on the call may have been made. It has the whole time for itself."""
-    return replace(hold, state=State.DISPATCHED, deadline=now + hold.ttl_us)
+    return replace(hold, state=HoldState.DISPATCHED, deadline=now + hold.ttl_us)
 
 
-def settled(hold: Hold, actuals: Mapping[str, int]) -> Step:
+def settle_hold(hold: Hold, actuals: Mapping[str, int]) -> HoldStep:
     """What a call cost is a fact and is booked, whatever has become of its hold. Only a second settlement is not."""
-    costs = costs_of(hold, actuals)
-    if hold.state is State.SETTLED:
-        return Step(hold)
-    kind = "correct" if hold.state in (State.CAPTURED, State.VOID) else "settle"
-    return closed(hold, State.SETTLED, kind, costs)
+    costs = line_costs(hold, actuals)
+    if hold.state is HoldState.SETTLED:
+        return HoldStep(hold)
+    kind = "correct" if hold.state in (HoldState.CAPTURED, HoldState.VOID) else "settle"
+    return close_hold(hold, HoldState.SETTLED, kind, costs)
 
 
-def costs_of(hold: Hold, actuals: Mapping[str, int]) -> list[int]:
+def line_costs(hold: Hold, actuals: Mapping[str, int]) -> list[int]:
     """By the name of a budget or by unit; what is not named costs what was held for it."""
     known = {line.name for line in hold.lines} | {line.unit for line in hold.lines}
     for what, micros in actuals.items():
@@ -298,59 +297,59 @@ def costs_of(hold: Hold, actuals: Mapping[str, int]) -> list[int]:
     return [actuals.get(line.name, actuals.get(line.unit, line.amount_micros)) for line in hold.lines]
 
 
-def captured(hold: Hold) -> Step:
+def capture_hold(hold: Hold) -> HoldStep:
     """Nobody says what became of the call: it is charged."""
-    return closed(hold, State.CAPTURED, "capture", [line.amount_micros for line in hold.lines])
+    return close_hold(hold, HoldState.CAPTURED, "capture", [line.amount_micros for line in hold.lines])
 
 
-def voided(hold: Hold, kind: str = "void") -> Step:
-    return closed(hold, State.VOID, kind, [None] * len(hold.lines))
+def void_hold(hold: Hold, kind: str = "void") -> HoldStep:
+    return close_hold(hold, HoldState.VOID, kind, [None] * len(hold.lines))
 
 
-def expired(hold: Hold) -> Step:
+def expire_hold(hold: Hold) -> HoldStep:
     """Past its deadline: what was never dispatched cannot be any more, and what was may have been called."""
-    return captured(hold) if hold.state is State.DISPATCHED else voided(hold, "expire")
+    return capture_hold(hold) if hold.state is HoldState.DISPATCHED else void_hold(hold, "expire")
 
 
-def closed(hold: Hold, state: State, kind: str, costs: Sequence[int | None]) -> Step:
+def close_hold(hold: Hold, state: HoldState, kind: str, costs: Sequence[int | None]) -> HoldStep:
     """Free what is held, and replace what was spent."""
     moves, lines = [], []
     for line, cost in zip(hold.lines, costs, strict=True):
         freed = line.amount_micros if hold.state in OPEN else 0
         spent = (cost or 0) - (line.actual_micros or 0)
-        moves.append(Move(hold.id, line, kind, -freed, spent))
+        moves.append(Posting(hold.id, line, kind, -freed, spent))
         lines.append(replace(line, actual_micros=cost))
-    return Step(replace(hold, state=state, lines=tuple(lines)), tuple(moves))
+    return HoldStep(replace(hold, state=state, lines=tuple(lines)), tuple(moves))
 
 
 # -- books ----------------------------------------------------------------------------------------------------------
 
 
-def moved(book: Book, move: Move) -> tuple[Book, tuple[int, ...]]:
+def apply_posting(book: Balance, move: Posting) -> tuple[Balance, tuple[int, ...]]:
     """The book after a move, and the thresholds that it crossed."""
     held, spent = book.held_micros + move.held_micros, book.spent_micros + move.spent_micros
     beyond = max(held + spent - book.limit_micros, 0)
     if move.overdraft_allowed_micros is not None:
         # Never more than is allowed: if the decision was wrong, the database refuses the move.
         beyond = max(book.overdraft_micros, min(beyond, move.overdraft_allowed_micros))
-    crossed = tuple(each for each in reached(spent, book.limit_micros) if each > book.told)
+    crossed = tuple(each for each in thresholds_reached(spent, book.limit_micros) if each > book.told)
     told = max((book.told, *crossed))
     book = replace(book, held_micros=held, spent_micros=spent, overdraft_micros=beyond, told=told)
     return book, crossed
 
 
-def reached(spent_micros: int, limit_micros: int) -> list[int]:
+def thresholds_reached(spent_micros: int, limit_micros: int) -> list[int]:
     return [each for each in THRESHOLDS if spent_micros * 100 >= each * limit_micros]
 
 
-def limited(book: Book, limit_micros: int) -> Book:
+def apply_limit(book: Balance, limit_micros: int) -> Balance:
     """The book under another limit. What a higher limit takes back is told again when it is crossed."""
     beyond = max(book.used_micros - limit_micros, 0)
-    told = min(book.told, max(reached(book.spent_micros, limit_micros), default=0))
+    told = min(book.told, max(thresholds_reached(book.spent_micros, limit_micros), default=0))
     return replace(book, limit_micros=limit_micros, overdraft_micros=beyond, told=told)
 
 
-def is_balanced(book: Book) -> bool:
+def is_balanced(book: Balance) -> bool:
     return (
         book.held_micros >= 0
         and book.spent_micros >= 0
@@ -361,7 +360,7 @@ def is_balanced(book: Book) -> bool:
 # -- definitions ----------------------------------------------------------------------------------------------------
 
 
-class Kept(Struct, frozen=True):
+class StoredBudget(Struct, frozen=True):
     """A definition as the store keeps it."""
 
     definition: BudgetDefinition
@@ -370,25 +369,25 @@ class Kept(Struct, frozen=True):
     version: int = 1
 
 
-def declared(kept: Kept | None, definition: BudgetDefinition) -> Kept | None:
+def declare_budget(kept: StoredBudget | None, definition: BudgetDefinition) -> StoredBudget | None:
     """What to write when the code says this; None: nothing, because it said so before."""
     if kept is None:
-        return Kept(definition, definition)
+        return StoredBudget(definition, definition)
     if kept.declared == definition:
         return None
     # A new release of the code does not resume what an operator has paused.
     in_force = replace(definition, paused=kept.definition.paused)
     if kept.definition == in_force:
-        return Kept(in_force, definition, kept.version)
-    return Kept(in_force, definition, kept.version + 1)
+        return StoredBudget(in_force, definition, kept.version)
+    return StoredBudget(in_force, definition, kept.version + 1)
 
 
-def changed(kept: Kept | None, definition: BudgetDefinition, expected: int | None = None) -> Kept:
+def change_budget(kept: StoredBudget | None, definition: BudgetDefinition, expected: int | None = None) -> StoredBudget:
     """What to write when an operator says this."""
     refuse_stale(f"budget {definition.name}", kept.version if kept else 0, expected)
     if kept is None:
-        return Kept(definition, None)
-    return Kept(definition, kept.declared, kept.version + (kept.definition != definition))
+        return StoredBudget(definition, None)
+    return StoredBudget(definition, kept.declared, kept.version + (kept.definition != definition))
 
 
 def unknown_budget(charge: Charge) -> UnknownBudget:
@@ -407,14 +406,14 @@ def still_held(name: str) -> BadValue:
 # -- for people -----------------------------------------------------------------------------------------------------
 
 
-class Account(Struct, frozen=True, kw_only=True):
+class BudgetWindow(Struct, frozen=True, kw_only=True):
     """One window of one budget, for people. What is held in a window that has not begun is booked ahead."""
 
     name: str
     budget: str
     unit: str
-    window: Window
-    book: Book
+    window: CalendarWindow
+    book: Balance
     has_begun: bool = True
 
     @property
@@ -426,20 +425,20 @@ class Account(Struct, frozen=True, kw_only=True):
         return 0 if self.has_begun else self.book.held_micros
 
 
-def fresh_account(definition: BudgetDefinition, now: Instant) -> Account:
+def fresh_window(definition: BudgetDefinition, now: Instant) -> BudgetWindow:
     """The window under way of a budget in which nothing was booked yet."""
-    window, book = window_at(definition.every, definition.tz, now), Book(limit_micros=definition.limit_micros)
-    return Account(name=definition.name, budget=definition.name, unit=definition.unit, window=window, book=book)
+    window, book = window_at(definition.every, definition.tz, now), Balance(limit_micros=definition.limit_micros)
+    return BudgetWindow(name=definition.name, budget=definition.name, unit=definition.unit, window=window, book=book)
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class JournalEntry(Struct, frozen=True, kw_only=True):
     """One line of the journal."""
 
     seq: int
     at: Instant
     hold: str
     name: str
-    window: Window
+    window: CalendarWindow
     kind: str
     """hold, settle, correct (a late settlement), capture, void or expire."""
     held_micros: int
@@ -453,18 +452,18 @@ class Sums(Struct, frozen=True):
     spent_micros: int = 0
 
 
-Place = tuple[str, Window]
+WindowKey = tuple[str, CalendarWindow]
 
 
-def crossed_by(moves: Iterable[tuple[Move, tuple[int, ...]]]) -> Crossed:
+def crossed_by(moves: Iterable[tuple[Posting, tuple[int, ...]]]) -> Crossed:
     return tuple((move.line.name, each) for move, crossed in moves for each in crossed)
 
 
-def sums_of_entries(entries: Iterable[Entry]) -> dict[Place, Sums]:
+def sum_journal(entries: Iterable[JournalEntry]) -> dict[WindowKey, Sums]:
     return _summed((entry.name, entry.window, entry.held_micros, entry.spent_micros) for entry in entries)
 
 
-def sums_of_holds(holds: Iterable[Hold]) -> dict[Place, Sums]:
+def sum_holds(holds: Iterable[Hold]) -> dict[WindowKey, Sums]:
     return _summed(
         (line.name, line.window, line.amount_micros if hold.state in OPEN else 0, line.actual_micros or 0)
         for hold in holds
@@ -472,8 +471,8 @@ def sums_of_holds(holds: Iterable[Hold]) -> dict[Place, Sums]:
     )
 
 
-def _summed(parts: Iterable[tuple[str, Window, int, int]]) -> dict[Place, Sums]:
-    sums: dict[Place, Sums] = {}
+def _summed(parts: Iterable[tuple[str, CalendarWindow, int, int]]) -> dict[WindowKey, Sums]:
+    sums: dict[WindowKey, Sums] = {}
     for name, window, held, spent in parts:
         before = sums.get((name, window), Sums())
         sums[name, window] = Sums(before.held_micros + held, before.spent_micros + spent)
@@ -483,21 +482,21 @@ def _summed(parts: Iterable[tuple[str, Window, int, int]]) -> dict[Place, Sums]:
 class Audit(Struct, frozen=True):
     """The same sums from three sides: the books, the journal, the holds. They must agree."""
 
-    books: dict[Place, Sums]
-    journal: dict[Place, Sums]
-    holds: dict[Place, Sums]
-    unbalanced: tuple[Place, ...] = ()
+    books: dict[WindowKey, Sums]
+    journal: dict[WindowKey, Sums]
+    holds: dict[WindowKey, Sums]
+    unbalanced: tuple[WindowKey, ...] = ()
 
     def wrong(self) -> list[str]:
         places = sorted({*self.books, *self.journal, *self.holds}, key=lambda place: (place[0], place[1]))
         differing = [place for place in places if not self.agrees(place)]
         return [f"{name} {window.label}" for name, window in dict.fromkeys([*differing, *self.unbalanced])]
 
-    def agrees(self, place: Place) -> bool:
+    def agrees(self, place: WindowKey) -> bool:
         return self.books.get(place, Sums()) == self.journal.get(place, Sums()) == self.holds.get(place, Sums())
 
 
-def sums_of_books(accounts: Iterable[Account]) -> dict[Place, Sums]:
+def sum_balances(accounts: Iterable[BudgetWindow]) -> dict[WindowKey, Sums]:
     return _summed(
         (account.name, account.window, account.book.held_micros, account.book.spent_micros) for account in accounts
     )

@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.times import Seconds
-from leaseway.domain.times import duration_us as duration_us_of
-from leaseway.domain.validators import name_of, whole_number
+from leaseway.domain.validators import Seconds, check_int, check_name
+from leaseway.domain.validators import parse_duration_us as duration_us_of
 
 WINDOWS_MAX = 4
 COUNT_MAX = 1_000_000_000
@@ -27,7 +26,7 @@ LEASE_US = SECOND_US
 LEASED_WINDOW_US_MIN = 10 * SECOND_US
 """Shorter windows would pay too much for taking ahead."""
 DEGRADED_SHARE_MAX = 0.5
-CERTIFICATES = 16
+FALLBACK_WORKERS_MAX = 16
 """Among so many workers the part that is set aside is divided. Others stop when they cannot reach the limiter."""
 DELAY_US_MAX = SECOND_US // 2
 AHEAD_US_MAX = 60 * SECOND_US
@@ -49,7 +48,7 @@ RATE = re.compile(
     r"\s*(?P<count>\d[\d_,]{0,30})(?P<thousands>[kKmM]?)\s*(?:/|per)"
     r"\s*(?P<length>\d{1,15}(?:\.\d{1,15})?)?\s*(?P<unit>[a-z]+)\s*"
 )
-TENANTS = "tenant:"
+TENANT_PREFIX = "tenant:"
 """So begin the names under which the caps of tenants are kept."""
 FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
@@ -67,7 +66,7 @@ class Rate(Struct, frozen=True, order=True):
         return f"{self.count:,} per {self.window_us / SECOND_US:g} s"
 
 
-class Definition(Struct, frozen=True, kw_only=True):
+class LimitDefinition(Struct, frozen=True, kw_only=True):
     """A limit as the store keeps it. A name with fields, "maps:{tenant}", stands for one limit per value."""
 
     name: str
@@ -100,12 +99,12 @@ class Limit:
         delay: Seconds | None = None,
         degraded_share: float = 0.0,
     ) -> None:
-        if str(name).startswith(TENANTS):
+        if str(name).startswith(TENANT_PREFIX):
             raise BadValue(f"limit {name}", "the caps of tenants are kept under this name; take another: maps:{tenant}")
-        self.definition = check(
-            Definition(
+        self.definition = check_limit(
+            LimitDefinition(
                 name=name,
-                rates=tuple(sorted(rate_of(f"limit {name}", rate) for rate in rates)),
+                rates=tuple(sorted(parse_rate(f"limit {name}", rate) for rate in rates)),
                 concurrency=concurrency,
                 burst_share=burst,
                 cost_max=cost_max,
@@ -116,21 +115,21 @@ class Limit:
         )
         self.name = name
 
-    def cost(self, cost: int) -> "Use":
-        return Use(self, whole_number(f"limit {self.name}: cost", cost, 1, self.definition.cost_max))
+    def cost(self, cost: int) -> "LimitUse":
+        return LimitUse(self, check_int(f"limit {self.name}: cost", cost, 1, self.definition.cost_max))
 
     def __repr__(self) -> str:
         return f"Limit({self.name!r}, {', '.join(repr(str(rate)) for rate in self.definition.rates)})"
 
 
-class Use(Struct, frozen=True):
+class LimitUse(Struct, frozen=True):
     """How much of a limit one call takes."""
 
     limit: Limit
     cost: int = 1
 
 
-class Ask(Struct, frozen=True, order=True):
+class PermitRequest(Struct, frozen=True, order=True):
     """The same for the store: which limit, by which definition, how much of it."""
 
     name: str
@@ -138,7 +137,7 @@ class Ask(Struct, frozen=True, order=True):
     cost: int = 1
 
 
-def rate_of(field: str, text: object) -> Rate:
+def parse_rate(field: str, text: object) -> Rate:
     """ "100/minute", "20 per 2 s", "200k/min" as numbers."""
     if not isinstance(text, str) or (found := RATE.fullmatch(text)) is None:
         raise BadValue(field, f"cannot read the rate {text!r}; write it like '100/minute', '20 per 2 s' or '200k/day'")
@@ -147,16 +146,16 @@ def rate_of(field: str, text: object) -> Rate:
         raise BadValue(field, f"{text!r}: {found['unit']!r} is no unit of time; there are {', '.join(UNITS_US)}")
     count = int(found["count"].replace("_", "").replace(",", "")) * THOUSANDS[found["thousands"].lower()]
     window_us = round(float(found["length"] or 1) * UNITS_US[unit])
-    whole_number(f"{field}: {text!r}: the count", count, 1, COUNT_MAX)
+    check_int(f"{field}: {text!r}: the count", count, 1, COUNT_MAX)
     if not WINDOW_SECONDS_MIN * SECOND_US <= window_us <= WINDOW_SECONDS_MAX * SECOND_US:
         raise BadValue(field, f"{text!r}: the window must lie in a millisecond … 31 days")
     return Rate(window_us, count)
 
 
-def check(definition: Definition) -> Definition:
+def check_limit(definition: LimitDefinition) -> LimitDefinition:
     """Refuse what cannot work, naming the field and the way out."""
     field = f"limit {definition.name}"
-    name_of("limit", definition.name)
+    check_name("limit", definition.name)
     if not definition.rates and definition.concurrency is None:
         raise BadValue(field, "limits nothing; give a rate such as '100/minute', or concurrency=")
     if len(definition.rates) > WINDOWS_MAX:
@@ -165,45 +164,46 @@ def check(definition: Definition) -> Definition:
     if len(set(windows)) < len(windows):
         raise BadValue(field, "has two rates for the same window; keep the smaller one")
     if definition.concurrency is not None:
-        whole_number(f"{field}: concurrency", definition.concurrency, 1, 1_000_000)
-    whole_number(f"{field}: cost_max", definition.cost_max, 1, COUNT_MAX)
+        check_int(f"{field}: concurrency", definition.concurrency, 1, 1_000_000)
+    check_int(f"{field}: cost_max", definition.cost_max, 1, COUNT_MAX)
     share = definition.burst_share
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         raise BadValue(f"{field}: burst", f"must lie in 0 … 1, a share of the count (is {share!r})")
     for name, duration_us in (("lease", definition.lease_us), ("delay", definition.delay_us)):
         if duration_us is not None:
-            whole_number(f"{field}: {name} in microseconds", duration_us, 0, AHEAD_US_MAX)
-    check_degraded(definition)
+            check_int(f"{field}: {name} in microseconds", duration_us, 0, AHEAD_US_MAX)
+    check_degraded_share(definition)
     for rate in definition.rates:
         if definition.cost_max > rate.count:
             raise BadValue(f"{field}: cost_max", f"is {definition.cost_max:,}, more than {rate} ever allows")
     return definition
 
 
-def check_degraded(definition: Definition) -> None:
+def check_degraded_share(definition: LimitDefinition) -> None:
     field, share = f"limit {definition.name}: degraded_share", definition.degraded_share
     if not 0 <= share <= DEGRADED_SHARE_MAX:
         raise BadValue(field, f"must lie in 0 … {DEGRADED_SHARE_MAX}, a share of the count (is {share})")
     if share and definition.concurrency is not None:
         raise BadValue(field, "cannot be given together with concurrency: nobody could count the seats")
     for rate in definition.rates if share else ():
-        if alone(definition, rate).count < definition.cost_max:
+        if fallback_rate(definition, rate).count < definition.cost_max:
             raise BadValue(
-                field, f"leaves each of {CERTIFICATES} workers less than one call of {rate}; set more aside, or 0"
+                field,
+                f"leaves each of {FALLBACK_WORKERS_MAX} workers less than one call of {rate}; set more aside, or 0",
             )
 
 
-def together(definition: Definition, rate: Rate) -> Rate:
+def shared_rate(definition: LimitDefinition, rate: Rate) -> Rate:
     """What the limiter has to give: all but the part that is set aside."""
     return Rate(rate.window_us, rate.count - math.ceil(rate.count * definition.degraded_share))
 
 
-def alone(definition: Definition, rate: Rate) -> Rate:
+def fallback_rate(definition: LimitDefinition, rate: Rate) -> Rate:
     """What one worker may do by itself while it cannot reach the limiter."""
-    return Rate(rate.window_us, int(rate.count * definition.degraded_share) // CERTIFICATES)
+    return Rate(rate.window_us, int(rate.count * definition.degraded_share) // FALLBACK_WORKERS_MAX)
 
 
-def lease_us_of(definition: Definition) -> int:
+def permit_lease_us(definition: LimitDefinition) -> int:
     """How long tokens may be kept before they are used. Zero: each call asks the store."""
     if definition.lease_us is not None:
         return definition.lease_us
@@ -211,26 +211,26 @@ def lease_us_of(definition: Definition) -> int:
     return LEASE_US if shortest >= LEASED_WINDOW_US_MIN else 0
 
 
-def delay_us_of(definition: Definition, rate: Rate) -> int:
+def wire_delay_us(definition: LimitDefinition, rate: Rate) -> int:
     if definition.delay_us is not None:
         return definition.delay_us
     return min(DELAY_US_MAX, rate.window_us // DELAY_SHARE)
 
 
-def fields_of(name: str) -> tuple[str, ...]:
+def template_fields(name: str) -> tuple[str, ...]:
     """The fields in a name: "maps:{tenant}" has one."""
     return tuple(FIELD.findall(name))
 
 
-def filled(name: str, values: Mapping[str, Any]) -> str:
+def fill_template(name: str, values: Mapping[str, Any]) -> str:
     """The name for these values. A value that is missing is the caller's mistake, and is named."""
-    for field in fields_of(name):
+    for field in template_fields(name):
         if values.get(field) is None:
             raise BadValue(field, f"is needed for the name {name!r}, but the job has no such argument")
-    return name_of("name", FIELD.sub(lambda found: str(values[found[1]]), name))
+    return check_name("name", FIELD.sub(lambda found: str(values[found[1]]), name))
 
 
-def kept_by(name: str, limits: Iterable[str]) -> str | None:
+def matching_limit(name: str, limits: Iterable[str]) -> str | None:
     """The limit of this name, or the one with fields that it fills."""
     known = list(limits)
     if name in known:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import COUNT_MAX, UNITS_US
-from leaseway.domain.times import EPOCH, MICROSECOND
+from leaseway.domain.validators import EPOCH, MICROSECOND
 
 WAIT_US_MAX = 31 * 86_400 * SECOND_US
 HEADERS_MAX = 200
@@ -43,7 +43,7 @@ DURATION_US = {"d": 86_400 * SECOND_US, "h": 3_600 * SECOND_US, "m": 60 * SECOND
 NUMBER = re.compile(r"[0-9]{1,30}(?:\.[0-9]{1,30})?")
 DURATION = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,12})?(?:ms|[dhms]))+")
 DURATION_PART = re.compile(r"([0-9.]+)(ms|[dhms])")
-ROOM_NAME = re.compile(
+QUOTA_NAME = re.compile(
     r"(?:[a-z0-9]+-){0,3}?rate-?limit-(?:(?P<before>[a-z-]{1,40})-)?(?P<what>remaining|reset)(?:-(?P<after>[a-z-]{1,40}))?"
 )
 BETWEEN_COMMAS = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^",])+')
@@ -73,7 +73,7 @@ class TooLarge(TransientError):
     """A reply with more bytes than a process should hold."""
 
 
-class Said(Struct, frozen=True):
+class RateLimitStatus(Struct, frozen=True):
     """What one reply says. None: it does not say."""
 
     throttled: bool = False
@@ -90,7 +90,7 @@ class Said(Struct, frozen=True):
     tokens_reset_us: int | None = None
 
 
-class Room(Struct, frozen=True):
+class Quota(Struct, frozen=True):
     """How much is left of one policy, and for how long."""
 
     remaining: int
@@ -102,18 +102,20 @@ Texts = dict[str, list[str]]
 """All that was said under one name, which is in lower case."""
 
 
-def said(status: int, headers: Iterable[tuple[str, str]], body: str = "", now: Instant | None = None) -> Said:
+def parse_rate_limits(
+    status: int, headers: Iterable[tuple[str, str]], body: str = "", now: Instant | None = None
+) -> RateLimitStatus:
     """`now` is our own clock, in microseconds since 1970; it counts only where the reply has no date of its own."""
-    texts = texts_of(headers)
-    now = date_of(texts, now)
-    rooms = [*rooms_of_policies(texts), *rooms_of_names(texts, now)]
+    texts = collect_headers(headers)
+    now = reply_time(texts, now)
+    rooms = [*quotas_from_policies(texts), *quotas_from_names(texts, now)]
     requests, tokens = scarcest(rooms, "requests"), scarcest(rooms, "tokens")
     retry_after_us = retry_after(texts, now)
     is_final = is_permanent(status, body)
-    throttled = not is_final and (status in THROTTLED or is_hidden_refusal(status, retry_after_us, requests))
+    throttled = not is_final and (status in THROTTLED or is_disguised_throttle(status, retry_after_us, requests))
     if throttled and retry_after_us is None:
-        retry_after_us = anew_us(rooms)
-    return Said(
+        retry_after_us = reset_wait_us(rooms)
+    return RateLimitStatus(
         throttled,
         retry_after_us,
         requests.remaining if requests else None,
@@ -124,7 +126,7 @@ def said(status: int, headers: Iterable[tuple[str, str]], body: str = "", now: I
     )
 
 
-def texts_of(headers: Iterable[tuple[str, str]]) -> Texts:
+def collect_headers(headers: Iterable[tuple[str, str]]) -> Texts:
     texts: Texts = {}
     for name, text in islice(headers, HEADERS_MAX):
         if len(name) <= NAME_MAX and len(text) <= TEXT_MAX:
@@ -132,10 +134,10 @@ def texts_of(headers: Iterable[tuple[str, str]]) -> Texts:
     return texts
 
 
-def date_of(texts: Texts, now: Instant | None) -> Instant | None:
+def reply_time(texts: Texts, now: Instant | None) -> Instant | None:
     """The provider's own clock is the one by which it names instants."""
     for text in texts.get("date", ()):
-        if (date := date_us(text)) is not None:
+        if (date := parse_date_us(text)) is not None:
             return date
     return now
 
@@ -151,7 +153,7 @@ def is_permanent(status: int, body: str) -> bool:
     return status == PAYMENT_REQUIRED or any(final in code for code in codes for final in FINAL_CODES)
 
 
-def is_hidden_refusal(status: int, retry_after_us: int | None, requests: Room | None) -> bool:
+def is_disguised_throttle(status: int, retry_after_us: int | None, requests: Quota | None) -> bool:
     """Some providers refuse with 403 what others refuse with 429."""
     is_empty = requests is not None and requests.remaining == 0
     return status == FORBIDDEN and (retry_after_us is not None or is_empty)
@@ -159,13 +161,13 @@ def is_hidden_refusal(status: int, retry_after_us: int | None, requests: Room | 
 
 def retry_after(texts: Texts, now: Instant | None) -> int | None:
     """The longest, if it is said several times."""
-    waits = [wait_us(text, now) for text in texts.get("retry-after", ())]
+    waits = [parse_wait_us(text, now) for text in texts.get("retry-after", ())]
     # More exact than the one in seconds, which is rounded.
-    exact = [wait_us(f"{text}ms", now) for text in texts.get("retry-after-ms", ())]
+    exact = [parse_wait_us(f"{text}ms", now) for text in texts.get("retry-after-ms", ())]
     return max((wait for wait in exact or waits if wait is not None), default=None)
 
 
-def anew_us(rooms: Iterable[Room]) -> int | None:
+def reset_wait_us(rooms: Iterable[Quota]) -> int | None:
     """Refused without a word how long: until everything that is used up begins anew."""
     return max((room.reset_us for room in rooms if room.remaining == 0 and room.reset_us is not None), default=None)
 
@@ -173,28 +175,31 @@ def anew_us(rooms: Iterable[Room]) -> int | None:
 # -- what is left -----------------------------------------------------------------------------------------------------
 
 
-def scarcest(rooms: Iterable[Room], unit: str) -> Room | None:
+def scarcest(rooms: Iterable[Quota], unit: str) -> Quota | None:
     """The one with the fewest left; of several, the one that lasts longest."""
     of_unit = [room for room in rooms if room.unit == unit]
     return min(of_unit, key=lambda room: (room.remaining, -(room.reset_us or 0)), default=None)
 
 
-def rooms_of_policies(texts: Texts) -> Iterator[Room]:
+def quotas_from_policies(texts: Texts) -> Iterator[Quota]:
     """RateLimit: "minute";r=3;t=20, "day";r=900    or, in an older draft: limit=100, remaining=50, reset=5"""
-    policies = dict(items(texts.get("ratelimit-policy", ())))
+    policies = dict(parse_items(texts.get("ratelimit-policy", ())))
     flat: dict[str, str] = {}
-    for name, values in items(texts.get("ratelimit", ())):
+    for name, values in parse_items(texts.get("ratelimit", ())):
         flat.update(values if "r" not in values else {})
         policy = policies.get(name, {})
-        remaining, reset_us = count_of(values.get("r", "")), wait_us(values.get("t", policy.get("w", "")), None)
+        remaining, reset_us = (
+            parse_count(values.get("r", "")),
+            parse_wait_us(values.get("t", policy.get("w", "")), None),
+        )
         if remaining is not None:
-            yield Room(remaining, reset_us, unit_of(policy.get("qu", "requests")))
-    remaining = count_of(flat.get("remaining", ""))
+            yield Quota(remaining, reset_us, quota_unit(policy.get("qu", "requests")))
+    remaining = parse_count(flat.get("remaining", ""))
     if remaining is not None:
-        yield Room(remaining, wait_us(flat.get("reset", ""), None))
+        yield Quota(remaining, parse_wait_us(flat.get("reset", ""), None))
 
 
-def items(texts: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def parse_items(texts: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """A list in the notation of structured fields: each item with its parameters."""
     for text in texts:
         for item in BETWEEN_COMMAS.findall(text):
@@ -204,29 +209,29 @@ def items(texts: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
             yield parts[0].strip('"') if parts else "", values
 
 
-def rooms_of_names(texts: Texts, now: Instant | None) -> Iterator[Room]:
+def quotas_from_names(texts: Texts, now: Instant | None) -> Iterator[Quota]:
     """One room for each ending: X-RateLimit-Remaining-Requests and X-RateLimit-Reset-Requests belong together."""
     remaining: dict[str, int] = {}
     reset_us: dict[str, int] = {}
     for name, values in texts.items():
-        if (found := ROOM_NAME.fullmatch(name)) is None:
+        if (found := QUOTA_NAME.fullmatch(name)) is None:
             continue
         ending = found["before"] or found["after"] or ""
         if found["what"] == "remaining":
-            counts = [count_of(part) for value in values for part in value.split(",")]
+            counts = [parse_count(part) for value in values for part in value.split(",")]
             least = min((count for count in counts if count is not None), default=None)
             if least is not None:
                 remaining[ending] = min(least, remaining.get(ending, least))
         else:
-            waits = [wait_us(value, now) for value in values]
+            waits = [parse_wait_us(value, now) for value in values]
             most = max((wait for wait in waits if wait is not None), default=None)
             if most is not None:
                 reset_us[ending] = max(most, reset_us.get(ending, most))
     for ending, count in remaining.items():
-        yield Room(count, reset_us.get(ending, UNITS_US.get(ending)), unit_of(ending))
+        yield Quota(count, reset_us.get(ending, UNITS_US.get(ending)), quota_unit(ending))
 
 
-def unit_of(ending: str) -> str:
+def quota_unit(ending: str) -> str:
     if ending in ("", "requests") or ending in UNITS_US:
         return "requests"
     return "tokens" if "token" in ending else ending
@@ -235,36 +240,36 @@ def unit_of(ending: str) -> str:
 # -- numbers and times ------------------------------------------------------------------------------------------------
 
 
-def count_of(text: str) -> int | None:
+def parse_count(text: str) -> int | None:
     text = text.strip()
     return min(int(text.partition(".")[0]), COUNT_MAX) if NUMBER.fullmatch(text) else None
 
 
-def wait_us(text: str, now: Instant | None) -> int | None:
+def parse_wait_us(text: str, now: Instant | None) -> int | None:
     """From now on: seconds, a duration such as 1m30s, or an instant in any of its notations."""
     text = text.strip()
     if NUMBER.fullmatch(text):
         number = float(text)
         if number < INSTANT_MIN:
-            return bounded(number * SECOND_US)
+            return clamp_us(number * SECOND_US)
         instant = number * (1_000 if number >= INSTANT_MS_MIN else SECOND_US)
-        return None if now is None else bounded(instant - now)
+        return None if now is None else clamp_us(instant - now)
     if DURATION.fullmatch(text):
-        return bounded(sum(number_of(part) * DURATION_US[unit] for part, unit in DURATION_PART.findall(text)))
-    date = date_us(text)
-    return None if date is None or now is None else bounded(date - now)
+        return clamp_us(sum(parse_number(part) * DURATION_US[unit] for part, unit in DURATION_PART.findall(text)))
+    date = parse_date_us(text)
+    return None if date is None or now is None else clamp_us(date - now)
 
 
-def number_of(text: str) -> float:
+def parse_number(text: str) -> float:
     return float(text) if NUMBER.fullmatch(text) else 0.0
 
 
-def bounded(duration_us: float) -> int:
+def clamp_us(duration_us: float) -> int:
     # Upwards: who comes a microsecond early is refused again.
     return min(max(-int(-duration_us // 1), 0), WAIT_US_MAX)
 
 
-def date_us(text: str) -> Instant | None:
+def parse_date_us(text: str) -> Instant | None:
     """A date as HTTP writes it, or as ISO 8601 does."""
     try:
         date = datetime.fromisoformat(text) if text[:4].isdigit() else parsedate_to_datetime(text)

@@ -5,44 +5,44 @@ from collections.abc import Sequence
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Granted, Notice
-from leaseway.domain.limits.limit import COUNT_MAX, Ask
-from leaseway.domain.validators import name_of, whole_number
+from leaseway.domain.limits.limit import COUNT_MAX, PermitRequest
+from leaseway.domain.validators import check_int, check_name
 
-ASKS_MAX = 16
+PERMIT_REQUESTS_MAX = 16
 SPAN_US_MAX = 31 * 86_400 * SECOND_US
 """Longer seats and longer silences are somebody's mistake; and every store can add them to an instant."""
 GENERATION_MAX = 2**31 - 1
 """More than any store counts."""
 
 
-def check_asks(asks: Sequence[Ask]) -> None:
-    whole_number("asks: their number", len(asks), 1, ASKS_MAX)
+def check_requests(asks: Sequence[PermitRequest]) -> None:
+    check_int("asks: their number", len(asks), 1, PERMIT_REQUESTS_MAX)
     for ask in asks:
-        name_of("ask: name", ask.name)
-        whole_number(f"ask {ask.name}: cost", ask.cost, 1, COUNT_MAX)
+        check_name("ask: name", ask.name)
+        check_int(f"ask {ask.name}: cost", ask.cost, 1, COUNT_MAX)
     if len({ask.name for ask in asks}) < len(asks):
         raise BadValue("asks", "name a limit twice; add up what it costs")
 
 
-def check_take(asks: Sequence[Ask], least: int, most: int, seat_us: int) -> None:
-    check_asks(asks)
-    whole_number("least", least, 1, COUNT_MAX)
-    whole_number("most", most, least, COUNT_MAX)
-    whole_number("seat_us", seat_us, 0, SPAN_US_MAX)
+def check_take(asks: Sequence[PermitRequest], least: int, most: int, seat_us: int) -> None:
+    check_requests(asks)
+    check_int("least", least, 1, COUNT_MAX)
+    check_int("most", most, least, COUNT_MAX)
+    check_int("seat_us", seat_us, 0, SPAN_US_MAX)
 
 
 def check_unused(granted: Granted, unused: int) -> None:
     """Nobody can return more than was granted."""
-    whole_number("unused", unused, 0, granted.count)
+    check_int("unused", unused, 0, granted.count)
     for generation in granted.generations:
-        whole_number("granted: generation", generation, 0, GENERATION_MAX)
+        check_int("granted: generation", generation, 0, GENERATION_MAX)
 
 
-def check_seats(asks: Sequence[Ask], holder: str, count: int, seat_us: int = 1) -> None:
-    check_asks(asks)
-    name_of("holder", holder)
-    whole_number("count", count, 1, COUNT_MAX)
-    whole_number("seat_us", seat_us, 1, SPAN_US_MAX)
+def check_in_flight(asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int = 1) -> None:
+    check_requests(asks)
+    check_name("holder", holder)
+    check_int("count", count, 1, COUNT_MAX)
+    check_int("seat_us", seat_us, 1, SPAN_US_MAX)
 
 
 def check_notice(notice: Notice) -> None:
@@ -53,4 +53,4 @@ def check_notice(notice: Notice) -> None:
         ("remaining", notice.remaining, COUNT_MAX),
     ):
         if value is not None:
-            whole_number(f"notice about {notice.name}: {field}", value, 0, most)
+            check_int(f"notice about {notice.name}: {field}", value, 0, most)

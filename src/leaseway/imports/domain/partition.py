@@ -10,7 +10,7 @@ from typing import Protocol
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
-from leaseway.domain.times import EPOCH, MICROSECOND
+from leaseway.domain.validators import EPOCH, MICROSECOND
 from leaseway.imports.domain.boxes import Box, box_of, cells, parts, quadrants
 from leaseway.imports.domain.shard import Predicate, Shard, shard_of
 

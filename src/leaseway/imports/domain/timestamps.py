@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.times import EPOCH, MICROSECOND
+from leaseway.domain.validators import EPOCH, MICROSECOND
 
 MILLISECONDS_FROM = 100_000_000_000
 """As seconds, this lies in the year 5138: larger numbers are milliseconds."""

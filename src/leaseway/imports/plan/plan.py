@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.buckets import size
+from leaseway.domain.limits.buckets import size_limit
 from leaseway.domain.limits.limit import Limit
 from leaseway.imports.domain.durations import duration_us
 from leaseway.imports.domain.partition import check_plan, countries, crossed, grid, id_ranges, windows
@@ -178,4 +178,4 @@ def seconds_of(requests: int | None, limit: Limit | None) -> float | None:
     """At the pace of the slowest window."""
     if requests is None or limit is None or not limit.definition.rates:
         return None
-    return max(requests * window.token_ns / 1e9 for window in size(limit.definition).windows)
+    return max(requests * window.token_ns / 1e9 for window in size_limit(limit.definition).windows)

@@ -8,7 +8,7 @@ from leaseway.imports.plan.unlimited import OpenDoor
 from leaseway.imports.plan.watermark import History
 from leaseway.imports.sources.port import Probe, Refused
 from leaseway.system import SystemChance, SystemClock, wall_clock_us
-from leaseway.worker.provider_http import Http, HttpWorld, Wire
+from leaseway.worker.provider_http import Http, HttpEnvironment, SharedClient
 
 NO_HISTORY = History()
 
@@ -31,9 +31,9 @@ async def plan_of(parts: Parts, history: History = NO_HISTORY, wanted: RunMode |
 
 async def probed(parts: Parts) -> Probe:
     """Nobody counts these few requests."""
-    wire = Wire()
+    wire = SharedClient()
     try:
-        http = Http(HttpWorld(wire, SystemClock(), SystemChance()), OpenDoor(), lambda step: step)
+        http = Http(HttpEnvironment(wire, SystemClock(), SystemChance()), OpenDoor(), lambda step: step)
         return await parts.source.probe(http)
     except Refused as error:
         raise UsageError(str(error)) from error

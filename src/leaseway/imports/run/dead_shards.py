@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 import msgspec
 
+from leaseway.domain.inspection import PAGE_MAX, JobFilter
 from leaseway.domain.job import Job, State
-from leaseway.domain.query import PAGE_MAX, JobFilter
 from leaseway.imports.run.start import QUEUE
 from leaseway.ports.store import Store
 

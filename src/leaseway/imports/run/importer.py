@@ -27,7 +27,7 @@ from leaseway.imports.run.start import (
 )
 from leaseway.imports.spec.importer_options import Declared
 from leaseway.system import wall_clock_us
-from leaseway.worker.loop import Worked
+from leaseway.worker.loop import WorkerSummary
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ WORKERS = 4
 class Home(Host, Protocol):
     """As much of an app as an importer needs."""
 
-    async def run_worker(self, worker: Any = None, **settings: Any) -> Worked: ...
+    async def run_worker(self, worker: Any = None, **settings: Any) -> WorkerSummary: ...
     def sync(self, call: Coroutine[Any, Any, T]) -> T: ...
 
 

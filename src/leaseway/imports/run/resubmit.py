@@ -9,8 +9,8 @@ from typing import Protocol
 
 from leaseway.domain.errors import UsageError
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import PAGE_MAX, JobFilter
 from leaseway.domain.job import State, Submitted
-from leaseway.domain.query import PAGE_MAX, JobFilter
 from leaseway.ports.store import Store
 from leaseway.system import ALPHABET
 from leaseway.worker.submit import Bound

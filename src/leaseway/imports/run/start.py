@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from leaseway.domain.errors import BadValue, KeyConflict
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import Submitted
-from leaseway.domain.limits.limit import Limit, Use
-from leaseway.domain.outcome import Fail
-from leaseway.domain.retry import Backoff
+from leaseway.domain.limits.limit import Limit, LimitUse
+from leaseway.domain.outcome import Backoff, Fail
 from leaseway.domain.validators import NAME_LENGTH_MAX
 from leaseway.imports.assembly import Parts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardState
@@ -47,7 +46,15 @@ class Host(Protocol):
     """As much of an app as imports need."""
 
     def job(
-        self, /, *, name: str, queue: str, attempts: int, lease: float, backoff: Backoff, limits: Sequence[Limit | Use]
+        self,
+        /,
+        *,
+        name: str,
+        queue: str,
+        attempts: int,
+        lease: float,
+        backoff: Backoff,
+        limits: Sequence[Limit | LimitUse],
     ) -> Callable[[Callable[..., Any]], Any]: ...
     async def submit_many(self, jobs: Iterable[Bound]) -> list[Submitted]: ...
     async def store(self) -> Store: ...

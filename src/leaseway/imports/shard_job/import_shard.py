@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import LeaseLost, TerminalError, TransientError, UnknownOutcome, UsageError
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.rate_limit_headers import Throttled, said
+from leaseway.domain.limits.rate_limit_headers import Throttled, parse_rate_limits
 from leaseway.domain.outcome import Fail, Snooze
 from leaseway.imports.domain.guards import (
     RECENT_MAX,
@@ -279,7 +279,7 @@ class CountingAsker:
 def refuse_to_repeat(reply: Any, now: Instant) -> None:
     """Nobody has waited in our place: the job is given back for as long as the source asks, and no request is lost to
     asking too early."""
-    told = said(reply.status_code, reply.headers.items(), "", now)
+    told = parse_rate_limits(reply.status_code, reply.headers.items(), "", now)
     if told.throttled and (told.retry_after_us or reply.status_code == TOO_MANY):
         raise Throttled(f"status {reply.status_code}, the source asks us to wait", told.retry_after_us)
 

@@ -13,7 +13,7 @@ import msgspec
 from leaseway.domain.errors import BadValue, TerminalError, UsageError
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.limit import Limit
-from leaseway.domain.limits.rate_limit_headers import TooLarge, date_us
+from leaseway.domain.limits.rate_limit_headers import TooLarge, parse_date_us
 from leaseway.imports.domain.jsonpath import MISSING, Path, path_of
 from leaseway.imports.domain.page import Page, Record
 from leaseway.imports.domain.shard import Cursor, Shard
@@ -276,7 +276,7 @@ def refuse_constant(name: str) -> Any:
 
 def server_time(reply: Reply) -> Instant | None:
     text = reply.headers.get("date")
-    return None if text is None else date_us(text)
+    return None if text is None else parse_date_us(text)
 
 
 def as_text(value: Any) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from leaseway.domain.errors import BadValue, TerminalError
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import Limit
-from leaseway.domain.times import EPOCH, MICROSECOND
+from leaseway.domain.validators import EPOCH, MICROSECOND
 from leaseway.imports.domain.boxes import Box, grown, owns
 from leaseway.imports.domain.page import Page, Record
 from leaseway.imports.domain.partition import instant_in

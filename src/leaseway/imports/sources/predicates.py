@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.times import EPOCH
+from leaseway.domain.validators import EPOCH
 from leaseway.imports.domain.jsonpath import MISSING, path_of
 from leaseway.imports.domain.page import Record
 from leaseway.imports.domain.shard import Predicate

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.limits.limit import WINDOWS_MAX, rate_of
+from leaseway.domain.limits.limit import WINDOWS_MAX, parse_rate
 from leaseway.imports.domain import durations
 from leaseway.imports.domain.columns import RESERVED
 from leaseway.imports.domain.jsonpath import path_of
@@ -118,7 +118,7 @@ def check_limits(limits: list[str]) -> Iterator[Problem]:
     for number, text in enumerate(limits):
         place = f"source.limits[{number}]"
         try:
-            rate = rate_of(place, text)
+            rate = parse_rate(place, text)
         except BadValue as error:
             yield place, error.problem
             continue

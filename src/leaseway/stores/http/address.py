@@ -6,9 +6,8 @@ from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from leaseway.domain.api_key import parts_of
-from leaseway.domain.errors import StoreRefused
-from leaseway.domain.redact import shown
+from leaseway.domain.api_key import parse_key_text
+from leaseway.domain.errors import StoreRefused, redact_url
 
 KEY_VARIABLE = "LEASEWAY_KEY"
 INSECURE_VARIABLE = "LEASEWAY_INSECURE"
@@ -33,16 +32,16 @@ def address_of(url: str, key: str | None = None) -> Address:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise StoreRefused(f"{shown(url)!r} is no address of a service ({error})") from error
+        raise StoreRefused(f"{redact_url(url)!r} is no address of a service ({error})") from error
     if not host or parts.query or parts.fragment:
-        raise StoreRefused(f"{shown(url)!r} is no address of a service; write it like https://leaseway.example")
+        raise StoreRefused(f"{redact_url(url)!r} is no address of a service; write it like https://leaseway.example")
     if parts.username is not None or parts.password is not None:
         raise StoreRefused(f"a key does not belong into the address; give key= to App, or set {KEY_VARIABLE}")
     is_local = is_loopback(host)
     if parts.scheme == "http" and not is_local and os.environ.get(INSECURE_VARIABLE) != "1":
         raise StoreRefused(
-            f"{shown(url)} would send key and jobs in the clear; write https://, or, in a network where nobody else "
-            f"listens, set {INSECURE_VARIABLE}=1"
+            f"{redact_url(url)} would send key and jobs in the clear; write https://, or, in a network where nobody "
+            f"else listens, set {INSECURE_VARIABLE}=1"
         )
     return Address(url.rstrip("/"), checked(key or os.environ.get(KEY_VARIABLE) or None), is_local)
 
@@ -57,6 +56,6 @@ def is_loopback(host: str) -> bool:
 
 
 def checked(key: str | None) -> str | None:
-    if key is not None and (not KEY_FORM.fullmatch(key) or (key.startswith("lw_") and parts_of(key) is None)):
+    if key is not None and (not KEY_FORM.fullmatch(key) or (key.startswith("lw_") and parse_key_text(key) is None)):
         raise StoreRefused("this is no key of a service; keys look like lw_…, as leaseway keys create has shown it")
     return key

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from leaseway.domain.budgets.budget import Answer, BudgetDefinition, Crossed, check
-from leaseway.domain.budgets.ledger import Account, Audit, Entry, Lines, check_lines
+from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, HoldAnswer, check_budget
+from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, Lines, check_lines
 from leaseway.domain.ids import Instant
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Expired
 from leaseway.stores.http import protocol, requests
 from leaseway.stores.http.client import Line
@@ -19,11 +18,11 @@ class HttpLedger:
 
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         for definition in definitions:
-            check(definition)
+            check_budget(definition)
         await self.line.ask(protocol.DECLARE_BUDGETS, requests.Budgets(tuple(definitions)))
 
     async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
-        check(definition)
+        check_budget(definition)
         return (await self.line.ask(protocol.CHANGE_BUDGET, requests.OneBudget(definition, expected))).answer
 
     async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
@@ -32,7 +31,7 @@ class HttpLedger:
     async def forget(self, name: str) -> bool:
         return (await self.line.ask(protocol.FORGET_BUDGET, requests.Named(name))).answer
 
-    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         check_lines(id, lines, ttl_us)
         return (await self.line.ask(protocol.HOLD, requests.Hold(id, tuple(lines), ttl_us, owner, dispatch))).answer
 
@@ -51,11 +50,11 @@ class HttpLedger:
     async def wait_us(self, charges: Sequence[Charge]) -> int:
         return (await self.line.ask(protocol.BUDGETS_WAIT_US, requests.Charges(tuple(charges)))).answer
 
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
         asked = requests.Books(None if names is None else tuple(names), since)
         return (await self.line.ask(protocol.BOOKS, asked)).answer
 
-    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
         return (await self.line.ask(protocol.JOURNAL, requests.Journal(name, limit))).answer
 
     async def audit(self) -> Audit:

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
+from leaseway.domain.errors import SchemaVersions
+from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Renewed
 from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.inspection import CancelResult, JobFilter
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
-from leaseway.domain.query import Cancelling, JobFilter
-from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.schedule import Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
-from leaseway.domain.versions import Versions
 from leaseway.stores.http import protocol, requests
 from leaseway.stores.http.client import Line, patiently
 from leaseway.stores.keyless import Keyless
@@ -24,28 +24,28 @@ class HttpStore(Keyless):
         """Whether we are let in, the first call says; the service has opened its own store."""
         return 0
 
-    async def versions(self) -> Versions:
+    async def versions(self) -> SchemaVersions:
         """The schema is the service's affair."""
-        return Versions(1, 1)
+        return SchemaVersions(1, 1)
 
     async def close(self) -> None:
         await self.line.close()
 
     # -- what workers do --------------------------------------------------------------------------------------------
 
-    async def exchange(self, call: Exchange) -> Exchanged:
+    async def exchange(self, call: Exchange) -> ExchangeReply:
         return await self.line.ask(protocol.EXCHANGE, call)
 
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
+    async def renew(self, leases: Sequence[HeldLease]) -> Renewed:
         return await self.line.ask(protocol.RENEW, requests.Renew(tuple(leases)))
 
     async def checkpoint(self, job: JobId, token: Token, cursor: str) -> bool:
         return (await self.line.ask(protocol.CHECKPOINT, requests.Checkpoint(job, token, cursor))).answer
 
-    async def report(self, reports: Sequence[Report]) -> None:
+    async def report(self, reports: Sequence[ProgressReport]) -> None:
         await self.line.ask(protocol.REPORT, requests.Reports(tuple(reports)))
 
-    async def traces(self, leases: Sequence[Held]) -> Mapping[JobId, str]:
+    async def traces(self, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
         return (await self.line.ask(protocol.TRACES, requests.Origins(tuple(leases)))).answer
 
     async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
@@ -66,7 +66,7 @@ class HttpStore(Keyless):
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         return (await self.line.ask(protocol.SUBMIT, requests.Submit(tuple(jobs)))).answer
 
-    async def cancel(self, job: JobId) -> Cancelling:
+    async def cancel(self, job: JobId) -> CancelResult:
         return (await self.line.ask(protocol.CANCEL, requests.OneJob(job))).answer
 
     async def replay(self, which: JobFilter, limit: int) -> list[JobId]:
@@ -92,7 +92,7 @@ class HttpStore(Keyless):
     async def declare(self, schedules: Sequence[Schedule]) -> None:
         await self.line.ask(protocol.DECLARE, requests.Schedules(tuple(schedules)))
 
-    async def schedules(self) -> list[ScheduleRow]:
+    async def schedules(self) -> list[StoredSchedule]:
         return (await self.line.ask(protocol.SCHEDULES, requests.Nothing())).answer
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from leaseway.domain.budgets.budget import BudgetDefinition, Crossed
-from leaseway.domain.budgets.ledger import Account, Entry
-from leaseway.domain.exchange import Exchange, Exchanged, Renewed
+from leaseway.domain.budgets.ledger import BudgetWindow, JournalEntry
+from leaseway.domain.exchange import Exchange, ExchangeReply, Renewed
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import Instant, JobId
+from leaseway.domain.inspection import CancelResult
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Submitted
-from leaseway.domain.limits.limit import Definition
-from leaseway.domain.query import Cancelling
-from leaseway.domain.schedule import ScheduleRow
+from leaseway.domain.limits.limit import LimitDefinition
+from leaseway.domain.schedule import StoredSchedule
 from leaseway.domain.tenant import Tenant
 from leaseway.ports.ledger import Expired
 from leaseway.stores.http.requests import (
@@ -80,7 +80,7 @@ class Verb(NamedTuple, Generic[B, A]):
 
 READ, WRITE, OPERATE = Scope.JOBS_READ, Scope.JOBS_WRITE, Scope.OPERATE
 
-EXCHANGE = Verb("store", "exchange", "/exchange", Exchange, Exchanged)
+EXCHANGE = Verb("store", "exchange", "/exchange", Exchange, ExchangeReply)
 RENEW = Verb("store", "renew", "/renew", Renew, Renewed)
 CHECKPOINT = Verb("store", "checkpoint", "/checkpoint", Checkpoint, Said[bool])
 REPORT = Verb("store", "report", "/report", Reports, Nothing)
@@ -89,7 +89,7 @@ WAIT_US = Verb("store", "wait_us", "/look", Look, Said[int | None])
 LANES = Verb("store", "lanes", "/lanes", Nothing, Said[tuple[LaneCount, ...]])
 PRUNE = Verb("store", "prune", "/prune", Old, Said[int])
 DECLARE = Verb("store", "declare", "/schedules/declare", Schedules, Nothing)
-SCHEDULES = Verb("store", "schedules", "/schedules/list", Nothing, Said[list[ScheduleRow]])
+SCHEDULES = Verb("store", "schedules", "/schedules/list", Nothing, Said[list[StoredSchedule]])
 FIRE = Verb("store", "fire", "/schedules/fire", Fire, Said[bool])
 PAUSE = Verb("store", "pause", "/schedules/pause", Pause, Said[bool], OPERATE)
 TENANTS = Verb("store", "tenants", "/tenants/list", Nothing, Said[list[Tenant]])
@@ -97,7 +97,7 @@ SET_TENANT = Verb("store", "set_tenant", "/tenants/set", Agreed, Nothing, OPERAT
 FORGET_TENANT = Verb("store", "forget_tenant", "/tenants/forget", Named, Said[bool], OPERATE)
 
 SUBMIT = Verb("store", "submit", "/submit", Submit, Said[list[Submitted]], WRITE)
-CANCEL = Verb("store", "cancel", "/jobs/cancel", OneJob, Said[Cancelling], WRITE)
+CANCEL = Verb("store", "cancel", "/jobs/cancel", OneJob, Said[CancelResult], WRITE)
 REPLAY = Verb("store", "replay", "/jobs/replay", SomeJobs, Said[list[JobId]], WRITE)
 DISCARD = Verb("store", "discard", "/jobs/discard", SomeJobs, Said[list[JobId]], WRITE)
 JOB = Verb("store", "job", "/jobs/show", OneJob, Said[Job | None], READ)
@@ -106,7 +106,7 @@ ERRORS = Verb("store", "errors", "/jobs/errors", OneJob, Said[list[ErrorRecord]]
 NOW = Verb("store", "now", "/now", Nothing, Said[Instant], READ)
 
 DECLARE_LIMITS = Verb("limiter", "declare", "/limits/declare", Limits, Nothing)
-LIMITS = Verb("limiter", "definitions", "/limits/list", Nothing, Said[list[tuple[Definition, int]]])
+LIMITS = Verb("limiter", "definitions", "/limits/list", Nothing, Said[list[tuple[LimitDefinition, int]]])
 TAKE = Verb("limiter", "take", "/limits/take", Take, Decided)
 GIVE_BACK = Verb("limiter", "give_back", "/limits/give-back", GiveBack, Nothing)
 VACATE = Verb("limiter", "vacate", "/limits/vacate", Vacate, Nothing)
@@ -127,8 +127,8 @@ BUDGETS_WAIT_US = Verb("ledger", "wait_us", "/budgets/look", Charges, Said[int])
 PRUNE_BUDGETS = Verb("ledger", "prune", "/budgets/prune", Old, Said[int])
 CHANGE_BUDGET = Verb("ledger", "change", "/budgets/change", OneBudget, Said[int], OPERATE)
 FORGET_BUDGET = Verb("ledger", "forget", "/budgets/forget", Named, Said[bool], OPERATE)
-BOOKS = Verb("ledger", "books", "/budgets/books", Books, Said[list[Account]], OPERATE)
-JOURNAL = Verb("ledger", "journal", "/budgets/journal", Journal, Said[list[Entry]], OPERATE)
+BOOKS = Verb("ledger", "books", "/budgets/books", Books, Said[list[BudgetWindow]], OPERATE)
+JOURNAL = Verb("ledger", "journal", "/budgets/journal", Journal, Said[list[JournalEntry]], OPERATE)
 AUDIT = Verb("ledger", "audit", "/budgets/audit", Nothing, Audited, OPERATE)
 
 VERBS: Sequence[Verb[Any, Any]] = [verb for verb in list(globals().values()) if isinstance(verb, Verb)]

@@ -2,14 +2,13 @@
 
 from msgspec import Struct
 
-from leaseway.domain.budgets.budget import BudgetDefinition
-from leaseway.domain.exchange import Gate, Held, Report
+from leaseway.domain.budgets.budget import BudgetDefinition, Charge
+from leaseway.domain.exchange import Gate, HeldLease, ProgressReport
 from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import NewJob
 from leaseway.domain.limits.buckets import Granted, Notice
-from leaseway.domain.limits.limit import Ask, Definition
-from leaseway.domain.query import JobFilter
-from leaseway.domain.requirements import Charge
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.domain.schedule import Schedule
 from leaseway.domain.tenant import Tenant
 
@@ -26,11 +25,11 @@ class Submit(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Renew(Struct, frozen=True, forbid_unknown_fields=True):
-    leases: tuple[Held, ...]
+    leases: tuple[HeldLease, ...]
 
 
 class Origins(Struct, frozen=True, forbid_unknown_fields=True):
-    leases: tuple[Held, ...]
+    leases: tuple[HeldLease, ...]
 
 
 class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +39,7 @@ class Checkpoint(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reports(Struct, frozen=True, forbid_unknown_fields=True):
-    reports: tuple[Report, ...]
+    reports: tuple[ProgressReport, ...]
 
 
 class Look(Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,16 +100,16 @@ class Named(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    definitions: tuple[Definition, ...]
+    definitions: tuple[LimitDefinition, ...]
 
 
 class OneLimit(Struct, frozen=True, forbid_unknown_fields=True):
-    definition: Definition
+    definition: LimitDefinition
     expected: int | None = None
 
 
 class Take(Struct, frozen=True, forbid_unknown_fields=True):
-    asks: tuple[Ask, ...]
+    asks: tuple[PermitRequest, ...]
     least: int = 1
     most: int = 1
     holder: str = ""
@@ -123,13 +122,13 @@ class GiveBack(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Vacate(Struct, frozen=True, forbid_unknown_fields=True):
-    asks: tuple[Ask, ...]
+    asks: tuple[PermitRequest, ...]
     holder: str
     count: int
 
 
 class Keep(Struct, frozen=True, forbid_unknown_fields=True):
-    asks: tuple[Ask, ...]
+    asks: tuple[PermitRequest, ...]
     holder: str
     count: int
     seat_us: int
@@ -140,7 +139,7 @@ class Tell(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Asks(Struct, frozen=True, forbid_unknown_fields=True):
-    asks: tuple[Ask, ...]
+    asks: tuple[PermitRequest, ...]
 
 
 # -- budgets --------------------------------------------------------------------------------------------------------

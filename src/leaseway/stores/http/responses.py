@@ -6,8 +6,8 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 from leaseway.domain.budgets import budget
-from leaseway.domain.budgets.budget import Answer
-from leaseway.domain.budgets.calendar_windows import Window
+from leaseway.domain.budgets.budget import HoldAnswer
+from leaseway.domain.budgets.calendar_windows import CalendarWindow
 from leaseway.domain.budgets.ledger import Audit, Sums
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
@@ -58,30 +58,30 @@ class Levels(Struct, frozen=True):
 class Reserved(Struct, frozen=True, omit_defaults=True):
     """One of the four."""
 
-    held: budget.Held | None = None
-    booked: budget.Booked | None = None
-    denied: budget.Denied | None = None
-    used: budget.Used | None = None
+    held: budget.HoldGranted | None = None
+    booked: budget.HoldBooked | None = None
+    denied: budget.HoldDenied | None = None
+    used: budget.HoldUsed | None = None
 
     @classmethod
-    def of(cls, answer: Answer) -> "Reserved":
+    def of(cls, answer: HoldAnswer) -> "Reserved":
         match answer:
-            case budget.Held():
+            case budget.HoldGranted():
                 return cls(held=answer)
-            case budget.Booked():
+            case budget.HoldBooked():
                 return cls(booked=answer)
-            case budget.Denied():
+            case budget.HoldDenied():
                 return cls(denied=answer)
-            case budget.Used():
+            case budget.HoldUsed():
                 return cls(used=answer)
 
     @property
-    def answer(self) -> Answer:
-        answer: Answer = one_of(self.held, self.booked, self.denied, self.used)
+    def answer(self) -> HoldAnswer:
+        answer: HoldAnswer = one_of(self.held, self.booked, self.denied, self.used)
         return answer
 
 
-Summed = tuple[tuple[str, Window, Sums], ...]
+Summed = tuple[tuple[str, CalendarWindow, Sums], ...]
 
 
 class Audited(Struct, frozen=True):
@@ -90,7 +90,7 @@ class Audited(Struct, frozen=True):
     books: Summed
     journal: Summed
     holds: Summed
-    unbalanced: tuple[tuple[str, Window], ...] = ()
+    unbalanced: tuple[tuple[str, CalendarWindow], ...] = ()
 
     @classmethod
     def of(cls, audit: Audit) -> "Audited":
@@ -104,7 +104,7 @@ class Audited(Struct, frozen=True):
         return Audit(books, journal, holds, self.unbalanced)
 
 
-def summed(sums: Mapping[tuple[str, Window], Sums]) -> Summed:
+def summed(sums: Mapping[tuple[str, CalendarWindow], Sums]) -> Summed:
     return tuple((name, window, each) for (name, window), each in sums.items())
 
 

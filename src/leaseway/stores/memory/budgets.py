@@ -8,48 +8,55 @@ from threading import RLock
 
 from msgspec.structs import replace
 
-from leaseway.domain.budgets.budget import Answer, BudgetDefinition, Crossed, check, check_change, is_pattern
-from leaseway.domain.budgets.calendar_windows import Window
+from leaseway.domain.budgets.budget import (
+    BudgetDefinition,
+    Charge,
+    Crossed,
+    HoldAnswer,
+    check_budget,
+    check_change,
+    is_template,
+)
+from leaseway.domain.budgets.calendar_windows import CalendarWindow
 from leaseway.domain.budgets.ledger import (
     OPEN,
-    Account,
     Audit,
-    Book,
-    Entry,
+    Balance,
+    BudgetWindow,
     Hold,
-    Kept,
-    Line,
+    HoldLine,
+    HoldState,
+    HoldStep,
+    JournalEntry,
+    LineRequest,
     Lines,
-    Move,
-    Place,
-    State,
-    Step,
-    Want,
-    changed,
+    Posting,
+    StoredBudget,
+    WindowKey,
+    apply_limit,
+    apply_posting,
+    change_budget,
     check_lines,
     crossed_by,
-    declared,
-    dispatched,
-    expired,
-    fresh_account,
-    hold_again,
-    hold_anew,
+    declare_budget,
+    dispatch_hold,
+    expire_hold,
+    fresh_window,
     is_balanced,
-    limited,
     may_dispatch,
-    moved,
-    settled,
+    place_hold,
+    repeat_hold,
+    settle_hold,
     still_held,
-    sums_of_books,
-    sums_of_entries,
-    sums_of_holds,
+    sum_balances,
+    sum_holds,
+    sum_journal,
     unknown_budget,
     unknown_hold,
-    voided,
+    void_hold,
     wait_us,
 )
 from leaseway.domain.ids import Instant
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import BOOKS_MAX, Expired
 
 
@@ -57,12 +64,12 @@ class MemoryLedger:
     def __init__(self, now_us: Callable[[], Instant]) -> None:
         self._now = now_us
         self._lock = RLock()
-        self._kept: dict[str, Kept] = {}
-        self._books: dict[Place, Book] = {}
-        self._of: dict[Place, tuple[str, str]] = {}
+        self._kept: dict[str, StoredBudget] = {}
+        self._books: dict[WindowKey, Balance] = {}
+        self._of: dict[WindowKey, tuple[str, str]] = {}
         """By window: the definition that made it, and its unit."""
         self._holds: dict[str, Hold] = {}
-        self._entries: list[Entry] = []
+        self._entries: list[JournalEntry] = []
         self._seq = 0
 
     async def open(self) -> None: ...
@@ -74,28 +81,28 @@ class MemoryLedger:
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         with self._lock:
             for definition in definitions:
-                check(definition)
+                check_budget(definition)
                 before = self._kept.get(definition.name)
                 check_change(before.definition if before else None, definition)
             for definition in definitions:
-                kept = declared(self._kept.get(definition.name), definition)
+                kept = declare_budget(self._kept.get(definition.name), definition)
                 if kept is not None:
                     self._keep(kept)
 
     async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
         with self._lock:
-            before = self._kept.get(check(definition).name)
+            before = self._kept.get(check_budget(definition).name)
             check_change(before.definition if before else None, definition)
-            return self._keep(changed(before, definition, expected)).version
+            return self._keep(change_budget(before, definition, expected)).version
 
-    def _keep(self, kept: Kept) -> Kept:
+    def _keep(self, kept: StoredBudget) -> StoredBudget:
         definition, now = kept.definition, self._now()
         self._kept[definition.name] = kept
         for place, (budget, unit) in self._of.items():
             name, window = place
             if definition.name in (name, budget) and window.end > now:
                 self._of[place] = (definition.name, unit)
-                self._books[place] = limited(self._books[place], definition.limit_micros)
+                self._books[place] = apply_limit(self._books[place], definition.limit_micros)
         return kept
 
     async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
@@ -113,7 +120,7 @@ class MemoryLedger:
             self._drop(places)
             return True
 
-    def _drop(self, places: set[Place]) -> None:
+    def _drop(self, places: set[WindowKey]) -> None:
         for place in places:
             del self._books[place], self._of[place]
         self._entries = [entry for entry in self._entries if (entry.name, entry.window) not in places]
@@ -126,20 +133,20 @@ class MemoryLedger:
 
     # -- holds ------------------------------------------------------------------------------------------------------
 
-    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         check_lines(id, lines, ttl_us)
         with self._lock:
             now = self._now()
             wants = [self._want(charge, amount_micros) for charge, amount_micros in lines]
             known = self._holds.get(id)
             if known is not None:
-                again = hold_again(known, owner, dispatch, now)
+                again = repeat_hold(known, owner, dispatch, now)
                 if again is not None:
                     self._apply(again[1], now)
                     return again[0]
-                if known.state is State.HELD:
-                    self._apply(voided(known, "expire"), now)
-            answer, step = hold_anew(id, wants, self._read, now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
+                if known.state is HoldState.HELD:
+                    self._apply(void_hold(known, "expire"), now)
+            answer, step = place_hold(id, wants, self._read, now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
             if step is not None:
                 self._apply(step, now)
             return answer
@@ -149,8 +156,8 @@ class MemoryLedger:
             hold, now = self._holds.get(id), self._now()
             if hold is None or not may_dispatch(hold, now):
                 return False
-            if hold.state is State.HELD:
-                self._holds[id] = dispatched(hold, now)
+            if hold.state is HoldState.HELD:
+                self._holds[id] = dispatch_hold(hold, now)
             return True
 
     async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
@@ -158,14 +165,14 @@ class MemoryLedger:
             hold = self._holds.get(id)
             if hold is None:
                 raise unknown_hold(id)
-            return self._apply(settled(hold, actuals), self._now())
+            return self._apply(settle_hold(hold, actuals), self._now())
 
     async def void(self, id: str) -> bool:
         with self._lock:
             hold = self._holds.get(id)
-            if hold is not None and hold.state is State.HELD:
-                self._apply(voided(hold), self._now())
-            return hold is not None and hold.state in (State.HELD, State.VOID)
+            if hold is not None and hold.state is HoldState.HELD:
+                self._apply(void_hold(hold), self._now())
+            return hold is not None and hold.state in (HoldState.HELD, HoldState.VOID)
 
     async def expire(self, limit: int) -> Expired:
         with self._lock:
@@ -174,11 +181,11 @@ class MemoryLedger:
             late.sort(key=lambda hold: (hold.deadline, hold.id))
             late = late[: max(limit, 0)]
             crossed = tuple(each for hold in late for each in self._apply(self._expired(hold), now))
-            captured = sum(hold.state is State.DISPATCHED for hold in late)
+            captured = sum(hold.state is HoldState.DISPATCHED for hold in late)
             return Expired(len(late) - captured, captured, crossed)
 
-    def _expired(self, hold: Hold) -> Step:
-        return expired(hold)
+    def _expired(self, hold: Hold) -> HoldStep:
+        return expire_hold(hold)
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
         with self._lock:
@@ -187,29 +194,29 @@ class MemoryLedger:
                 (wait_us(self._want(each, 0).definition, each.name, self._read, now) for each in charges), default=0
             )
 
-    def _want(self, charge: Charge, amount_micros: int) -> Want:
+    def _want(self, charge: Charge, amount_micros: int) -> LineRequest:
         kept = self._kept.get(charge.name) or self._kept.get(charge.budget)
         if kept is None:
             raise unknown_budget(charge)
-        return Want(charge, amount_micros, kept.definition)
+        return LineRequest(charge, amount_micros, kept.definition)
 
-    def _read(self, name: str, window: Window) -> Book | None:
+    def _read(self, name: str, window: CalendarWindow) -> Balance | None:
         return self._books.get((name, window))
 
-    def _apply(self, step: Step, now: Instant) -> Crossed:
+    def _apply(self, step: HoldStep, now: Instant) -> Crossed:
         self._holds[step.hold.id] = step.hold
         return crossed_by([(move, self._book(move, now)) for move in step.moves])
 
-    def _book(self, move: Move, now: Instant) -> tuple[int, ...]:
+    def _book(self, move: Posting, now: Instant) -> tuple[int, ...]:
         """Write one move into its book and into the journal."""
         line = move.line
         place = (line.name, line.window)
-        book, crossed = moved(self._opened(line), move)
+        book, crossed = apply_posting(self._opened(line), move)
         assert is_balanced(book), f"{line.name} {line.window.label}: {book}"
         self._books[place] = book
         self._seq += 1
         self._entries.append(
-            Entry(
+            JournalEntry(
                 seq=self._seq,
                 at=now,
                 hold=move.hold,
@@ -223,16 +230,16 @@ class MemoryLedger:
         )
         return crossed
 
-    def _opened(self, line: Line) -> Book:
+    def _opened(self, line: HoldLine) -> Balance:
         place = (line.name, line.window)
         if place not in self._books:
-            self._books[place] = Book(limit_micros=self._kept[line.budget].definition.limit_micros)
+            self._books[place] = Balance(limit_micros=self._kept[line.budget].definition.limit_micros)
             self._of[place] = (line.budget, line.unit)
         return self._books[place]
 
     # -- for people -------------------------------------------------------------------------------------------------
 
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
         with self._lock:
             now = self._now()
             wanted = [
@@ -242,9 +249,9 @@ class MemoryLedger:
             wanted = [account for account in wanted if names is None or account.name in names]
             return sorted(wanted, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
 
-    def _accounts(self, now: Instant) -> list[Account]:
+    def _accounts(self, now: Instant) -> list[BudgetWindow]:
         return [
-            Account(
+            BudgetWindow(
                 name=name,
                 budget=self._of[name, window][0],
                 unit=self._of[name, window][1],
@@ -255,11 +262,11 @@ class MemoryLedger:
             for (name, window), book in self._books.items()
         ]
 
-    def _untouched(self, now: Instant) -> list[Account]:
+    def _untouched(self, now: Instant) -> list[BudgetWindow]:
         definitions = [kept.definition for kept in self._kept.values()]
-        return [fresh_account(definition, now) for definition in definitions if not is_pattern(definition.name)]
+        return [fresh_window(definition, now) for definition in definitions if not is_template(definition.name)]
 
-    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
         with self._lock:
             entries = [entry for entry in self._entries if entry.name == name]
             return entries[::-1][: max(limit, 0)]
@@ -268,8 +275,8 @@ class MemoryLedger:
         with self._lock:
             accounts = self._accounts(self._now())
             unbalanced = tuple((each.name, each.window) for each in accounts if not is_balanced(each.book))
-            holds = sums_of_holds(self._holds.values())
-            return Audit(sums_of_books(accounts), sums_of_entries(self._entries), holds, unbalanced)
+            holds = sum_holds(self._holds.values())
+            return Audit(sum_balances(accounts), sum_journal(self._entries), holds, unbalanced)
 
     async def prune(self, keep_us: int, limit: int) -> int:
         with self._lock:

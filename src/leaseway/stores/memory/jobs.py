@@ -16,22 +16,23 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from leaseway.domain.errors import KeyConflict
+from leaseway.domain.errors import KeyConflict, SchemaVersions
 from leaseway.domain.exchange import (
     LANES_MAX,
     PROMOTE_MAX,
     RECLAIM_MAX,
     Exchange,
-    Exchanged,
+    ExchangeReply,
     Gate,
     Gated,
-    Held,
+    HeldLease,
+    ProgressReport,
     Renewed,
-    Report,
     Wants,
 )
 from leaseway.domain.health import Finding, judge_failed
 from leaseway.domain.ids import Instant, JobId, Token, WorkerId
+from leaseway.domain.inspection import KEYS_PER_JOB, PAGE_MAX, CancelResult, JobFilter
 from leaseway.domain.job import (
     ErrorRecord,
     Failure,
@@ -42,12 +43,10 @@ from leaseway.domain.job import (
     State,
     Submitted,
 )
-from leaseway.domain.lane import Turn, admitted, divide
-from leaseway.domain.pauses import Pause, pause_of
-from leaseway.domain.query import KEYS_PER_JOB, PAGE_MAX, Cancelling, JobFilter
-from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.lane import LaneTurn, admits_by_gate, divide_claim
+from leaseway.domain.pauses import Pause, covering_pause
+from leaseway.domain.schedule import Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
-from leaseway.domain.versions import Versions
 from leaseway.stores.memory.glances import MemoryGlances
 from leaseway.stores.memory.keyed import MemoryKeyed
 from leaseway.stores.memory.keys import MemoryKeys
@@ -100,7 +99,7 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
         self._lanes: dict[tuple[str, str, str], Lane] = {}
         self._tenants: dict[str, Tenant] = {}
         self._keys: dict[tuple[str, str], Key] = {}
-        self._schedules: dict[str, ScheduleRow] = {}
+        self._schedules: dict[str, StoredSchedule] = {}
         self._pauses: dict[tuple[str, str | None], Pause] = {}
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         MemoryKeys.__init__(self, self._lock, now_us)
@@ -109,8 +108,8 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
         """Nothing to do: memory is there, and needs no migration."""
         return 0
 
-    async def versions(self) -> Versions:
-        return Versions(0, 0)
+    async def versions(self) -> SchemaVersions:
+        return SchemaVersions(0, 0)
 
     async def close(self) -> None:
         """Nothing to do: memory goes with the process."""
@@ -179,14 +178,14 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
     # -- exchange -------------------------------------------------------------------------------------------
 
     @atomic
-    async def exchange(self, call: Exchange) -> Exchanged:
+    async def exchange(self, call: Exchange) -> ExchangeReply:
         now = self._now()
         lost = tuple(settlement.id for settlement in call.settlements if not self._settle(settlement, now))
         self._reclaim(now)
         self._promote(now)
         leased = self._lease(call.wants, call.worker, call.repeat, now) if call.wants else []
         gated = self._gated(call.wants) if call.wants and call.wants.count > 0 else ()
-        return Exchanged(tuple(map(lease_of, leased)), lost, self._to_cancel(call.worker), gated)
+        return ExchangeReply(tuple(map(lease_of, leased)), lost, self._to_cancel(call.worker), gated)
 
     def _settle(self, settlement: Settlement, now: Instant) -> bool:
         """Whether the settlement is accepted, now or before. Refused, it leaves no trace."""
@@ -241,10 +240,10 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
         return sorted(granted, key=lambda row: row.order)
 
     def _claim(self, wants: Wants, worker: WorkerId, now: Instant) -> list[Row]:
-        admits = admitted(wants.admits)
+        admits = admits_by_gate(wants.admits)
         turns = [turn for turn in self._turns(wants.queues, wants.tenant) if turn.gate is None or turn.gate in admits]
         turns = turns[:LANES_MAX]
-        shares = divide(wants.count, turns, admits)
+        shares = divide_claim(wants.count, turns, admits)
         lanes = {lane.number: lane for lane in self._lanes.values()}
         claimed: list[Row] = []
         for turn in turns:
@@ -260,16 +259,18 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
             row.token, row.owner, row.until = wants.token, worker, now + row.new.lease_us
         return claimed
 
-    def _turns(self, queues: Sequence[str], tenant: str | None = None) -> list[Turn]:
+    def _turns(self, queues: Sequence[str], tenant: str | None = None) -> list[LaneTurn]:
         """The lanes that have work, in the order in which they are served."""
         wanted = [lane for lane in self._lanes.values() if lane.queue in queues]
         floor = max((lane.vfloor for lane in wanted), default=0)
         with_work = [lane for lane in wanted if lane.ready and tenant in (None, lane.tenant)]
-        with_work = [lane for lane in with_work if pause_of(lane.queue, lane.tenant, self._pauses.values()) is None]
+        with_work = [
+            lane for lane in with_work if covering_pause(lane.queue, lane.tenant, self._pauses.values()) is None
+        ]
         # Of those who stand at the floor, the first is who has been there for longest.
         with_work.sort(key=lambda lane: (max(lane.vtime, floor), lane.vtime, lane.name))
         return [
-            Turn(lane.number, lane.ready, self._weight(lane), self._gate(lane), max(lane.vtime, floor))
+            LaneTurn(lane.number, lane.ready, self._weight(lane), self._gate(lane), max(lane.vtime, floor))
             for lane in with_work
         ]
 
@@ -296,7 +297,7 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
     # -- while a lease is held ------------------------------------------------------------------------------
 
     @atomic
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
+    async def renew(self, leases: Sequence[HeldLease]) -> Renewed:
         now = self._now()
         lost: list[JobId] = []
         cancelled: list[JobId] = []
@@ -321,7 +322,7 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
         return True
 
     @atomic
-    async def report(self, reports: Sequence[Report]) -> None:
+    async def report(self, reports: Sequence[ProgressReport]) -> None:
         for report in reports:
             row = self._rows.get(report.id)
             if row is not None and row.token == report.token:
@@ -344,18 +345,18 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
     # -- what people do -------------------------------------------------------------------------------------
 
     @atomic
-    async def cancel(self, job: JobId) -> Cancelling:
+    async def cancel(self, job: JobId) -> CancelResult:
         row = self._rows.get(job)
         if row is None:
-            return Cancelling.UNKNOWN
+            return CancelResult.UNKNOWN
         if row.place in FINAL:
-            return Cancelling.FINISHED
+            return CancelResult.FINISHED
         if row.place is Place.LEASED:
             row.cancel_requested = True
             self._wake()
-            return Cancelling.REQUESTED
+            return CancelResult.REQUESTED
         self._move(row, Place.CANCELLED, self._now())
-        return Cancelling.CANCELLED
+        return CancelResult.CANCELLED
 
     @atomic
     async def replay(self, which: JobFilter, limit: int) -> list[JobId]:
@@ -396,14 +397,14 @@ class MemoryStore(MemoryKeys, MemoryGlances, MemoryPulse, MemoryPauses, MemoryKe
     async def declare(self, schedules: Sequence[Schedule]) -> None:
         now = self._now()
         for schedule in schedules:
-            row = self._schedules.get(schedule.name, ScheduleRow(schedule=schedule, seen=now, now=now))
+            row = self._schedules.get(schedule.name, StoredSchedule(schedule=schedule, seen=now, now=now))
             same_times = (row.schedule.cron, row.schedule.tz) == (schedule.cron, schedule.tz)
             seen = row.seen if same_times else now
             self._schedules[schedule.name] = replace(row, schedule=schedule, seen=seen)
             self._wake()
 
     @atomic
-    async def schedules(self) -> list[ScheduleRow]:
+    async def schedules(self) -> list[StoredSchedule]:
         now = self._now()
         return [replace(row, now=now) for _, row in sorted(self._schedules.items())]
 

@@ -10,9 +10,9 @@ from threading import Lock
 
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import NEW, Granted, Level, Notice, Sizing, Taking, Verdict
-from leaseway.domain.limits.limit import Ask, Definition
-from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
+from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Notice, Sizing, Verdict
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
+from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels, changed, check_all, declared
 
 
@@ -32,7 +32,7 @@ class MemoryLevels(Levels):
     def read(self, limit: str, name: str) -> Level:
         return self._levels.get((limit, name), NEW)
 
-    def write(self, taking: Taking, level: Level) -> None:
+    def write(self, taking: Acquisition, level: Level) -> None:
         key = (taking.ask.limit, taking.ask.name)
         if key not in self._levels:
             self._forget_idle()
@@ -74,21 +74,21 @@ class MemoryLimiter:
 
     # -- definitions ------------------------------------------------------------------------------------------------
 
-    async def declare(self, definitions: Sequence[Definition]) -> None:
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         check_all(definitions)
         with self._locked() as levels:
             for definition in definitions:
                 if (news := declared(levels.defined.get(definition.name), definition)) is not None:
                     levels.defined[definition.name] = news
 
-    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         check_all([definition])
         with self._locked() as levels:
             news = changed(levels.defined.get(definition.name), definition, expected)
             levels.defined[definition.name] = news
             return news.sizing.version
 
-    async def definitions(self) -> list[tuple[Definition, int]]:
+    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
         with self._locked() as levels:
             return [(known.definition, known.sizing.version) for _, known in sorted(levels.defined.items())]
 
@@ -99,7 +99,7 @@ class MemoryLimiter:
     # -- tokens and seats -------------------------------------------------------------------------------------------
 
     async def take(
-        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, seat_us)
         with self._locked() as levels:
@@ -110,13 +110,13 @@ class MemoryLimiter:
         with self._locked() as levels:
             levels.give_back(granted, unused)
 
-    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
-        check_seats(asks, holder, count)
+    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+        check_in_flight(asks, holder, count)
         with self._locked() as levels:
             levels.vacate(asks, holder, count)
 
-    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
-        check_seats(asks, holder, count, seat_us)
+    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+        check_in_flight(asks, holder, count, seat_us)
         with self._locked() as levels:
             levels.keep(asks, holder, count, seat_us)
 
@@ -125,8 +125,8 @@ class MemoryLimiter:
         with self._locked() as levels:
             levels.tell(notice)
 
-    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
-        check_asks(asks)
+    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+        check_requests(asks)
         with self._locked() as levels:
             return levels.look(asks)
 

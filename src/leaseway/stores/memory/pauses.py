@@ -5,7 +5,7 @@ from threading import RLock
 from typing import Protocol
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.pauses import Pause, check
+from leaseway.domain.pauses import Pause, check_pause
 
 
 class Keeping(Protocol):
@@ -21,7 +21,7 @@ class Keeping(Protocol):
 class MemoryPauses:
     async def pause_lanes(self: Keeping, queue: str, tenant: str | None = None) -> bool:
         with self._lock:
-            pause = check(Pause(queue, tenant, self._now()))
+            pause = check_pause(Pause(queue, tenant, self._now()))
             return self._pauses.setdefault((queue, tenant), pause) is pause
 
     async def resume_lanes(self: Keeping, queue: str, tenant: str | None = None) -> bool:

@@ -6,8 +6,8 @@ from threading import RLock
 from typing import Protocol
 
 from leaseway.domain.ids import Instant, WorkerId
+from leaseway.domain.inspection import OWNERS_MAX, EndedCount, LaneWait, LeaseOwner
 from leaseway.domain.job import State
-from leaseway.domain.store_stats import OWNERS_MAX, Ended, Owner, Waiting
 from leaseway.stores.memory.rows import FINAL, Lane, Place, Row
 
 ORDER = list(State)
@@ -22,26 +22,26 @@ class Keeping(Protocol):
 
 
 class MemoryPulse:
-    async def owners(self: Keeping) -> list[Owner]:
+    async def owners(self: Keeping) -> list[LeaseOwner]:
         with self._lock:
             now, leases = self._now(), leases_of(self._lanes)
             return [owner_of(name, rows, now) for name, rows in sorted(leases.items())[:OWNERS_MAX]]
 
-    async def waiting(self: Keeping) -> list[Waiting]:
+    async def waiting(self: Keeping) -> list[LaneWait]:
         with self._lock:
             return [
-                Waiting(queue=queue, tenant=tenant, needs=needs, since=min(row.run_at for row in ready.values()))
+                LaneWait(queue=queue, tenant=tenant, needs=needs, since=min(row.run_at for row in ready.values()))
                 for (queue, tenant, needs), lane in sorted(self._lanes.items())
                 if (ready := lane.places[Place.READY])
             ]
 
-    async def ended(self: Keeping, after: Instant) -> tuple[Instant, list[Ended]]:
+    async def ended(self: Keeping, after: Instant) -> tuple[Instant, list[EndedCount]]:
         with self._lock:
             finished = (row for lane in self._lanes.values() for place in FINAL for row in lane.places[place].values())
             late = [row for row in finished if row.finished_at > after]
             counts = Counter((row.lane.queue, row.lane.tenant, ORDER.index(row.state)) for row in late)
         return after, [
-            Ended(queue=queue, tenant=tenant, state=ORDER[state], count=count)
+            EndedCount(queue=queue, tenant=tenant, state=ORDER[state], count=count)
             for (queue, tenant, state), count in sorted(counts.items())
         ]
 
@@ -55,8 +55,8 @@ def leases_of(lanes: Mapping[tuple[str, str, str], Lane]) -> Mapping[WorkerId, l
     return found
 
 
-def owner_of(name: WorkerId, rows: list[Row], now: Instant) -> Owner:
-    return Owner(
+def owner_of(name: WorkerId, rows: list[Row], now: Instant) -> LeaseOwner:
+    return LeaseOwner(
         name=name,
         leased=len(rows),
         late=sum(row.until <= now for row in rows),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Protocol
 
-from leaseway.domain.exchange import Held
+from leaseway.domain.exchange import HeldLease
 from leaseway.domain.ids import JobId
 from leaseway.stores.memory.rows import Row
 
@@ -17,7 +17,7 @@ class Keeping(Protocol):
 
 
 class MemoryTraces:
-    async def traces(self: Keeping, leases: Sequence[Held]) -> Mapping[JobId, str]:
+    async def traces(self: Keeping, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
         with self._lock:
             held = [row for each in leases if (row := self._rows.get(each.id)) is not None and row.token == each.token]
             return {row.id: row.new.trace for row in held if row.new.trace is not None}

@@ -7,8 +7,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from leaseway.domain.errors import BadValue, StoreRefused
-from leaseway.domain.redact import shown
+from leaseway.domain.errors import BadValue, StoreRefused, redact_url
 
 SCHEMA = "leaseway"
 POOL = 10
@@ -52,7 +51,7 @@ def address_of(url: str) -> Address:
         _ = "," in parts.netloc or parts.port  # several hosts are read by the driver
     except ValueError as error:  # whose text may hold a part of the password
         raise StoreRefused(
-            f"{shown(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
+            f"{redact_url(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
             "written %2F %3F %23 %40"
         ) from error
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -66,7 +65,7 @@ def address_of(url: str) -> Address:
             "target_session_attrs", f"must be one of {', '.join(SERVERS)} (is {given['target_session_attrs']!r})"
         )
     dsn = urlunsplit(parts._replace(query=urlencode(given)))
-    return Address(dsn, shown(dsn), schema, pool, has_sessions=pooler == "session")
+    return Address(dsn, redact_url(dsn), schema, pool, has_sessions=pooler == "session")
 
 
 def schema_of(name: str) -> str:

@@ -15,37 +15,37 @@ import msgspec
 
 from leaseway.domain.budgets.budget import (
     MICROS_MAX,
-    Answer,
-    Booked,
     BudgetDefinition,
+    Charge,
     Crossed,
-    Denied,
-    Held,
-    Used,
-    check,
+    HoldAnswer,
+    HoldBooked,
+    HoldDenied,
+    HoldGranted,
+    HoldUsed,
+    check_budget,
     check_micros,
-    is_pattern,
+    is_template,
 )
-from leaseway.domain.budgets.calendar_windows import Window, window_at
+from leaseway.domain.budgets.calendar_windows import CalendarWindow, window_at
 from leaseway.domain.budgets.ledger import (
     THRESHOLDS,
-    Account,
     Audit,
-    Book,
-    Entry,
+    Balance,
+    BudgetWindow,
+    JournalEntry,
+    LineRequest,
     Lines,
-    Place,
     Sums,
-    Want,
+    WindowKey,
     check_lines,
     find_room,
-    fresh_account,
+    fresh_window,
     unknown_budget,
     wait_us,
 )
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import Instant
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import BOOKS_MAX, Expired
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import Connections, Record
@@ -92,11 +92,11 @@ class PostgresLedger:
     # -- definitions ------------------------------------------------------------------------------------------------
 
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
-        last = {check(definition).name: definition for definition in definitions}
+        last = {check_budget(definition).name: definition for definition in definitions}
         await self._call("declare_budgets", as_json([said_of(each) for each in last.values()]), self._at())
 
     async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
-        said = as_json(said_of(check(definition)))
+        said = as_json(said_of(check_budget(definition)))
         ((version,),) = await self._call("change_budget", said, expected, self._at())
         return int(version)
 
@@ -122,7 +122,7 @@ class PostgresLedger:
 
     # -- holds ------------------------------------------------------------------------------------------------------
 
-    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         check_lines(id, lines, ttl_us)
         later: Instant | None = None
         for _ in range(TRIES_MAX):
@@ -134,9 +134,9 @@ class PostgresLedger:
             answer, self._heard, *rest = row
             match answer:
                 case "full":
-                    wants = [Want(*line, known.definition) for line, known in zip(lines, knowns, strict=True)]
+                    wants = [LineRequest(*line, known.definition) for line, known in zip(lines, knowns, strict=True)]
                     found = await self._find_room(wants)
-                    if isinstance(found, Denied):
+                    if isinstance(found, HoldDenied):
                         return found
                     later = found
                 case "stale":
@@ -147,16 +147,16 @@ class PostgresLedger:
                     return answer_of(answer, *rest)
         raise StoreBusy(f"{self.address.shown}: others were faster {TRIES_MAX} times; try again")
 
-    async def _find_room(self, wants: Sequence[Want]) -> Instant | Denied | None:
+    async def _find_room(self, wants: Sequence[LineRequest]) -> Instant | HoldDenied | None:
         """When all fit together, as far as one can see without locks. None: now."""
         now, books = await self._books_of(want.charge.name for want in wants)
         found = find_room(wants, lambda name, window: books.get((name, window)), now)
-        return found if isinstance(found, Denied) or found > now else None
+        return found if isinstance(found, HoldDenied) or found > now else None
 
-    async def _books_of(self, names: Iterable[str]) -> tuple[Instant, dict[Place, Book]]:
+    async def _books_of(self, names: Iterable[str]) -> tuple[Instant, dict[WindowKey, Balance]]:
         rows = await self._look("open_windows", list(names), self._at())
         self._heard = rows[0][0]
-        return rows[0][0], {(row[1], Window(*row[2:5])): book_of(row[5:]) for row in rows if row[1] is not None}
+        return rows[0][0], {(row[1], CalendarWindow(*row[2:5])): book_of(row[5:]) for row in rows if row[1] is not None}
 
     async def dispatch(self, id: str) -> bool:
         ((may_call,),) = await self._call("dispatch_hold", id, self._at())
@@ -192,19 +192,19 @@ class PostgresLedger:
 
     # -- for people -------------------------------------------------------------------------------------------------
 
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
         wanted = None if names is None else list(names)
         rows = await self._look("list_windows", wanted, since, BOOKS_MAX, self._at())
         now = rows[0][0]
         accounts = [account_of(row) for row in rows if row[1] is not None]
         there = {(account.name, account.window) for account in accounts}
         for definition, _ in await self.definitions():
-            if not is_pattern(definition.name) and (names is None or definition.name in names):
-                fresh = fresh_account(definition, now)
+            if not is_template(definition.name) and (names is None or definition.name in names):
+                fresh = fresh_window(definition, now)
                 accounts += [] if (fresh.name, fresh.window) in there else [fresh]
         return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
 
-    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
         return [entry_of(row) for row in await self._look("list_journal", name, max(limit, 0))]
 
     async def audit(self) -> Audit:
@@ -244,7 +244,7 @@ def said_of(definition: BudgetDefinition) -> dict[str, Any]:
     return said if definition.paused else {name: value for name, value in said.items() if name != "paused"}
 
 
-def lines_sent(lines: Lines, knowns: Sequence[Known], windows: Sequence[Window]) -> tuple[Any, ...]:
+def lines_sent(lines: Lines, knowns: Sequence[Known], windows: Sequence[CalendarWindow]) -> tuple[Any, ...]:
     """names, budgets, stamps, amounts, permitted overdrafts, starts, ends, labels."""
     return (
         [charge.name for charge, _ in lines],
@@ -259,12 +259,12 @@ def lines_sent(lines: Lines, knowns: Sequence[Known], windows: Sequence[Window])
     )
 
 
-def answer_of(answer: str, deadline: Any, budget: Any, starts: Any, ends: Any, labels: Any) -> Answer:
+def answer_of(answer: str, deadline: Any, budget: Any, starts: Any, ends: Any, labels: Any) -> HoldAnswer:
     if answer == "used":
-        return Used()
+        return HoldUsed()
     if answer == "booked":
-        return Booked(max(starts), budget)
-    return Held(tuple(map(Window, starts, ends, labels)), deadline)
+        return HoldBooked(max(starts), budget)
+    return HoldGranted(tuple(map(CalendarWindow, starts, ends, labels)), deadline)
 
 
 def crossed_of(rows: Iterable[Record]) -> Crossed:
@@ -272,10 +272,10 @@ def crossed_of(rows: Iterable[Record]) -> Crossed:
 
 
 def audit_of(rows: Iterable[Record]) -> Audit:
-    sums: dict[str, dict[Place, Sums]] = {"windows": {}, "journal": {}, "holds": {}}
+    sums: dict[str, dict[WindowKey, Sums]] = {"windows": {}, "journal": {}, "holds": {}}
     unbalanced = []
     for side, name, start, end, label, held, spent, is_balanced in rows:
-        place = (name, Window(start, end, label))
+        place = (name, CalendarWindow(start, end, label))
         if held or spent:
             sums[side][place] = Sums(held, spent)
         if not is_balanced:
@@ -283,9 +283,9 @@ def audit_of(rows: Iterable[Record]) -> Audit:
     return Audit(sums["windows"], sums["journal"], sums["holds"], tuple(unbalanced))
 
 
-def book_of(row: Record) -> Book:
+def book_of(row: Record) -> Balance:
     limit_micros, spent_micros, held_micros, overdraft_micros, told = row
-    return Book(
+    return Balance(
         limit_micros=limit_micros,
         spent_micros=spent_micros,
         held_micros=held_micros,
@@ -294,22 +294,22 @@ def book_of(row: Record) -> Book:
     )
 
 
-def account_of(row: Record) -> Account:
+def account_of(row: Record) -> BudgetWindow:
     now, name, budget, unit, start, end, label, *numbers = row
-    window = Window(start, end, label)
-    return Account(
+    window = CalendarWindow(start, end, label)
+    return BudgetWindow(
         name=name, budget=budget, unit=unit, window=window, book=book_of(numbers), has_begun=window.start <= now
     )
 
 
-def entry_of(row: Record) -> Entry:
+def entry_of(row: Record) -> JournalEntry:
     seq, at, hold, name, start, end, label, kind, held_micros, spent_micros, crossed = row
-    return Entry(
+    return JournalEntry(
         seq=seq,
         at=at,
         hold=hold,
         name=name,
-        window=Window(start, end, label),
+        window=CalendarWindow(start, end, label),
         kind=kind,
         held_micros=held_micros,
         spent_micros=spent_micros,

@@ -10,23 +10,22 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 
 from leaseway.domain.budgets.ledger import judge_ledger
-from leaseway.domain.errors import LeasewayError
+from leaseway.domain.errors import LeasewayError, SchemaVersions
 from leaseway.domain.health import (
     STUCK_US_MAX,
     Finding,
-    in_bytes,
-    in_words,
     judge_counters,
     judge_failed,
     judge_leases,
     judge_waiting,
     ok,
     problem,
+    render_bytes,
+    render_duration,
     warning,
 )
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import LaneCount
-from leaseway.domain.versions import Versions
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.budgets import audit_of
 from leaseway.stores.postgres.connection import Connections
@@ -144,7 +143,7 @@ def primary(is_replica: bool, is_read_only: bool) -> Finding:
     return ok("primary", "takes writes")
 
 
-def schema_finding(found: Versions, name: str) -> Finding:
+def schema_finding(found: SchemaVersions, name: str) -> Finding:
     if found.present < found.newest:
         what = f"{name!r} has version {found.present}" if found.present else f"there is no schema {name!r}"
         return problem("schema", f"{what}; the newest is {found.newest}", "Bring it up to date: leaseway migrate")
@@ -172,15 +171,14 @@ def snapshot(oldest: tuple[int, str, int] | None) -> Finding:
     if oldest is None or oldest[2] < SNAPSHOT_SECONDS_MAX:
         return ok("snapshots", "no transaction keeps old rows alive")
     pid, name, seconds = oldest
-    age = in_words(seconds * SECOND_US)
+    age = render_duration(seconds * SECOND_US)
     text = f"a transaction of {name!r} (pid {pid}) has been open for {age}: no row can be cleaned"
     return warning("snapshots", text, f"End it if you can: SELECT pg_terminate_backend({pid})")
 
 
 def sizes(hot: int, history: int, dead: int, living: int) -> Finding:
-    text = (
-        f"unfinished jobs take {in_bytes(hot)}, the history {in_bytes(history)}; {dead:,} dead rows beside {living:,}"
-    )
+    taken = f"unfinished jobs take {render_bytes(hot)}, the history {render_bytes(history)}"
+    text = f"{taken}; {dead:,} dead rows beside {living:,}"
     if dead > 100_000 and dead > 5 * living:
         return warning("dead rows", text, "Is autovacuum on, and does an old transaction keep rows alive?")
     return ok("dead rows", text)

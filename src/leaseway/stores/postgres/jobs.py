@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from leaseway.domain.errors import LeasewayError, UnknownOutcome
-from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
+from leaseway.domain.errors import LeasewayError, SchemaVersions, UnknownOutcome
+from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Renewed
 from leaseway.domain.health import Finding
 from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.inspection import PAGE_MAX, CancelResult, JobFilter
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Settlement, State, Submitted
-from leaseway.domain.query import PAGE_MAX, Cancelling, JobFilter
-from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.schedule import Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
-from leaseway.domain.versions import Versions
 from leaseway.stores.local_notifier import Bell
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.address import address_of
@@ -60,7 +59,7 @@ class PostgresStore(
         """Connect, and bring the schema up to date; how many migrations that took."""
         return await migrate(self.connections)
 
-    async def versions(self) -> Versions:
+    async def versions(self) -> SchemaVersions:
         async with self.connections.lent() as connection:
             return await read_versions(connection, self.address)
 
@@ -124,7 +123,7 @@ class PostgresStore(
     def _submission(self, jobs: Sequence[NewJob]) -> rows.Values:
         return (*rows.submission(distinct(jobs)), False, self._at())
 
-    async def exchange(self, call: Exchange) -> Exchanged:
+    async def exchange(self, call: Exchange) -> ExchangeReply:
         settlements = call.settlements
         if len({settlement.id for settlement in settlements}) < len(settlements):
             return await self._exchange_one_by_one(call)
@@ -133,7 +132,7 @@ class PostgresStore(
             self._ringer.ring()
         return rows.exchanged(call, answers)
 
-    async def _exchange_one_by_one(self, call: Exchange) -> Exchanged:
+    async def _exchange_one_by_one(self, call: Exchange) -> ExchangeReply:
         """The same job twice: the first settlement decides what becomes of the second."""
         lost: list[JobId] = []
         async with self.connections.transaction() as connection:
@@ -153,7 +152,7 @@ class PostgresStore(
     def _handed_back(self, settlements: Sequence[Settlement]) -> rows.Values:
         return (*rows.settlements_of(settlements), *rows.children_of(settlements), self._at())
 
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
+    async def renew(self, leases: Sequence[HeldLease]) -> Renewed:
         in_order = sorted(leases, key=lambda held: held.id)
         sent = ([held.id for held in in_order], [held.token for held in in_order], [held.lease_us for held in in_order])
         answers = await self._call("renew", *sent, self._at())
@@ -165,16 +164,16 @@ class PostgresStore(
         ((is_kept,),) = await self._call("checkpoint", job, token, cursor, self._at())
         return bool(is_kept)
 
-    async def report(self, reports: Sequence[Report]) -> None:
+    async def report(self, reports: Sequence[ProgressReport]) -> None:
         newest = {(report.id, report.token): rows.clean(report.progress) for report in reports}
         in_order = sorted(newest)
         progresses = [newest[each] for each in in_order]
         await self._call("report_progress", [id_ for id_, _ in in_order], [token for _, token in in_order], progresses)
 
-    async def cancel(self, job: JobId) -> Cancelling:
+    async def cancel(self, job: JobId) -> CancelResult:
         ((answer,),) = await self._call("cancel", job, self._at())
         self._bell.ring()
-        return Cancelling(answer)
+        return CancelResult(answer)
 
     async def replay(self, which: JobFilter, limit: int) -> list[JobId]:
         found = await self._finished(which, "state IN ('failed', 'cancelled')", limit)
@@ -243,7 +242,7 @@ class PostgresStore(
         last = {schedule.name: schedule for schedule in schedules}
         await self._call("declare_schedules", as_json(list(last.values())), self._at())
 
-    async def schedules(self) -> list[ScheduleRow]:
+    async def schedules(self) -> list[StoredSchedule]:
         found = await self._look("list_schedules")
         now = await self.now()
         return [rows.schedule_of(row, now) for row in found]

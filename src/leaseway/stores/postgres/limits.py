@@ -14,9 +14,9 @@ import msgspec
 from leaseway.domain.errors import StoreRefused, UnknownLimit
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import Bucket, Granted, Level, Never, Notice, Seat, Verdict, Wait
-from leaseway.domain.limits.limit import Ask, Definition, check
-from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
+from leaseway.domain.limits.buckets import Bucket, Granted, InFlight, Level, Never, Notice, Verdict, Wait
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
+from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.migrate import migrate, refuse_read_only
@@ -34,7 +34,7 @@ class PostgresLimiter:
         self.address = address_of(url)
         self.connections = Connections(self.address)
         self._now_us = now_us
-        self._declared: dict[str, Definition] = {}
+        self._declared: dict[str, LimitDefinition] = {}
         self._since: Instant | None = None
         """The fence under which our code's limits are known to the server."""
         self._sql = statements_for(self.address.quoted)
@@ -54,7 +54,7 @@ class PostgresLimiter:
 
     # -- definitions ------------------------------------------------------------------------------------------------
 
-    async def declare(self, definitions: Sequence[Definition]) -> None:
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         last = {definition.name: sized(definition) for definition in definitions}
         ((since,),) = await self._call("declare_limits", as_json(list(last.values())), self._at())
         self._declared |= {definition.name: definition for definition in definitions}
@@ -67,14 +67,14 @@ class PostgresLimiter:
         await self.declare(list(self._declared.values()))
         return True
 
-    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         said = as_json(sized(definition))
         ((version,),) = await self._call("change_limit", said, expected, self._at())
         return int(version)
 
-    async def definitions(self) -> list[tuple[Definition, int]]:
+    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
         found = await self._look("list_limits")
-        return [(msgspec.json.decode(text, type=Definition), version) for text, version in found]
+        return [(msgspec.json.decode(text, type=LimitDefinition), version) for text, version in found]
 
     async def forget(self, name: str) -> bool:
         ((was_known,),) = await self._call("forget_limit", name)
@@ -83,7 +83,7 @@ class PostgresLimiter:
     # -- tokens and seats -------------------------------------------------------------------------------------------
 
     async def take(
-        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, seat_us)
         given = (*names_of(asks), [ask.cost for ask in asks], least, most, holder, seat_us, self._at())
@@ -101,12 +101,12 @@ class PostgresLimiter:
         when = (granted.granted_at, granted.since, granted.generations)
         await self._call("return_permits", *names_of(granted.asks), costs, unused, *when, self._at())
 
-    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
-        check_seats(asks, holder, count)
+    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+        check_in_flight(asks, holder, count)
         await self._call("end_calls", *names_of(asks), holder, count)
 
-    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
-        check_seats(asks, holder, count, seat_us)
+    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+        check_in_flight(asks, holder, count, seat_us)
         await self._call("renew_calls", *names_of(asks), holder, count, seat_us, self._at())
 
     async def tell(self, notice: Notice) -> None:
@@ -115,8 +115,8 @@ class PostgresLimiter:
         said = (notice.retry_after_us, notice.remaining, notice.reset_us)
         await self._call("apply_notice", *about, *said, self._at())
 
-    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
-        check_asks(asks)
+    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+        check_requests(asks)
         found = await self._look("read_levels", *names_of(asks), self._at())
         return found[0][0], [level_of(row) for row in found]
 
@@ -134,15 +134,15 @@ class PostgresLimiter:
         return await self.connections.look(self._sql[verb], *values)
 
 
-def names_of(asks: Sequence[Ask]) -> tuple[list[str], list[str]]:
+def names_of(asks: Sequence[PermitRequest]) -> tuple[list[str], list[str]]:
     return [ask.name for ask in asks], [ask.limit for ask in asks]
 
 
-def sized(definition: Definition) -> dict[str, Any]:
+def sized(definition: LimitDefinition) -> dict[str, Any]:
     """A definition as the server takes it. What it does not say is left out, so that a later leaseway that knows more
     words still says the same."""
-    sizing = buckets.size(check(definition))
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Definition)}
+    sizing = buckets.size_limit(check_limit(definition))
+    defaults = {field.name: field.default for field in msgspec.structs.fields(LimitDefinition)}
     said = {name: value for name, value in msgspec.structs.asdict(definition).items() if value != defaults[name]}
     return {
         "name": definition.name,
@@ -155,7 +155,7 @@ def sized(definition: Definition) -> dict[str, Any]:
     }
 
 
-def verdict_of(asks: Sequence[Ask], row: Record) -> Verdict:
+def verdict_of(asks: Sequence[PermitRequest], row: Record) -> Verdict:
     answer, count, granted_at, since, lease_us, generations, place, wait_us, window_us, most = row
     match answer:
         case "granted":
@@ -185,5 +185,5 @@ def level_of(row: Record) -> Level:
         percent=percent,
         generation=generation,
         slowed_at=slowed_at,
-        seats={holder: Seat(count, until) for holder, count, until in seats},
+        seats={holder: InFlight(count, until) for holder, count, until in seats},
     )

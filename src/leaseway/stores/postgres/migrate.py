@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from leaseway.domain.errors import StoreBusy, StoreRefused
-from leaseway.domain.versions import Versions
+from leaseway.domain.errors import SchemaVersions, StoreBusy, StoreRefused
 from leaseway.stores.postgres.address import Address
 from leaseway.stores.postgres.connection import Connections
 
@@ -71,14 +70,14 @@ SELECT format('pid %s of %s, %s', pid, coalesce(nullif(application_name, ''), us
 """Sessions whose open transactions use the schema's tables, the oldest first."""
 
 
-async def read_versions(connection: asyncpg.Connection, address: Address) -> Versions:
+async def read_versions(connection: asyncpg.Connection, address: Address) -> SchemaVersions:
     """The version of the schema and the newest known one. Refuses unsupported servers and schemas that are too new."""
     refuse_old_server(connection, address)
     refuse_other_encoding(connection, address)
     newest = len(MIGRATIONS)
     table = await connection.fetchval("SELECT to_regclass($1)", f"{address.quoted}.migrations")
     if table is None:
-        return Versions(0, newest)
+        return SchemaVersions(0, newest)
     found = await connection.fetchrow(f"SELECT max(version), max(needs) FROM {address.quoted}.migrations")
     present, needs = (0, 0) if found[0] is None else found
     if needs > newest:
@@ -86,7 +85,7 @@ async def read_versions(connection: asyncpg.Connection, address: Address) -> Ver
             f"{address.shown}: schema {address.schema!r} has version {present}, and this leaseway supports versions up "
             f"to {newest}; install a newer leaseway"
         )
-    return Versions(present, newest)
+    return SchemaVersions(present, newest)
 
 
 def refuse_old_server(connection: asyncpg.Connection, address: Address) -> None:

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.pauses import Pause, check
+from leaseway.domain.pauses import Pause, check_pause
 from leaseway.stores.postgres.connection import Record
 
 
@@ -26,7 +26,7 @@ class Calling(Protocol):
 
 class PostgresPauses:
     async def pause_lanes(self: Calling, queue: str, tenant: str | None = None) -> bool:
-        check(Pause(queue, tenant))
+        check_pause(Pause(queue, tenant))
         ((is_new,),) = await self._call("pause_lanes", queue, tenant or "", self._at())
         return bool(is_new)
 

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from leaseway.domain.errors import BadValue
-from leaseway.domain.exchange import Exchange, Exchanged, Gate, Gated
+from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, Gated
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State, Submitted
-from leaseway.domain.lane import admitted
+from leaseway.domain.lane import admits_by_gate
 from leaseway.domain.limits.limit import Rate
-from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
+from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
 
 STATES = {
@@ -141,7 +141,7 @@ def admits_of(call: Exchange) -> str | None:
     return as_json(
         [
             {"needs": gate.needs, "tenant": gate.tenant, "count": count}
-            for gate, count in admitted(call.wants.admits).items()
+            for gate, count in admits_by_gate(call.wants.admits).items()
         ]
     )
 
@@ -160,7 +160,7 @@ def children_of(settlements: Sequence[Settlement]) -> Values:
     return (parents, tokens, *submission([child for _, child in born]))
 
 
-def exchanged(call: Exchange, answers: Sequence[Any]) -> Exchanged:
+def exchanged(call: Exchange, answers: Sequence[Any]) -> ExchangeReply:
     token = Token("") if call.wants is None else call.wants.token
     leases: list[Lease] = []
     lost: list[JobId] = []
@@ -199,7 +199,7 @@ def exchanged(call: Exchange, answers: Sequence[Any]) -> Exchanged:
     if lost:
         late = set(lost)
         lost = [settlement.id for settlement in call.settlements if settlement.id in late]
-    return Exchanged(tuple(leases), tuple(lost), tuple(cancelled), tuple(gated))
+    return ExchangeReply(tuple(leases), tuple(lost), tuple(cancelled), tuple(gated))
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def tenant_of(row: Any) -> Tenant:
     return Tenant(name=name, weight=weight, starts=rates_of(starts), concurrency=concurrency)
 
 
-def schedule_of(row: Any, now: Instant) -> ScheduleRow:
+def schedule_of(row: Any, now: Instant) -> StoredSchedule:
     name, kind, cron, tz, missed, seen, last_fire, paused = row
     schedule = Schedule(name=name, kind=kind, cron=cron, tz=tz, missed=Missed(missed))
-    return ScheduleRow(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=paused)
+    return StoredSchedule(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=paused)

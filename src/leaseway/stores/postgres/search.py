@@ -4,9 +4,16 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import (
+    NEWEST,
+    SCAN_MAX,
+    SEARCH_LANES_MAX,
+    JobFilter,
+    SearchPage,
+    SearchStep,
+    merge_steps,
+)
 from leaseway.domain.job import Job
-from leaseway.domain.query import JobFilter
-from leaseway.domain.search import LANES_MAX, LOOKS_MAX, NEWEST, Found, Looked, together
 from leaseway.stores.postgres.address import Address
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.rows import STATES
@@ -63,7 +70,7 @@ class Sought(NamedTuple):
 
     @property
     def lanes_are_few(self) -> bool:
-        return self.lanes is not None and len(self.lanes) <= LANES_MAX
+        return self.lanes is not None and len(self.lanes) <= SEARCH_LANES_MAX
 
     @property
     def states(self) -> set[str]:
@@ -73,19 +80,19 @@ class Sought(NamedTuple):
 
 class PostgresSearch:
     async def search(
-        self: Asking, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = LOOKS_MAX
-    ) -> Found:
+        self: Asking, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
+    ) -> SearchPage:
         ((lanes, ready, scheduled, leased),) = await self._look("count_search", which.queue, which.tenant)
         counted = {"ready": int(ready), "scheduled": int(scheduled), "leased": int(leased)}
         is_any = which.queue is None and which.tenant is None
         sought = Sought(which, looks, None if is_any else lanes, counted)
         if sought.lanes == [] or not sought.states:
-            return Found([], None)
+            return SearchPage([], None)
         text = statement_of(sought)
         told = (before or NEWEST, limit + 1, sought.lanes, which.kind, which.error_code, which.shard_key)
         gone = await self.connections.look(text.replace(":schema", self.address.quoted), *told)
-        ids, upto = together([Looked(ids, upto) for ids, upto in gone], limit)
-        return Found(await self.jobs(JobFilter(ids=tuple(ids)), limit=limit) if ids else [], upto)
+        ids, upto = merge_steps([SearchStep(ids, upto) for ids, upto in gone], limit)
+        return SearchPage(await self.jobs(JobFilter(ids=tuple(ids)), limit=limit) if ids else [], upto)
 
 
 def statement_of(sought: Sought) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from leaseway.domain.exchange import Held
+from leaseway.domain.exchange import HeldLease
 from leaseway.domain.ids import JobId
 from leaseway.stores.postgres.connection import Record
 
@@ -15,6 +15,6 @@ class Asking(Protocol):
 
 
 class PostgresTraces:
-    async def traces(self: Asking, leases: Sequence[Held]) -> Mapping[JobId, str]:
+    async def traces(self: Asking, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
         held = ([each.id for each in leases], [each.token for each in leases])
         return {JobId(row[0]): row[1] for row in await self._look("list_traces", *held)}

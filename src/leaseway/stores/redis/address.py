@@ -7,8 +7,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from leaseway.domain.errors import BadValue, StoreRefused
-from leaseway.domain.redact import shown
+from leaseway.domain.errors import BadValue, StoreRefused, redact_url
 
 PREFIX = "leaseway"
 POOL = 10
@@ -38,13 +37,13 @@ def address_of(url: str) -> Address:
         _ = parts.port
     except ValueError as error:  # whose text may hold a part of the password
         raise StoreRefused(
-            f"{shown(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
+            f"{redact_url(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
             "written %2F %3F %23 %40"
         ) from error
     if parts.scheme not in SCHEMES:
-        raise StoreRefused(f"{shown(url)}: is no address of a Redis; there are {', '.join(SCHEMES)}")
+        raise StoreRefused(f"{redact_url(url)}: is no address of a Redis; there are {', '.join(SCHEMES)}")
     if parts.scheme != "unix" and not re.fullmatch(r"/?\d*", parts.path):
-        raise StoreRefused(f"{shown(url)}: {parts.path} must be the number of a database, such as /0")
+        raise StoreRefused(f"{redact_url(url)}: {parts.path} must be the number of a database, such as /0")
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = prefix_of(given.pop("prefix", PREFIX))
     pool = pool_of(given.pop("pool", str(POOL)))
@@ -52,7 +51,7 @@ def address_of(url: str) -> Address:
         if not DRIVER_WORDS.fullmatch(word):
             raise BadValue(word, "is no word of this address; there are prefix, pool, db, username, password, ssl_…")
     driver_url = urlunsplit(parts._replace(scheme=SCHEMES[parts.scheme], query=urlencode(given)))
-    return Address(driver_url, shown(driver_url), prefix, pool)
+    return Address(driver_url, redact_url(driver_url), prefix, pool)
 
 
 def prefix_of(name: str) -> str:

@@ -15,24 +15,23 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from leaseway.domain.errors import Stale, StoreRefused, TransientError, UnknownLimit
+from leaseway.domain.errors import Stale, StoreRefused, TransientError, UnknownLimit, stale_text
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import (
-    SEAT_GRACE_US,
+    IN_FLIGHT_GRACE_US,
     Bucket,
     Granted,
+    InFlight,
     Level,
     Never,
     Notice,
-    Seat,
     Sizing,
     Verdict,
     Wait,
-    size,
+    size_limit,
 )
-from leaseway.domain.limits.limit import Ask, Definition, check
-from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
-from leaseway.domain.versions import stale_text
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
+from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.stores.redis.address import address_of
 from leaseway.stores.redis.connection import Connections, scripts
 
@@ -57,8 +56,8 @@ class Kept(Struct, frozen=True):
     definition: str
     sizing: "KeptSizing"
 
-    def read(self) -> Definition:
-        definition = msgspec.json.decode(self.definition, type=Definition)
+    def read(self) -> LimitDefinition:
+        definition = msgspec.json.decode(self.definition, type=LimitDefinition)
         return replace(definition, paused=bool(self.sizing.paused))
 
 
@@ -74,7 +73,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
 
     now: Instant | None = None
     since: Instant | None = None
-    asks: Sequence[Ask] | None = None
+    asks: Sequence[PermitRequest] | None = None
     must_be_known: bool | None = None
     least: int | None = None
     most: int | None = None
@@ -93,7 +92,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
 
 class RedisLimiter:
     def __init__(
-        self, url: str, now_us: Callable[[], Instant] | None = None, *, seat_grace_us: int = SEAT_GRACE_US
+        self, url: str, now_us: Callable[[], Instant] | None = None, *, seat_grace_us: int = IN_FLIGHT_GRACE_US
     ) -> None:
         self.address = address_of(url)
         self.connections = Connections(self.address)
@@ -102,7 +101,7 @@ class RedisLimiter:
         self._seat_grace_us = seat_grace_us
         self._since: Instant | None = None
         """The fence under which the server knows what our code declares."""
-        self._declared: dict[str, Definition] = {}
+        self._declared: dict[str, LimitDefinition] = {}
 
     async def open(self) -> None:
         await self._examine()
@@ -113,19 +112,19 @@ class RedisLimiter:
 
     # -- definitions ------------------------------------------------------------------------------------------------
 
-    async def declare(self, definitions: Sequence[Definition]) -> None:
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         given = [given_of(definition) for definition in definitions]
         await self._ask("define", Request(definitions=given, is_declared=True))
         self._declared.update((definition.name, definition) for definition in definitions)
 
-    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         request = Request(definitions=[given_of(definition)], expected=expected)
         answer, versions = await self._ask("define", request)
         if answer == "stale":
             raise Stale(stale_text(f"limit {definition.name}", int(versions), expected or 0))
         return int(versions[0])
 
-    async def definitions(self) -> list[tuple[Definition, int]]:
+    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
         packed = await self.connections.look("HGETALL", self.address.key("limits"))
         kept = [msgspec.msgpack.decode(value, type=Kept) for value in packed.values()]
         found = [(each.read(), each.version) for each in kept]
@@ -145,7 +144,7 @@ class RedisLimiter:
     # -- tokens and seats -------------------------------------------------------------------------------------------
 
     async def take(
-        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, seat_us)
         seating = Request(holder=holder, seat_us=seat_us, seat_grace_us=self._seat_grace_us)
@@ -165,22 +164,22 @@ class RedisLimiter:
         before = Request(granted_at=granted.granted_at, granted_since=granted.since, generations=granted.generations)
         await self._ask("give_back", replace(before, asks=granted.asks, count=unused))
 
-    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
-        check_seats(asks, holder, count)
+    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+        check_in_flight(asks, holder, count)
         await self._ask("vacate", Request(asks=asks, holder=holder, count=count))
 
-    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
-        check_seats(asks, holder, count, seat_us)
+    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+        check_in_flight(asks, holder, count, seat_us)
         await self._ask("keep", Request(asks=asks, holder=holder, count=count, seat_us=seat_us))
 
     # -- what the provider says, and what we know -------------------------------------------------------------------
 
     async def tell(self, notice: Notice) -> None:
         check_notice(notice)
-        await self._ask("tell", Request(asks=[Ask(notice.name, notice.limit)], notice=notice))
+        await self._ask("tell", Request(asks=[PermitRequest(notice.name, notice.limit)], notice=notice))
 
-    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
-        check_asks(asks)
+    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+        check_requests(asks)
         _, now, levels = await self._ask("look", Request(asks=asks, must_be_known=True))
         return now, [level_of(level) for level in levels]
 
@@ -237,11 +236,11 @@ def literally(name: str) -> str:
     return re.sub(r"([*?\[\]\\^])", r"\\\1", name)
 
 
-def given_of(definition: Definition) -> Given:
-    return Given(definition.name, written(check(definition)), size(definition))
+def given_of(definition: LimitDefinition) -> Given:
+    return Given(definition.name, written(check_limit(definition)), size_limit(definition))
 
 
-def written(definition: Definition) -> str:
+def written(definition: LimitDefinition) -> str:
     """Without what was left open: a later leaseway with more to say must not take that for news from the code."""
     said = {each.name: getattr(definition, each.name) for each in fields(definition)}
     news = {each.name: said[each.name] for each in fields(definition) if said[each.name] != each.default}
@@ -253,6 +252,6 @@ def level_of(level: dict[str, Any]) -> Level:
     buckets, seats = dict(level.pop("buckets")), dict(level.pop("seats"))
     return Level(
         buckets={window_us: Bucket(**bucket) for window_us, bucket in buckets.items()},
-        seats={holder: Seat(**seat) for holder, seat in seats.items()},
+        seats={holder: InFlight(**seat) for holder, seat in seats.items()},
         **level,
     )

@@ -10,44 +10,51 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from leaseway.domain.budgets.budget import Answer, BudgetDefinition, Crossed, check, check_change, is_pattern
-from leaseway.domain.budgets.calendar_windows import Window
+from leaseway.domain.budgets.budget import (
+    BudgetDefinition,
+    Charge,
+    Crossed,
+    HoldAnswer,
+    check_budget,
+    check_change,
+    is_template,
+)
+from leaseway.domain.budgets.calendar_windows import CalendarWindow
 from leaseway.domain.budgets.ledger import (
-    Account,
     Audit,
-    Book,
-    Entry,
+    Balance,
+    BudgetWindow,
     Hold,
-    Kept,
-    Line,
+    HoldLine,
+    HoldState,
+    HoldStep,
+    JournalEntry,
+    LineRequest,
     Lines,
-    Move,
-    Place,
-    State,
-    Step,
+    Posting,
+    StoredBudget,
     Sums,
-    Want,
-    changed,
+    WindowKey,
+    apply_limit,
+    apply_posting,
+    change_budget,
     check_lines,
     crossed_by,
-    declared,
-    dispatched,
-    expired,
-    fresh_account,
-    hold_again,
-    hold_anew,
-    limited,
+    declare_budget,
+    dispatch_hold,
+    expire_hold,
+    fresh_window,
     may_dispatch,
-    moved,
-    settled,
+    place_hold,
+    repeat_hold,
+    settle_hold,
     still_held,
     unknown_budget,
     unknown_hold,
-    voided,
+    void_hold,
     wait_us,
 )
 from leaseway.domain.ids import Instant
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import BOOKS_MAX, Expired
 from leaseway.stores.sqlite.connection import Connection
 from leaseway.stores.sqlite.rows import Row, as_json
@@ -92,7 +99,7 @@ class SqliteLedger:
     async def forget(self, name: str) -> bool:
         return await self._write(lambda desk: desk.forget(name))
 
-    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> Answer:
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         check_lines(id, lines, ttl_us)
         return await self._write(lambda desk: desk.hold(id, lines, ttl_us, owner, dispatch))
 
@@ -111,10 +118,10 @@ class SqliteLedger:
     async def wait_us(self, charges: Sequence[Charge]) -> int:
         return await self._read(lambda desk: desk.wait_us(charges))
 
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[Account]:
+    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
         return await self._read(lambda desk: desk.books(names, since))
 
-    async def journal(self, name: str, limit: int = 100) -> list[Entry]:
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
         return await self._read(lambda desk: desk.journal(name, limit))
 
     async def audit(self) -> Audit:
@@ -152,22 +159,22 @@ class Desk:
 
     def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         for definition in definitions:
-            kept = declared(self._checked(definition), definition)
+            kept = declare_budget(self._checked(definition), definition)
             if kept is not None:
                 self._keep(kept)
 
     def change(self, definition: BudgetDefinition, expected: int | None) -> int:
-        kept = changed(self._checked(definition), definition, expected)
+        kept = change_budget(self._checked(definition), definition, expected)
         self._keep(kept)
         return kept.version
 
-    def _checked(self, definition: BudgetDefinition) -> Kept | None:
+    def _checked(self, definition: BudgetDefinition) -> StoredBudget | None:
         """What was kept before, if it may become this."""
-        before = self._kept(check(definition).name, definition.name)
+        before = self._kept(check_budget(definition).name, definition.name)
         check_change(before.definition if before else None, definition)
         return before
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, kept: StoredBudget) -> None:
         definition = kept.definition
         self.run(
             "budget_keep",
@@ -177,7 +184,7 @@ class Desk:
             version=kept.version,
         )
         for id_, *numbers in self.run("windows_under", name=definition.name, now=self._now):
-            book = limited(book_of(numbers), definition.limit_micros)
+            book = apply_limit(book_of(numbers), definition.limit_micros)
             self.run(
                 "window_limit",
                 id=id_,
@@ -187,9 +194,9 @@ class Desk:
                 told=book.told,
             )
 
-    def _kept(self, name: str, budget: str) -> Kept | None:
+    def _kept(self, name: str, budget: str) -> StoredBudget | None:
         for definition, said, version in self.run("budget_find", name=name, budget=budget):
-            return Kept(definition_of(definition), None if said is None else definition_of(said), version)
+            return StoredBudget(definition_of(definition), None if said is None else definition_of(said), version)
         return None
 
     def definitions(self) -> list[tuple[BudgetDefinition, int]]:
@@ -220,17 +227,17 @@ class Desk:
 
     # -- holds ------------------------------------------------------------------------------------------------------
 
-    def hold(self, id_: str, lines: Lines, ttl_us: int, owner: str, dispatch: bool) -> Answer:
-        wants = [Want(charge, micros, self._definition(charge)) for charge, micros in lines]
+    def hold(self, id_: str, lines: Lines, ttl_us: int, owner: str, dispatch: bool) -> HoldAnswer:
+        wants = [LineRequest(charge, micros, self._definition(charge)) for charge, micros in lines]
         known = self._hold(id_)
         if known is not None:
-            again = hold_again(known, owner, dispatch, self._now)
+            again = repeat_hold(known, owner, dispatch, self._now)
             if again is not None:
                 self._apply(again[1])
                 return again[0]
-            if known.state is State.HELD:
-                self._apply(voided(known, "expire"))
-        answer, step = hold_anew(id_, wants, self._read, self._now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
+            if known.state is HoldState.HELD:
+                self._apply(void_hold(known, "expire"))
+        answer, step = place_hold(id_, wants, self._read, self._now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
         if step is not None:
             self._apply(step)
         return answer
@@ -239,27 +246,27 @@ class Desk:
         hold = self._hold(id_)
         if hold is None or not may_dispatch(hold, self._now):
             return False
-        if hold.state is State.HELD:
-            self._apply(Step(dispatched(hold, self._now)))
+        if hold.state is HoldState.HELD:
+            self._apply(HoldStep(dispatch_hold(hold, self._now)))
         return True
 
     def settle(self, id_: str, actuals: Mapping[str, int]) -> Crossed:
         hold = self._hold(id_)
         if hold is None:
             raise unknown_hold(id_)
-        return self._apply(settled(hold, actuals))
+        return self._apply(settle_hold(hold, actuals))
 
     def void(self, id_: str) -> bool:
         hold = self._hold(id_)
-        if hold is not None and hold.state is State.HELD:
-            self._apply(voided(hold))
-        return hold is not None and hold.state in (State.HELD, State.VOID)
+        if hold is not None and hold.state is HoldState.HELD:
+            self._apply(void_hold(hold))
+        return hold is not None and hold.state in (HoldState.HELD, HoldState.VOID)
 
     def expire(self, limit: int) -> Expired:
         late = [self._hold(id_) for (id_,) in self.run("holds_late", now=self._now, limit=max(limit, 0))]
         holds = [hold for hold in late if hold is not None]
-        crossed = tuple(each for hold in holds for each in self._apply(expired(hold)))
-        captured = sum(hold.state is State.DISPATCHED for hold in holds)
+        crossed = tuple(each for hold in holds for each in self._apply(expire_hold(hold)))
+        captured = sum(hold.state is HoldState.DISPATCHED for hold in holds)
         return Expired(len(holds) - captured, captured, crossed)
 
     def wait_us(self, charges: Sequence[Charge]) -> int:
@@ -278,14 +285,14 @@ class Desk:
             return None
         state, owner, ttl_us, deadline, *_ = rows[0]
         lines = tuple(line_of(row[4:]) for row in rows)
-        return Hold(id=id_, state=State(state), owner=owner, ttl_us=ttl_us, deadline=deadline, lines=lines)
+        return Hold(id=id_, state=HoldState(state), owner=owner, ttl_us=ttl_us, deadline=deadline, lines=lines)
 
-    def _read(self, name: str, window: Window) -> Book | None:
+    def _read(self, name: str, window: CalendarWindow) -> Balance | None:
         for _, *numbers in self.run("window_find", name=name, **bounds_of(window)):
             return book_of(numbers)
         return None
 
-    def _apply(self, step: Step) -> Crossed:
+    def _apply(self, step: HoldStep) -> Crossed:
         hold = step.hold
         self.run(
             "hold_keep",
@@ -306,7 +313,7 @@ class Desk:
             told.append((move, self._book(window, move)))
         return crossed_by(told)
 
-    def _opened(self, line: Line) -> int:
+    def _opened(self, line: HoldLine) -> int:
         """The id of a window, which is made when something is booked in it for the first time."""
         found = self.run("window_find", name=line.name, **bounds_of(line.window))
         if not found:
@@ -317,10 +324,10 @@ class Desk:
             found = self.run("window_find", name=line.name, **bounds_of(line.window))
         return int(found[0][0])
 
-    def _book(self, window: int, move: Move) -> tuple[int, ...]:
+    def _book(self, window: int, move: Posting) -> tuple[int, ...]:
         """Write one move into its book and into the journal."""
         ((_, *numbers),) = self.run("window_find", name=move.line.name, **bounds_of(move.line.window))
-        book, crossed = moved(book_of(numbers), move)
+        book, crossed = apply_posting(book_of(numbers), move)
         self.run(
             "window_book",
             id=window,
@@ -343,18 +350,18 @@ class Desk:
 
     # -- for people -------------------------------------------------------------------------------------------------
 
-    def books(self, names: Sequence[str] | None, since: Instant | None) -> list[Account]:
+    def books(self, names: Sequence[str] | None, since: Instant | None) -> list[BudgetWindow]:
         wanted = None if names is None else as_json(list(names))
         since = self._now if since is None else since
         accounts = [account_of(row, self._now) for row in self.run("books", since=since, names=wanted, limit=BOOKS_MAX)]
         there = {(account.name, account.window) for account in accounts}
         for definition, _ in self.definitions():
-            if not is_pattern(definition.name) and (names is None or definition.name in names):
-                fresh = fresh_account(definition, self._now)
+            if not is_template(definition.name) and (names is None or definition.name in names):
+                fresh = fresh_window(definition, self._now)
                 accounts += [] if (fresh.name, fresh.window) in there else [fresh]
         return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
 
-    def journal(self, name: str, limit: int) -> list[Entry]:
+    def journal(self, name: str, limit: int) -> list[JournalEntry]:
         return [entry_of(row) for row in self.run("entry_list", name=name, limit=max(limit, 0))]
 
     def audit(self) -> Audit:
@@ -371,13 +378,13 @@ def definition_of(text: str) -> BudgetDefinition:
     return msgspec.json.decode(text, type=BudgetDefinition)
 
 
-def bounds_of(window: Window) -> dict[str, Any]:
+def bounds_of(window: CalendarWindow) -> dict[str, Any]:
     return {"starts_at": window.start, "ends_at": window.end, "label": window.label}
 
 
-def book_of(row: Sequence[Any]) -> Book:
+def book_of(row: Sequence[Any]) -> Balance:
     limit_micros, spent_micros, held_micros, overdraft_micros, told = row
-    return Book(
+    return Balance(
         limit_micros=limit_micros,
         spent_micros=spent_micros,
         held_micros=held_micros,
@@ -386,34 +393,34 @@ def book_of(row: Sequence[Any]) -> Book:
     )
 
 
-def line_of(row: Sequence[Any]) -> Line:
+def line_of(row: Sequence[Any]) -> HoldLine:
     name, budget, unit, start, end, label, amount_micros, actual_micros = row
-    return Line(
+    return HoldLine(
         name=name,
         budget=budget,
         unit=unit,
-        window=Window(start, end, label),
+        window=CalendarWindow(start, end, label),
         amount_micros=amount_micros,
         actual_micros=actual_micros,
     )
 
 
-def account_of(row: Row, now: Instant) -> Account:
+def account_of(row: Row, now: Instant) -> BudgetWindow:
     name, budget, unit, start, end, label, *numbers = row
-    window = Window(start, end, label)
-    return Account(
+    window = CalendarWindow(start, end, label)
+    return BudgetWindow(
         name=name, budget=budget, unit=unit, window=window, book=book_of(numbers), has_begun=window.start <= now
     )
 
 
-def entry_of(row: Row) -> Entry:
+def entry_of(row: Row) -> JournalEntry:
     seq, at, hold, name, start, end, label, kind, held_micros, spent_micros, crossed = row
-    return Entry(
+    return JournalEntry(
         seq=seq,
         at=at,
         hold=hold,
         name=name,
-        window=Window(start, end, label),
+        window=CalendarWindow(start, end, label),
         kind=kind,
         held_micros=held_micros,
         spent_micros=spent_micros,
@@ -421,9 +428,9 @@ def entry_of(row: Row) -> Entry:
     )
 
 
-def place_of(row: Row) -> Place:
-    return (row[0], Window(*row[1:4]))
+def place_of(row: Row) -> WindowKey:
+    return (row[0], CalendarWindow(*row[1:4]))
 
 
-def sums_of(rows: Sequence[Row]) -> dict[Place, Sums]:
+def sums_of(rows: Sequence[Row]) -> dict[WindowKey, Sums]:
     return {place_of(row): Sums(row[4], row[5]) for row in rows if row[4] or row[5]}

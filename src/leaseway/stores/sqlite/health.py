@@ -14,11 +14,10 @@ from contextlib import closing
 from pathlib import Path
 
 from leaseway.domain.budgets.ledger import judge_ledger
-from leaseway.domain.errors import LeasewayError
+from leaseway.domain.errors import LeasewayError, SchemaVersions
 from leaseway.domain.health import (
     STUCK_US_MAX,
     Finding,
-    in_bytes,
     judge_clock,
     judge_counters,
     judge_disk,
@@ -28,11 +27,11 @@ from leaseway.domain.health import (
     judge_waiting,
     ok,
     problem,
+    render_bytes,
     warning,
 )
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount
-from leaseway.domain.versions import Versions
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.budgets import Desk
 from leaseway.stores.sqlite.connection import translated
@@ -128,7 +127,7 @@ def _file(path: Path) -> Finding:
     if unwritable:
         text = f"{' and '.join(unwritable)} may not be written"
         return problem("file", text, "Give the user who runs leaseway the right to write the file and its folder")
-    return ok("file", f"{path}, {in_bytes(_size(path))}, may be read and written")
+    return ok("file", f"{path}, {render_bytes(_size(path))}, may be read and written")
 
 
 def _size(path: Path) -> int:
@@ -184,7 +183,7 @@ def _sick(check: str, error: LeasewayError) -> Finding:
     return problem(check, text, (advice[:1].upper() + advice[1:]) or "Restore the file from a backup")
 
 
-def _schema(found: Versions) -> Finding:
+def _schema(found: SchemaVersions) -> Finding:
     if found.present < found.newest:
         what = f"version {found.present}" if found.present else "the file is empty"
         return problem("schema", f"{what}; the newest is {found.newest}", "Bring it up to date: leaseway migrate")

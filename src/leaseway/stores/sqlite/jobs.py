@@ -10,14 +10,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from leaseway.domain.exchange import Exchange, Exchanged, Gate, Held, Renewed, Report
+from leaseway.domain.errors import SchemaVersions
+from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Renewed
 from leaseway.domain.health import Finding
 from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.inspection import KEYS_PER_JOB, PAGE_MAX, CancelResult, JobFilter
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, State, Submitted
-from leaseway.domain.query import KEYS_PER_JOB, PAGE_MAX, Cancelling, JobFilter
-from leaseway.domain.schedule import Schedule, ScheduleRow
+from leaseway.domain.schedule import Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
-from leaseway.domain.versions import Versions
 from leaseway.stores.local_notifier import Bell
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.connection import Connection
@@ -60,7 +60,7 @@ class SqliteStore(SqliteKeys, SqliteGlances, SqlitePulse, SqliteSearch, SqlitePa
         await self.connection.open()
         return await self.connection.write(lambda connection: migrate(connection, self.path))
 
-    async def versions(self) -> Versions:
+    async def versions(self) -> SchemaVersions:
         return await asyncio.to_thread(schema_at, self.path)
 
     async def close(self) -> None:
@@ -87,13 +87,13 @@ class SqliteStore(SqliteKeys, SqliteGlances, SqlitePulse, SqliteSearch, SqlitePa
         self._bell.ring()
         return answers
 
-    async def exchange(self, call: Exchange) -> Exchanged:
+    async def exchange(self, call: Exchange) -> ExchangeReply:
         answer = await self._write(lambda transaction: transaction.exchange(call))
         if any(settlement.state is State.PENDING or settlement.children for settlement in call.settlements):
             self._bell.ring()
         return answer
 
-    async def renew(self, leases: Sequence[Held]) -> Renewed:
+    async def renew(self, leases: Sequence[HeldLease]) -> Renewed:
         sent = as_json([(held.id, held.token, held.lease_us) for held in leases])
         answers = await self._write(lambda transaction: transaction.run("renew", leases=sent, now=transaction.now))
         renewed = {(id_, token): is_to_cancel for id_, token, is_to_cancel in answers}
@@ -106,24 +106,24 @@ class SqliteStore(SqliteKeys, SqliteGlances, SqlitePulse, SqliteSearch, SqlitePa
 
         return bool(await self._write(work))
 
-    async def report(self, reports: Sequence[Report]) -> None:
+    async def report(self, reports: Sequence[ProgressReport]) -> None:
         def work(transaction: Transaction) -> None:
             for report in reports:
                 transaction.run("report", id=report.id, token=report.token, progress=report.progress)
 
         await self._write(work)
 
-    async def cancel(self, job: JobId) -> Cancelling:
-        def work(transaction: Transaction) -> Cancelling:
+    async def cancel(self, job: JobId) -> CancelResult:
+        def work(transaction: Transaction) -> CancelResult:
             found = transaction.run("stage", id=job)
             if not found:
-                return Cancelling.UNKNOWN
+                return CancelResult.UNKNOWN
             ((lane, stage),) = found
             if transaction.run("cancel_pending", id=job, now=transaction.now):
                 transaction.moved(lane, stage, CANCELLED)
-                return Cancelling.CANCELLED
+                return CancelResult.CANCELLED
             transaction.run("cancel_leased", id=job)
-            return Cancelling.FINISHED if STATES[stage].is_final else Cancelling.REQUESTED
+            return CancelResult.FINISHED if STATES[stage].is_final else CancelResult.REQUESTED
 
         answer = await self._write(work)
         self._bell.ring()
@@ -214,7 +214,7 @@ class SqliteStore(SqliteKeys, SqliteGlances, SqlitePulse, SqliteSearch, SqlitePa
 
         await self._write(work)
 
-    async def schedules(self) -> list[ScheduleRow]:
+    async def schedules(self) -> list[StoredSchedule]:
         found = await self._read("schedule_list")
         return [rows.schedule_of(row, self.now_us()) for row in found]
 

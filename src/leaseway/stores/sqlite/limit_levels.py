@@ -14,8 +14,8 @@ import msgspec
 
 from leaseway.domain.errors import StoreRefused, UsageError
 from leaseway.domain.limits import buckets
-from leaseway.domain.limits.buckets import NEW, Level, Sizing, Taking
-from leaseway.domain.limits.limit import Definition
+from leaseway.domain.limits.buckets import NEW, Acquisition, Level, Sizing
+from leaseway.domain.limits.limit import LimitDefinition
 from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels
 from leaseway.stores.sqlite.connection import Connection, Work
 from leaseway.stores.sqlite.limiter_clock import Timepiece
@@ -27,7 +27,7 @@ SCHEMA_VERSION = 1
 CACHED_MAX = 10_000
 
 level_of = msgspec.json.Decoder(Level).decode
-definition_of = msgspec.json.Decoder(Definition).decode
+definition_of = msgspec.json.Decoder(LimitDefinition).decode
 Key = tuple[str, str]
 
 
@@ -36,7 +36,7 @@ def statements() -> Mapping[str, str]:
     return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in SQL.iterdir()}
 
 
-def text_of(value: Level | Definition) -> str:
+def text_of(value: Level | LimitDefinition) -> str:
     return msgspec.json.encode(value).decode()
 
 
@@ -58,7 +58,9 @@ def defined(connection: sqlite3.Connection, name: str) -> Defined | None:
     if found is None:
         return None
     definition, declared, number = definition_of(found[0]), found[1], found[2]
-    return Defined(definition, None if declared is None else definition_of(declared), buckets.size(definition, number))
+    return Defined(
+        definition, None if declared is None else definition_of(declared), buckets.size_limit(definition, number)
+    )
 
 
 class FileLevels(Levels):
@@ -124,7 +126,7 @@ class FileLevels(Levels):
             level = self._levels[(limit, name)] = NEW if found is None else level_of(found[0])
         return level
 
-    def write(self, taking: Taking, level: Level) -> None:
+    def write(self, taking: Acquisition, level: Level) -> None:
         key = (taking.ask.limit, taking.ask.name)
         if taking.level is NEW:
             self._is_new.add(key)

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
-from leaseway.domain.limits.limit import Ask, Definition
-from leaseway.domain.limits.validation import check_asks, check_notice, check_seats, check_take, check_unused
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
+from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
 from leaseway.stores.python_limiter import Defined, changed, check_all, declared
 from leaseway.stores.sqlite.connection import Connection
 from leaseway.stores.sqlite.limit_levels import (
@@ -63,7 +63,7 @@ class SqliteLimiter:
 
     # -- definitions ------------------------------------------------------------------------------------------------
 
-    async def declare(self, definitions: Sequence[Definition]) -> None:
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         check_all(definitions)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -73,7 +73,7 @@ class SqliteLimiter:
 
         await self._definitions.write(work)
 
-    async def change(self, definition: Definition, *, expected: int | None = None) -> int:
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         check_all([definition])
 
         def work(connection: sqlite3.Connection) -> int:
@@ -83,8 +83,8 @@ class SqliteLimiter:
 
         return await self._definitions.write(work)
 
-    async def definitions(self) -> list[tuple[Definition, int]]:
-        def work(connection: sqlite3.Connection) -> list[tuple[Definition, int]]:
+    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
+        def work(connection: sqlite3.Connection) -> list[tuple[LimitDefinition, int]]:
             found = connection.execute(statements()["definition_list"]).fetchall()
             return [(definition_of(definition), version) for definition, version in found]
 
@@ -100,7 +100,7 @@ class SqliteLimiter:
     # -- tokens and seats -------------------------------------------------------------------------------------------
 
     async def take(
-        self, asks: Sequence[Ask], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, seat_us)
         return await self._write(lambda levels: levels.take(asks, least, most, holder, seat_us))
@@ -109,20 +109,20 @@ class SqliteLimiter:
         check_unused(granted, unused)
         await self._write(lambda levels: levels.give_back(granted, unused))
 
-    async def vacate(self, asks: Sequence[Ask], holder: str, count: int) -> None:
-        check_seats(asks, holder, count)
+    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+        check_in_flight(asks, holder, count)
         await self._write(lambda levels: levels.vacate(asks, holder, count))
 
-    async def keep(self, asks: Sequence[Ask], holder: str, count: int, seat_us: int) -> None:
-        check_seats(asks, holder, count, seat_us)
+    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+        check_in_flight(asks, holder, count, seat_us)
         await self._write(lambda levels: levels.keep(asks, holder, count, seat_us))
 
     async def tell(self, notice: Notice) -> None:
         check_notice(notice)
         await self._write(lambda levels: levels.tell(notice))
 
-    async def look(self, asks: Sequence[Ask]) -> tuple[Instant, list[Level]]:
-        check_asks(asks)
+    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+        check_requests(asks)
         return await self._write(lambda levels: levels.look(asks))
 
     async def _write(self, verb: Callable[[FileLevels], T]) -> T:

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from leaseway.domain.errors import StoreRefused
-from leaseway.domain.versions import Versions
+from leaseway.domain.errors import SchemaVersions, StoreRefused
 from leaseway.stores.sqlite.connection import refuse_impossible, translated
 from leaseway.stores.sqlite.statements import migrations
 
@@ -30,7 +29,7 @@ def migrate(connection: sqlite3.Connection, path: str) -> int:
     return newest - present
 
 
-def schema(connection: sqlite3.Connection, path: str) -> Versions:
+def schema(connection: sqlite3.Connection, path: str) -> SchemaVersions:
     """The version that a file has and the one it may have; refuses files that are not ours to change."""
     refuse_foreign(connection, path)
     present, newest = version(connection), len(migrations())
@@ -39,13 +38,13 @@ def schema(connection: sqlite3.Connection, path: str) -> Versions:
             f"{path}: has schema version {present}, and this leaseway knows versions up to {newest}; "
             "install a newer leaseway"
         )
-    return Versions(present, newest)
+    return SchemaVersions(present, newest)
 
 
-def schema_at(path: str) -> Versions:
+def schema_at(path: str) -> SchemaVersions:
     """The same, without creating or changing anything."""
     if not Path(path).exists():
-        return Versions(0, len(migrations()))
+        return SchemaVersions(0, len(migrations()))
     refuse_impossible(Path(path))
     try:
         with closing(look_into(path)) as connection:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from leaseway.domain.pauses import Pause, check
+from leaseway.domain.pauses import Pause, check_pause
 from leaseway.stores.sqlite.rows import Row
 from leaseway.stores.sqlite.transaction import Transaction
 
@@ -20,7 +20,7 @@ class Writing(Protocol):
 
 class SqlitePauses:
     async def pause_lanes(self: Writing, queue: str, tenant: str | None = None) -> bool:
-        check(Pause(queue, tenant))
+        check_pause(Pause(queue, tenant))
 
         def work(transaction: Transaction) -> int:
             return transaction.change("pause_lanes", queue=queue, tenant=tenant or "", now=transaction.now)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.store_stats import ENDED_MAX, OWNERS_MAX, Ended, Owner, Waiting
+from leaseway.domain.inspection import ENDED_MAX, OWNERS_MAX, EndedCount, LaneWait, LeaseOwner
 from leaseway.stores.sqlite.rows import STATES, Row
 
 
@@ -17,21 +17,21 @@ class Asking(Protocol):
 
 
 class SqlitePulse:
-    async def owners(self: Asking) -> list[Owner]:
+    async def owners(self: Asking) -> list[LeaseOwner]:
         found = await self._read("owner_list", now=self.now_us(), most=OWNERS_MAX)
         return [
-            Owner(name=name, leased=leased, late=late, heard_at=heard_at, until=until)
+            LeaseOwner(name=name, leased=leased, late=late, heard_at=heard_at, until=until)
             for name, leased, late, heard_at, until in found
         ]
 
-    async def waiting(self: Asking) -> list[Waiting]:
+    async def waiting(self: Asking) -> list[LaneWait]:
         found = await self._read("waiting_list")
-        return [Waiting(queue=queue, tenant=tenant, needs=needs, since=since) for queue, tenant, needs, since in found]
+        return [LaneWait(queue=queue, tenant=tenant, needs=needs, since=since) for queue, tenant, needs, since in found]
 
-    async def ended(self: Asking, after: Instant) -> tuple[Instant, list[Ended]]:
+    async def ended(self: Asking, after: Instant) -> tuple[Instant, list[EndedCount]]:
         found = await self._read("ended_list", after=after, most=ENDED_MAX)
         counts = [
-            Ended(queue=queue, tenant=tenant, state=STATES[stage], count=count)
+            EndedCount(queue=queue, tenant=tenant, state=STATES[stage], count=count)
             for queue, tenant, stage, count, _ in found
         ]
         is_all = sum(each.count for each in counts) < ENDED_MAX

@@ -8,9 +8,9 @@ import msgspec
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State
-from leaseway.domain.lane import Turn
+from leaseway.domain.lane import LaneTurn
 from leaseway.domain.limits.limit import Rate
-from leaseway.domain.schedule import Missed, Schedule, ScheduleRow
+from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
 
 READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = range(6)
@@ -104,10 +104,10 @@ def lane_of(row: Row) -> LaneCount:
     )  # fmt: skip
 
 
-def turn_of(row: Row) -> Turn:
+def turn_of(row: Row) -> LaneTurn:
     """From the columns of lanes_with_work.sql."""
     lane, _, tenant, needs, ready, weight, is_gated, place = row
-    return Turn(lane, ready, weight, Gate(needs, tenant) if is_gated else None, place)
+    return LaneTurn(lane, ready, weight, Gate(needs, tenant) if is_gated else None, place)
 
 
 def tenant_of(row: Row) -> Tenant:
@@ -115,7 +115,7 @@ def tenant_of(row: Row) -> Tenant:
     return Tenant(name=name, weight=weight, starts=rates_of(starts), concurrency=concurrency)
 
 
-def schedule_of(row: Row, now: Instant) -> ScheduleRow:
+def schedule_of(row: Row, now: Instant) -> StoredSchedule:
     name, kind, cron, tz, missed, seen, last_fire, paused = row
     schedule = Schedule(name=name, kind=kind, cron=cron, tz=tz, missed=Missed(missed))
-    return ScheduleRow(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=bool(paused))
+    return StoredSchedule(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=bool(paused))

@@ -5,9 +5,16 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import (
+    NEWEST,
+    SCAN_MAX,
+    SEARCH_LANES_MAX,
+    JobFilter,
+    SearchPage,
+    SearchStep,
+    merge_steps,
+)
 from leaseway.domain.job import Job
-from leaseway.domain.query import JobFilter
-from leaseway.domain.search import LANES_MAX, LOOKS_MAX, NEWEST, Found, Looked, together
 from leaseway.stores.sqlite.connection import Connection
 from leaseway.stores.sqlite.rows import FAILED, LEASED, READY, SCHEDULED, STATES, as_json
 
@@ -50,20 +57,20 @@ class Way(NamedTuple):
 
 class SqliteSearch:
     async def search(
-        self: Asking, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = LOOKS_MAX
-    ) -> Found:
+        self: Asking, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
+    ) -> SearchPage:
         sought = Sought(which, before or NEWEST, limit, looks)
         ids, upto = await self.connection.read(lambda connection: looked(connection, sought))
-        return Found(await self.jobs(JobFilter(ids=tuple(ids)), limit=limit) if ids else [], upto)
+        return SearchPage(await self.jobs(JobFilter(ids=tuple(ids)), limit=limit) if ids else [], upto)
 
 
-def looked(connection: sqlite3.Connection, sought: Sought) -> Looked:
+def looked(connection: sqlite3.Connection, sought: Sought) -> SearchStep:
     lanes = lanes_of(connection, sought.which)
     if lanes == [] or not sought.stages:
-        return Looked([], None)
+        return SearchStep([], None)
     ways = list(ways_of(connection, lanes, sought))
     share = sought._replace(looks=max(sought.looks // len(ways), 1))
-    return together([gone(connection, way, lanes, share) for way in ways], sought.limit)
+    return merge_steps([gone(connection, way, lanes, share) for way in ways], sought.limit)
 
 
 def lanes_of(connection: sqlite3.Connection, which: JobFilter) -> list[int] | None:
@@ -79,7 +86,7 @@ def ways_of(connection: sqlite3.Connection, lanes: list[int] | None, sought: Sou
     """Along the index that leaves out most."""
     if sought.stages <= ALIVE and alive(connection) <= sought.looks:
         yield from (Way(f"stage = {stage}", is_whole=True) for stage in sought.stages)
-    elif lanes is not None and len(lanes) <= LANES_MAX:
+    elif lanes is not None and len(lanes) <= SEARCH_LANES_MAX:
         yield from (Way(f"lane = {lane}", "INDEXED BY jobs_of_lane") for lane in lanes)
     elif sought.stages == {FAILED}:
         yield Way(f"stage = {FAILED}", "INDEXED BY jobs_failed")
@@ -93,7 +100,7 @@ def alive(connection: sqlite3.Connection) -> int:
     return int(count)
 
 
-def gone(connection: sqlite3.Connection, way: Way, lanes: list[int] | None, sought: Sought) -> Looked:
+def gone(connection: sqlite3.Connection, way: Way, lanes: list[int] | None, sought: Sought) -> SearchStep:
     which, most = sought.which, sought.limit + 1
     values = {
         "before": sought.before, "looks": sought.looks, "most": most, "kind": which.kind,
@@ -103,9 +110,9 @@ def gone(connection: sqlite3.Connection, way: Way, lanes: list[int] | None, soug
     text = WHOLE if way.is_whole else MATCHING
     ids = [id_ for (id_,) in connection.execute(text.format(base=way.base, index=way.hint, fits=fits), values)]
     if way.is_whole or len(ids) == most:
-        return Looked(ids, ids[-1] if len(ids) == most else None)
+        return SearchStep(ids, ids[-1] if len(ids) == most else None)
     end = connection.execute(END.format(base=way.base, index=way.hint), values).fetchone()
-    return Looked(ids, None if end is None else end[0])
+    return SearchStep(ids, None if end is None else end[0])
 
 
 def fitting(which: JobFilter, lanes: list[int] | None, stages: set[int]) -> str:

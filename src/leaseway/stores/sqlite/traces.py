@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from leaseway.domain.exchange import Held
+from leaseway.domain.exchange import HeldLease
 from leaseway.domain.ids import JobId
 from leaseway.stores.sqlite.rows import Row, as_json
 
@@ -15,6 +15,6 @@ class Asking(Protocol):
 
 
 class SqliteTraces:
-    async def traces(self: Asking, leases: Sequence[Held]) -> Mapping[JobId, str]:
+    async def traces(self: Asking, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
         held = as_json([(each.id, each.token) for each in leases])
         return dict(await self._read("trace_list", leases=held))

@@ -15,14 +15,14 @@ from leaseway.domain.exchange import (
     PROMOTE_MAX,
     RECLAIM_MAX,
     Exchange,
-    Exchanged,
+    ExchangeReply,
     Gate,
     Gated,
     Wants,
 )
 from leaseway.domain.ids import Instant, JobId, WorkerId
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
-from leaseway.domain.lane import admitted, divide
+from leaseway.domain.lane import admits_by_gate, divide_claim
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.rows import CANCELLED, DONE, FAILED, LEASED, READY, SCHEDULED, Row, as_json
 
@@ -146,7 +146,7 @@ class Transaction:
 
     # -- exchange ---------------------------------------------------------------------------------------------------
 
-    def exchange(self, call: Exchange) -> Exchanged:
+    def exchange(self, call: Exchange) -> ExchangeReply:
         lost = self._settle(call.settlements) if call.settlements else []
         ((expired, promotable, to_cancel, has_gates),) = self.run("due", now=self.now)
         if expired:
@@ -156,7 +156,7 @@ class Transaction:
         leases = self._lease(call.worker, call.wants, call.repeat) if call.wants else []
         cancelled = self.run("to_cancel", worker=call.worker) if to_cancel else []
         gated = self._gated(call.wants) if has_gates and call.wants and call.wants.count > 0 else []
-        return Exchanged(tuple(leases), tuple(lost), tuple(id_ for (id_,) in cancelled), tuple(gated))
+        return ExchangeReply(tuple(leases), tuple(lost), tuple(id_ for (id_,) in cancelled), tuple(gated))
 
     def _settle(self, settlements: Sequence[Settlement]) -> list[JobId]:
         """Write what is accepted; answer who came too late."""
@@ -246,14 +246,14 @@ class Transaction:
     def _claim(self, worker: WorkerId, wants: Wants) -> list[Lease]:
         # Closing the books first: the counters must know what this transaction has made ready.
         self.close()
-        admits = admitted(wants.admits)
+        admits = admits_by_gate(wants.admits)
         queues, gates = as_json(wants.queues), as_json([(gate.needs, gate.tenant) for gate in admits])
         floor = self._floor(queues)
         lanes = self.run(
             "lanes_with_work", queues=queues, tenant=wants.tenant, admits=gates, floor=floor, lanes_max=LANES_MAX
         )
         turns = {lane: rows.turn_of((lane, *rest)) for lane, *rest in lanes}
-        shares = divide(wants.count, turns.values(), admits)
+        shares = divide_claim(wants.count, turns.values(), admits)
         names = {lane: (queue, tenant, needs) for lane, queue, tenant, needs, *_ in lanes}
         leases: list[Lease] = []
         for lane, count in shares.items():

@@ -5,10 +5,10 @@ from itertools import count
 from typing import Any, Protocol
 
 from leaseway.domain.errors import KeyConflict
-from leaseway.domain.exchange import Admit, Exchange, Exchanged, Gate, Held, Wants
+from leaseway.domain.exchange import Admit, Exchange, ExchangeReply, Gate, HeldLease, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import Failure, Job, LaneCount, Lease, NewJob, Settlement, State
-from leaseway.domain.query import JobFilter
 from leaseway.ports.job_store import JobStore
 from leaseway.ports.job_traces import Traces
 from leaseway.ports.read_model import ReadModel
@@ -69,10 +69,12 @@ class Worker:
         (lease,) = await self.claim()
         return lease
 
-    async def settle(self, *settlements: Settlement) -> Exchanged:
+    async def settle(self, *settlements: Settlement) -> ExchangeReply:
         return await self.exchange(*settlements)
 
-    async def exchange(self, *settlements: Settlement, wants: Wants | None = None, repeat: bool = False) -> Exchanged:
+    async def exchange(
+        self, *settlements: Settlement, wants: Wants | None = None, repeat: bool = False
+    ) -> ExchangeReply:
         return await self.store.exchange(Exchange(self.id, settlements, wants, repeat))
 
 
@@ -112,9 +114,9 @@ def settlement(lease: Lease, state: State, **options: Any) -> Settlement:
     return Settlement(**fields | options)
 
 
-def held(lease: Lease, **options: Any) -> Held:
+def held(lease: Lease, **options: Any) -> HeldLease:
     fields: dict[str, Any] = {"id": lease.id, "token": lease.token, "lease_us": lease.lease_us}
-    return Held(**fields | options)
+    return HeldLease(**fields | options)
 
 
 # -- what a test looks at -----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """While a lease is held: renewing, checkpoints, reports, and knowing when to look again."""
 
-from leaseway.domain.exchange import Report
+from leaseway.domain.exchange import ProgressReport
 from leaseway.domain.ids import Token
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
@@ -154,16 +154,20 @@ async def test_reports_of_lost_leases_are_dropped(store: Store, clock: FakeClock
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
     current = await Worker(store, "other").claim_one()
-    await store.report([Report(current.id, current.token, "half"), Report(late.id, late.token, "quarter")])
+    await store.report(
+        [ProgressReport(current.id, current.token, "half"), ProgressReport(late.id, late.token, "quarter")]
+    )
     assert (await job_of(store)).progress == "half"
-    await store.report([Report(id_of(9), current.token, "all"), Report(current.id, GUESSED, "none")])
+    await store.report([ProgressReport(id_of(9), current.token, "all"), ProgressReport(current.id, GUESSED, "none")])
     assert (await job_of(store)).progress == "half"
 
 
 async def test_a_report_is_stored_and_the_newest_counts(store: Store) -> None:
     """Reports are collected and sent in batches, in order."""
     lease = await leased_job(store)
-    await store.report([Report(lease.id, lease.token, "1 of 2"), Report(lease.id, lease.token, "2 of 2")])
+    await store.report(
+        [ProgressReport(lease.id, lease.token, "1 of 2"), ProgressReport(lease.id, lease.token, "2 of 2")]
+    )
     await store.report([])
     assert (await job_of(store)).progress == "2 of 2"
 

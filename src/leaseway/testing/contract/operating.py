@@ -1,8 +1,8 @@
 """What people do with jobs: cancel, replay, discard, prune. Each is bounded, and none surprises a worker."""
 
 from leaseway.domain.ids import JobId
+from leaseway.domain.inspection import CancelResult, JobFilter
 from leaseway.domain.job import State
-from leaseway.domain.query import Cancelling, JobFilter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     ALL,
@@ -37,7 +37,7 @@ async def finished(store: Store, *numbers: int, **options: object) -> None:
 
 async def test_cancelling_an_unknown_job_says_so(store: Store) -> None:
     """A mistyped id must not look like a success."""
-    assert await store.cancel(JobId("nothing")) is Cancelling.UNKNOWN
+    assert await store.cancel(JobId("nothing")) is CancelResult.UNKNOWN
 
 
 async def test_a_finished_job_cannot_be_cancelled(store: Store) -> None:
@@ -45,7 +45,7 @@ async def test_a_finished_job_cannot_be_cancelled(store: Store) -> None:
     lease = await leased_job(store)
     await Worker(store).settle(done(lease))
     before = await job_of(store)
-    assert await store.cancel(id_of(1)) is Cancelling.FINISHED
+    assert await store.cancel(id_of(1)) is CancelResult.FINISHED
     assert await job_of(store) == before
 
 
@@ -53,8 +53,8 @@ async def test_a_pending_job_is_cancelled_at_once(store: Store, clock: FakeClock
     """Ready or scheduled, it will not run."""
     await store.submit([new_job(1), new_job(2, delay_us=MINUTE_US)])
     clock.advance(1)
-    assert await store.cancel(id_of(1)) is Cancelling.CANCELLED
-    assert await store.cancel(id_of(2)) is Cancelling.CANCELLED
+    assert await store.cancel(id_of(1)) is CancelResult.CANCELLED
+    assert await store.cancel(id_of(2)) is CancelResult.CANCELLED
     job = await job_of(store)
     assert (job.state, job.finished_at) == (State.CANCELLED, clock.now_us())
     clock.advance_us(HOUR_US)
@@ -66,8 +66,8 @@ async def test_a_running_job_is_asked_to_stop(store: Store) -> None:
     """Nobody can stop a handler from outside: the wish is stored, and the lease stays."""
     lease = await leased_job(store)
     before = await job_of(store)
-    assert await store.cancel(id_of(1)) is Cancelling.REQUESTED
-    assert await store.cancel(id_of(1)) is Cancelling.REQUESTED
+    assert await store.cancel(id_of(1)) is CancelResult.REQUESTED
+    assert await store.cancel(id_of(1)) is CancelResult.REQUESTED
     job = await job_of(store)
     assert (job.state, job.cancel_requested) == (State.LEASED, True)
     assert job.lease_until == before.lease_until

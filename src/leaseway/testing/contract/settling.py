@@ -2,8 +2,8 @@
 
 from leaseway.domain.exchange import ERRORS_MAX
 from leaseway.domain.ids import Token
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import ErrorRecord, State
-from leaseway.domain.query import JobFilter
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     BROKEN,

@@ -1,6 +1,6 @@
 """Where a job came from: kept for those who trace, and told to those who hold it."""
 
-from leaseway.domain.exchange import Held
+from leaseway.domain.exchange import HeldLease
 from leaseway.domain.ids import Token
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import LEASE_US, Worker, done, held, id_of, keyed_job, leased_job, new_job, retry
@@ -30,7 +30,7 @@ async def test_jobs_that_nobody_traces_have_no_trace(store: Store) -> None:
 async def test_who_does_not_hold_a_job_is_not_told_its_trace(store: Store, clock: FakeClock) -> None:
     """Ids are no secret, and what others do is nobody's business."""
     late = await leased_job(store, trace=TRACE)
-    assert await store.traces([Held(late.id, GUESSED, LEASE_US)]) == {}
+    assert await store.traces([HeldLease(late.id, GUESSED, LEASE_US)]) == {}
     clock.advance_us(LEASE_US)
     now = await Worker(store, "other").claim_one()
     assert await store.traces([held(late)]) == {}

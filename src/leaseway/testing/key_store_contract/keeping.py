@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.api_key import FORGET_US, hash_of
+from leaseway.domain.api_key import FORGET_US, hash_secret
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Role, Scope
 from leaseway.domain.ids import SECOND_US
@@ -42,7 +42,7 @@ async def test_an_id_that_is_taken_is_refused(key_store: KeyStore, clock: FakeCl
     key = new_key(1, clock)
     await key_store.add_key(key)
     with pytest.raises(BadValue, match="another key has the id"):
-        await key_store.add_key(replace(key, hash=hash_of("mine"), role=Role.OPERATOR))
+        await key_store.add_key(replace(key, hash=hash_secret("mine"), role=Role.OPERATOR))
     assert await key_store.key(key.id) == key
 
 

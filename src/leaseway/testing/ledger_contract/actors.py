@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from leaseway.domain.budgets.budget import MICRO, Answer, Booked, Budget, BudgetDefinition, Held
-from leaseway.domain.budgets.ledger import Account, Lines
+from leaseway.domain.budgets.budget import MICRO, Budget, BudgetDefinition, Charge, HoldAnswer, HoldBooked, HoldGranted
+from leaseway.domain.budgets.ledger import BudgetWindow, Lines
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 
@@ -30,17 +29,19 @@ def micros(amount: float) -> int:
     return round(amount * MICRO)
 
 
-async def held(ledger: Ledger, id_: str, amount: float, *, dispatch: bool = False, ttl_us: int = MINUTE_US) -> Held:
+async def held(
+    ledger: Ledger, id_: str, amount: float, *, dispatch: bool = False, ttl_us: int = MINUTE_US
+) -> HoldGranted:
     """A hold that must succeed at once."""
     answer = await ledger.hold(id_, usd(amount), ttl_us, dispatch=dispatch)
-    assert isinstance(answer, Held)
+    assert isinstance(answer, HoldGranted)
     return answer
 
 
-async def booked(ledger: Ledger, id_: str, amount: float, *, ttl_us: int = MINUTE_US) -> Booked:
+async def booked(ledger: Ledger, id_: str, amount: float, *, ttl_us: int = MINUTE_US) -> HoldBooked:
     """A hold that must be made in a later window."""
     answer = await ledger.hold(id_, usd(amount), ttl_us, dispatch=True)
-    assert isinstance(answer, Booked)
+    assert isinstance(answer, HoldBooked)
     return answer
 
 
@@ -50,7 +51,7 @@ async def called(ledger: Ledger, id_: str, amount: float, cost: float) -> Any:
     return await ledger.settle(id_, {"usd": micros(cost)})
 
 
-async def account(ledger: Ledger, name: str = "spend", place: int = 0) -> Account:
+async def account(ledger: Ledger, name: str = "spend", place: int = 0) -> BudgetWindow:
     """The first window of a budget that is not over, or one after it."""
     accounts = await ledger.books([name])
     return accounts[place]
@@ -77,5 +78,5 @@ def to_next_day(clock: FakeClock) -> None:
     clock.set_us(next_day(clock))
 
 
-def kind_of(answer: Answer) -> str:
+def kind_of(answer: HoldAnswer) -> str:
     return type(answer).__name__

@@ -1,9 +1,8 @@
 """Booking: what does not fit now is held in the first later window in which it does."""
 
-from leaseway.domain.budgets.budget import Booked, Denied, Held
+from leaseway.domain.budgets.budget import Charge, HoldBooked, HoldDenied, HoldGranted
 from leaseway.domain.budgets.calendar_windows import AHEAD_MAX
 from leaseway.domain.budgets.ledger import RAISED_US
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (
@@ -28,10 +27,10 @@ async def test_a_big_cost_is_not_passed_over_for_ever(ledger: Ledger, clock: Fak
     """Small ones come all the time and would always take what is left: the big one has its place in tomorrow."""
     await ledger.declare([daily(10)])
     await held(ledger, "small", 3)
-    assert await booked(ledger, "big", 8) == Booked(next_day(clock), "spend")
+    assert await booked(ledger, "big", 8) == HoldBooked(next_day(clock), "spend")
     to_next_day(clock)
-    assert await ledger.hold("other", usd(3), MINUTE_US) == Booked(next_day(clock), "spend")
-    assert isinstance(await ledger.hold("big", usd(8), MINUTE_US, dispatch=True), Held)
+    assert await ledger.hold("other", usd(3), MINUTE_US) == HoldBooked(next_day(clock), "spend")
+    assert isinstance(await ledger.hold("big", usd(8), MINUTE_US, dispatch=True), HoldGranted)
     await agrees(ledger)
 
 
@@ -76,7 +75,7 @@ async def test_a_booked_hold_has_its_time_from_the_start_of_its_window(ledger: L
     to_next_day(clock)
     clock.advance(59)
     assert (await ledger.expire(10)).count == 0
-    assert isinstance(await ledger.hold("b", usd(8), MINUTE_US, dispatch=True), Held)
+    assert isinstance(await ledger.hold("b", usd(8), MINUTE_US, dispatch=True), HoldGranted)
     clock.advance(59)
     assert (await ledger.expire(10)).count == 0, "the call has the whole time for itself"
     await agrees(ledger)
@@ -102,12 +101,12 @@ async def test_the_latest_window_of_several_budgets_decides(ledger: Ledger, cloc
     hourly = Charge("hourly", "hourly")
     await held(ledger, "a", 10)
     lines = (*usd(5), (hourly, micros(5)))
-    assert await ledger.hold("b", lines, MINUTE_US) == Booked(next_day(clock), "spend")
+    assert await ledger.hold("b", lines, MINUTE_US) == HoldBooked(next_day(clock), "spend")
     assert (await account(ledger, "hourly", 1)).window.start == next_day(clock)
     assert await numbers(ledger, "hourly", 1) == (0, 5, 0)
     to_next_day(clock)
     answer = await ledger.hold("b", lines, MINUTE_US, dispatch=True)
-    assert isinstance(answer, Held)
+    assert isinstance(answer, HoldGranted)
     assert [window.start for window in answer.windows] == [clock.now_us()] * 2
     await agrees(ledger)
 
@@ -119,7 +118,7 @@ async def test_the_later_window_must_have_room_in_all_budgets(ledger: Ledger, cl
     await held(ledger, "a", 10)
     for id_, amount, later_us in (("b", 10, 0), ("c", 5, 60 * MINUTE_US)):
         answer = await ledger.hold(id_, (*usd(5), (hourly, micros(amount))), MINUTE_US)
-        assert isinstance(answer, Booked)
+        assert isinstance(answer, HoldBooked)
         assert answer.until == next_day(clock) + later_us
     await agrees(ledger)
 
@@ -129,7 +128,7 @@ async def test_a_budget_that_fails_is_not_made_to_wait_by_another(ledger: Ledger
     await ledger.declare([daily(10), budget("strict", usd=10, every="day", over="fail")])
     await ledger.hold("a", ((Charge("strict", "strict"), micros(10)),), MINUTE_US)
     answer = await ledger.hold("b", ((SPEND, micros(1)), (Charge("strict", "strict"), micros(1))), MINUTE_US)
-    assert isinstance(answer, Denied)
+    assert isinstance(answer, HoldDenied)
     assert answer.budget == "strict"
 
 
@@ -137,11 +136,11 @@ async def test_booking_ahead_has_an_end(ledger: Ledger) -> None:
     """A queue without end would be booked into the next century, one statement per day."""
     await ledger.declare([budget("spend", usd=1, every="hour")])
     for each in range(AHEAD_MAX):
-        assert not isinstance(await ledger.hold(f"call-{each}", usd(1), MINUTE_US), Denied)
+        assert not isinstance(await ledger.hold(f"call-{each}", usd(1), MINUTE_US), HoldDenied)
     answer = await ledger.hold("one-more", usd(1), MINUTE_US)
-    assert isinstance(answer, Denied)
+    assert isinstance(answer, HoldDenied)
     assert answer.until is None
-    assert isinstance(await ledger.hold("call-9", usd(1), MINUTE_US), Booked)
+    assert isinstance(await ledger.hold("call-9", usd(1), MINUTE_US), HoldBooked)
 
 
 async def test_waiting_ends_when_something_is_left_again(ledger: Ledger, clock: FakeClock) -> None:

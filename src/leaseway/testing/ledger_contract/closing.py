@@ -5,9 +5,8 @@ from itertools import chain
 
 import pytest
 
-from leaseway.domain.budgets.budget import Denied
+from leaseway.domain.budgets.budget import Charge, HoldDenied
 from leaseway.domain.errors import BadValue
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Expired, Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (
@@ -33,7 +32,7 @@ async def test_a_call_that_nobody_settles_is_charged(ledger: Ledger, clock: Fake
     clock.advance(60)
     assert await ledger.expire(10) == Expired(captured=1, crossed=(("spend", 50),))
     assert await numbers(ledger) == (6, 0, 0)
-    assert isinstance(await ledger.hold("b", usd(5), MINUTE_US), Denied)
+    assert isinstance(await ledger.hold("b", usd(5), MINUTE_US), HoldDenied)
     await agrees(ledger)
 
 
@@ -115,7 +114,7 @@ async def test_a_cost_above_what_was_held_is_booked(ledger: Ledger) -> None:
     await held(ledger, "b", 3)
     await called(ledger, "a", 7, 9)
     assert await numbers(ledger) == (9, 3, 2)
-    assert isinstance(await ledger.hold("c", usd(0.5), MINUTE_US), Denied)
+    assert isinstance(await ledger.hold("c", usd(0.5), MINUTE_US), HoldDenied)
     await ledger.void("b")
     assert await numbers(ledger) == (9, 0, 0)
     await held(ledger, "c", 1)

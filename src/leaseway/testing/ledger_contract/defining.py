@@ -2,9 +2,8 @@
 
 import pytest
 
-from leaseway.domain.budgets.budget import Booked, Denied, Held
+from leaseway.domain.budgets.budget import Charge, HoldBooked, HoldDenied, HoldGranted
 from leaseway.domain.errors import BadValue, UnknownBudget
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (
@@ -65,8 +64,8 @@ async def test_lowering_a_limit_below_what_is_used_denies_and_shows_it(ledger: L
     await held(ledger, "b", 3, dispatch=True)
     await ledger.change(daily(4, over="fail"))
     assert await numbers(ledger) == (6, 3, 5)
-    assert isinstance(await ledger.hold("c", usd(0.1), MINUTE_US), Denied)
-    assert isinstance(await ledger.hold("b", usd(3), MINUTE_US), Held)
+    assert isinstance(await ledger.hold("c", usd(0.1), MINUTE_US), HoldDenied)
+    assert isinstance(await ledger.hold("b", usd(3), MINUTE_US), HoldGranted)
     await ledger.settle("b", {})
     assert await numbers(ledger) == (9, 0, 5)
     await agrees(ledger)
@@ -79,7 +78,7 @@ async def test_windows_that_are_booked_ahead_take_the_new_limit(ledger: Ledger) 
     await booked(ledger, "b", 8)
     await ledger.change(daily(6))
     assert await numbers(ledger, place=1) == (0, 8, 2)
-    assert isinstance(await ledger.hold("b", usd(8), MINUTE_US), Booked)
+    assert isinstance(await ledger.hold("b", usd(8), MINUTE_US), HoldBooked)
 
 
 async def test_windows_that_are_over_keep_the_limit_they_had(ledger: Ledger, clock: FakeClock) -> None:
@@ -116,7 +115,7 @@ async def test_a_definition_for_one_value_takes_its_window_over(ledger: Ledger) 
     acme = Charge("spend:acme", "spend:{tenant}")
     await ledger.hold("a", usd(1, acme), MINUTE_US)
     await ledger.change(budget("spend:acme", usd=5, every="day"))
-    assert isinstance(await ledger.hold("b", usd(4, acme), MINUTE_US), Held)
+    assert isinstance(await ledger.hold("b", usd(4, acme), MINUTE_US), HoldGranted)
     assert await numbers(ledger, "spend:acme") == (0, 5, 0)
 
 

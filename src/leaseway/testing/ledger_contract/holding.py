@@ -5,9 +5,8 @@ from collections import Counter
 
 import pytest
 
-from leaseway.domain.budgets.budget import IMPOSSIBLE, Booked, Denied, Held, Used
+from leaseway.domain.budgets.budget import IMPOSSIBLE, Charge, HoldBooked, HoldDenied, HoldGranted, HoldUsed
 from leaseway.domain.errors import BadValue, UnknownBudget
-from leaseway.domain.requirements import Charge
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (
@@ -31,7 +30,7 @@ async def test_a_hold_beyond_the_limit_is_denied_and_changes_nothing(ledger: Led
     await ledger.declare([daily(10, over="fail")])
     await held(ledger, "a", 7)
     answer = await ledger.hold("b", usd(3.000001), MINUTE_US)
-    assert isinstance(answer, Denied)
+    assert isinstance(answer, HoldDenied)
     assert (answer.budget, answer.until) == ("spend", next_day(clock))
     assert await numbers(ledger) == (0, 7, 0)
     await held(ledger, "c", 3)
@@ -43,7 +42,7 @@ async def test_many_at_once_hold_no_more_than_there_is(ledger: Ledger) -> None:
     """Checking first and writing then would let two pass where one fits."""
     await ledger.declare([daily(10, over="fail")])
     answers = await asyncio.gather(*(ledger.hold(f"call-{each}", usd(0.7), MINUTE_US) for each in range(40)))
-    assert Counter(map(kind_of, answers)) == {"Held": 14, "Denied": 26}
+    assert Counter(map(kind_of, answers)) == {"HoldGranted": 14, "HoldDenied": 26}
     assert await numbers(ledger) == (0, 9.8, 0)
     await agrees(ledger)
 
@@ -52,7 +51,7 @@ async def test_what_could_never_fit_is_called_impossible(ledger: Ledger) -> None
     """Waiting for it would be for ever, and booking it would close every window to come."""
     await ledger.declare([daily(10)])
     answer = await ledger.hold("a", usd(10.5), MINUTE_US)
-    assert answer == Denied("spend", None, IMPOSSIBLE)
+    assert answer == HoldDenied("spend", None, IMPOSSIBLE)
     await held(ledger, "b", 10)
 
 
@@ -61,7 +60,7 @@ async def test_a_total_budget_denies_without_a_date(ledger: Ledger) -> None:
     await ledger.declare([budget("spend", usd=10)])
     await held(ledger, "a", 10)
     answer = await ledger.hold("b", usd(1), MINUTE_US)
-    assert isinstance(answer, Denied)
+    assert isinstance(answer, HoldDenied)
     assert answer.until is None
 
 
@@ -71,7 +70,7 @@ async def test_a_permitted_overdraft_is_used_and_shown(ledger: Ledger) -> None:
     await held(ledger, "a", 9)
     await held(ledger, "b", 3)
     assert await numbers(ledger) == (0, 12, 2)
-    assert isinstance(await ledger.hold("c", usd(0.000001), MINUTE_US), Denied)
+    assert isinstance(await ledger.hold("c", usd(0.000001), MINUTE_US), HoldDenied)
     await agrees(ledger)
 
 
@@ -92,16 +91,16 @@ async def test_a_repeated_dispatching_hold_may_call(ledger: Ledger, clock: FakeC
     clock.advance(30)
     assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == first
     clock.advance(30)
-    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == Used()
+    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == HoldUsed()
 
 
 async def test_an_id_under_which_another_dispatched_is_used(ledger: Ledger) -> None:
     """Two deliveries of one attempt must not make two calls on the money of one."""
     await ledger.declare([daily()])
     await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True)
-    assert await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True) == Used()
+    assert await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True) == HoldUsed()
     await ledger.settle("a", {})
-    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == Used()
+    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == HoldUsed()
     assert await numbers(ledger) == (6, 0, 0)
 
 
@@ -109,8 +108,8 @@ async def test_what_is_only_held_may_be_taken_over(ledger: Ledger) -> None:
     """A job that waited for its window comes back with another lease, and under the same id."""
     await ledger.declare([daily()])
     await ledger.hold("a", usd(6), MINUTE_US, owner="1")
-    assert isinstance(await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True), Held)
-    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == Used()
+    assert isinstance(await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True), HoldGranted)
+    assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == HoldUsed()
     assert await numbers(ledger) == (0, 6, 0)
 
 
@@ -118,7 +117,11 @@ async def test_several_budgets_are_held_together_or_not_at_all(ledger: Ledger) -
     """A hold on half of them would be money that nobody uses and nobody frees."""
     await ledger.declare([daily(10, over="fail"), budget("calls", requests=2, every="day", over="fail")])
     lines = (*usd(1), (Charge("calls", "calls"), micros(1)))
-    assert [kind_of(await ledger.hold(id_, lines, MINUTE_US)) for id_ in "abc"] == ["Held", "Held", "Denied"]
+    assert [kind_of(await ledger.hold(id_, lines, MINUTE_US)) for id_ in "abc"] == [
+        "HoldGranted",
+        "HoldGranted",
+        "HoldDenied",
+    ]
     assert await numbers(ledger) == (0, 2, 0)
     assert await numbers(ledger, "calls") == (0, 2, 0)
     await agrees(ledger)
@@ -131,7 +134,7 @@ async def test_opposite_orders_of_lines_do_not_block_each_other(ledger: Ledger) 
     answers = await asyncio.gather(
         *(ledger.hold(f"call-{each}", (one, two) if each % 2 else (two, one), MINUTE_US) for each in range(40))
     )
-    assert Counter(map(kind_of, answers)) == {"Held": 40}
+    assert Counter(map(kind_of, answers)) == {"HoldGranted": 40}
     assert await numbers(ledger, "one") == await numbers(ledger, "two") == (0, 40, 0)
 
 
@@ -140,8 +143,8 @@ async def test_the_definition_of_a_full_name_wins(ledger: Ledger) -> None:
     await ledger.declare([budget("spend:{tenant}", usd=1), budget("spend:acme", usd=5)])
     for tenant, amount in (("acme", 5), ("other", 1)):
         charge = Charge(f"spend:{tenant}", "spend:{tenant}")
-        assert isinstance(await ledger.hold(f"{tenant}-1", usd(amount, charge), MINUTE_US), Held)
-        assert isinstance(await ledger.hold(f"{tenant}-2", usd(0.1, charge), MINUTE_US), Denied)
+        assert isinstance(await ledger.hold(f"{tenant}-1", usd(amount, charge), MINUTE_US), HoldGranted)
+        assert isinstance(await ledger.hold(f"{tenant}-2", usd(0.1, charge), MINUTE_US), HoldDenied)
 
 
 async def test_each_value_of_a_field_has_its_own_window(ledger: Ledger) -> None:
@@ -149,7 +152,7 @@ async def test_each_value_of_a_field_has_its_own_window(ledger: Ledger) -> None:
     await ledger.declare([budget("spend:{tenant}", usd=1, every="day")])
     for tenant in ("a", "b"):
         charge = Charge(f"spend:{tenant}", "spend:{tenant}")
-        assert isinstance(await ledger.hold(tenant, usd(1, charge), MINUTE_US), Held)
+        assert isinstance(await ledger.hold(tenant, usd(1, charge), MINUTE_US), HoldGranted)
     assert [each.name for each in await ledger.books()] == ["spend:a", "spend:b"]
 
 
@@ -178,7 +181,7 @@ async def test_a_new_window_begins_empty_at_its_instant(ledger: Ledger, clock: F
     await ledger.declare([daily(10, over="fail")])
     clock.set_us(next_day(clock) - 1)
     await held(ledger, "a", 10)
-    assert isinstance(await ledger.hold("b", usd(10), MINUTE_US), Denied)
+    assert isinstance(await ledger.hold("b", usd(10), MINUTE_US), HoldDenied)
     clock.advance_us(1)
     await held(ledger, "b", 10)
     assert await numbers(ledger) == (0, 10, 0)
@@ -228,7 +231,7 @@ async def test_nothing_is_dispatched_before_its_window_begins(ledger: Ledger, cl
     """Money of tomorrow is not spent today."""
     await ledger.declare([daily(10)])
     await held(ledger, "a", 10)
-    assert isinstance(await ledger.hold("b", usd(5), MINUTE_US, dispatch=True), Booked)
+    assert isinstance(await ledger.hold("b", usd(5), MINUTE_US, dispatch=True), HoldBooked)
     assert await ledger.dispatch("b") is False
     to_next_day(clock)
     assert await ledger.dispatch("b") is True

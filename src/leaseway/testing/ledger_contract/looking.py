@@ -1,7 +1,6 @@
 """What people see: books, the journal, and whether both agree."""
 
-from leaseway.domain.budgets.budget import Denied
-from leaseway.domain.requirements import Charge
+from leaseway.domain.budgets.budget import Charge, HoldDenied
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (
@@ -79,7 +78,7 @@ async def test_the_journal_tells_every_move_newest_first(ledger: Ledger, clock: 
 async def test_a_denied_hold_leaves_no_trace(ledger: Ledger) -> None:
     """Denials come by the thousand; the journal is about money."""
     await ledger.declare([daily(10, over="fail")])
-    assert isinstance(await ledger.hold("a", usd(11), MINUTE_US), Denied)
+    assert isinstance(await ledger.hold("a", usd(11), MINUTE_US), HoldDenied)
     assert await ledger.journal("spend") == []
     assert await ledger.void("a") is False
 

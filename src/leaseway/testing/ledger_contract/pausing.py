@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.budgets.budget import PAUSED, Denied
+from leaseway.domain.budgets.budget import PAUSED, HoldDenied
 from leaseway.domain.budgets.ledger import PAUSED_US
 from leaseway.domain.errors import Stale
 from leaseway.ports.ledger import Ledger
@@ -18,7 +18,7 @@ async def test_a_paused_budget_holds_nothing_until_it_is_resumed(ledger: Ledger,
     await ledger.declare([daily(10)])
     await held(ledger, "a", 1)
     await ledger.change(PAUSED_DAILY)
-    denied = Denied("spend", clock.now_us() + PAUSED_US, PAUSED)
+    denied = HoldDenied("spend", clock.now_us() + PAUSED_US, PAUSED)
     assert await ledger.hold("b", usd(1), MINUTE_US) == denied
     assert await ledger.wait_us([SPEND]) == PAUSED_US
     await ledger.change(daily(10))
@@ -46,7 +46,7 @@ async def test_new_code_does_not_resume(ledger: Ledger) -> None:
     await ledger.change(PAUSED_DAILY)
     await ledger.declare([daily(20)])
     assert await ledger.definitions() == [(replace(daily(20), paused=True), 3)]
-    assert isinstance(await ledger.hold("a", usd(1), MINUTE_US), Denied)
+    assert isinstance(await ledger.hold("a", usd(1), MINUTE_US), HoldDenied)
     assert await ledger.change(daily(20)) == 4
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict, Wait, size, tokens
-from leaseway.domain.limits.limit import Ask, Limit
+from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict, Wait, permits_left, size_limit
+from leaseway.domain.limits.limit import Limit, PermitRequest
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
 
@@ -29,8 +29,8 @@ PHONE = Limit("phone", concurrency=3)
 SEAT_US = 30 * SECOND_US
 
 
-def ask(limit: Limit, cost: int = 1, name: str | None = None) -> Ask:
-    return Ask(name or limit.name, limit.name, cost)
+def ask(limit: Limit, cost: int = 1, name: str | None = None) -> PermitRequest:
+    return PermitRequest(name or limit.name, limit.name, cost)
 
 
 async def ready(limiter: Limiter, clock: FakeClock, *limits: Limit) -> None:
@@ -39,24 +39,24 @@ async def ready(limiter: Limiter, clock: FakeClock, *limits: Limit) -> None:
     clock.advance(2 * DAY_SECONDS)
 
 
-async def granted(limiter: Limiter, *asks: Ask, least: int = 1, most: int = 1) -> Granted:
+async def granted(limiter: Limiter, *asks: PermitRequest, least: int = 1, most: int = 1) -> Granted:
     verdict = await limiter.take(asks, least=least, most=most)
     assert isinstance(verdict, Granted), verdict
     return verdict
 
 
-async def waits(limiter: Limiter, *asks: Ask, least: int = 1) -> Wait:
+async def waits(limiter: Limiter, *asks: PermitRequest, least: int = 1) -> Wait:
     verdict = await limiter.take(asks, least=least, most=least)
     assert isinstance(verdict, Wait), verdict
     return verdict
 
 
-async def drained(limiter: Limiter, *asks: Ask) -> Granted:
+async def drained(limiter: Limiter, *asks: PermitRequest) -> Granted:
     """All that there is now."""
     return await granted(limiter, *asks, most=MANY)
 
 
-async def seated(limiter: Limiter, holder: str, *asks: Ask, most: int = 1, seat_us: int = SEAT_US) -> Verdict:
+async def seated(limiter: Limiter, holder: str, *asks: PermitRequest, most: int = 1, seat_us: int = SEAT_US) -> Verdict:
     return await limiter.take(asks, most=most, holder=holder, seat_us=seat_us)
 
 
@@ -73,7 +73,9 @@ async def level_of(limiter: Limiter, limit: Limit) -> Level:
 async def left(limiter: Limiter, limit: Limit) -> list[int]:
     """How many tokens each window has now, the shortest first."""
     now, (level,) = await limiter.look([ask(limit)])
-    return [tokens(window, level.buckets[window.window_us], now) for window in size(limit.definition).windows]
+    return [
+        permits_left(window, level.buckets[window.window_us], now) for window in size_limit(limit.definition).windows
+    ]
 
 
 async def picture(limiter: Limiter, limits: Sequence[Limit]) -> object:

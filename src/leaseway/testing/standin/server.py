@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.limit import Rate, rate_of
+from leaseway.domain.limits.limit import Rate, parse_rate
 from leaseway.testing.provider import USUAL, Act, Answer, Provider, Request, build_act, serving
 from leaseway.testing.standin import admin, lists, ocm
 from leaseway.testing.standin.data import synthetic
@@ -139,7 +139,7 @@ async def standin(
     """A stand-in for as long as the block lasts. `pois`: they, or how many synthetic ones."""
     if isinstance(limits, str):
         raise BadValue("limits", f"must be a list of rates: limits=[{limits!r}]")
-    rates = [rate_of("limits", limit) for limit in limits]
+    rates = [parse_rate("limits", limit) for limit in limits]
     it = StandIn(synthetic(pois) if isinstance(pois, int) else pois, rates, listings, keys, now)
     it.faults = faults_of(faults or {})
     async with serving(it, port):

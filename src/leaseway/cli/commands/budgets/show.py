@@ -12,13 +12,13 @@ from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import facts, heading, note, say, wrapped
 from leaseway.cli.output.times import local, moment
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.budgets.budget import CURRENCIES, MICRO, BudgetDefinition, is_pattern
+from leaseway.domain.budgets.budget import CURRENCIES, MICRO, BudgetDefinition, is_template
 from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every
-from leaseway.domain.budgets.ledger import Account, Audit, Entry, judge_ledger
+from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, judge_ledger
 from leaseway.domain.errors import UnknownBudget
-from leaseway.domain.health import Level
+from leaseway.domain.health import FindingLevel
 from leaseway.domain.ids import Instant
-from leaseway.domain.limits.limit import fields_of
+from leaseway.domain.limits.limit import template_fields
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.store import Store
 
@@ -70,10 +70,10 @@ SICK = 1
 
 class BudgetBalances(NamedTuple):
     definitions: list[tuple[BudgetDefinition, int]]
-    accounts: list[Account]
+    accounts: list[BudgetWindow]
     now: Instant
 
-    def of(self, definition: BudgetDefinition) -> list[Account]:
+    def of(self, definition: BudgetDefinition) -> list[BudgetWindow]:
         return [account for account in self.accounts if account.budget == definition.name]
 
 
@@ -99,12 +99,12 @@ def budget_rows(definition: BudgetDefinition, books: BudgetBalances) -> list[Row
         rows = [(*row[:4], TableCell(f"{row[4]}, paused", "yellow"), *row[5:]) for row in rows]
     if rows:
         return rows
-    each = f"one for each {' and '.join(fields_of(definition.name))}" if is_pattern(definition.name) else ""
+    each = f"one for each {' and '.join(template_fields(definition.name))}" if is_template(definition.name) else ""
     unused = of(0, definition.limit_micros, definition.unit)
     return [(definition.name, unused, "", "", TableCell(each, "dim"), "", "")]
 
 
-def balance_row(account: Account, accounts: Sequence[Account], now: Instant) -> Row:
+def balance_row(account: BudgetWindow, accounts: Sequence[BudgetWindow], now: Instant) -> Row:
     book, unit = account.book, account.unit
     ahead = sum(other.booked_ahead_micros for other in accounts if other.name == account.name)
     return (
@@ -134,8 +134,8 @@ def show_budget(settings: CliSettings, name: str) -> None:
     if accounts:
         heading("windows")
         show_table(WINDOWS, [window_row(account, books.now) for account in accounts])
-    elif is_pattern(name):
-        note(f"there is one for each {' and '.join(fields_of(name))}, and none was used yet")
+    elif is_template(name):
+        note(f"there is one for each {' and '.join(template_fields(name))}, and none was used yet")
 
 
 def definition_named(name: str, books: BudgetBalances) -> tuple[BudgetDefinition, int]:
@@ -167,7 +167,7 @@ def record(definition: BudgetDefinition) -> list[tuple[str, str]]:
     ]
 
 
-def window_row(account: Account, now: Instant) -> Row:
+def window_row(account: BudgetWindow, now: Instant) -> Row:
     book, unit = account.book, account.unit
     return (
         account.name,
@@ -185,7 +185,7 @@ def window_row(account: Account, now: Instant) -> Row:
 
 
 def show_journal(settings: CliSettings, name: str, limit: int) -> None:
-    async def question(store: Store) -> tuple[list[Entry], BudgetBalances]:
+    async def question(store: Store) -> tuple[list[JournalEntry], BudgetBalances]:
         ledger = ledger_in(store, settings)
         return await ledger.journal(name, limit), await read_books(ledger, store)
 
@@ -201,7 +201,7 @@ def show_journal(settings: CliSettings, name: str, limit: int) -> None:
         show_table(JOURNAL, [journal_row(entry, unit) for entry in entries])
 
 
-def journal_row(entry: Entry, unit: str) -> Row:
+def journal_row(entry: JournalEntry, unit: str) -> Row:
     return (
         local(entry.at),
         entry.kind,
@@ -222,7 +222,7 @@ def audit_budgets(settings: CliSettings) -> int:
         return await ledger_in(store, settings).audit()
 
     finding = judge_ledger(ask(settings, question))
-    is_sick = finding.level is Level.PROBLEM
+    is_sick = finding.level is FindingLevel.PROBLEM
     if settings.json:
         document({"agrees": not is_sick, "text": finding.text, "advice": finding.advice})
     else:

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from leaseway.cli.open_store import store_url
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import NoSuchJob, StoreRefused, UsageError
-from leaseway.domain.redact import shown
+from leaseway.domain.errors import NoSuchJob, StoreRefused, UsageError, redact_url
 from leaseway.imports.assembly import sink_only
 from leaseway.imports.domain.run_state import RunRow
 from leaseway.imports.load_object import found_in, load_module
@@ -82,8 +81,8 @@ def refuse_missing(found: OpenedSink) -> None:
     path = place_on_disk(found.spec.sink.url)
     if path is not None and not path.exists():
         raise StoreRefused(
-            f"sink.url: there is nothing at {shown(found.spec.sink.url)} yet (no {path}); go to the folder that holds "
-            f"it, or begin with: leaseway import run {found.name}"
+            f"sink.url: there is nothing at {redact_url(found.spec.sink.url)} yet (no {path}); go to the folder that "
+            f"holds it, or begin with: leaseway import run {found.name}"
         )
 
 
@@ -115,4 +114,4 @@ async def last_run(found: OpenedSink) -> RunRow | None:
 def command(settings: CliSettings, verb: str, name: str, run: str | None = None, *more: str) -> str:
     """To be typed next, in the same place."""
     words = ["leaseway import", verb, name, *(["--run", run] if run else []), *more]
-    return " ".join([*words, *(["--store", shown(settings.store)] if settings.store else [])])
+    return " ".join([*words, *(["--store", redact_url(settings.store)] if settings.store else [])])

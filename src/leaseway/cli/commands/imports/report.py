@@ -11,7 +11,7 @@ from leaseway.cli.output.json import document
 from leaseway.cli.output.table import TableCell, TableColumn, show_table
 from leaseway.cli.output.text import counted, facts, heading, note, say
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.health import in_bytes
+from leaseway.domain.health import render_bytes
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import canonical
 from leaseway.imports.progress.report import Report, reactions_of, report_of, seconds_of, slowest_of, totals_of
@@ -80,7 +80,7 @@ def show_totals(at: OpenedSink, found: Report) -> None:
             ("shards", formatting.shards_in_words(found.shards)),
             ("rows", formatting.totals_in_words(totals)),
             ("speed", formatting.rate(totals["rows"], found.seconds)),
-            ("size", in_bytes(totals["size_bytes"])),
+            ("size", render_bytes(totals["size_bytes"])),
             ("budget", budget_in_words(run, found.shards, at.spec.budget)),
             ("guards", formatting.reactions_in_words(reactions_of(found.shards)) or "no guard has reacted"),
             ("table", changes_in_words(found)),
@@ -141,7 +141,7 @@ def cells(row: ShardRow, found: Report) -> list[TableCell | str]:
         *(f"{count:,}" for count in counts),
         f"{row.quarantined:,}" if row.quarantined else "",
         f"{row.requests:,}",
-        in_bytes(row.size_bytes),
+        render_bytes(row.size_bytes),
         formatting.duration(seconds_of(row, found.now)),
         f"{row.attempts:,}",
         "" if row.page_limit is None else f"{row.page_limit:,}",

@@ -2,8 +2,8 @@
 
 from leaseway.cli.open_store import looked_into
 from leaseway.domain.errors import LeasewayError
+from leaseway.domain.inspection import PAGE_MAX, JobFilter
 from leaseway.domain.job import Job, State
-from leaseway.domain.query import PAGE_MAX, JobFilter
 from leaseway.imports.domain.run_state import ShardRow, ShardState
 from leaseway.imports.run.dead_shards import dead
 from leaseway.imports.run.start import QUEUE

@@ -11,7 +11,7 @@ from leaseway.cli.output.text import say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.limit import rate_of
+from leaseway.domain.limits.limit import parse_rate
 from leaseway.imports.domain.run_state import RunRow, RunState
 from leaseway.imports.progress.report import in_families
 from leaseway.system import SystemClock, wall_clock_us
@@ -58,7 +58,7 @@ async def watched(found: OpenedSink, run: str | None) -> None:
     from leaseway.imports.progress.progress_view import Screen
 
     clock, id_ = SystemClock(), (await find_run(found, run)).id
-    rates = [rate_of("source.limits", text) for text in found.spec.source.limits]
+    rates = [parse_rate("source.limits", text) for text in found.spec.source.limits]
     watching = Watching(tightest(rates))
     title = f"{found.source} → {found.spec.sink.table}"
     with Screen(Console(stderr=True, highlight=False), title) as screen:

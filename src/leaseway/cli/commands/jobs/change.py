@@ -14,8 +14,8 @@ from leaseway.cli.output.text import counted, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import UsageError
 from leaseway.domain.ids import JobId
-from leaseway.domain.query import Cancelling, JobFilter
-from leaseway.domain.times import duration_us
+from leaseway.domain.inspection import CancelResult, JobFilter
+from leaseway.domain.validators import parse_duration_us
 from leaseway.ports.store import Store
 
 STEP = 500
@@ -25,9 +25,9 @@ REFUSED = 2
 Act = Callable[[JobFilter, int], Awaitable[list[JobId]]]
 
 CANCELLED_IN_WORDS = {
-    Cancelling.CANCELLED: "cancelled",
-    Cancelling.REQUESTED: "its worker is told to stop",
-    Cancelling.FINISHED: "had finished before",
+    CancelResult.CANCELLED: "cancelled",
+    CancelResult.REQUESTED: "its worker is told to stop",
+    CancelResult.FINISHED: "had finished before",
 }
 
 
@@ -118,22 +118,22 @@ def show_answer(settings: CliSettings, answer: ChangeResult, verb: JobCommand) -
 
 
 def cancel_jobs(settings: CliSettings, ids: Sequence[str]) -> int:
-    async def command(store: Store) -> dict[str, Cancelling]:
+    async def command(store: Store) -> dict[str, CancelResult]:
         return {id_: await store.cancel(JobId(id_)) for id_ in ids}
 
     answers = change(settings, command)
     if settings.json:
         document({"jobs": [{"id": id_, "answer": answer.value} for id_, answer in answers.items()]})
     for id_, answer in answers.items() if not settings.json else ():
-        if answer is Cancelling.UNKNOWN:
+        if answer is CancelResult.UNKNOWN:
             click.echo(unknown(id_), err=True)
         else:
             say(f"job {id_}: {CANCELLED_IN_WORDS[answer]}")
-    return REFUSED if Cancelling.UNKNOWN in answers.values() else 0
+    return REFUSED if CancelResult.UNKNOWN in answers.values() else 0
 
 
 def prune_jobs(settings: CliSettings, older_than: float) -> None:
-    keep_us = duration_us("--older-than", older_than)
+    keep_us = parse_duration_us("--older-than", older_than)
 
     async def command(store: Store) -> int:
         with Counter("pruned") as counter:

@@ -14,11 +14,11 @@ from leaseway.cli.output.times import moment, relative
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.exchange import Gate
 from leaseway.domain.explain import Reason, explain
-from leaseway.domain.gates import Shut
-from leaseway.domain.health import in_words
+from leaseway.domain.gates import Closure
+from leaseway.domain.health import render_duration
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, State
-from leaseway.domain.pauses import shut_by_pauses
+from leaseway.domain.pauses import closed_by_pauses
 from leaseway.ports.store import Store
 
 
@@ -59,7 +59,7 @@ def record(job: Job, now: Instant) -> list[tuple[str, str]]:
         ("runs" if job.run_at > now else "ready since", moment(job.run_at, now) if is_pending else ""),
         ("finished", moment(job.finished_at, now)),
         ("lease", lease_in_words(job, now)),
-        ("timeout", "" if job.timeout_us is None else in_words(job.timeout_us)),
+        ("timeout", "" if job.timeout_us is None else render_duration(job.timeout_us)),
         ("cancel", "requested" if job.cancel_requested and not job.state.is_final else ""),
         ("progress", progress_in_words(job.progress)),
     ]
@@ -95,13 +95,13 @@ def show_errors(errors: list[ErrorRecord], now: Instant, *, all_tracebacks: bool
 
 
 def why_job(settings: CliSettings, id_: str) -> None:
-    async def question(store: Store) -> tuple[Job, LaneCount | None, list[Shut], Instant]:
+    async def question(store: Store) -> tuple[Job, LaneCount | None, list[Closure], Instant]:
         job, now = await find_job(store, id_), await store.now()
         gate = Gate(job.needs, job.tenant)
         is_ready = job.state is State.PENDING and job.run_at <= now
         shuts = await shut_gates(settings, store, [gate] if is_ready else [], now)
         lanes = {(lane.queue, lane.tenant, lane.needs): lane for lane in await store.lanes()}
-        paused = shut_by_pauses(job.queue, job.tenant, await pauses_in(store)) if is_ready else []
+        paused = closed_by_pauses(job.queue, job.tenant, await pauses_in(store)) if is_ready else []
         return job, lanes.get((job.queue, job.tenant, job.needs)), [*paused, *shuts.get(gate, [])], now
 
     job, lane, shuts, now = ask(settings, question)

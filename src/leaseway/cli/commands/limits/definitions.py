@@ -13,11 +13,19 @@ from leaseway.cli.output.text import note, say
 from leaseway.cli.output.times import moment, span
 from leaseway.cli.settings import NONE, CliSettings
 from leaseway.domain.errors import BadValue, LeasewayError, UnknownLimit
-from leaseway.domain.gates import Seen, Shut, shut_by_limit
+from leaseway.domain.gates import Closure, LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.limits.buckets import PAUSED, size, tokens
-from leaseway.domain.limits.limit import Ask, Definition, Limit, check, fields_of, kept_by, rate_of
-from leaseway.domain.times import duration_us
+from leaseway.domain.limits.buckets import PAUSED, permits_left, size_limit
+from leaseway.domain.limits.limit import (
+    Limit,
+    LimitDefinition,
+    PermitRequest,
+    check_limit,
+    matching_limit,
+    parse_rate,
+    template_fields,
+)
+from leaseway.domain.validators import parse_duration_us
 from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us
 
@@ -32,13 +40,13 @@ COLUMNS = (
 )
 TENANT = "tenant:"
 
-Known = dict[str, tuple[Definition, int]]
+Known = dict[str, tuple[LimitDefinition, int]]
 
 
 def list_limits(settings: CliSettings) -> None:
     defined, seen, trouble = ask_limiter(settings, gather)
     now = wall_clock_us()
-    rows = [(*each, seen.get(Ask(name, name))) for name, each in defined.items()]
+    rows = [(*each, seen.get(PermitRequest(name, name))) for name, each in defined.items()]
     if settings.json:
         document({"limits": [limit_json(*row, now) for row in rows]})
     elif not rows:
@@ -51,20 +59,22 @@ def list_limits(settings: CliSettings) -> None:
         note(f"how they stand cannot be seen: {trouble}")
 
 
-async def gather(limiter: Limiter | None) -> tuple[Known, dict[Ask, Seen], str]:
+async def gather(limiter: Limiter | None) -> tuple[Known, dict[PermitRequest, LevelReading], str]:
     """All definitions, and how those stand that are one limit each; or why that cannot be seen."""
     defined = await load_definitions(limiter)
-    asks = [Ask(name, name) for name in defined if not fields_of(name)]
+    asks = [PermitRequest(name, name) for name in defined if not template_fields(name)]
     try:
         return defined, await look_at(limiter, asks) if limiter is not None else {}, ""
     except LeasewayError as error:
         return defined, {}, str(error)
 
 
-def limit_row(definition: Definition, seen: Seen | None, now: Instant) -> Row:
+def limit_row(definition: LimitDefinition, seen: LevelReading | None, now: Instant) -> Row:
     rates = ", ".join(map(str, definition.rates))
     if seen is None:
-        each = f"one for each {' and '.join(fields_of(definition.name))}" if fields_of(definition.name) else ""
+        each = (
+            f"one for each {' and '.join(template_fields(definition.name))}" if template_fields(definition.name) else ""
+        )
         return (definition.name, rates, TableCell(each, "dim"), capacity(definition), "", "", "")
     level, shut = seen.level, closed_reason(definition, seen)
     closed_us = level.blocked_until - seen.now
@@ -79,32 +89,32 @@ def limit_row(definition: Definition, seen: Seen | None, now: Instant) -> Row:
     )
 
 
-def capacity(definition: Definition) -> str:
+def capacity(definition: LimitDefinition) -> str:
     return "" if definition.concurrency is None else f"{definition.concurrency:,}"
 
 
-def closed_reason(definition: Definition, seen: Seen) -> Shut | None:
-    return shut_by_limit(Ask(definition.name, definition.name), definition, seen)
+def closed_reason(definition: LimitDefinition, seen: LevelReading) -> Closure | None:
+    return closed_by_limit(PermitRequest(definition.name, definition.name), definition, seen)
 
 
-def permit_levels(definition: Definition, seen: Seen) -> list[str]:
+def permit_levels(definition: LimitDefinition, seen: LevelReading) -> list[str]:
     """For each window: how many are there, of how many that fit."""
-    windows = size(definition).windows
+    windows = size_limit(definition).windows
     buckets = seen.level.buckets
     return [
-        f"{tokens(window, buckets[window.window_us], seen.now):,} of {window.burst:,}"
+        f"{permits_left(window, buckets[window.window_us], seen.now):,} of {window.burst:,}"
         for window in windows
         if window.window_us in buckets
     ]
 
 
-def in_flight_text(definition: Definition, seen: Seen) -> str:
+def in_flight_text(definition: LimitDefinition, seen: LevelReading) -> str:
     if definition.concurrency is None:
         return ""
     return f"{sum(seat.count for seat in seen.level.seats.values()):,} of {definition.concurrency:,} taken"
 
 
-def next_free(shut: Shut | None) -> str:
+def next_free(shut: Closure | None) -> str:
     if shut is None:
         return "now"
     if shut.why == PAUSED:
@@ -120,7 +130,7 @@ def set_limit(settings: CliSettings, name: str, rates: tuple[str, ...], given: M
         tenant = name.removeprefix(TENANT)
         raise BadValue("limit", f"{name!r} are the caps of a tenant; change them with: leaseway tenants set {tenant}")
 
-    async def command(limiter: Limiter) -> tuple[Definition | None, Definition, int]:
+    async def command(limiter: Limiter) -> tuple[LimitDefinition | None, LimitDefinition, int]:
         before = (await load_definitions(limiter)).get(name, (None, 0))[0]
         after = merged(name, before, rates, given)
         return before, after, await limiter.change(after)
@@ -134,7 +144,9 @@ def set_limit(settings: CliSettings, name: str, rates: tuple[str, ...], given: M
         say(f"limit {name}: {in_words(after)}" + (f" (was {in_words(before)})" if before else ", new"))
 
 
-def merged(name: str, before: Definition | None, rates: tuple[str, ...], given: Mapping[str, Any]) -> Definition:
+def merged(
+    name: str, before: LimitDefinition | None, rates: tuple[str, ...], given: Mapping[str, Any]
+) -> LimitDefinition:
     """What is not given stays as it is."""
     named = {option: value for option, value in given.items() if value is not None}
     if before is None:
@@ -144,7 +156,7 @@ def merged(name: str, before: Definition | None, rates: tuple[str, ...], given: 
         raise BadValue(f"limit {name}", "nothing to change; give a rate such as 100/minute, or an option")
     changes: dict[str, Any] = {}
     if rates:
-        changes["rates"] = tuple(sorted(rate_of(f"limit {name}", rate) for rate in rates))
+        changes["rates"] = tuple(sorted(parse_rate(f"limit {name}", rate) for rate in rates))
     if "concurrency" in named:
         changes["concurrency"] = None if named["concurrency"] == NONE else named["concurrency"]
     for option, field in (("burst", "burst_share"), ("cost_max", "cost_max")):
@@ -152,11 +164,11 @@ def merged(name: str, before: Definition | None, rates: tuple[str, ...], given: 
             changes[field] = named[option]
     for option in ("lease", "delay"):
         if option in named:
-            changes[f"{option}_us"] = duration_us(f"limit {name}: {option}", named[option], most=60)
-    return check(replace(before, **changes))
+            changes[f"{option}_us"] = parse_duration_us(f"limit {name}: {option}", named[option], most=60)
+    return check_limit(replace(before, **changes))
 
 
-def in_words(definition: Definition) -> str:
+def in_words(definition: LimitDefinition) -> str:
     """Everything that somebody has said about it."""
     parts = [str(rate) for rate in definition.rates]
     if definition.concurrency is not None:
@@ -212,9 +224,9 @@ def unknown_limit(name: str, defined: Known) -> UnknownLimit:
     return UnknownLimit(f"there is no limit {name!r}; there are: {', '.join(defined) or 'none yet'}")
 
 
-def definition_named(name: str, defined: Known) -> Definition:
+def definition_named(name: str, defined: Known) -> LimitDefinition:
     """The limit of this name, or the one with fields that it fills."""
-    limit = kept_by(name, defined)
+    limit = matching_limit(name, defined)
     if limit is None:
         raise unknown_limit(name, defined)
     return defined[limit][0]

@@ -11,26 +11,33 @@ from leaseway.cli.output.text import facts, heading, note, say
 from leaseway.cli.output.times import moment, span
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.gates import Seen, shut_by_limit
+from leaseway.domain.gates import LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits.buckets import Window, tokens, window_of
-from leaseway.domain.limits.limit import Ask, Definition, Rate, delay_us_of, fields_of, lease_us_of
+from leaseway.domain.limits.buckets import RateWindow, permits_left, size_window
+from leaseway.domain.limits.limit import (
+    LimitDefinition,
+    PermitRequest,
+    Rate,
+    permit_lease_us,
+    template_fields,
+    wire_delay_us,
+)
 from leaseway.ports.limiter import Limiter
 from leaseway.system import wall_clock_us
 
 
 def explain_limit(settings: CliSettings, name: str) -> None:
-    async def question(limiter: Limiter | None) -> tuple[Definition, int, Seen | None, str]:
+    async def question(limiter: Limiter | None) -> tuple[LimitDefinition, int, LevelReading | None, str]:
         defined = await load_definitions(limiter)
         definition = definition_named(name, defined)
         version = defined[definition.name][1]
-        if limiter is None or fields_of(name):
+        if limiter is None or template_fields(name):
             return definition, version, None, ""
         try:
-            seen = await look_at(limiter, [Ask(name, definition.name)])
+            seen = await look_at(limiter, [PermitRequest(name, definition.name)])
         except LeasewayError as error:
             return definition, version, None, str(error)
-        return definition, version, seen.get(Ask(name, definition.name)), ""
+        return definition, version, seen.get(PermitRequest(name, definition.name)), ""
 
     definition, version, seen, trouble = ask_limiter(settings, question)
     if settings.json:
@@ -46,10 +53,10 @@ def explain_limit(settings: CliSettings, name: str) -> None:
         note(f"how it stands cannot be seen: {trouble}")
 
 
-def figures(definition: Definition, rate: Rate) -> list[tuple[str, str]]:
+def figures(definition: LimitDefinition, rate: Rate) -> list[tuple[str, str]]:
     """Ours, for one of the provider's numbers."""
-    window = window_of(definition, rate)
-    lease_us, delay_us = lease_us_of(definition), delay_us_of(definition, rate)
+    window = size_window(definition, rate)
+    lease_us, delay_us = permit_lease_us(definition), wire_delay_us(definition, rate)
     ahead = (
         f"workers take tokens up to {span(lease_us)} ahead" if lease_us else "each call asks; nothing is taken ahead"
     )
@@ -69,14 +76,14 @@ def tokens_in_words(count: int) -> str:
     return "1 token" if count == 1 else f"{count:,} tokens"
 
 
-def every(window: Window) -> str:
+def every(window: RateWindow) -> str:
     us = window.token_ns / 1_000
     return f"{us / SECOND_US:.3g} s" if us >= 1_000 else f"{us:.3g} µs"
 
 
-def sum_in_words(definition: Definition, rate: Rate, window: Window) -> str:
+def sum_in_words(definition: LimitDefinition, rate: Rate, window: RateWindow) -> str:
     """With numbers: nothing that we grant can be more."""
-    lease_us, delay_us = lease_us_of(definition), delay_us_of(definition, rate)
+    lease_us, delay_us = permit_lease_us(definition), wire_delay_us(definition, rate)
     spans = f"{seconds(rate.window_us)} + {seconds(lease_us)} + {seconds(delay_us)}"
     return (
         f"{window.burst:,} + {number(SECOND_US * 1_000 / window.token_ns)} * ({spans}) "
@@ -84,17 +91,17 @@ def sum_in_words(definition: Definition, rate: Rate, window: Window) -> str:
     )
 
 
-def most_in_window(definition: Definition, rate: Rate, window: Window) -> float:
-    span_us = rate.window_us + lease_us_of(definition) + delay_us_of(definition, rate)
+def most_in_window(definition: LimitDefinition, rate: Rate, window: RateWindow) -> float:
+    span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
     return window.burst + span_us * 1_000 / window.token_ns
 
 
-def sustained(rate: Rate, window: Window) -> float:
+def sustained(rate: Rate, window: RateWindow) -> float:
     """How many a window gets on average, if all tokens are used."""
     return rate.window_us * 1_000 / window.token_ns
 
 
-def share(rate: Rate, window: Window) -> str:
+def share(rate: Rate, window: RateWindow) -> str:
     """Rounded down: what looks like all of it is all of it."""
     percent = math.floor(sustained(rate, window) / rate.count * 1_000) / 10
     return f"{percent:g} % of what the provider allows"
@@ -108,14 +115,14 @@ def number(value: float) -> str:
     return f"{value:,.4g}" if value < 10_000 else f"{value:,.0f}"
 
 
-def sum_json(definition: Definition, rate: Rate) -> dict[str, Any]:
-    window = window_of(definition, rate)
+def sum_json(definition: LimitDefinition, rate: Rate) -> dict[str, Any]:
+    window = size_window(definition, rate)
     return {
         "rate": str(rate),
         "burst": window.burst,
         "token_seconds": window.token_ns / 1_000_000_000,
-        "lease_seconds": lease_us_of(definition) / SECOND_US,
-        "delay_seconds": delay_us_of(definition, rate) / SECOND_US,
+        "lease_seconds": permit_lease_us(definition) / SECOND_US,
+        "delay_seconds": wire_delay_us(definition, rate) / SECOND_US,
         "most_in_window": most_in_window(definition, rate, window),
         "allowed_in_window": rate.count,
         "sustained_share": sustained(rate, window) / rate.count,
@@ -123,14 +130,17 @@ def sum_json(definition: Definition, rate: Rate) -> dict[str, Any]:
     }
 
 
-def show_state(name: str, definition: Definition, seen: Seen | None) -> None:
-    if fields_of(name):
+def show_state(name: str, definition: LimitDefinition, seen: LevelReading | None) -> None:
+    if template_fields(name):
         heading("now")
-        facts([("", f"there is one for each {' and '.join(fields_of(name))}: name one to see how it stands")])
+        facts([("", f"there is one for each {' and '.join(template_fields(name))}: name one to see how it stands")])
     if seen is None:
         return
     now, level = wall_clock_us(), seen.level
-    shut, closed_us = shut_by_limit(Ask(name, definition.name), definition, seen), level.blocked_until - seen.now
+    shut, closed_us = (
+        closed_by_limit(PermitRequest(name, definition.name), definition, seen),
+        level.blocked_until - seen.now,
+    )
     heading("now")
     facts(
         [
@@ -143,10 +153,10 @@ def show_state(name: str, definition: Definition, seen: Seen | None) -> None:
     )
 
 
-def tokens_now(definition: Definition, rate: Rate, seen: Seen) -> str:
-    window, bucket = window_of(definition, rate), seen.level.buckets.get(rate.window_us)
+def tokens_now(definition: LimitDefinition, rate: Rate, seen: LevelReading) -> str:
+    window, bucket = size_window(definition, rate), seen.level.buckets.get(rate.window_us)
     if bucket is None:
         return ""
     full_us = max(bucket.tat - seen.now, 0)
-    there = f"{tokens(window, bucket, seen.now):,} of {tokens_in_words(window.burst)}"
+    there = f"{permits_left(window, bucket, seen.now):,} of {tokens_in_words(window.burst)}"
     return f"{there}, full in {span(full_us)}" if full_us else f"{there}, full"

@@ -3,8 +3,7 @@
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from leaseway.domain.errors import StoreRefused
-from leaseway.domain.redact import shown
+from leaseway.domain.errors import StoreRefused, redact_url
 
 
 class Address(NamedTuple):
@@ -18,5 +17,7 @@ class Address(NamedTuple):
 def address_of(url: str) -> Address:
     database = unquote(urlsplit(url).path.removeprefix("/"))
     if not database or any(character in database for character in '/\\. "$*<>:|?\0'):
-        raise StoreRefused(f"{shown(url)}: names no database; write it after the host: mongodb://host:27017/places")
-    return Address(url, shown(url), database)
+        raise StoreRefused(
+            f"{redact_url(url)}: names no database; write it after the host: mongodb://host:27017/places"
+        )
+    return Address(url, redact_url(url), database)

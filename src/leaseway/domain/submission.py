@@ -9,8 +9,7 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import PRIORITY_MAX
 from leaseway.domain.kind import SUBMIT_OPTIONS
-from leaseway.domain.times import duration_us, instant_of
-from leaseway.domain.validators import name_of, whole_number
+from leaseway.domain.validators import check_int, check_name, parse_duration_us, parse_instant
 
 ATTEMPTS_MAX = 1_000
 LEASE_SECONDS_MIN = 1
@@ -35,7 +34,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
 NO_OPTIONS = JobOptions()
 
 
-def options_of(given: dict[str, Any]) -> JobOptions:
+def parse_options(given: dict[str, Any]) -> JobOptions:
     """Check what a caller wrote; every error names its option."""
     if not given:
         return NO_OPTIONS
@@ -52,35 +51,35 @@ def options_of(given: dict[str, Any]) -> JobOptions:
     return JobOptions(**checked)
 
 
-def attempts_of(field: str, value: object) -> int:
-    return whole_number(field, value, 1, ATTEMPTS_MAX)
+def check_attempts(field: str, value: object) -> int:
+    return check_int(field, value, 1, ATTEMPTS_MAX)
 
 
-def priority_of(field: str, value: object) -> int:
-    return whole_number(field, value, -PRIORITY_MAX, PRIORITY_MAX)
+def check_priority(field: str, value: object) -> int:
+    return check_int(field, value, -PRIORITY_MAX, PRIORITY_MAX)
 
 
-def timeout_us_of(field: str, value: object) -> int:
-    return duration_us(field, value, least=0.001)
+def parse_timeout_us(field: str, value: object) -> int:
+    return parse_duration_us(field, value, least=0.001)
 
 
-def lease_us_of(field: str, value: object) -> int:
-    return duration_us(field, value, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
+def parse_lease_us(field: str, value: object) -> int:
+    return parse_duration_us(field, value, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
 
 
-def cursor_of(field: str, value: object) -> str:
+def encode_cursor(field: str, value: object) -> str:
     return payload.encode(value, field)
 
 
 CHECKS: dict[str, Any] = {
-    "key": name_of,
-    "tenant": name_of,
-    "queue": name_of,
-    "shard_key": name_of,
-    "priority": priority_of,
-    "run_at": instant_of,
-    "delay": duration_us,
-    "attempts": attempts_of,
-    "timeout": timeout_us_of,
-    "cursor": cursor_of,
+    "key": check_name,
+    "tenant": check_name,
+    "queue": check_name,
+    "shard_key": check_name,
+    "priority": check_priority,
+    "run_at": parse_instant,
+    "delay": parse_duration_us,
+    "attempts": check_attempts,
+    "timeout": parse_timeout_us,
+    "cursor": encode_cursor,
 }

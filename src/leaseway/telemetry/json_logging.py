@@ -48,17 +48,17 @@ class JsonLines(logging.Formatter):
         return json.dumps({**line, **job_facts(), **trace_facts(), **said}, default=str)
 
 
-class Unseen:
+class NullSpan:
     """An attempt, or a request, that nobody traces."""
 
     def end(self, *_: object) -> None:
         pass
 
 
-UNSEEN = Unseen()
+NULL_SPAN = NullSpan()
 
 
-class JobsInLines:
+class JobLogContext:
     """Lets the lines of handlers know their job, and traces nothing."""
 
     has_traces = False
@@ -71,16 +71,16 @@ class JobsInLines:
         return None
 
     @contextmanager
-    def running(self, lease: Lease, origin: str | None) -> Iterator["Unseen"]:
+    def running(self, lease: Lease, origin: str | None) -> Iterator["NullSpan"]:
         before = JOB.set(lease)
         try:
-            yield UNSEEN
+            yield NULL_SPAN
         finally:
             JOB.reset(before)
 
     @contextmanager
-    def serving(self, method: str, headers: Mapping[str, str]) -> Iterator["Unseen"]:
-        yield UNSEEN
+    def serving(self, method: str, headers: Mapping[str, str]) -> Iterator["NullSpan"]:
+        yield NULL_SPAN
 
 
 def outcome_name(outcome: Outcome) -> str:
