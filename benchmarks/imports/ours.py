@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 import psycopg
 
 from benchmarks.imports.provider import PAGE_ROWS, Provider
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.run_state import ShardRow
 from leaseway.testing.standin import API_KEY
 
@@ -73,7 +73,7 @@ class Import(NamedTuple):
 
     def shards(self, run: str) -> list[ShardRow]:
         os.environ["OCM_API_KEY"] = API_KEY
-        sink = parts_of(self.spec).sink
+        sink = load_import(self.spec).sink
 
         async def found() -> list[ShardRow]:
             await sink.open()

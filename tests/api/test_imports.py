@@ -17,8 +17,8 @@ from leaseway.api.imports.registry import known_in
 from leaseway.api.schemas import imports
 from leaseway.domain.errors import UsageError
 from leaseway.domain.identity import Scope
-from leaseway.imports.assembly import parts_of
-from leaseway.imports.run.start import queue_of, shard_job
+from leaseway.imports.assembly import load_import
+from leaseway.imports.run.shard_jobs import register_jobs
 from leaseway.testing.standin import Listing, StandIn, standin
 
 SPEC = """
@@ -93,11 +93,11 @@ async def importing_anywhere(app: App, folder: Path) -> AsyncIterator[Served]:
 
 async def work(served: Served, folder: Path) -> None:
     """As `leaseway import work --until-empty` does: it does not know which shard is the last of a run."""
-    parts = parts_of(folder / "things.toml")
+    parts = load_import(folder / "things.toml")
     await parts.sink.open()
     app = App(served.app.url)
-    shard_job(app, parts)
-    await app.run_worker(queues=[queue_of(parts)], until_empty=True)
+    register_jobs(app, parts)
+    await app.run_worker(queues=[parts.queue], until_empty=True)
     await app.close()
     await parts.sink.close()
 

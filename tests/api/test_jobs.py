@@ -79,7 +79,7 @@ async def test_an_error_names_its_place_in_the_body(served: Served) -> None:
 
 async def test_without_an_app_any_kind_is_taken(store_url: str) -> None:
     async with serving(App(store_url)) as served:
-        refused = await served.client.post("/v1/jobs", json={"kind": "import:shop:close", "arguments": {"run": "r"}})
+        refused = await served.client.post("/v1/jobs", json={"kind": "import:shop:finish", "arguments": {"run": "r"}})
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/kind")
         answer = await served.client.post("/v1/jobs", json={"kind": "anything", "arguments": {"x": [1, {"y": None}]}})
         assert answer.status_code == 202

@@ -57,7 +57,7 @@ async def with_ended(served: Served) -> str:
     cancelled = await submitted(served, "add", a=2)
     await served.client.post(f"/v1/jobs/{cancelled}/cancel")
     for shard in ("id=0-100", "id=100-200", "bad"):
-        arguments = {"run": "first", "key_of_shard": f"ocm/{shard}/0f0f"}
+        arguments = {"run": "first", "shard": f"ocm/{shard}/0f0f"}
         await served.app.submit(served.app.bind("import:ocm", arguments, queue="imports:ocm"))
     await served.settle()
     return failed

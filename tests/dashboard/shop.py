@@ -26,8 +26,8 @@ def shop_of(folder: Path) -> App:
         raise TimeoutError("nobody answered") if text == "late" else ValueError(text)
 
     @app.job(name="import:ocm", queue="imports:ocm", attempts=1)
-    async def shard(run: str, key_of_shard: str) -> dict[str, Any]:
-        if "bad" in key_of_shard:
+    async def shard(run: str, shard: str) -> dict[str, Any]:
+        if "bad" in shard:
             raise ValueError(f"{run}: the source refused it")
         return {"state": "done", "pages": 2, "rows": 70, "children": [], "why": None}
 

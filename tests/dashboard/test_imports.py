@@ -10,7 +10,7 @@ from tests.dashboard.shop import shop
 async def planned(served: Served, run: str, *shards: str) -> None:
     """As imports submit them: a job for each shard, and not over HTTP."""
     for key in shards:
-        arguments = {"run": run, "key_of_shard": f"ocm/{key}/0f0f"}
+        arguments = {"run": run, "shard": f"ocm/{key}/0f0f"}
         await served.app.submit(served.app.bind("import:ocm", arguments, queue="imports:ocm"))
 
 

@@ -11,8 +11,8 @@ from tests.dashboard.eyes import hindrances, resize
 from tests.dashboard.test_pages import BRIGHT, SIDEWAYS
 
 from leaseway import App
-from leaseway.imports.assembly import parts_of
-from leaseway.imports.run.start import queue_of, shard_job
+from leaseway.imports.assembly import load_import
+from leaseway.imports.run.shard_jobs import register_jobs
 from leaseway.testing.standin import Listing, standin
 
 SPEC = """
@@ -71,11 +71,11 @@ async def start(served: Served, run: str = "first", **body: Any) -> None:
 
 async def work(served: Served, folder: Path) -> None:
     """As `leaseway import work --until-empty` does."""
-    parts = parts_of(folder / "specs" / "things.toml")
+    parts = load_import(folder / "specs" / "things.toml")
     await parts.sink.open()
     app = App(served.app.url)
-    shard_job(app, parts)
-    await app.run_worker(queues=[queue_of(parts)], until_empty=True)
+    register_jobs(app, parts)
+    await app.run_worker(queues=[parts.queue], until_empty=True)
     await app.close()
     await parts.sink.close()
 

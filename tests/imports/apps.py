@@ -1,10 +1,10 @@
 """An app whose one job imports the shards of a spec."""
 
 from leaseway.app import App
-from leaseway.imports.assembly import Parts
-from leaseway.imports.run.start import LEASE_SECONDS, ShardJob, shard_job
+from leaseway.imports.assembly import ImportParts
+from leaseway.imports.run.shard_jobs import LEASE_SECONDS, ImportJobs, register_jobs
 
 
-def import_app(parts: Parts, url: str, lease_seconds: float = LEASE_SECONDS) -> tuple[App, ShardJob]:
+def import_app(parts: ImportParts, url: str, lease_seconds: float = LEASE_SECONDS) -> tuple[App, ImportJobs]:
     app = App(url)
-    return app, shard_job(app, parts, lease_seconds)
+    return app, register_jobs(app, parts, lease_seconds)

@@ -10,11 +10,13 @@ from typing import NamedTuple
 from tests.imports.apps import import_app
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
 from leaseway.imports.plan.plan import Plan, history_of
-from leaseway.imports.plan.probe_source import plan_of
-from leaseway.imports.run.start import finish, queue_of, start, submit_open
+from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.shard_jobs import submit_open_shards
+from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 from leaseway.testing.standin import API_KEY, StandIn, standin
 
@@ -71,13 +73,13 @@ class Changing:
         self.sink = sink or f"sqlite:///{folder}/data.db"
         self.now = NOON
         self.it: StandIn
-        self.parts: Parts
+        self.parts: ImportParts
 
     def write(self, more: str = "", partition: str = IDS) -> None:
         """The spec, anew."""
         path = self.folder / "spec.toml"
         path.write_text(SPEC.format(url=self.it.url, sink=self.sink, more=more, partition=partition), "utf-8")
-        self.parts = parts_of(path, {"OCM_API_KEY": API_KEY})
+        self.parts = load_import(path, {"OCM_API_KEY": API_KEY})
 
     def later(self, minutes: float) -> None:
         self.now += round(minutes * MINUTE_US)
@@ -88,7 +90,7 @@ class Changing:
         await self.parts.sink.open()
         try:
             history = await history_of(self.parts.sink, "ocm", self.parts.task.spec_hash)
-            return await plan_of(self.parts, history, wanted)
+            return await plan_with_history(self.parts, history, wanted)
         finally:
             await self.parts.sink.close()
 
@@ -105,11 +107,11 @@ class Changing:
         try:
             async with app, asyncio.timeout(TIMEOUT_SECONDS):
                 if plan is None:
-                    await submit_open(self.parts, handle, name)
+                    await submit_open_shards(self.parts, handle, name)
                 else:
-                    await start(self.parts, handle, name, plan, wall_clock_us())
-                await app.run_worker(queues=[queue_of(self.parts)], until_empty=True)
-                return await finish(self.parts, name)
+                    await start_planned(self.parts, handle, name, plan, wall_clock_us())
+                await app.run_worker(queues=[self.parts.queue], until_empty=True)
+                return await finish_run(self.parts, name)
         finally:
             await self.parts.sink.close()
 

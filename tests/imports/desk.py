@@ -11,11 +11,12 @@ from tests.cli.place import Answer
 from tests.imports.apps import import_app
 
 from leaseway.cli.main import main
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.run_state import RunState
 from leaseway.imports.domain.shard import Shard
-from leaseway.imports.plan.probe_source import plan_of
-from leaseway.imports.run.start import finish, queue_of, start
+from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 
 SPEC = """
@@ -62,14 +63,16 @@ class Desk:
         return asyncio.run(self._imported(run, **options))
 
     async def _imported(self, run: str, shards: Sequence[Shard] | None = None, **options: Any) -> RunState:
-        parts = parts_of(self.spec)
+        parts = load_import(self.spec)
         await parts.sink.open()
         app, handle = import_app(parts, "sqlite:///jobs.db")
         try:
             async with app:
-                await start(parts, handle, run, shards or await plan_of(parts), wall_clock_us(), **options)
-                await app.run_worker(queues=[queue_of(parts)], until_empty=True)
-                return await finish(parts, run)
+                await start_planned(
+                    parts, handle, run, shards or await plan_with_history(parts), wall_clock_us(), **options
+                )
+                await app.run_worker(queues=[parts.queue], until_empty=True)
+                return await finish_run(parts, run)
         finally:
             await parts.sink.close()
 

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 from tests.imports.desk import STAMPED, Desk, at_desk, things
 
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.page import BadRow
 from leaseway.imports.domain.run_state import RunRow, RunState
 from leaseway.imports.domain.shard import shard_of
@@ -87,7 +87,7 @@ def test_a_server_is_looked_at_and_mended_as_a_file_is(desk: Desk, server: Postg
     url = f"{server.url}?schema={schema}"
     try:
         desk.write_spec(old="sqlite:///data.db", new=url)
-        assert "no run yet" in desk.run("status", "things.toml").err
+        assert "no runs yet" in desk.run("status", "things.toml").err
         desk.imported("one", [*things(30), *bad(3)])
         desk.imported("two", [*things(31), *bad(3)])
         told = desk.ok("diff", "things.toml", "--json").json
@@ -171,7 +171,7 @@ def test_a_record_of_the_feed_of_deleted_ones_stays_deleted(desk: Desk) -> None:
     """Its shard says so, and not the record: as a row like any other it would be back from the dead."""
 
     async def deleted() -> None:
-        parts = parts_of(desk.spec)
+        parts = load_import(desk.spec)
         await parts.sink.open()
         shard = shard_of("things", "deleted", {"deleted": True})
         run = RunRow(id="two", source="things", spec_hash="", started_at=wall_clock_us())

@@ -10,12 +10,12 @@ from tests.imports.desk import STAMPED, Desk, at_desk, things
 
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import Token, WorkerId
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.drift import Drift, TypeChange, drift, merged
 from leaseway.imports.domain.run_state import RunState
 from leaseway.imports.domain.shard import shard_of
-from leaseway.imports.plan.probe_source import plan_of
-from leaseway.imports.run.start import queue_of, start
+from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 
 
@@ -137,7 +137,7 @@ def test_a_diff_needs_two_runs(desk: Desk) -> None:
     assert "compared with itself" in itself.err
     unknown = desk.run("diff", "things.toml", "one", "three")
     assert unknown.code == 2
-    assert "no run three; there are: two, one" in unknown.err
+    assert "no run three; its latest runs: two, one" in unknown.err
 
 
 # -- status -----------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_status_shows_what_parked_a_shard(desk: Desk) -> None:
 
 def test_status_shows_a_shard_that_was_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its job is a dead letter, and the sink still believes that somebody will come."""
-    monkeypatch.setattr("leaseway.imports.run.start.ATTEMPTS", 1)
+    monkeypatch.setattr("leaseway.imports.run.shard_jobs.ATTEMPTS", 1)
     desk.write_spec(old='file = "things.jsonl"', new='base_url = "http://127.0.0.1:9"')
     assert desk.imported("one", shards=[shard_of("things", "all", {})]) is RunState.PARTIAL
     text = desk.ok("status", "things.toml").out
@@ -197,20 +197,20 @@ def test_status_says_that_nobody_is_at_work(desk: Desk) -> None:
 
 
 async def begun(desk: Desk) -> None:
-    parts = parts_of(desk.spec)
+    parts = load_import(desk.spec)
     await parts.sink.open()
     app, handle = import_app(parts, "sqlite:///jobs.db")
     async with app:
-        await start(parts, handle, "one", await plan_of(parts), wall_clock_us())
+        await start_planned(parts, handle, "one", await plan_with_history(parts), wall_clock_us())
     await parts.sink.close()
 
 
 async def taken(desk: Desk) -> None:
     """A worker leases the shard, and does not come back to it for a while."""
-    parts = parts_of(desk.spec)
+    parts = load_import(desk.spec)
     app, _ = import_app(parts, "sqlite:///jobs.db")
     async with app:
-        wants = Wants((queue_of(parts),), 1, Token("token"))
+        wants = Wants((parts.queue,), 1, Token("token"))
         answer = await (await app.store()).exchange(Exchange(WorkerId("worker"), wants=wants))
         assert answer.leases
 
@@ -244,7 +244,7 @@ def test_a_source_without_runs_says_how_to_begin(desk: Desk, words: tuple[str, .
     desk.write_spec(old='name = "things"', new='name = "others"')
     told = desk.run(*words, "things.toml")
     assert told.code == 2
-    assert "others has no run yet; begin with: leaseway import run things.toml" in told.err
+    assert "others has no runs yet; start one with: leaseway import run things.toml" in told.err
 
 
 def test_an_unknown_run_lists_the_known_ones(desk: Desk) -> None:
@@ -253,7 +253,7 @@ def test_an_unknown_run_lists_the_known_ones(desk: Desk) -> None:
     for words in (("status",), ("report",), ("quarantine", "list"), ("quarantine", "replay"), ("resume",)):
         told = desk.run(*words, "things.toml", "--run", "three")
         assert told.code == 2, words
-        assert "no run three; there are: two, one" in told.err, words
+        assert "no run three; its latest runs: two, one" in told.err, words
 
 
 def test_the_run_of_another_source_is_not_shown_as_ours(desk: Desk) -> None:
@@ -262,7 +262,7 @@ def test_the_run_of_another_source_is_not_shown_as_ours(desk: Desk) -> None:
     desk.imported("two")
     told = desk.run("report", "things.toml", "--run", "one")
     assert told.code == 2
-    assert "others has no run one; there are: two" in told.err
+    assert "others has no run one; its latest runs: two" in told.err
 
 
 @pytest.mark.parametrize("words", [("plan",), ("run",), ("resume",), ("status",), ("report",), ("work",)])

@@ -73,14 +73,14 @@ def test_a_complete_run_exits_with_0_and_asks_for_nothing(desk: Desk) -> None:
     assert "leaseway import" not in told.out
     again = desk.run("run", "things.toml", "--run", "one")
     assert again.code == 2
-    assert "there is a run one already" in again.err
+    assert "run: one exists already" in again.err
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 61, "größe"])
+@pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 121, "größe"])
 def test_a_name_that_no_job_could_have_leaves_no_run_behind(desk: Desk, name: str) -> None:
     told = desk.run("run", "things.toml", "--run", name)
     assert told.code == 2
-    assert "--run: must have 1 to 60 letters" in told.err
+    assert "run: must be 1 to 120 letters" in told.err
     assert not (desk.folder / "data.db").exists()
 
 
@@ -170,7 +170,8 @@ async def test_a_budget_stops_the_run_and_a_larger_one_goes_on(desk: Desk) -> No
         assert len(it.arrivals) == 12 + PLANNING
         refused = await leaseway("resume", "things.toml")
         assert refused.returncode == 2
-        assert "has used 12 of 12 requests; give it more with --requests-max 24" in refused.stderr
+        assert "has used 12 of 12 requests; resume it with a larger budget" in refused.stderr
+        assert "--requests-max 24" in refused.stderr
         smaller = await leaseway("resume", "things.toml", "--requests-max", "5")
         assert (smaller.returncode, len(it.arrivals)) == (2, 12 + PLANNING)
         done = await leaseway("resume", "things.toml", "--workers", "1", "--requests-max", "100", "--json")

@@ -20,8 +20,9 @@ from tests.imports.test_deletes import FULL, SWEEP, hide
 from leaseway.domain.errors import NoSuchJob, UnknownOutcome
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.run_verdict import collapse_of, duplicates_in, ending_of, too_absent
-from leaseway.imports.run.start import finish, start
+from leaseway.imports.run.start import start_planned
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.imports.spec.model import Guards, Sweeping
 from leaseway.system import wall_clock_us
@@ -177,8 +178,8 @@ async def test_anybody_may_finish_a_run_again_and_the_answer_is_the_same(tmp_pat
         await place.run("third", FULL)
         before = await place.row("third")
         await place.parts.sink.open()
-        assert await finish(place.parts, "third") is RunState.COMPLETE
-        assert await finish(place.parts, "third") is RunState.COMPLETE
+        assert await finish_run(place.parts, "third") is RunState.COMPLETE
+        assert await finish_run(place.parts, "third") is RunState.COMPLETE
         await place.parts.sink.close()
         after = await place.row("third")
         assert (after.notes, after.why) == (before.notes, before.why)
@@ -189,7 +190,7 @@ async def test_a_run_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
     async with changing(tmp_path) as place:
         await place.parts.sink.open()
         with pytest.raises(NoSuchJob, match="nobody"):
-            await finish(place.parts, "nobody")
+            await finish_run(place.parts, "nobody")
         await place.parts.sink.close()
 
 
@@ -285,7 +286,7 @@ async def test_a_worker_killed_in_the_middle_of_the_questions_is_followed_by_ano
         await place.parts.sink.open()
         app, handle = import_app(place.parts, place.store)
         async with app:
-            await start(place.parts, handle, "third", plan, wall_clock_us())
+            await start_planned(place.parts, handle, "third", plan, wall_clock_us())
         workers: list[subprocess.Popen[bytes]] = []
         usual = place.it._pois
 
@@ -301,7 +302,7 @@ async def test_a_worker_killed_in_the_middle_of_the_questions_is_followed_by_ano
             assert len(place.gone()) == marked
             let_leases_lapse(place)
         assert [process.returncode for process in workers] == [-signal.SIGKILL, 0]
-        assert await finish(place.parts, "third") is RunState.COMPLETE
+        assert await finish_run(place.parts, "third") is RunState.COMPLETE
         await place.parts.sink.close()
         assert place.gone() == dict.fromkeys(gone, "swept")
         assert place.living() == place.truth()

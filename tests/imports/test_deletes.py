@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.imports.changing import MINUTE_US, NOON, Changing, changing
 
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.partition import text_of
 from leaseway.imports.domain.run_state import RunMode, RunState
 from leaseway.imports.domain.shard import shard_of
@@ -332,7 +332,7 @@ async def test_what_is_no_longer_in_a_file_is_gone(tmp_path: Path) -> None:
     path, file = tmp_path / "things.toml", tmp_path / "things.jsonl"
     path.write_text(THINGS.format(folder=tmp_path), "utf-8")
     place = Changing(tmp_path)
-    place.parts = parts_of(path)
+    place.parts = load_import(path)
     for name, ids in {"first": range(100), "second": range(99), "third": range(99)}.items():
         file.write_text("".join(f'{{"id": {id}}}\n' for id in ids), "utf-8")
         assert await place.run(name) is RunState.COMPLETE
@@ -343,7 +343,7 @@ async def test_the_client_of_open_charge_map_knows_deletes_by_itself(tmp_path: P
     path = tmp_path / "ocm.toml"
     async with standin(50) as it, httpx2.AsyncClient() as http:
         path.write_text(CLIENT.format(url=it.url), "utf-8")
-        source = parts_of(path, {"OCM_API_KEY": API_KEY}).source
+        source = load_import(path, {"OCM_API_KEY": API_KEY}).source
         flagged, vanished, there, *_ = sorted(it.table.readable())
         it.table.put(replace(it.table.truth[flagged], submission=1020))
         it.table.put(replace(it.table.truth[vanished], status=210))

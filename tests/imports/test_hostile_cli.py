@@ -55,7 +55,7 @@ async def test_two_who_begin_a_run_of_one_name_at_once_share_it(tmp_path: Path) 
     answers = await asyncio.gather(*both)
     codes = sorted(answer.returncode for answer in answers)
     assert codes in ([0, 0], [0, 2])
-    assert all("there is a run nightly already" in answer.stderr for answer in answers if answer.returncode)
+    assert all("run: nightly exists already" in answer.stderr for answer in answers if answer.returncode)
     assert len(it.ids()) == 500
     with sqlite3.connect(tmp_path / "data.db") as file:
         assert file.execute("SELECT state, inserted, unchanged FROM leaseway_shards").fetchall() == [("done", 500, 0)]

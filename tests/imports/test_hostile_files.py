@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.imports.test_importing_hostile import Import, things
 
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.run_state import RunState
 from leaseway.imports.sources.files import PAGE_LINES
 
@@ -48,7 +48,7 @@ async def test_a_long_field_of_a_csv_file_is_a_field(tmp_path: Path) -> None:
     it = Import(tmp_path, [])
     (tmp_path / "things.csv").write_text(f"id,outline\n1,{'x' * 200_000}\n2,y\n", "utf-8")
     it.path.write_text(it.path.read_text("utf-8").replace("things.jsonl", "things.csv"), "utf-8")
-    it.parts = parts_of(it.path)
+    it.parts = load_import(it.path)
     assert await it.worked() is RunState.COMPLETE
     assert it.ids() == ["1", "2"]
     await it.parts.sink.close()

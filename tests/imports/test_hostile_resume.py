@@ -16,7 +16,8 @@ from leaseway.domain.job import State
 from leaseway.imports.domain.guards import Ceilings
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.domain.shard import shard_of
-from leaseway.imports.run.start import start, submit_open
+from leaseway.imports.run.shard_jobs import submit_open_shards
+from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 
 
@@ -75,7 +76,7 @@ async def test_a_run_goes_on_when_an_operator_has_cancelled_its_jobs(tmp_path: P
     await it.parts.sink.open()
     app, handle = import_app(it.parts, it.store)
     async with app:
-        await start(it.parts, handle, "run", [it.shard], wall_clock_us())
+        await start_planned(it.parts, handle, "run", [it.shard], wall_clock_us())
         store = await app.store()
         (job,) = await store.jobs(JobFilter())
         await store.cancel(job.id)
@@ -106,7 +107,7 @@ async def test_to_resume_twice_makes_no_second_job(it: Import) -> None:
         store = await app.store()
         await store.discard(JobFilter(states=(State.FAILED,)), 10)
         for _ in range(3):
-            await submit_open(it.parts, handle, "run")
+            await submit_open_shards(it.parts, handle, "run")
         waiting: list[Any] = await store.jobs(JobFilter(states=(State.PENDING,)))
         assert len(waiting) == 1
 
@@ -131,7 +132,7 @@ async def test_a_job_whose_shard_is_in_no_plan_any_more_is_given_up_at_once(tmp_
     await it.parts.sink.open()
     app, handle = import_app(it.parts, it.store)
     async with app:
-        await start(it.parts, handle, "run", [shard_of("things", "old", {"part": ["old"]})], wall_clock_us())
+        await start_planned(it.parts, handle, "run", [shard_of("things", "old", {"part": ["old"]})], wall_clock_us())
     await it.parts.sink.close()
     remove(tmp_path, "data.db*")
     assert await it.worked() is RunState.COMPLETE

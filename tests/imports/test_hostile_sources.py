@@ -15,10 +15,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from tests.imports.apps import import_app
 
-from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import shard_of
-from leaseway.imports.run.start import finish, queue_of, start
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.start import start_planned
 from leaseway.imports.sources.paging import ByKey
 from leaseway.imports.spec.model import Keyset
 from leaseway.system import wall_clock_us
@@ -96,7 +97,7 @@ async def imported(it: Provider, folder: Path, page: str, auth: str = "", **opti
     """By one worker, until nothing is left to do."""
     path = folder / "evil.toml"
     path.write_text(SPEC.format(url=it.url, page=page, folder=folder, auth=auth), "utf-8")
-    parts = parts_of(path)
+    parts = load_import(path)
     await parts.sink.open()
     try:
         return await worked(parts, folder, **options)
@@ -104,12 +105,12 @@ async def imported(it: Provider, folder: Path, page: str, auth: str = "", **opti
         await parts.sink.close()
 
 
-async def worked(parts: Parts, folder: Path, **options: Any) -> Outcome:
+async def worked(parts: ImportParts, folder: Path, **options: Any) -> Outcome:
     app, handle = import_app(parts, f"sqlite:///{folder}/jobs.db")
     async with app, asyncio.timeout(TIMEOUT_SECONDS):
-        await start(parts, handle, "run", [shard_of("evil", "all", {})], wall_clock_us(), **options)
-        await app.run_worker(queues=[queue_of(parts)], until_empty=True)
-        state = await finish(parts, "run")
+        await start_planned(parts, handle, "run", [shard_of("evil", "all", {})], wall_clock_us(), **options)
+        await app.run_worker(queues=[parts.queue], until_empty=True)
+        state = await finish_run(parts, "run")
     (row,) = await parts.sink.shards("run")
     with sqlite3.connect(folder / "data.db") as file:
         ids = [id_ for (id_,) in file.execute("SELECT external_id FROM things ORDER BY rowid")]

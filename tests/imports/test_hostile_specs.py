@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from leaseway.domain.errors import BadValue
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.partition import id_ranges
 from leaseway.imports.plan.plan import planned
 from leaseway.imports.sources.port import Probe
@@ -66,6 +66,6 @@ def test_a_largest_id_that_no_table_holds_is_refused(tmp_path: Path, is_said: bo
     partition = f'partition = {{ by = "id_range", size = {10**12}, upper = {upper} }}'
     path = tmp_path / "evil.toml"
     path.write_text(spec(HTTP, KEYSET + partition), "utf-8")
-    parts = parts_of(path)
+    parts = load_import(path)
     with pytest.raises(BadValue, match="64 bits"):
         planned(parts.spec, parts.source.caps, Probe(id_max=10**30), None, 10)

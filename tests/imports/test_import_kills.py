@@ -19,10 +19,11 @@ from tests.imports.apps import import_app
 from leaseway.app import App
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
-from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow
-from leaseway.imports.plan.probe_source import plan_of
-from leaseway.imports.run.start import finish, start
+from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.standin import API_KEY, StandIn, standin
@@ -71,7 +72,7 @@ class Place(NamedTuple):
     it: StandIn
     path: Path
     store: str
-    parts: Parts
+    parts: ImportParts
     rows: str
     """A file of SQLite, or an address of PostgreSQL and a schema."""
 
@@ -119,7 +120,7 @@ async def postgres_place(folder: Path, it: StandIn, server: PostgresServer) -> A
 def place_of(folder: Path, it: StandIn, rows: str, store: str) -> Place:
     path = folder / "spec.toml"
     path.write_text(SPEC.format(url=it.url, page_rows=PAGE_ROWS, sink=rows), "utf-8")
-    return Place(it, path, store, parts_of(path, {"OCM_API_KEY": API_KEY}), rows)
+    return Place(it, path, store, load_import(path, {"OCM_API_KEY": API_KEY}), rows)
 
 
 @pytest.mark.slow
@@ -133,9 +134,11 @@ async def test_workers_killed_at_random_leave_every_row_once(
         await place.parts.sink.open()
         app, handle = import_app(place.parts, place.store, LEASE_SECONDS)
         async with app:
-            await start(place.parts, handle, "run", (await plan_of(place.parts)).shards, wall_clock_us())
+            await start_planned(
+                place.parts, handle, "run", (await plan_with_history(place.parts)).shards, wall_clock_us()
+            )
             await killed_and_done(place, app)
-            assert await finish(place.parts, "run") is RunState.COMPLETE
+            assert await finish_run(place.parts, "run") is RunState.COMPLETE
         shards = await place.parts.sink.shards("run")
         truth = {str(number): (stamp, True) for number, stamp in it.table.readable().items()}
         assert await place.written() == truth

@@ -24,7 +24,7 @@ from leaseway import (
     TransientError,
     UsageError,
 )
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.partition import text_of
 from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
 from leaseway.imports.spec.importer_options import BadOption
@@ -376,10 +376,28 @@ async def test_a_run_has_a_name_of_its_own(place: Place) -> None:
 
     importer = place.importer(things)
     await importer.run(run="first")
-    with pytest.raises(UsageError, match="there is a run first already; go on with it by resume=True"):
+    with pytest.raises(UsageError, match="run: first exists already"):
         await importer.run(run="first")
-    with pytest.raises(NoSuchJob, match="there is no run second; there are: first"):
+    with pytest.raises(NoSuchJob, match="has no run second; its latest runs: first"):
         await importer.status("second")
+
+
+async def test_a_budget_stops_a_run_and_a_larger_one_continues_it(place: Place) -> None:
+    """Python, the command line and HTTP share one budget rule: a used-up budget is refused, a larger one continues."""
+
+    async def things(cursor: Any, http: Any) -> Page:
+        start = 0 if cursor is None else cursor["start"]
+        await http.get(f"{place.it.url}/things")
+        records = RECORDS[start : start + 100]
+        return Page(records=records, raw_count=len(records), next={"start": start + 100}, is_end=start >= 200)
+
+    importer = place.importer(things)
+    stopped = await importer.run(requests_max=1)
+    assert (stopped.state, stopped.run.requests, stopped.rows) == (RunState.PARTIAL, 1, 100)
+    with pytest.raises(UsageError, match="has used 1 of 1 requests; resume it with a larger budget"):
+        await importer.run(resume=True)
+    done = await importer.run(resume=True, requests_max=50)
+    assert (done.state, done.rows, done.run.requests_max) == (RunState.COMPLETE, 250, 50)
 
 
 async def test_only_what_has_changed_is_asked_for(place: Place) -> None:
@@ -549,7 +567,7 @@ def module(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_importer_is_found_by_its_name(module: Path) -> None:
-    parts = parts_of("shop_of_tests:things", {})
+    parts = load_import("shop_of_tests:things", {})
     assert (parts.spec.source.name, str(parts.path)) == ("shop", "shop_of_tests:things")
 
 
@@ -566,7 +584,7 @@ def test_an_importer_is_found_by_its_name(module: Path) -> None:
 )
 def test_a_wrong_name_of_an_importer(module: Path, name: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parts_of(name, {})
+        load_import(name, {})
     assert message in str(caught.value)
 
 

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from tests.imports.apps import import_app
 
-from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow
-from leaseway.imports.run.start import finish, queue_of, start, submit_open
+from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.shard_jobs import submit_open_shards
+from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 from leaseway.testing.standin import API_KEY, Faults, Listing, StandIn, standin
 
@@ -72,21 +75,20 @@ class Place:
         self.path = folder / "spec.toml"
         self.path.write_text(text, "utf-8")
         self.store = f"sqlite:///{folder}/jobs.db"
-        self.parts: Parts = parts_of(self.path, {"OCM_API_KEY": API_KEY})
+        self.parts: ImportParts = load_import(self.path, {"OCM_API_KEY": API_KEY})
 
     async def plan(self) -> Any:
-        from leaseway.imports.plan.probe_source import plan_of
 
-        return await plan_of(self.parts)
+        return await plan_with_history(self.parts)
 
     async def run(self, run: str = "run", lease_seconds: float = 15) -> RunState:
         """In this process, with one worker."""
         await self.parts.sink.open()
         app, handle = import_app(self.parts, self.store, lease_seconds)
         async with app:
-            await start(self.parts, handle, run, (await self.plan()).shards, wall_clock_us())
-            await app.run_worker(queues=[queue_of(self.parts)], until_empty=True, concurrency=4)
-            return await finish(self.parts, run)
+            await start_planned(self.parts, handle, run, (await self.plan()).shards, wall_clock_us())
+            await app.run_worker(queues=[self.parts.queue], until_empty=True, concurrency=4)
+            return await finish_run(self.parts, run)
 
     def rows(self, table: str = "poi") -> dict[str, str]:
         with sqlite3.connect(self.folder / "data.db") as file:
@@ -136,14 +138,14 @@ async def test_a_source_that_sorts_by_something_else_is_never_silently_short(ocm
     await ocm.parts.sink.open()
     app, handle = import_app(ocm.parts, ocm.store)
     async with app:
-        await start(ocm.parts, handle, "run", (await ocm.plan()).shards, wall_clock_us())
-        worker = app.worker(queues=[queue_of(ocm.parts)])
+        await start_planned(ocm.parts, handle, "run", (await ocm.plan()).shards, wall_clock_us())
+        worker = app.worker(queues=[ocm.parts.queue])
         async with asyncio.TaskGroup() as group:
             task = group.create_task(app.run_worker(worker))
             await ocm.it.has_seen(20)
             worker.drain(1)
             await task
-    assert await finish(ocm.parts, "run") is RunState.PARTIAL
+    assert await finish_run(ocm.parts, "run") is RunState.PARTIAL
     assert ocm.rows() == {}
 
 
@@ -151,14 +153,14 @@ async def test_a_wrong_key_stops_the_whole_run_at_once(ocm: Place) -> None:
     """Two hundred shards with five attempts each would have the address banned."""
     await ocm.parts.sink.open()
     shards = (await ocm.plan()).shards
-    ocm.parts = parts_of(ocm.path, {"OCM_API_KEY": "nobody knows this one"})
+    ocm.parts = load_import(ocm.path, {"OCM_API_KEY": "nobody knows this one"})
     await ocm.parts.sink.open()
     before = len(ocm.it.arrivals)
     app, handle = import_app(ocm.parts, ocm.store)
     async with app:
-        await start(ocm.parts, handle, "run", shards, wall_clock_us())
-        await app.run_worker(queues=[queue_of(ocm.parts)], until_empty=True, concurrency=1)
-        assert await finish(ocm.parts, "run") is RunState.FAILED
+        await start_planned(ocm.parts, handle, "run", shards, wall_clock_us())
+        await app.run_worker(queues=[ocm.parts.queue], until_empty=True, concurrency=1)
+        assert await finish_run(ocm.parts, "run") is RunState.FAILED
     assert len(shards) > 1
     assert len(ocm.it.arrivals) - before == 1
     assert ocm.rows() == {}
@@ -168,14 +170,14 @@ async def test_a_run_that_failed_for_its_key_goes_on_with_the_right_one(ocm: Pla
     """A person mends it, and says resume: nothing has to be planned or fetched again."""
     await ocm.parts.sink.open()
     right, shards = ocm.parts, (await ocm.plan()).shards
-    wrong = parts_of(ocm.path, {"OCM_API_KEY": "nobody knows this one"})
+    wrong = load_import(ocm.path, {"OCM_API_KEY": "nobody knows this one"})
     await wrong.sink.open()
     for parts, state in ((wrong, RunState.FAILED), (right, RunState.COMPLETE)):
         app, handle = import_app(parts, ocm.store)
         async with app:
-            await start(parts, handle, "run", shards, wall_clock_us())
-            await app.run_worker(queues=[queue_of(ocm.parts)], until_empty=True, concurrency=1)
-            assert await finish(parts, "run") is state
+            await start_planned(parts, handle, "run", shards, wall_clock_us())
+            await app.run_worker(queues=[ocm.parts.queue], until_empty=True, concurrency=1)
+            assert await finish_run(parts, "run") is state
     assert set(ocm.rows()) == ocm.truth()
     await wrong.sink.close()
 
@@ -207,18 +209,18 @@ async def test_a_run_that_was_given_up_goes_on_where_it_was(ocm: Place) -> None:
     await ocm.parts.sink.open()
     app, handle = import_app(ocm.parts, ocm.store)
     async with app:
-        await start(ocm.parts, handle, "run", (await ocm.plan()).shards, wall_clock_us())
-        worker = app.worker(queues=[queue_of(ocm.parts)], concurrency=1)
+        await start_planned(ocm.parts, handle, "run", (await ocm.plan()).shards, wall_clock_us())
+        worker = app.worker(queues=[ocm.parts.queue], concurrency=1)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(app.run_worker(worker))
             await ocm.it.has_seen(25)
             worker.drain(0)
             await task
         pages = sum(row.pages for row in await ocm.shards())
-        assert await submit_open(ocm.parts, handle, "run") > 0
+        assert await submit_open_shards(ocm.parts, handle, "run") > 0
         before = len(ocm.it.arrivals)
-        await app.run_worker(queues=[queue_of(ocm.parts)], until_empty=True)
-        assert await finish(ocm.parts, "run") is RunState.COMPLETE
+        await app.run_worker(queues=[ocm.parts.queue], until_empty=True)
+        assert await finish_run(ocm.parts, "run") is RunState.COMPLETE
     assert set(ocm.rows()) == ocm.truth()
     rest = sum(row.pages for row in await ocm.shards()) - pages
     assert len(ocm.it.arrivals) - before <= rest + 3 * len(await ocm.shards())
@@ -241,4 +243,4 @@ async def test_the_command_line_plans_runs_and_tells(ocm: Place) -> None:
     assert none.returncode == 0
     unknown = await asyncio.to_thread(leaseway, "status", str(ocm.path), "--run", "nobody")
     assert unknown.returncode == 2
-    assert "there are: " in unknown.stderr
+    assert "its latest runs: " in unknown.stderr

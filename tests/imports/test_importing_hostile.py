@@ -20,13 +20,15 @@ from tests.signals import accept_interrupts
 
 from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
 from leaseway.domain.outcome import Fail
-from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.guards import Ceilings, disorder, halved, hash_of
 from leaseway.imports.domain.page import Page
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard, shard_of
-from leaseway.imports.run.start import finish, queue_of, start, submit_open
-from leaseway.imports.shard_job.import_shard import Importing, ShardDone, import_shard
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.shard_jobs import submit_open_shards
+from leaseway.imports.run.start import start_planned
+from leaseway.imports.shard_job.import_shard import ShardDone, ShardTask, import_shard
 from leaseway.system import SystemClock, wall_clock_us
 from leaseway.testing.standin import Listing, standin
 from leaseway.worker.context import Context
@@ -68,7 +70,7 @@ class Import:
         self.file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
         self.path.write_text(FILE.format(name=name, file=self.file.name, folder=folder, key=key), "utf-8")
         self.store = f"sqlite:///{folder}/jobs.db"
-        self.parts: Parts = parts_of(self.path)
+        self.parts: ImportParts = load_import(self.path)
         self.shard = shard_of(name, "all", {})
 
     def changed(self, **changes: Any) -> None:
@@ -82,11 +84,11 @@ class Import:
         await self.parts.sink.start_run(row, [self.shard])
         return self
 
-    async def attempt(self, fence: int, task: Importing | None = None) -> ShardDone:
+    async def attempt(self, fence: int, task: ShardTask | None = None) -> ShardDone:
         context = cast(Context, Seat(fence))
         return await import_shard(context, SystemClock(), task or self.parts.task, "run", self.shard.key)
 
-    async def attempts(self, task: Importing) -> ShardDone:
+    async def attempts(self, task: ShardTask) -> ShardDone:
         """As a worker repeats a job: with a larger fence each time."""
         for fence in range(1, 20):
             try:
@@ -101,11 +103,11 @@ class Import:
         app, handle = import_app(self.parts, self.store)
         async with app, asyncio.timeout(TIMEOUT_SECONDS):
             if again:
-                await submit_open(self.parts, handle, run)
+                await submit_open_shards(self.parts, handle, run)
             else:
-                await start(self.parts, handle, run, [self.shard], wall_clock_us())
-            await app.run_worker(queues=[queue_of(self.parts)], until_empty=True)
-            return await finish(self.parts, run)
+                await start_planned(self.parts, handle, run, [self.shard], wall_clock_us())
+            await app.run_worker(queues=[self.parts.queue], until_empty=True)
+            return await finish_run(self.parts, run)
 
     async def only(self) -> ShardRow:
         (row,) = await self.parts.sink.shards("run")
@@ -311,7 +313,7 @@ async def test_what_the_spec_says_of_bad_rows_is_done(
     """A spec that says fail, and an import that goes on, is worse than no such word."""
     it = make([*things(30), "no JSON at all"])
     it.path.write_text(it.path.read_text("utf-8").replace("max_ratio = 0.01", f'policy = "{policy}"'), "utf-8")
-    it.parts = parts_of(it.path)
+    it.parts = load_import(it.path)
     assert await it.worked() is state
     assert (len(it.ids()), len(await it.parts.sink.bad_rows("run"))) == (rows, kept)
 
@@ -342,7 +344,7 @@ async def test_an_empty_listing_over_http_is_confirmed_and_complete(tmp_path: Pa
         )
         (tmp_path / "none.toml").write_text(text, "utf-8")
         empty = Import(tmp_path, [], name="unused")
-        empty.parts, empty.shard = parts_of(tmp_path / "none.toml"), shard_of("none", "all", {})
+        empty.parts, empty.shard = load_import(tmp_path / "none.toml"), shard_of("none", "all", {})
         assert await empty.worked() is RunState.COMPLETE
         await empty.parts.sink.close()
 
@@ -363,7 +365,7 @@ async def test_two_sources_in_one_job_store_leave_each_others_shards_alone(make:
     await one.parts.sink.open()
     app, handle = import_app(one.parts, one.store)
     async with app:
-        await start(one.parts, handle, "waits", [one.shard], wall_clock_us())
+        await start_planned(one.parts, handle, "waits", [one.shard], wall_clock_us())
     assert await other.worked("run") is RunState.COMPLETE
     (left,) = await one.parts.sink.shards("waits")
     assert (left.state, left.attempts) == (ShardState.WAITING, 0)

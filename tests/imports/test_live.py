@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from leaseway.domain.limits.limit import Rate
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
 from leaseway.imports.domain.shard import shard_of
 from leaseway.imports.progress import progress_view
@@ -264,7 +264,7 @@ async def test_watching_ends_with_the_processes(tmp_path: Path, monkeypatch: pyt
     """The workers decide when it is over, not the screen: it may look as rarely as it likes."""
     (tmp_path / "people.jsonl").write_text('{"id": 1}\n')
     (tmp_path / "spec.toml").write_text(SPEC.format(folder=tmp_path))
-    parts = parts_of(tmp_path / "spec.toml")
+    parts = load_import(tmp_path / "spec.toml")
     await parts.sink.open()
     await parts.sink.start_run(run_row(), [shard_of("people", "all", {}, 10)])
     await parts.sink.close()

@@ -12,8 +12,10 @@ from leaseway.imports.domain.document_profile import added, profile_of
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.domain.shard import shard_of
 from leaseway.imports.domain.splitting import rows_left
-from leaseway.imports.plan.probe_source import plan_of
-from leaseway.imports.run.start import finish, job_key, queue_of, start, submit_open
+from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.shard_jobs import job_key, submit_open_shards
+from leaseway.imports.run.start import start_planned
 from leaseway.imports.shard_job import import_shard
 from leaseway.system import wall_clock_us
 from leaseway.testing.standin import Faults, Listing, StandIn, standin
@@ -28,9 +30,9 @@ async def imported(place: Place, run: str = "run", **options: Any) -> RunState:
     await place.parts.sink.open()
     app, handle = import_app(place.parts, place.store)
     async with app:
-        await start(place.parts, handle, run, await plan_of(place.parts), wall_clock_us(), **options)
-        await app.run_worker(queues=[queue_of(place.parts)], until_empty=True, concurrency=4)
-        return await finish(place.parts, run)
+        await start_planned(place.parts, handle, run, await plan_with_history(place.parts), wall_clock_us(), **options)
+        await app.run_worker(queues=[place.parts.queue], until_empty=True, concurrency=4)
+        return await finish_run(place.parts, run)
 
 
 def reactions(shards: Any) -> Counter[str]:
@@ -48,7 +50,7 @@ async def test_a_run_never_asks_more_often_than_its_budget_allows(tmp_path: Path
     async with standin(5_000, faults=Faults(error_every=5)) as it:
         place = place_of(tmp_path, it)
         await place.parts.sink.open()
-        await plan_of(place.parts)
+        await plan_with_history(place.parts)
         planning = len(it.arrivals)
         assert await imported(place, requests_max=25) is RunState.PARTIAL
         assert planning < len(it.arrivals) - planning <= planning + 25
@@ -66,9 +68,9 @@ async def test_a_run_whose_budget_was_raised_goes_on(tmp_path: Path) -> None:
         await place.parts.sink.set_budget("run", 1_000)
         app, handle = import_app(place.parts, place.store)
         async with app:
-            assert await submit_open(place.parts, handle, "run") > 0
-            await app.run_worker(queues=[queue_of(place.parts)], until_empty=True)
-            assert await finish(place.parts, "run") is RunState.COMPLETE
+            assert await submit_open_shards(place.parts, handle, "run") > 0
+            await app.run_worker(queues=[place.parts.queue], until_empty=True)
+            assert await finish_run(place.parts, "run") is RunState.COMPLETE
         assert set(place.rows()) == place.truth()
         assert sum(row.inserted for row in await place.shards()) == 5_000
         await place.parts.sink.close()
@@ -141,7 +143,7 @@ async def test_all_requests_are_in_the_books_also_those_that_were_repeated(tmp_p
     async with standin(3_000, faults=Faults(html_every=7)) as it:
         place = place_of(tmp_path, it)
         await place.parts.sink.open()
-        await plan_of(place.parts)
+        await plan_with_history(place.parts)
         planning = len(it.arrivals)
         assert await imported(place) is RunState.COMPLETE
         asked = len(it.arrivals) - 2 * planning
@@ -151,7 +153,7 @@ async def test_all_requests_are_in_the_books_also_those_that_were_repeated(tmp_p
 
 async def test_an_attempt_that_failed_says_why_in_the_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody should have to look for the job behind a shard that does not move."""
-    monkeypatch.setattr("leaseway.imports.run.start.ATTEMPTS", 1)
+    monkeypatch.setattr("leaseway.imports.run.shard_jobs.ATTEMPTS", 1)
     monkeypatch.setattr(import_shard, "DOUBT_SECONDS", 0.0)
     async with standin(2_000, faults=Faults(reordered=True)) as it:
         place = place_of(tmp_path, it)
@@ -222,11 +224,11 @@ async def test_a_key_that_stops_working_at_the_very_end_fails_the_run(
     async with standin(50) as it:
         place = place_of(tmp_path, it)
         await place.parts.sink.open()
-        plan = await plan_of(place.parts)
+        plan = await plan_with_history(place.parts)
 
         app, handle = import_app(place.parts, place.store)
         async with app:
-            await start(place.parts, handle, "run", plan, wall_clock_us())
+            await start_planned(place.parts, handle, "run", plan, wall_clock_us())
             fetch, calls = place.parts.source.fetch, 0
 
             async def fetch_once(*arguments: Any) -> Any:
@@ -239,8 +241,8 @@ async def test_a_key_that_stops_working_at_the_very_end_fails_the_run(
                 return await fetch(*arguments)
 
             monkeypatch.setattr(place.parts.source, "fetch", fetch_once)
-            await app.run_worker(queues=[queue_of(place.parts)], until_empty=True, concurrency=1)
-        assert await finish(place.parts, "run") is RunState.FAILED
+            await app.run_worker(queues=[place.parts.queue], until_empty=True, concurrency=1)
+        assert await finish_run(place.parts, "run") is RunState.FAILED
         assert calls == 2
         await place.parts.sink.close()
 

@@ -11,12 +11,13 @@ from tests.imports.apps import import_app
 
 from leaseway import App, Boxes, Country, Page, Shard, Stamp, UsageError, Windows
 from leaseway.domain.errors import BadValue
-from leaseway.imports.assembly import parts_of
+from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.boxes import owns
 from leaseway.imports.domain.run_state import RunState, ShardRow
 from leaseway.imports.plan.plan import Plan, planned
-from leaseway.imports.plan.probe_source import plan_of
-from leaseway.imports.run.start import finish, queue_of, start
+from leaseway.imports.plan.probe_source import plan_with_history
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.start import start_planned
 from leaseway.imports.sources.port import BadReply, Caps, Probe
 from leaseway.imports.sources.predicates import Narrowing
 from leaseway.imports.spec.reader import read_spec
@@ -83,16 +84,16 @@ class Place:
         return path
 
     async def plan(self, text: str, partition: str) -> Plan:
-        return await plan_of(parts_of(self.write(text, partition), {"OCM_API_KEY": API_KEY}))
+        return await plan_with_history(load_import(self.write(text, partition), {"OCM_API_KEY": API_KEY}))
 
     async def run(self, text: str, partition: str) -> tuple[RunState, list[ShardRow]]:
-        parts = parts_of(self.write(text, partition), {"OCM_API_KEY": API_KEY})
+        parts = load_import(self.write(text, partition), {"OCM_API_KEY": API_KEY})
         await parts.sink.open()
         app, handle = import_app(parts, f"sqlite:///{self.folder}/jobs.db")
         async with app:
-            await start(parts, handle, "run", await plan_of(parts), wall_clock_us())
-            await app.run_worker(queues=[queue_of(parts)], until_empty=True, concurrency=64)
-            state, shards = await finish(parts, "run"), await parts.sink.shards("run")
+            await start_planned(parts, handle, "run", await plan_with_history(parts), wall_clock_us())
+            await app.run_worker(queues=[parts.queue], until_empty=True, concurrency=64)
+            state, shards = await finish_run(parts, "run"), await parts.sink.shards("run")
         await parts.sink.close()
         return state, shards
 
@@ -404,7 +405,7 @@ def test_a_key_or_a_name_that_they_refuse_is_not_even_tried(tmp_path: Path, old:
         CLIENT.replace("URL", "https://ocm.example").replace("PARTITION", 'by = "country"').replace(old, new)
     )
     with pytest.raises(UsageError) as caught:
-        parts_of(path, {"OCM_API_KEY": API_KEY if new else "abc"})
+        load_import(path, {"OCM_API_KEY": API_KEY if new else "abc"})
     assert message in str(caught.value)
 
 
@@ -412,9 +413,9 @@ def test_the_pace_of_the_client_is_modest_unless_the_spec_says_otherwise(tmp_pat
     path = tmp_path / "spec.toml"
     text = CLIENT.replace("URL", "https://ocm.example").replace("PARTITION", 'by = "country"')
     path.write_text(text)
-    fast = parts_of(path, {"OCM_API_KEY": API_KEY}).source.limit
+    fast = load_import(path, {"OCM_API_KEY": API_KEY}).source.limit
     path.write_text(text.replace('limits = ["1000/second"]\n', ""))
-    modest = parts_of(path, {"OCM_API_KEY": API_KEY}).source.limit
+    modest = load_import(path, {"OCM_API_KEY": API_KEY}).source.limit
     assert fast is not None
     assert modest is not None
     assert [str(rate) for rate in fast.definition.rates] == ["1,000/second"]

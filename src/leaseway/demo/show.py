@@ -17,12 +17,14 @@ from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files, page_limit, write_s
 from leaseway.demo.witness import Leases, collect, places_at
 from leaseway.demo.worker import CONCURRENCY
 from leaseway.domain.errors import TransientError
-from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
-from leaseway.imports.plan.probe_source import plan_of
+from leaseway.imports.plan.probe_source import plan_with_history
 from leaseway.imports.progress.progress import Snapshot, Watching
 from leaseway.imports.progress.progress_view import limit_of
-from leaseway.imports.run.start import finish, shard_job, start
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.shard_jobs import register_jobs
+from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
 
 RUN = "demo"
@@ -93,7 +95,7 @@ def show(settings: DemoSettings, folder: Path, screen: DemoScreen) -> Shown:
         rows = places_at(fleet.url)
         screen.say(f"{rows:,} places on {fleet.url}, which permits {settings.limit} requests in any second")
         write_spec(files, fleet.url, settings.limit, rows)
-        parts = parts_of(files.spec, {KEY_VARIABLE: API_KEY})
+        parts = load_import(files.spec, {KEY_VARIABLE: API_KEY})
         ended = asyncio.run(imported(settings, parts, fleet, screen))
         fleet.dismiss()
         screen.say("counting again, row by row, against what the provider has")
@@ -121,7 +123,7 @@ class WorkerExit(NamedTuple):
     seconds: float
 
 
-async def imported(settings: DemoSettings, parts: Parts, fleet: DemoFleet, screen: DemoScreen) -> WorkerExit:
+async def imported(settings: DemoSettings, parts: ImportParts, fleet: DemoFleet, screen: DemoScreen) -> WorkerExit:
     app = App(Files(parts.path.parent).store_url)
     await parts.sink.open()
     try:
@@ -129,7 +131,7 @@ async def imported(settings: DemoSettings, parts: Parts, fleet: DemoFleet, scree
         with Leases(Files(parts.path.parent).jobs) as leases, screen.run:
             course = DemoCourse(settings, parts, fleet, leases, screen)
             await course.run()
-        state, shards = await finish(parts, RUN), await parts.sink.shards(RUN)
+        state, shards = await finish_run(parts, RUN), await parts.sink.shards(RUN)
     finally:
         await parts.sink.close()
         await app.close()
@@ -137,11 +139,11 @@ async def imported(settings: DemoSettings, parts: Parts, fleet: DemoFleet, scree
     return WorkerExit(state, shards, course.kill, (last_at - began_at) / 1_000_000)
 
 
-async def begin(app: App, parts: Parts, workers: int, screen: DemoScreen) -> int:
+async def begin(app: App, parts: ImportParts, workers: int, screen: DemoScreen) -> int:
     """What `leaseway import run` does before it starts workers."""
-    plan, now = await plan_of(parts), wall_clock_us()
-    handle = shard_job(app, parts, LEASE_SECONDS)
-    await start(parts, handle, RUN, plan, now, seats=workers * CONCURRENCY)
+    plan, now = await plan_with_history(parts), wall_clock_us()
+    handle = register_jobs(app, parts, LEASE_SECONDS)
+    await start_planned(parts, handle, RUN, plan, now, seats=workers * CONCURRENCY)
     screen.say(f"planned {len(plan.shards)} shards of ids, in pages of {parts.source.page_limit}")
     return now
 
@@ -150,7 +152,7 @@ class DemoCourse:
     """The time in which workers work."""
 
     def __init__(
-        self, settings: DemoSettings, parts: Parts, fleet: DemoFleet, leases: Leases, screen: DemoScreen
+        self, settings: DemoSettings, parts: ImportParts, fleet: DemoFleet, leases: Leases, screen: DemoScreen
     ) -> None:
         self._parts = parts
         self._fleet = fleet

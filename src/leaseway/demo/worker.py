@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 from leaseway.app import App
-from leaseway.imports.assembly import parts_of
-from leaseway.imports.run.start import queue_of, shard_job
+from leaseway.imports.assembly import load_import
+from leaseway.imports.run.shard_jobs import register_jobs
 
 CONCURRENCY = 4
 
@@ -21,11 +21,11 @@ def end_with_parent() -> None:
 
 def main(spec: str, store_url: str) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
-    parts = parts_of(Path(spec))
+    parts = load_import(Path(spec))
     app = App(store_url)
-    shard_job(app, parts)
+    register_jobs(app, parts)
     asyncio.run(parts.sink.open())
-    app.work(queues=[queue_of(parts)], until_empty=True, concurrency=CONCURRENCY, grace=2)
+    app.work(queues=[parts.queue], until_empty=True, concurrency=CONCURRENCY, grace=2)
 
 
 if __name__ == "__main__":

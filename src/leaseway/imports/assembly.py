@@ -13,7 +13,7 @@ from leaseway.imports.domain.splitting import split
 from leaseway.imports.load_object import found_in, load_module, refuse_path
 from leaseway.imports.open_sink import sink_at
 from leaseway.imports.rows import Moulds
-from leaseway.imports.shard_job.page_writes import Importing
+from leaseway.imports.shard_job.page_writes import ShardTask
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.factory import Chosen, source_of
 from leaseway.imports.sources.function import FunctionSource
@@ -21,39 +21,49 @@ from leaseway.imports.spec.importer_options import Declared
 from leaseway.imports.spec.reader import Spec, read_spec, spec_hash
 
 
-class Parts(NamedTuple):
-    """All that one import is made of."""
+class ImportParts(NamedTuple):
+    """The parts of one import."""
 
     path: Path
+    """The TOML file, or `module:name` of an importer."""
     spec: Spec
     source: Chosen
     sink: Sink
-    task: Importing
+    task: ShardTask
+
+    @property
+    def queue(self) -> str:
+        return queue_name(self.spec.source.name)
 
 
-def parts_of(path: Path | str, environ: Mapping[str, str] = os.environ) -> Parts:
+def queue_name(source: str) -> str:
+    """Each source has its own queue, because its workers know only the shards of that source."""
+    return f"imports:{source}"
+
+
+def load_import(path: Path | str, environ: Mapping[str, str] = os.environ) -> ImportParts:
     """Of a TOML file, or of an importer, `module:name`."""
-    if (found := importer_named(path)) is not None:
-        return parts_of_function(found, path)
+    if (found := find_importer(path)) is not None:
+        return assemble_importer(found, path)
     path = Path(path)
     spec = read_spec(path.read_text("utf-8"), str(path))
-    source, sink = source_of(spec, path.parent, environ), sink_of(spec)
-    return Parts(path, spec, source, sink, task_of(spec, source, sink))
+    source, sink = source_of(spec, path.parent, environ), make_sink(spec)
+    return ImportParts(path, spec, source, sink, make_shard_task(spec, source, sink))
 
 
-def parts_of_function(found: Declared, name: Path | str) -> Parts:
-    source, sink = FunctionSource(*found, Caller()), sink_of(found.spec)
-    return Parts(Path(name), found.spec, source, sink, task_of(found.spec, source, sink))
+def assemble_importer(found: Declared, name: Path | str) -> ImportParts:
+    source, sink = FunctionSource(*found, Caller()), make_sink(found.spec)
+    return ImportParts(Path(name), found.spec, source, sink, make_shard_task(found.spec, source, sink))
 
 
-def sink_only(path: Path | str) -> tuple[Spec, Sink, str]:
+def load_sink(path: Path | str) -> tuple[Spec, Sink, str]:
     """For a look, with the hash of the spec: the source is not made, and its key is not needed."""
-    found = importer_named(path)
+    found = find_importer(path)
     spec = read_spec(Path(path).read_text("utf-8"), str(path)) if found is None else found.spec
-    return spec, sink_of(spec), spec_hash(spec)
+    return spec, make_sink(spec), spec_hash(spec)
 
 
-def importer_named(name: Path | str) -> Declared | None:
+def find_importer(name: Path | str) -> Declared | None:
     """None: it is the name of a file."""
     module_name, colon, attribute = str(name).partition(":")
     if not colon or str(name).endswith(".toml") or Path(name).is_file():
@@ -68,18 +78,18 @@ def importer_named(name: Path | str) -> Declared | None:
     raise UsageError(f"{name} is no importer; {there}")
 
 
-def sink_of(spec: Spec) -> Sink:
+def make_sink(spec: Spec) -> Sink:
     columns = {name: column.type for name, column in spec.resource.columns.items()}
     return sink_at(spec.sink.url, spec.sink.table, columns)
 
 
-def task_of(spec: Spec, source: Chosen, sink: Sink) -> Importing:
+def make_shard_task(spec: Spec, source: Chosen, sink: Sink) -> ShardTask:
     guards = spec.resource.guards
 
     def parts(shard: Shard, cursor: Cursor | None, why: str, id_max: int | None) -> list[Shard]:
         return split(shard, cursor, why, source.caps, id_max)
 
-    return Importing(
+    return ShardTask(
         source=source,
         sink=sink,
         shape=Moulds(spec.resource).rows_of,

@@ -11,11 +11,13 @@ from tests.simulation.campaign.source_api import ATTEMPT
 from leaseway.app import App
 from leaseway.domain.errors import TransientError
 from leaseway.domain.job import Submitted
-from leaseway.imports.assembly import Parts
+from leaseway.imports.assembly import ImportParts
 from leaseway.imports.domain.run_state import RunMode, RunState
 from leaseway.imports.plan.plan import Plan, history_of
 from leaseway.imports.plan.watermark import History
-from leaseway.imports.run.start import ShardJob, finish, shard_job, start, submit_open
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.shard_jobs import ImportJobs, register_jobs, submit_open_shards
+from leaseway.imports.run.start import start_planned
 from leaseway.simulation.faulty_store import FaultyStore
 from leaseway.simulation.fleet import Silence
 from leaseway.simulation.process import HERE, Process
@@ -82,8 +84,8 @@ class Operator:
         self.process = universe.process("operator")
         self.host = SimHost(universe, self.process)
         self._universe = universe
-        self._handle: ShardJob | None = None
-        self._parts: Parts | None = None
+        self._handle: ImportJobs | None = None
+        self._parts: ImportParts | None = None
         self.is_busy = False
         self.run = RUN
         self.mode: RunMode | None = None
@@ -93,15 +95,15 @@ class Operator:
         self.state: RunState | None = None
         """What the last look at the end said."""
 
-    def take(self, parts: Parts) -> None:
+    def take(self, parts: ImportParts) -> None:
         self._parts = parts
-        self._handle = shard_job(self.host, parts, LEASE_SECONDS)
+        self._handle = register_jobs(self.host, parts, LEASE_SECONDS)
 
     async def begin(self, plan: Plan, seats: int) -> None:
         HERE.set(self.process)
         self.is_busy = True
         await self.host.open()
-        await self._insist(lambda: start(*self._mine, self.run, plan, self._universe.now_us(), seats=seats))
+        await self._insist(lambda: start_planned(*self._mine, self.run, plan, self._universe.now_us(), seats=seats))
         self.is_busy = False
 
     async def begin_again(self, plan_of: Callable[[History, RunMode], Plan], mode: RunMode, seats: int) -> None:
@@ -110,7 +112,9 @@ class Operator:
         parts = self._mine[0]
         history = await self._insist(lambda: history_of(parts.sink, parts.source.name, parts.task.spec_hash))
         plan, now = plan_of(history, mode), self._universe.now_us()
-        await self._insist(lambda: start(*self._mine, self.run, plan, now, seats=seats, requests_max=REQUESTS_ENOUGH))
+        await self._insist(
+            lambda: start_planned(*self._mine, self.run, plan, now, seats=seats, requests_max=REQUESTS_ENOUGH)
+        )
         self.is_busy = False
 
     async def resume(self, raises_budget: bool = False) -> None:
@@ -119,18 +123,18 @@ class Operator:
         if raises_budget:
             self.requests_max = None
             await self._insist(lambda: self._mine[0].sink.set_budget(self.run, None))
-        await self._insist(lambda: submit_open(*self._mine, self.run))
+        await self._insist(lambda: submit_open_shards(*self._mine, self.run))
         self.is_busy = False
 
     async def look(self) -> None:
         HERE.set(self.process)
         self.is_busy = True
         assert self._parts is not None
-        self.state = await self._insist(partial(finish, self._parts, self.run))
+        self.state = await self._insist(partial(finish_run, self._parts, self.run))
         self.is_busy = False
 
     @property
-    def _mine(self) -> tuple[Parts, ShardJob]:
+    def _mine(self) -> tuple[ImportParts, ImportJobs]:
         assert self._parts is not None
         assert self._handle is not None
         return self._parts, self._handle

@@ -15,9 +15,9 @@ from leaseway.imports.domain.page import Page, Record, Written
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
 from leaseway.imports.domain.shard import Cursor, Shard
 from leaseway.imports.plan import watermark
-from leaseway.imports.run.finish_run import Asking, Sweeper
+from leaseway.imports.run.finish_run import ConfirmClient, Sweeper
 from leaseway.imports.shard_job import import_shard
-from leaseway.imports.shard_job.import_shard import Attempt, CountingAsker, Importing
+from leaseway.imports.shard_job.import_shard import Attempt, CountingAsker, ShardTask
 from leaseway.imports.sinks import shard_transitions
 from leaseway.imports.sinks.port import PageWrite
 from leaseway.imports.sinks.shard_transitions import Known, Sorted
@@ -101,7 +101,7 @@ async def look_and_ask(asker: CountingAsker, method: str, url: str, **options: A
     return reply
 
 
-async def any_run_will_do(task: Importing, run: str) -> RunRow:
+async def any_run_will_do(task: ShardTask, run: str) -> RunRow:
     row = await task.sink.run(run)
     assert row is not None
     return row
@@ -125,7 +125,7 @@ def since_its_end(base: RunRow | None, *rest: Any) -> int | None:
     return None if base is None or base.finished_at is None else base.finished_at + 60 * SECOND_US
 
 
-async def bury_without_asking(sweeper: Sweeper, asking: Asking) -> None:
+async def bury_without_asking(sweeper: Sweeper, asking: ConfirmClient) -> None:
     await sweeper._bury_unconfirmed()
 
 

@@ -21,11 +21,11 @@ from tests.simulation.campaign.sink_oracles import Place, Shelf
 from tests.simulation.campaign.source_api import UNKNOWN_COUNTRY, Api, Cable
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.imports.assembly import Parts, task_of
+from leaseway.imports.assembly import ImportParts, make_shard_task
 from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
 from leaseway.imports.plan.plan import Plan, planned
 from leaseway.imports.plan.watermark import History
-from leaseway.imports.run import start as runs
+from leaseway.imports.run import shard_jobs
 from leaseway.imports.shard_job import import_shard
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.http_json import JsonSource
@@ -67,7 +67,7 @@ class Import(Scenario):
             self.shelf.faults = FaultRates()
         self.api = Api(universe, terms.manners, terms.pois, limit)
         sink = cast(Sink, FaultySink(self.shelf))
-        self.operator.take(Parts(Path("simulated.toml"), spec, source, sink, task_of(spec, source, sink)))
+        self.operator.take(ImportParts(Path("simulated.toml"), spec, source, sink, make_shard_task(spec, source, sink)))
         super().__init__(universe, replace(load, kinds=self.operator.host.kinds))
         self._table = TableJudge(universe, self.api, self.shelf, self.operator)
         universe.judge.meter = self._table
@@ -246,8 +246,8 @@ def in_virtual_time() -> Iterator[Stage]:
     with ExitStack() as stack:
         for owner, name, value in (
             (running_handlers, "SharedClient", stage.wire),
-            (runs, "SystemClock", lambda: HERE.get().clock),
-            (runs, "BACKOFF", BACKOFF),
+            (shard_jobs, "SystemClock", lambda: HERE.get().clock),
+            (shard_jobs, "BACKOFF", BACKOFF),
             (provider_http, "READ_SECONDS", READ_SECONDS),
             (import_shard, "LOOK_SECONDS", 0.1),
             (import_shard, "PAGES_SHARED_MIN", 2),

@@ -9,30 +9,31 @@ jobs, and done by workers that know the spec: `leaseway import work SPEC`.
 
 import asyncio
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from leaseway.api.errors import Problem
 from leaseway.app import App
-from leaseway.domain.errors import TransientError, UsageError
-from leaseway.imports.assembly import Parts, sink_only, task_of
+from leaseway.domain.errors import UsageError
+from leaseway.imports.assembly import ImportParts, load_sink, make_shard_task
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardState
 from leaseway.imports.plan.forecast import Forecast, forecast
-from leaseway.imports.plan.plan import Plan, history_of
-from leaseway.imports.plan.probe_source import plan_of
-from leaseway.imports.progress.report import is_used_up
-from leaseway.imports.run.dead_shards import are_given_up, is_idle
-from leaseway.imports.run.start import ShardJob, finish, refuse_other_spec, shard_job, start, submit_open
+from leaseway.imports.plan.plan import Plan
+from leaseway.imports.plan.probe_source import SourceUnavailable, make_plan
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.shard_jobs import ImportJobs, have_all_failed, is_stalled, register_jobs
+from leaseway.imports.run.start import NewRun, resume, start
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.factory import source_of
 from leaseway.imports.spec.geo_grid import Position, position_of
 from leaseway.imports.spec.reader import Spec
-from leaseway.system import wall_clock_us
 
 SPECS_MAX = 200
 OPEN = (ShardState.WAITING, ShardState.RUNNING)
-ASK_SECONDS_MAX = 12.0
-"""A source that says nothing about itself for longer was asked in vain. Browsers wait a little longer than that."""
+PROBE_SECONDS_MAX = 12.0
+"""How long a source may take to report about itself. Browsers wait a little longer than that."""
 
 
 class Known(NamedTuple):
@@ -44,15 +45,6 @@ class Known(NamedTuple):
     """Where its rows say on which place of the globe they lie."""
 
 
-class Wish(NamedTuple):
-    """What somebody who starts a run said about it."""
-
-    run: str | None = None
-    mode: RunMode | None = None
-    requests_max: int | None = None
-    seats: int = 0
-
-
 class Imports:
     """Of one service."""
 
@@ -60,7 +52,7 @@ class Imports:
         self._known = known_in(folder)
         # Of its own: the kinds of imports are not those that the service checks submissions against.
         self._app = App(url, limits=limits)
-        self._made: dict[str, tuple[Parts, ShardJob]] = {}
+        self._made: dict[str, tuple[ImportParts, ImportJobs]] = {}
         self._open: set[str] = set()
         self._opening = {name: asyncio.Lock() for name in self._known}
         self._starting = {name: asyncio.Lock() for name in self._known}
@@ -90,79 +82,60 @@ class Imports:
     # -- verbs ------------------------------------------------------------------------------------------------------
 
     async def plan(self, source: str, mode: RunMode | None) -> tuple[Plan, Forecast]:
-        """Asks the source what it knows about itself. Nothing is written."""
+        """Probes the source. Nothing is written."""
         parts, _ = await self._parts(source)
-        plan = await planned(parts, mode)
+        with source_errors(parts):
+            plan = await make_plan(parts, mode, PROBE_SECONDS_MAX)
         return plan, forecast(plan, parts.source.limit, parts.source.page_limit, parts.spec.budget)
 
-    async def start(self, source: str, wish: Wish) -> RunRow:
-        now = wall_clock_us()
-        id_ = wish.run or f"{source}-{now // 1_000}"
-        parts, job = await self._parts(source)
-        async with self._starting[source]:  # who starts twice finds the first
-            if await parts.sink.run(id_) is not None:
-                raise UsageError(f"run: there is a run {id_} already; resume it, or give another name")
-            plan = await planned(parts, wish.mode)
-            return await start(parts, job, id_, plan, now, seats=wish.seats, requests_max=wish.requests_max)
+    async def start(self, source: str, new: NewRun) -> RunRow:
+        parts, jobs = await self._parts(source)
+        async with self._starting[source]:  # of two requests with one name, the second finds the run of the first
+            with source_errors(parts):
+                return await start(parts, jobs, new, PROBE_SECONDS_MAX)
 
     async def resume(self, source: str, row: RunRow, requests_max: int | None) -> int:
         """How many shards are open."""
-        parts, job = await self._parts(source)
+        parts, jobs = await self._parts(source)
         async with self._starting[source]:
-            refuse_other_spec(parts, row)
-            await give(parts, row, requests_max)
-            return await submit_open(parts, job, row.id)
+            return await resume(parts, jobs, row, requests_max)
 
     async def finish(self, source: str, run: str) -> RunState:
-        """Say what has become of it. Again and again, if need be."""
+        """Evaluate a run that has ended, and store its state. Can be repeated."""
         parts, _ = await self._parts(source)
-        return await finish(parts, run)
+        return await finish_run(parts, run)
 
     async def is_abandoned(self, source: str, run: str) -> bool:
         """Whether nobody will go on with the shards that are left, unless the run is resumed."""
         store = await self._app.store()
-        if not await is_idle(store, source):
+        if not await is_stalled(store, source):
             return False
         rows = await (await self.sink(source)).shards(run)
         keys = {row.shard.key for row in rows if row.state in OPEN}
-        return bool(keys) and await are_given_up(store, source, run, keys)
+        return bool(keys) and await have_all_failed(store, source, run, keys)
 
-    async def _parts(self, source: str) -> tuple[Parts, ShardJob]:
+    async def _parts(self, source: str) -> tuple[ImportParts, ImportJobs]:
         """The source is made when something is to be asked of it: a look needs no key."""
         await self.sink(source)
         if source not in self._made:
             path, spec, sink, _ = self._known[source]
             chosen = source_of(spec, path.parent, os.environ)
-            parts = Parts(path, spec, chosen, sink, task_of(spec, chosen, sink))
-            self._made[source] = parts, shard_job(self._app, parts)
+            parts = ImportParts(path, spec, chosen, sink, make_shard_task(spec, chosen, sink))
+            self._made[source] = parts, register_jobs(self._app, parts)
         return self._made[source]
 
 
-async def planned(parts: Parts, mode: RunMode | None) -> Plan:
-    name = parts.spec.source.name
-    history = await history_of(parts.sink, name, parts.task.spec_hash)
+@contextmanager
+def source_errors(parts: ImportParts) -> Iterator[None]:
     try:
-        async with asyncio.timeout(ASK_SECONDS_MAX):
-            return await plan_of(parts, history, mode)
-    except (TimeoutError, TransientError) as error:
-        # Not the store's fault. The error's own words may hold the address with a key in it.
-        detail = f"source {name}: it cannot be asked now; try again, and look at source.base_url in {parts.path.name}"
-        raise Problem(503, "source_unavailable", detail, headers={"Retry-After": "5"}) from error
-
-
-async def give(parts: Parts, row: RunRow, requests_max: int | None) -> None:
-    """What was said counts. Without it the budget stays, unless it is used up and the spec has a larger one."""
-    budget, wanted = parts.spec.budget, requests_max
-    if wanted is None and is_used_up(row) and budget is not None:
-        wanted = budget.requests_max
-    most = row.requests_max if wanted is None else wanted
-    if most is not None and row.requests >= most:
-        raise UsageError(
-            f"run {row.id}: has used {row.requests:,} of {most:,} requests; give it more with requests_max, for "
-            f"example {2 * row.requests}"
+        yield
+    except SourceUnavailable as error:
+        # Not the store's fault. The text of the error may contain a URL with a key, so it is not passed on.
+        detail = (
+            f"source {parts.spec.source.name}: cannot be reached; try again, and check source.base_url in "
+            f"{parts.path.name}"
         )
-    if wanted is not None:
-        await parts.sink.set_budget(row.id, wanted)
+        raise Problem(503, "source_unavailable", detail, headers={"Retry-After": "5"}) from error
 
 
 def known_in(folder: Path) -> dict[str, Known]:
@@ -173,7 +146,7 @@ def known_in(folder: Path) -> dict[str, Known]:
         raise UsageError(f"--imports: {folder} has {len(paths):,} specs; at most {SPECS_MAX} are served")
     found: dict[str, Known] = {}
     for path in paths:
-        spec, sink, _ = sink_only(path)
+        spec, sink, _ = load_sink(path)
         name = spec.source.name
         if name in found:
             raise UsageError(f"--imports: {path.name} and {found[name].path.name} both name the source {name!r}")

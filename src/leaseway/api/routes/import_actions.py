@@ -1,13 +1,11 @@
 """/v1/imports: plan, start and resume runs, and empty the quarantine."""
 
-import re
-
 from fastapi import Request
 from msgspec import Struct
 from starlette.responses import Response
 
 from leaseway.api.errors import Problem
-from leaseway.api.imports.registry import Imports, Wish
+from leaseway.api.imports.registry import Imports
 from leaseway.api.request_body import body_of
 from leaseway.api.responses import answer
 from leaseway.api.routes.imports import QUARANTINE_MAX, known_as, run_of, watch_of
@@ -19,13 +17,13 @@ from leaseway.domain.validators import check_int
 from leaseway.imports.domain.run_state import RunMode
 from leaseway.imports.rows import Moulds
 from leaseway.imports.run.quarantine_replay import discard, in_quarantine, replay
+from leaseway.imports.run.start import NewRun
 from leaseway.system import wall_clock_us
 
 routes = Routes("/v1/imports", "imports")
 
 REQUESTS_MAX = 1_000_000_000
 SEATS_MAX = 10_000
-NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 
 
 class PlanBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -72,11 +70,9 @@ async def start_run(request: Request, caller: Asking, source: str) -> Response:
     """Start a run: its shards become jobs, for workers that know the import, and the service sees to its end."""
     imports, _ = known_as(request, caller, source)
     given = await body_of(request, RunBody)
-    if given.run is not None and not NAME.fullmatch(given.run):
-        raise BadValue("run", f"must have 1 to 60 letters, digits, '.', '_' and '-' (is {given.run[:60]!r})")
     check_requests(given.requests_max)
     check_int("seats", given.seats, 0, SEATS_MAX)
-    row = await imports.start(source, Wish(given.run, given.mode, given.requests_max, given.seats))
+    row = await imports.start(source, NewRun(given.run, given.mode, given.requests_max, given.seats))
     watch_of(request).began(source, row.id)
     return answer(run_json(row), 202, {"Location": f"/v1/imports/{source}/runs/{row.id}"})
 

@@ -98,5 +98,9 @@ class RunRow(Struct, frozen=True, kw_only=True):
     requests: int = 0
     """What was spent of the budget. Counted only if there is one."""
     notes: Mapping[str, Any] = {}
-    """What closing the run has found: deletes, drift, what makes it suspect."""
+    """Findings at the end of the run: deletes, drift, guards that made it suspect."""
     why: str | None = None
+
+    @property
+    def is_budget_used_up(self) -> bool:
+        return self.requests_max is not None and self.requests >= self.requests_max

@@ -1,20 +1,56 @@
 """A source is asked what it knows about itself ─► plan"""
 
+import asyncio
+
 from leaseway.domain.errors import TransientError, UsageError
-from leaseway.imports.assembly import Parts
+from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
+from leaseway.imports.assembly import ImportParts
 from leaseway.imports.domain.run_state import RunMode
-from leaseway.imports.plan.plan import Plan, planned
-from leaseway.imports.plan.unlimited import OpenDoor
+from leaseway.imports.plan.plan import Plan, history_of, planned
 from leaseway.imports.plan.watermark import History
 from leaseway.imports.sources.port import Probe, Refused
 from leaseway.system import SystemChance, SystemClock, wall_clock_us
-from leaseway.worker.provider_http import Http, HttpEnvironment, SharedClient
+from leaseway.worker.provider_http import Delivery, Http, HttpEnvironment, RequestGrant, SharedClient
+
+
+class OpenDoor:
+    async def before(self) -> RequestGrant:
+        return Leave()
+
+    async def after(self, pass_: RequestGrant, said: RateLimitStatus | None, fate: Delivery) -> None:
+        """Nobody is told."""
+
+
+class Leave:
+    def check(self) -> bool:
+        return True
+
 
 NO_HISTORY = History()
 
 
-async def plan_of(parts: Parts, history: History = NO_HISTORY, wanted: RunMode | None = None) -> Plan:
-    """`history` as the sink tells it; without one, everything is read."""
+class SourceUnavailable(TransientError):
+    """The source cannot be probed now."""
+
+
+async def make_plan(parts: ImportParts, mode: RunMode | None = None, probe_seconds_max: float | None = None) -> Plan:
+    """Plan the next run from the runs in the sink, which is open, and from what the source reports about itself."""
+    history = await history_of(parts.sink, parts.spec.source.name, parts.task.spec_hash)
+    try:
+        async with asyncio.timeout(probe_seconds_max):
+            return await plan_with_history(parts, history, mode)
+    except TimeoutError as error:
+        raise SourceUnavailable(
+            f"source {parts.spec.source.name}: did not answer within {probe_seconds_max:g} s; try again"
+        ) from error
+    except SourceUnavailable:
+        raise
+    except TransientError as error:
+        raise SourceUnavailable(str(error)) from error
+
+
+async def plan_with_history(parts: ImportParts, history: History = NO_HISTORY, wanted: RunMode | None = None) -> Plan:
+    """Without a history, the plan is a full run."""
     return planned(
         parts.spec,
         parts.source.caps,
@@ -29,7 +65,7 @@ async def plan_of(parts: Parts, history: History = NO_HISTORY, wanted: RunMode |
     )
 
 
-async def probed(parts: Parts) -> Probe:
+async def probed(parts: ImportParts) -> Probe:
     """Nobody counts these few requests."""
     wire = SharedClient()
     try:
@@ -47,6 +83,6 @@ async def probed(parts: Parts) -> Probe:
         await wire.close()
 
 
-def unreachable(parts: Parts, error: Exception) -> TransientError:
+def unreachable(parts: ImportParts, error: Exception) -> SourceUnavailable:
     address = parts.spec.source.base_url or parts.spec.source.file
-    return TransientError(f"source {parts.spec.source.name}: {address} cannot be asked: {error}")
+    return SourceUnavailable(f"source {parts.spec.source.name}: {address} cannot be asked: {error}")

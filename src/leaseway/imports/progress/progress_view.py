@@ -13,7 +13,7 @@ from rich.text import Text
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.limit import Rate
-from leaseway.imports.assembly import Parts
+from leaseway.imports.assembly import ImportParts
 from leaseway.imports.progress.progress import Snapshot, Strip, Trouble, Watching, tightest
 from leaseway.system import SystemClock
 
@@ -31,7 +31,7 @@ UNITS = {1: "s", 60: "min", 3_600: "h", 86_400: "day"}
 INDENT = (0, 2, 0, 0)
 
 
-async def watch(parts: Parts, run: str, processes: "list[subprocess.Popen[bytes]]", console: Console) -> None:
+async def watch(parts: ImportParts, run: str, processes: "list[subprocess.Popen[bytes]]", console: Console) -> None:
     """Show the run until all of these processes have left."""
     clock, watching = SystemClock(), Watching(limit_of(parts))
     await parts.sink.open()
@@ -58,7 +58,7 @@ def is_any_left(processes: "list[subprocess.Popen[bytes]]") -> bool:
     return any(process.poll() is None for process in processes)
 
 
-def limit_of(parts: Parts) -> Rate | None:
+def limit_of(parts: ImportParts) -> Rate | None:
     return tightest(parts.source.limit.definition.rates) if parts.source.limit else None
 
 

@@ -103,7 +103,3 @@ def in_families(shards: Sequence[ShardRow]) -> list[ShardRow]:
 def spent(run: RunRow, shards: Sequence[ShardRow]) -> int:
     """Requests. The budget counts those that brought no page as well; without one, the shards are all we know."""
     return run.requests if run.requests_max is not None else totals_of(shards)["requests"]
-
-
-def is_used_up(run: RunRow) -> bool:
-    return run.requests_max is not None and run.requests >= run.requests_max

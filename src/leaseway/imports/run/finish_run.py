@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 from leaseway.domain.errors import NoSuchJob
-from leaseway.imports.assembly import Parts
+from leaseway.imports.assembly import ImportParts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
 from leaseway.imports.run.confirm_deletes import Present, batched
 from leaseway.imports.run.run_verdict import DELETED, Verdict, collapse_of, duplicates_in, ending_of, too_absent
@@ -37,37 +37,37 @@ PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS_MAX = 2.0
 
 
-class Asking(NamedTuple):
-    """How the source is asked, by a job that waits for its limits."""
+class ConfirmClient(NamedTuple):
+    """How a job sends requests to the source."""
 
     http: Asker
     clock: Clock
 
 
-def can_confirm(parts: Parts) -> bool:
+def can_confirm(parts: ImportParts) -> bool:
     return parts.task.sweeps and "confirm" in parts.source.caps.deletes
 
 
-async def is_swept(parts: Parts, run: str) -> bool:
+async def is_swept(parts: ImportParts, run: str) -> bool:
     row = await parts.sink.run(run)
     return row is not None and sweeping_of(parts, row) is not None
 
 
-def sweeping_of(parts: Parts, run: RunRow) -> Sweeping | None:
+def sweeping_of(parts: ImportParts, run: RunRow) -> Sweeping | None:
     deletes = parts.spec.resource.deletes
     is_kept = run.mode is RunMode.FULL and run.notes.get(SWEEPS) is True
     return deletes.sweep if deletes is not None and is_kept else None
 
 
-async def close_run(parts: Parts, run: str, asking: Asking | None = None) -> RunState:
-    """`asking` None: nothing is asked, and rows that would have to be confirmed stay."""
+async def finish_run(parts: ImportParts, run: str, client: ConfirmClient | None = None) -> RunState:
+    """`client` None: nothing is asked, and rows that would have to be confirmed stay."""
     row = await parts.sink.run(run)
     if row is None:
         raise NoSuchJob(f"there is no run {run} in the sink")
     shards = await parts.sink.shards(run)
     verdict = await verdict_of(parts, row, shards)
     if verdict.state is RunState.COMPLETE and (sweeping := sweeping_of(parts, row)) is not None:
-        sweep = Sweeper(parts, row, sweeping, asking)
+        sweep = Sweeper(parts, row, sweeping, client)
         verdict = await sweep.judged() or verdict
         if verdict.state is RunState.COMPLETE:
             await sweep.bury()
@@ -76,7 +76,7 @@ async def close_run(parts: Parts, run: str, asking: Asking | None = None) -> Run
     return verdict.state
 
 
-async def verdict_of(parts: Parts, row: RunRow, shards: Sequence[ShardRow]) -> Verdict:
+async def verdict_of(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow]) -> Verdict:
     """Of its shards, and of how many rows there are compared with the last time."""
     verdict = ending_of(row, shards)
     if verdict.state is not RunState.COMPLETE or row.mode is not RunMode.FULL:
@@ -87,13 +87,13 @@ async def verdict_of(parts: Parts, row: RunRow, shards: Sequence[ShardRow]) -> V
     return collapse_of(shards, await parts.sink.shards(before.id), parts.spec.resource.guards) or verdict
 
 
-async def last_full_before(parts: Parts, row: RunRow) -> RunRow | None:
+async def last_full_before(parts: ImportParts, row: RunRow) -> RunRow | None:
     runs = await parts.sink.runs(row.source, RUNS_COMPARED_MAX, state=RunState.COMPLETE, mode=RunMode.FULL)
     older = (run for run in runs if run.id != row.id and run.started_at <= row.started_at)
     return next((run for run in older if run.spec_hash == row.spec_hash), None)
 
 
-def notes_of(parts: Parts, row: RunRow, shards: Sequence[ShardRow], verdict: Verdict) -> dict[str, Any]:
+def notes_of(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow], verdict: Verdict) -> dict[str, Any]:
     notes = {name: value for name, value in row.notes.items() if name not in ("guards", "warnings")}
     if verdict.guard is not None:
         notes["guards"] = {verdict.guard: 1}
@@ -109,8 +109,8 @@ def notes_of(parts: Parts, row: RunRow, shards: Sequence[ShardRow], verdict: Ver
 class Sweeper:
     """What a full run did not see."""
 
-    def __init__(self, parts: Parts, run: RunRow, sweeping: Sweeping, asking: Asking | None) -> None:
-        self._parts, self._run, self._sweeping, self._asking = parts, run, sweeping, asking
+    def __init__(self, parts: ImportParts, run: RunRow, sweeping: Sweeping, client: ConfirmClient | None) -> None:
+        self._parts, self._run, self._sweeping, self._client = parts, run, sweeping, client
         self._sink, self._source = parts.sink, parts.source
         self._tally = dict(run.notes.get("deletes", {}))
 
@@ -132,8 +132,8 @@ class Sweeper:
     async def bury(self) -> None:
         if "confirm" not in self._source.caps.deletes:
             await self._bury_unconfirmed()
-        elif self._asking is not None:
-            await self._bury_confirmed(self._asking)
+        elif self._client is not None:
+            await self._bury_confirmed(self._client)
         await self._keep("waiting", await self._waiting())
 
     async def _waiting(self) -> int:
@@ -148,14 +148,14 @@ class Sweeper:
 
     # -- where it can -----------------------------------------------------------------------------------------------
 
-    async def _bury_confirmed(self, asking: Asking) -> None:
+    async def _bury_confirmed(self, client: ConfirmClient) -> None:
         """So many at once that a limit which is used up for hours costs few questions that have to be asked again."""
         if not await self._sink.absentees(self._run.source, self._sweeping.after, 1):
             return
-        http = CountingAsker(asking.http, asking.clock, self._parts.task, self._run)
+        http = CountingAsker(client.http, client.clock, self._parts.task, self._run)
         ask = await Present.of(self._parts, http)
         async for ids in self._batches(ask.batch * QUESTIONS_AT_ONCE):
-            await self._ask_twice(ask, ids, asking.clock)
+            await self._ask_twice(ask, ids, client.clock)
         await self._keep("requests", self._tally.get("requests", 0) + http.count)
 
     async def _ask_twice(self, ask: Present, ids: Sequence[str], clock: Clock) -> None:

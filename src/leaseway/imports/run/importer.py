@@ -9,24 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from leaseway.domain.errors import BadValue, NoSuchJob, UsageError
-from leaseway.imports.assembly import Parts, parts_of_function
+from leaseway.domain.errors import BadValue
+from leaseway.imports.assembly import ImportParts, assemble_importer
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
-from leaseway.imports.plan.plan import Plan, history_of
-from leaseway.imports.plan.probe_source import plan_of
-from leaseway.imports.run.start import (
-    Host,
-    ShardJob,
-    check_run,
-    finish,
-    queue_of,
-    refuse_other_spec,
-    shard_job,
-    start,
-    submit_open,
-)
+from leaseway.imports.plan.plan import Plan
+from leaseway.imports.plan.probe_source import make_plan
+from leaseway.imports.run.finish_run import finish_run
+from leaseway.imports.run.shard_jobs import ImportHost, ImportJobs, register_jobs
+from leaseway.imports.run.start import NewRun, find_run, resume, start
 from leaseway.imports.spec.importer_options import Declared
-from leaseway.system import wall_clock_us
 from leaseway.worker.loop import WorkerSummary
 
 T = TypeVar("T")
@@ -34,8 +25,8 @@ T = TypeVar("T")
 WORKERS = 4
 
 
-class Home(Host, Protocol):
-    """As much of an app as an importer needs."""
+class ImporterHost(ImportHost, Protocol):
+    """The part of an app that importers use."""
 
     async def run_worker(self, worker: Any = None, **settings: Any) -> WorkerSummary: ...
     def sync(self, call: Coroutine[Any, Any, T]) -> T: ...
@@ -59,7 +50,7 @@ class Progress(NamedTuple):
 class Importer:
     """A function that fetches one page. Calling it fetches one, here and now: good for tests."""
 
-    def __init__(self, app: Home, declared: Declared) -> None:
+    def __init__(self, app: ImporterHost, declared: Declared) -> None:
         self.app = app
         self.declared = declared
         self.name = declared.spec.source.name
@@ -73,42 +64,44 @@ class Importer:
         return f"<importer {self.name}>"
 
     @cached_property
-    def parts(self) -> Parts:
-        return parts_of_function(self.declared, address_of(self.declared.function))
+    def parts(self) -> ImportParts:
+        return assemble_importer(self.declared, address_of(self.declared.function))
 
     @cached_property
-    def _job(self) -> ShardJob:
-        return shard_job(self.app, self.parts)
-
-    # -- the three verbs --
+    def _jobs(self) -> ImportJobs:
+        return register_jobs(self.app, self.parts)
 
     async def plan(self, mode: RunMode | str | None = None) -> Plan:
-        """What will be asked for: everything, or what has changed since the last run. Nothing is written."""
-
-        async def made() -> Plan:
-            history = await history_of(self.parts.sink, self.name, self.parts.task.spec_hash)
-            return await plan_of(self.parts, history, wanted)
-
+        """What the next run would read: everything, or the changes since the last run. Writes nothing."""
         wanted = parse_mode(mode)
-        return await self._with_sink(made)
+        return await self._with_sink(lambda: make_plan(self.parts, wanted))
 
     async def run(
-        self, workers: int = WORKERS, *, run: str | None = None, mode: RunMode | str | None = None, resume: bool = False
+        self,
+        workers: int = WORKERS,
+        *,
+        run: str | None = None,
+        mode: RunMode | str | None = None,
+        resume: bool = False,
+        requests_max: int | None = None,
     ) -> Progress:
-        """Import, in this process, with as many shards at once as there are `workers`. Other processes can help:
-        `leaseway import work module:name`. With `resume`, the last run goes on, or the one that is named."""
+        """Run the import in this process, with up to `workers` shards at once.
 
-        async def ran() -> Progress:
-            id_ = await (self._resumed(run) if resume else self._started(run, wanted, workers))
-            await self.app.run_worker(queues=[queue_of(self.parts)], until_empty=True, concurrency=workers)
-            await finish(self.parts, id_)
-            return await self._progress(id_)
+        Other processes can take part: `leaseway import work module:name`. With `resume`, continue the run named `run`,
+        or the latest one. `requests_max` is the run's budget of requests; None keeps the budget of the run or the spec.
+        """
 
-        wanted = parse_mode(mode)
-        return await self._with_sink(ran)
+        async def work() -> Progress:
+            name = await (self._resume(run, requests_max) if resume else self._start(new))
+            await self.app.run_worker(queues=[self.parts.queue], until_empty=True, concurrency=workers)
+            await finish_run(self.parts, name)
+            return await self._progress(name)
+
+        new = NewRun(run, parse_mode(mode), requests_max, seats=workers)
+        return await self._with_sink(work)
 
     async def status(self, run: str | None = None) -> Progress:
-        """Of the last run, or of the one that is named."""
+        """The progress of the run named `run`, or of the latest one."""
         return await self._with_sink(lambda: self._progress(run))
 
     def plan_sync(self, mode: RunMode | str | None = None) -> Plan:
@@ -120,41 +113,22 @@ class Importer:
     def status_sync(self, run: str | None = None) -> Progress:
         return self.app.sync(self.status(run))
 
-    # -- inside --
+    async def _start(self, new: NewRun) -> str:
+        return (await start(self.parts, self._jobs, new)).id
 
-    async def _started(self, run: str | None, mode: RunMode | None, workers: int) -> str:
-        now = wall_clock_us()
-        id_ = run or f"{self.name}-{now // 1_000}"
-        check_run(id_)
-        if await self.parts.sink.run(id_) is not None:
-            raise UsageError(f"there is a run {id_} already; go on with it by resume=True, or give another name")
-        history = await history_of(self.parts.sink, self.name, self.parts.task.spec_hash)
-        await start(self.parts, self._job, id_, await plan_of(self.parts, history, mode), now, seats=workers)
-        return id_
-
-    async def _resumed(self, run: str | None) -> str:
-        found = await self._found(run)
-        refuse_other_spec(self.parts, found)
-        await submit_open(self.parts, self._job, found.id)
+    async def _resume(self, run: str | None, requests_max: int | None) -> str:
+        found = await find_run(self.parts.sink, self.name, run, self.parts.path)
+        await resume(self.parts, self._jobs, found, requests_max)
         return found.id
 
     async def _progress(self, run: str | None) -> Progress:
-        found = await self._found(run)
+        found = await find_run(self.parts.sink, self.name, run, self.parts.path)
         return Progress(found, await self.parts.sink.shards(found.id))
 
-    async def _found(self, run: str | None) -> RunRow:
-        sink = self.parts.sink
-        runs = await sink.runs(self.name)
-        found = next(iter(runs), None) if run is None else await sink.run(run)
-        if found is None or found.source != self.name:
-            known = ", ".join(row.id for row in runs) or "none yet"
-            raise NoSuchJob(f"there is no run {run or 'of ' + self.name}; there are: {known}")
-        return found
-
-    async def _with_sink(self, question: Callable[[], Awaitable[T]]) -> T:
+    async def _with_sink(self, work: Callable[[], Awaitable[T]]) -> T:
         await self.parts.sink.open()
         try:
-            return await question()
+            return await work()
         finally:
             await self.parts.sink.close()
 

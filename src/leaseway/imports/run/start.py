@@ -1,125 +1,61 @@
-"""plan ─► [shard jobs] ─► page ─► upsert + cursor in one transaction ─► [the end of a run]
+"""Start and resume a run: one set of rules for Python, the command line and HTTP.
 
-A run is a set of shards in the sink, and a job for each of them in the job store. Both can be made again: the same run
-has the same shards, and a job's key is its shard's.
+name ─► plan ─► run and shards in the sink ─► shard jobs
+
+Starting twice with one name is refused. Everything after the check can be repeated: the same run has the same shards,
+and every shard has one job key.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import msgspec
-from msgspec.structs import replace
-
-from leaseway.domain.errors import BadValue, KeyConflict
+from leaseway.domain.errors import BadValue, KeyConflict, NoSuchJob, UsageError
 from leaseway.domain.ids import Instant
-from leaseway.domain.job import Submitted
-from leaseway.domain.limits.limit import Limit, LimitUse
-from leaseway.domain.outcome import Backoff, Fail
-from leaseway.domain.validators import NAME_LENGTH_MAX
-from leaseway.imports.assembly import Parts
-from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardState
+from leaseway.imports.assembly import ImportParts
+from leaseway.imports.domain.run_state import RunMode, RunRow
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.plan.plan import Plan
-from leaseway.imports.run.finish_run import SWEEPS, Asking, can_confirm, close_run, is_swept
-from leaseway.imports.run.resubmit import bring_to_life, fence_of
-from leaseway.imports.shard_job.import_shard import import_shard
-from leaseway.ports.store import Store
-from leaseway.system import SystemClock
-from leaseway.worker.context import Context
-from leaseway.worker.submit import Bound
+from leaseway.imports.plan.probe_source import make_plan
+from leaseway.imports.run.finish_run import SWEEPS
+from leaseway.imports.run.shard_jobs import ImportJobs, submit_open_shards
+from leaseway.imports.sinks.port import Sink
+from leaseway.system import wall_clock_us
 
-QUEUE = "imports"
-"""Each source has its own, below this name: its workers know no other source's shards."""
-LEASE_SECONDS = 15.0
-BACKOFF = Backoff(first_seconds=1, seconds_max=60)
-OPEN = (ShardState.WAITING, ShardState.RUNNING, ShardState.PARKED)
-ATTEMPTS = 50
-"""Each death of a worker is one. A shard goes on where it was, so that trying again costs a page at most."""
-RUN_LENGTH_MAX = 120
-CLOSE_ATTEMPTS = 3
-"""What could not be asked for now is asked for after the next full run."""
+NAME_LENGTH_MAX = 120
+NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_LENGTH_MAX}}}")
+RUNS_LISTED_MAX = 20
 
 
-class Host(Protocol):
-    """As much of an app as imports need."""
+class NewRun(NamedTuple):
+    """The options of a new run."""
 
-    def job(
-        self,
-        /,
-        *,
-        name: str,
-        queue: str,
-        attempts: int,
-        lease: float,
-        backoff: Backoff,
-        limits: Sequence[Limit | LimitUse],
-    ) -> Callable[[Callable[..., Any]], Any]: ...
-    async def submit_many(self, jobs: Iterable[Bound]) -> list[Submitted]: ...
-    async def store(self) -> Store: ...
+    name: str | None = None
+    """None: the name of the source and the time in milliseconds."""
+    mode: RunMode | None = None
+    """None: incremental if the spec and the previous runs allow it, otherwise full."""
+    requests_max: int | None = None
+    """The budget of requests. None: the budget of the spec."""
+    seats: int = 0
+    """How many shards all workers process at once; large shards are split while fewer are left. 0: unknown."""
 
 
-class ShardJob(NamedTuple):
-    """The job that imports one shard, in its app."""
+async def start(parts: ImportParts, jobs: ImportJobs, new: NewRun, probe_seconds_max: float | None = None) -> RunRow:
+    """Plan a run, store it in the sink, and submit its shard jobs. The sink is open.
 
-    app: Host
-    bind: Callable[..., Bound]
-    bind_close: Callable[..., Bound] | None = None
-    """The job that asks the source for rows which a run did not see. None: the source cannot be asked."""
-
-
-def shard_job(app: Host, parts: Parts, lease_seconds: float = LEASE_SECONDS) -> ShardJob:
-    name, limits = f"import:{parts.spec.source.name}", [parts.source.limit] if parts.source.limit else []
-
-    @app.job(name=name, queue=queue_of(parts), attempts=ATTEMPTS, backoff=BACKOFF, lease=lease_seconds, limits=limits)
-    async def shard(ctx: Context, run: str, key_of_shard: str) -> dict[str, Any]:
-        task = replace(parts.task, sweeps=await is_swept(parts, run))
-        done = await import_shard(ctx, SystemClock(), task, run, key_of_shard, fence_of(ctx.id, ctx.fence))
-        if done.state == ShardState.PARKED:
-            raise Fail(done.why or "parked", code="parked")  # a dead letter can be tried again, a done job cannot
-        for child in done.children:
-            ctx.submit(handle.bind(run=run, key_of_shard=child, key=job_key(run, child)))
-        if handle.bind_close is not None and await is_to_be_asked(parts, run):
-            ctx.submit(handle.bind_close(run=run, key=f"{run}:close"))
-        answer: dict[str, Any] = msgspec.to_builtins(done)
-        return answer
-
-    handle = ShardJob(app, shard.bind, close_job(app, parts, lease_seconds) if can_confirm(parts) else None)
-    return handle
+    Raises `SourceUnavailable` if the source cannot be probed, or not within `probe_seconds_max`.
+    """
+    now = wall_clock_us()
+    name = check_run_name(new.name if new.name is not None else f"{parts.spec.source.name}-{now // 1_000}")
+    if await parts.sink.run(name) is not None:
+        raise UsageError(f"run: {name} exists already; resume it, or choose another name")
+    plan = await make_plan(parts, new.mode, probe_seconds_max)
+    return await start_planned(parts, jobs, name, plan, now, seats=new.seats, requests_max=new.requests_max)
 
 
-def close_job(app: Host, parts: Parts, lease_seconds: float) -> Callable[..., Bound]:
-    """What a full run did not see is asked for once more, by a job as any other: under the source's limits, and again
-    after a crash."""
-    name, limits = f"import:{parts.spec.source.name}:close", [parts.source.limit] if parts.source.limit else []
-
-    @app.job(
-        name=name, queue=queue_of(parts), attempts=CLOSE_ATTEMPTS, backoff=BACKOFF, lease=lease_seconds, limits=limits
-    )
-    async def close(ctx: Context, run: str) -> dict[str, Any]:
-        state = await close_run(parts, run, Asking(ctx.http, SystemClock()))
-        if state is not RunState.COMPLETE:
-            raise Fail(f"run {run} is {state}: nothing was deleted", code=state.value)  # `resume` tries it again
-        return {"state": state.value}
-
-    bind: Callable[..., Bound] = close.bind
-    return bind
-
-
-def job_key(run: str, shard: str) -> str:
-    """The same job for the same shard, always. Labels may be longer than a job's key can be."""
-    key = f"{run}:{shard}"
-    return key if len(key) <= NAME_LENGTH_MAX else f"{run}:{hashlib.sha256(shard.encode()).hexdigest()[:32]}"
-
-
-def queue_of(parts: Parts) -> str:
-    return f"{QUEUE}:{parts.spec.source.name}"
-
-
-async def start(
-    parts: Parts,
-    handle: ShardJob,
+async def start_planned(
+    parts: ImportParts,
+    jobs: ImportJobs,
     run: str,
     plan: Plan | Sequence[Shard],
     now: Instant,
@@ -127,11 +63,8 @@ async def start(
     seats: int = 0,
     requests_max: int | None = None,
 ) -> RunRow:
-    """Store the run, and submit a job for each shard that has not ended. To do so again changes nothing.
-
-    `requests_max` None: what the spec's budget says.
-    """
-    check_run(run)
+    """Store a planned run and submit its shard jobs. Repeating the call changes nothing."""
+    check_run_name(run)
     whole = plan if isinstance(plan, Plan) else Plan(list(plan), None, None, None)
     budget = parts.spec.budget
     new = RunRow(
@@ -148,44 +81,61 @@ async def start(
         notes={SWEEPS: True} if parts.task.sweeps and whole.mode is RunMode.FULL else {},
     )
     row = await parts.sink.start_run(new, whole.shards)
-    await submit_open(parts, handle, run)
+    await submit_open_shards(parts, jobs, run)
     return row
 
 
-def check_run(run: str) -> None:
-    """Before anything is written: it becomes a part of the keys of the run's jobs."""
-    if not 0 < len(run) <= RUN_LENGTH_MAX or not run.isprintable():
-        raise BadValue("run", f"must be 1 to {RUN_LENGTH_MAX} printable characters (is {run[:40]!r})")
+async def resume(parts: ImportParts, jobs: ImportJobs, run: RunRow, requests_max: int | None = None) -> int:
+    """Continue a run: submit its unfinished and parked shards again. Return how many there are."""
+    refuse_other_spec(parts, run)
+    await set_resume_budget(parts, run, requests_max)
+    return await submit_open_shards(parts, jobs, run.id)
 
 
-def refuse_other_spec(parts: Parts, row: RunRow) -> None:
-    """Before anything of the run is touched."""
-    if row.spec_hash != parts.task.spec_hash:
+def check_run_name(run: str) -> str:
+    """Names are part of job keys and URL paths."""
+    if not NAME.fullmatch(run):
+        raise BadValue(
+            "run",
+            f"must be 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_' and '-', without spaces (is {run[:60]!r})",
+        )
+    return run
+
+
+def refuse_other_spec(parts: ImportParts, run: RunRow) -> None:
+    if run.spec_hash != parts.task.spec_hash:
         raise KeyConflict(
-            f"run {row.id}: was started with another spec (hash {row.spec_hash}, now {parts.task.spec_hash}); resume "
-            f"it with the spec of that time, or begin a new run with `leaseway import run {parts.path}`"
+            f"run {run.id}: was started with another spec (hash {run.spec_hash}, now {parts.task.spec_hash}); resume "
+            f"it with the spec it was started with, or start a new run with `leaseway import run {parts.path}`"
         )
 
 
-async def submit_open(parts: Parts, handle: ShardJob, run: str) -> int:
-    """A job for each shard that has not ended or was parked, whatever became of the one it had. Where all have ended,
-    what is left of closing the run is tried again."""
-    await parts.sink.finish_run(run, RunState.RUNNING)
-    keys = [row.shard.key for row in await parts.sink.shards(run) if row.state in OPEN]
-    calls = {job_key(run, key): partial(handle.bind, run=run, key_of_shard=key) for key in keys}
-    if not calls and handle.bind_close is not None and await is_to_be_asked(parts, run):
-        calls = {f"{run}:close": partial(handle.bind_close, run=run)}
-    await bring_to_life(handle.app, run, calls)
-    return len(keys)
+async def set_resume_budget(parts: ImportParts, run: RunRow, requests_max: int | None) -> None:
+    """Apply the budget given on resume.
+
+    Without one, the run keeps its budget, unless that is used up and the spec has a larger one. A budget that is
+    already used up is refused: the run could not send a single request.
+    """
+    budget, wanted = parts.spec.budget, requests_max
+    if wanted is None and run.is_budget_used_up and budget is not None:
+        wanted = budget.requests_max
+    effective = run.requests_max if wanted is None else wanted
+    if effective is not None and run.requests >= effective:
+        example = 2 * run.requests
+        raise UsageError(
+            f"requests_max: run {run.id} has used {run.requests:,} of {effective:,} requests; resume it with a larger "
+            f"budget, for example requests_max={example} (--requests-max {example})"
+        )
+    if wanted is not None:
+        await parts.sink.set_budget(run.id, wanted)
 
 
-async def is_to_be_asked(parts: Parts, run: str) -> bool:
-    """Whether every shard has come to its end, and the source can be asked for what they did not see."""
-    if not can_confirm(parts) or await parts.sink.open_shards(run) or not await is_swept(parts, run):
-        return False
-    return all(row.state not in OPEN for row in await parts.sink.shards(run))
-
-
-async def finish(parts: Parts, run: str) -> RunState:
-    """Say what has become of a run. Anybody may, at any time, and again; it asks the source for nothing."""
-    return await close_run(parts, run)
+async def find_run(sink: Sink, source: str, run: str | None = None, spec: object = "SPEC") -> RunRow:
+    """The run with this name, or the latest run of the source. `spec` is named in errors. Raises `NoSuchJob`."""
+    latest = await sink.runs(source, RUNS_LISTED_MAX)
+    row = next(iter(latest), None) if run is None else await sink.run(run)
+    if row is not None and row.source == source:
+        return row
+    if not latest:
+        raise NoSuchJob(f"source {source} has no runs yet; start one with: leaseway import run {spec}")
+    raise NoSuchJob(f"source {source} has no run {run}; its latest runs: {', '.join(each.id for each in latest)}")

@@ -32,14 +32,14 @@ from leaseway.imports.domain.page import Page, Written
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Cursor
 from leaseway.imports.domain.splitting import IDLE, rows_left
-from leaseway.imports.shard_job.page_writes import Doubt, Importing, parked, shared_out, together, write_of
+from leaseway.imports.shard_job.page_writes import Doubt, ShardTask, parked, shared_out, together, write_of
 from leaseway.imports.sinks.port import PageWrite
 from leaseway.imports.sources.port import BadReply, HeavyPage, Refused
 from leaseway.ports.clock import Clock
 from leaseway.worker.context import Context
 from leaseway.worker.provider_http import TOO_MANY
 
-__all__ = ["Importing", "ShardDone", "import_shard"]
+__all__ = ["ShardDone", "ShardTask", "import_shard"]
 
 CONFIRMATIONS = 2
 CONFIRM_SECONDS_MAX = 2.0
@@ -65,7 +65,7 @@ class ShardDone(Struct, frozen=True):
 
 
 async def import_shard(
-    ctx: Context, clock: Clock, task: Importing, run: str, shard: str, fence: int | None = None
+    ctx: Context, clock: Clock, task: ShardTask, run: str, shard: str, fence: int | None = None
 ) -> ShardDone:
     """`fence` None: the job's own, which is enough where a shard has one job for ever."""
     found = await run_of(task, run)
@@ -79,7 +79,7 @@ async def import_shard(
     return ShardDone(row.state.value, row.pages, row.rows, children, row.why)
 
 
-async def ended_without_us(task: Importing, run: str, shard: str) -> ShardRow:
+async def ended_without_us(task: ShardTask, run: str, shard: str) -> ShardRow:
     """We could not begin it. A job that is one too many ends with its shard: else it would be tried for ever."""
     row = next((row for row in await task.sink.shards(run) if row.shard.key == shard), None)
     if row is None:
@@ -89,7 +89,7 @@ async def ended_without_us(task: Importing, run: str, shard: str) -> ShardRow:
     return row
 
 
-async def run_of(task: Importing, run: str) -> RunRow:
+async def run_of(task: ShardTask, run: str) -> RunRow:
     """What stopped one shard for good stops those that have not begun, and rows of two specs are not mixed."""
     row = await task.sink.run(run)
     if row is None:
@@ -104,7 +104,7 @@ async def run_of(task: Importing, run: str) -> RunRow:
 class Attempt:
     """One worker on one shard, until it ends or somebody else has it."""
 
-    def __init__(self, ctx: Context, clock: Clock, task: Importing, run: RunRow, row: ShardRow) -> None:
+    def __init__(self, ctx: Context, clock: Clock, task: ShardTask, run: RunRow, row: ShardRow) -> None:
         self._ctx = ctx
         self._clock = clock
         self._task = task
@@ -255,7 +255,7 @@ class Attempt:
 class CountingAsker:
     """Every request of a shard passes here: it is counted, and taken from the run's budget before it leaves."""
 
-    def __init__(self, http: Any, clock: Clock, task: Importing, run: RunRow) -> None:
+    def __init__(self, http: Any, clock: Clock, task: ShardTask, run: RunRow) -> None:
         self._http = http
         self._clock = clock
         self._task = task
@@ -284,7 +284,7 @@ def refuse_to_repeat(reply: Any, now: Instant) -> None:
         raise Throttled(f"status {reply.status_code}, the source asks us to wait", told.retry_after_us)
 
 
-async def written(task: Importing, row: ShardRow, write: PageWrite) -> ShardRow:
+async def written(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardRow:
     """Write it, and answer where the shard stands. A lost reply is resolved by looking."""
     for _ in range(WRITE_TRIES_MAX):
         try:

@@ -44,7 +44,7 @@ class Doubt(TransientError):
         self.guard = guard
 
 
-class Importing(Struct, frozen=True, kw_only=True):
+class ShardTask(Struct, frozen=True, kw_only=True):
     """All that the shards of one resource have in common."""
 
     source: Source
@@ -65,7 +65,7 @@ class Importing(Struct, frozen=True, kw_only=True):
     """Whether full runs keep what they have seen, so that what they have not seen can be found."""
 
 
-def write_of(task: Importing, run: RunRow, row: ShardRow, page: Page, verdict: Verdict) -> PageWrite:
+def write_of(task: ShardTask, run: RunRow, row: ShardRow, page: Page, verdict: Verdict) -> PageWrite:
     plain = replace(staying(row), size_bytes=page.size_bytes)
     match verdict:
         case GoOn(page_hash) | TheEnd(page_hash):
@@ -96,7 +96,7 @@ def staying(row: ShardRow) -> PageWrite:
     )  # fmt: skip
 
 
-def filled(task: Importing, run: RunRow, row: ShardRow, page: Page, write: PageWrite) -> PageWrite:
+def filled(task: ShardTask, run: RunRow, row: ShardRow, page: Page, write: PageWrite) -> PageWrite:
     """With the rows of the page, unless too many of them are bad."""
     rows, bad = task.shape(page.records, page.server_time)
     why = too_bad(bad, row, page, task)
@@ -119,7 +119,7 @@ def is_profiled(row: ShardRow) -> bool:
     return row.pages < PROFILED_FIRST or row.pages % PROFILED_EVERY == 0
 
 
-def too_bad(found: Sequence[BadRow], row: ShardRow, page: Page, task: Importing) -> str | None:
+def too_bad(found: Sequence[BadRow], row: ShardRow, page: Page, task: ShardTask) -> str | None:
     """Some bad rows are kept aside, or left out. Many mean that something else is wrong. None: it can be borne."""
     if not found:
         return None
@@ -134,7 +134,7 @@ def too_bad(found: Sequence[BadRow], row: ShardRow, page: Page, task: Importing)
     return None
 
 
-def wrong_from_the_start(found: Sequence[BadRow], page: Page, task: Importing) -> str | None:
+def wrong_from_the_start(found: Sequence[BadRow], page: Page, task: ShardTask) -> str | None:
     """Not one object or not one key, and none before: then it is the spec that is wrong, and few records are no
     excuse."""
     if not any(isinstance(record, Mapping) for record in page.records):

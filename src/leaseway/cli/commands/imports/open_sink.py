@@ -8,18 +8,18 @@ from urllib.parse import urlsplit
 
 from leaseway.cli.open_store import store_url
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import NoSuchJob, StoreRefused, UsageError, redact_url
-from leaseway.imports.assembly import sink_only
+from leaseway.domain.errors import StoreRefused, UsageError, redact_url
+from leaseway.imports.assembly import load_sink
 from leaseway.imports.domain.run_state import RunRow
 from leaseway.imports.load_object import found_in, load_module
 from leaseway.imports.open_sink import folder_of
+from leaseway.imports.run import start
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.spec.reader import Spec
 from leaseway.wiring import sqlite_path
 
 T = TypeVar("T")
 
-RUNS_SHOWN_MAX = 20
 RUNS_MAX = 1_000
 
 
@@ -63,7 +63,7 @@ def jobs_url(settings: CliSettings, text: str) -> str:
 
 def look(text: str, question: Callable[[OpenedSink], Awaitable[T]]) -> T:
     """Put a question to a sink that exists."""
-    found = OpenedSink(text, *sink_only(named(text)))
+    found = OpenedSink(text, *load_sink(named(text)))
     refuse_missing(found)
 
     async def asked() -> T:
@@ -98,13 +98,7 @@ def place_on_disk(url: str) -> Path | None:
 
 async def find_run(found: OpenedSink, run: str | None) -> RunRow:
     """The run of this id, or the last one."""
-    row = await last_run(found) if run is None else await found.sink.run(run)
-    if row is not None and row.source == found.source:
-        return row
-    runs = await found.sink.runs(found.source, RUNS_SHOWN_MAX)
-    if not runs:
-        raise NoSuchJob(f"{found.source} has no run yet; begin with: leaseway import run {found.name}")
-    raise NoSuchJob(f"{found.source} has no run {run}; there are: {', '.join(row.id for row in runs)}")
+    return await start.find_run(found.sink, found.source, run, found.name)
 
 
 async def last_run(found: OpenedSink) -> RunRow | None:

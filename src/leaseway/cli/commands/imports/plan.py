@@ -15,11 +15,11 @@ from leaseway.cli.output.text import counted, facts, note, say, wrapped
 from leaseway.cli.output.times import local
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import TransientError, UsageError
-from leaseway.imports.assembly import Parts, parts_of
+from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunMode
 from leaseway.imports.plan.forecast import Forecast, forecast
 from leaseway.imports.plan.plan import Plan, history_of
-from leaseway.imports.plan.probe_source import NO_HISTORY, plan_of
+from leaseway.imports.plan.probe_source import NO_HISTORY, plan_with_history
 from leaseway.imports.plan.watermark import History
 
 SHARDS_SHOWN_MAX = 40
@@ -36,7 +36,7 @@ class Prospect(NamedTuple):
 
 
 def show_plan(settings: CliSettings, text: str, wanted: RunMode | None, requests_max: int | None) -> int:
-    parts = parts_of(named(text))
+    parts = load_import(named(text))
     found = asyncio.run(prospect(parts, wanted, requests_max))
     if settings.json:
         document(prospect_json(parts, found))
@@ -45,10 +45,10 @@ def show_plan(settings: CliSettings, text: str, wanted: RunMode | None, requests
     return REFUSED if found.refusals else 0
 
 
-async def prospect(parts: Parts, wanted: RunMode | None, requests_max: int | None) -> Prospect:
+async def prospect(parts: ImportParts, wanted: RunMode | None, requests_max: int | None) -> Prospect:
     history, refusals = await looked_up(parts)
     try:
-        plan = await plan_of(parts, history, wanted)
+        plan = await plan_with_history(parts, history, wanted)
     except TransientError:
         raise  # the source is away: that says nothing about the spec
     except UsageError as error:
@@ -57,7 +57,7 @@ async def prospect(parts: Parts, wanted: RunMode | None, requests_max: int | Non
     return Prospect(plan, forecast(plan, source.limit, source.page_limit, parts.spec.budget, requests_max), refusals)
 
 
-async def looked_up(parts: Parts) -> tuple[History, list[str]]:
+async def looked_up(parts: ImportParts) -> tuple[History, list[str]]:
     """The runs so far, and why the sink cannot be written to. A file that is not there yet is not made."""
     path = place_on_disk(parts.spec.sink.url)
     if path is not None and is_new(path):
@@ -84,7 +84,7 @@ def folderless(url: str, path: Path) -> list[str]:
 # -- for people -------------------------------------------------------------------------------------------------------
 
 
-def show_prospect(parts: Parts, found: Prospect) -> None:
+def show_prospect(parts: ImportParts, found: Prospect) -> None:
     if found.plan is not None and found.forecast is not None:
         say(
             f"{parts.spec.source.name}: {counted(len(found.plan.shards), 'shard')} into {parts.spec.sink.table}", "bold"
@@ -106,7 +106,7 @@ def show_shards(plan: Plan, ahead: Forecast) -> None:
         note(f"and {len(lines) - SHARDS_SHOWN_MAX:,} more; --json has them all")
 
 
-def show_forecast(parts: Parts, plan: Plan, ahead: Forecast) -> None:
+def show_forecast(parts: ImportParts, plan: Plan, ahead: Forecast) -> None:
     rates = parts.source.limit.definition.rates if parts.source.limit else ()
     pace = " and ".join(str(rate) for rate in rates)
     facts(
@@ -138,7 +138,7 @@ def time_text(ahead: Forecast, pace: str) -> str:
     return f"{'at most' if ahead.is_most else 'at least'} {formatting.duration(ahead.seconds)}, at {pace}"
 
 
-def cost_text(parts: Parts, ahead: Forecast) -> str:
+def cost_text(parts: ImportParts, ahead: Forecast) -> str:
     if ahead.cost is None or parts.spec.budget is None:
         return ""
     return f"{about_word(ahead)}{ahead.cost:,.2f} {parts.spec.budget.currency}"
@@ -162,7 +162,7 @@ def budget_text(ahead: Forecast) -> str:
 # -- for programs -----------------------------------------------------------------------------------------------------
 
 
-def prospect_json(parts: Parts, found: Prospect) -> dict[str, Any]:
+def prospect_json(parts: ImportParts, found: Prospect) -> dict[str, Any]:
     plan, ahead = found.plan, found.forecast
     budget = parts.spec.budget
     known = {"source": parts.spec.source.name, "table": parts.spec.sink.table, "refused": found.refusals}

@@ -4,9 +4,9 @@ from leaseway.cli.open_store import looked_into
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.inspection import PAGE_MAX, JobFilter
 from leaseway.domain.job import Job, State
+from leaseway.imports.assembly import queue_name
 from leaseway.imports.domain.run_state import ShardRow, ShardState
-from leaseway.imports.run.dead_shards import dead
-from leaseway.imports.run.start import QUEUE
+from leaseway.imports.run.shard_jobs import failed_shard_jobs
 from leaseway.ports.store import Store
 
 OPEN = (ShardState.WAITING, ShardState.RUNNING)
@@ -19,7 +19,10 @@ async def given_up(url: str, source: str, run: str, shards: list[ShardRow]) -> d
         return {}
     try:
         async with looked_into(url) as store:
-            return {key: await told(store, job) for key, job in (await dead(store, source, run, open_ones)).items()}
+            return {
+                key: await told(store, job)
+                for key, job in (await failed_shard_jobs(store, source, run, open_ones)).items()
+            }
     except LeasewayError:
         return {}  # the run may have been made elsewhere; the sink's own answer is worth showing
 
@@ -29,7 +32,7 @@ async def is_at_work(url: str, source: str) -> bool | None:
     try:
         async with looked_into(url) as store:
             now = await store.now()
-            leased = await store.jobs(JobFilter(states=(State.LEASED,), queue=f"{QUEUE}:{source}"), limit=PAGE_MAX)
+            leased = await store.jobs(JobFilter(states=(State.LEASED,), queue=queue_name(source)), limit=PAGE_MAX)
             return any(job.lease_until is not None and job.lease_until > now for job in leased)
     except LeasewayError:
         return None

@@ -9,7 +9,7 @@ from leaseway.cli.output.table import TableCell, TableColumn, show_table
 from leaseway.cli.output.text import counted, note, say, wrapped
 from leaseway.cli.settings import CliSettings
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.progress.report import is_used_up, reactions_of, spent, totals_of
+from leaseway.imports.progress.report import reactions_of, spent, totals_of
 from leaseway.imports.spec.model import RunBudget, Spec
 
 SHARDS_SHOWN_MAX = 40
@@ -57,7 +57,7 @@ def budget_in_words(run: RunRow, shards: Sequence[ShardRow], budget: RunBudget |
 
 def show_troubles(run: RunRow, shards: Sequence[ShardRow], given_up: GivenUp) -> None:
     # What stopped the run as a whole has been said, and is no news of each of its shards.
-    is_told = is_used_up(run) or run.state is RunState.FAILED
+    is_told = run.is_budget_used_up or run.state is RunState.FAILED
     asked = [row for row in shards if row.state is ShardState.PARKED or not is_told]
     found = [line for row in asked for line in shard_problems(row, given_up, run.state is RunState.RUNNING)]
     for text, style in found[:TROUBLES_SHOWN_MAX]:
@@ -122,7 +122,7 @@ def next_command(settings: CliSettings, name: str, run: RunRow, is_named: bool =
         return None
     if run.state is RunState.SUSPECT:
         return f"look at it with: {command(settings, 'report', name, id_)}"
-    if is_used_up(run):
+    if run.is_budget_used_up:
         more = ("--requests-max", str(2 * (run.requests_max or 0)))
         return f"its budget is used up; go on with: {command(settings, 'resume', name, id_, *more)}"
     before = "mend what stopped it, then " if run.state is RunState.FAILED else ""

@@ -55,7 +55,7 @@ function put(runs, source, job, only) {
 
 /** A shard's name, without the source before it and the hash behind; the job that asks for missing rows has none. @param {any} job */
 export function shardOf(job) {
-  const key = String(job.payload?.key_of_shard ?? "closing");
+  const key = String(job.payload?.shard ?? "closing");
   return key.split("/").slice(1, -1).join("/") || key;
 }
 
