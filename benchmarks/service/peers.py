@@ -17,7 +17,7 @@ from benchmarks.service.flower_peer import PASSWORD, USER
 from benchmarks.service.hammer import hammered, request_of
 from benchmarks.service.place import Served, Size, cpu_seconds
 from benchmarks.service.submitting import JOB, Submitted, of
-from leaseway.testing.postgres import free_port
+from leaseway.testing.server import free_port
 from leaseway.testing.valkey import valkey_server
 
 PYTHON = os.environ.get("LEASEWAY_BENCH_FLOWER") or sys.executable

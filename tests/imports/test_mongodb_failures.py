@@ -30,7 +30,8 @@ from leaseway.imports.domain.page import Written
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.sinks.mongodb import MongoSink, connection
 from leaseway.imports.sinks.mongodb.row_encoding import DEPTH_MAX, MARK
-from leaseway.testing.mongodb import MongoServer, free_port, mongodb_server
+from leaseway.testing.mongodb import MongoServer, mongodb_server
+from leaseway.testing.server import free_port
 from leaseway.testing.sink_contract.actors import (
     HIGH,
     LOW,

@@ -43,7 +43,7 @@ from leaseway.testing.limiter_contract.actors import (
     seated,
     waits,
 )
-from leaseway.testing.postgres import FOLDER, FORGETFUL, SMALL, PostgresServer, answers, postgres_server
+from leaseway.testing.postgres import FOLDER, NOT_DURABLE, SMALL, PostgresServer, answers, postgres_server
 
 ROOMY = tuple(Limit(name, "100000/minute") for name in "abc")
 """Limits that many can use at once: five thousand tokens each."""
@@ -181,7 +181,7 @@ def standby_of(server: PostgresServer) -> Iterator[PostgresServer]:
     with TemporaryDirectory(prefix="leaseway-standby-", ignore_cleanup_errors=True) as folder:
         base = Path(folder)
         base.chmod(0o755)
-        standby = PostgresServer(base, {**SMALL, **FORGETFUL})
+        standby = PostgresServer(base, {**SMALL, **NOT_DURABLE})
         copy_of(server, standby, base)
         standby.start()
         try:

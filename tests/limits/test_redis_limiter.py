@@ -23,7 +23,8 @@ from leaseway.stores.redis.address import address_of
 from leaseway.stores.redis.connection import script
 from leaseway.stores.redis.limits import RedisLimiter, written
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.valkey import ValkeyServer, free_port, valkey_server
+from leaseway.testing.server import free_port
+from leaseway.testing.valkey import ValkeyServer, valkey_server
 
 MAPS = Limit("maps", "20/minute", burst=0.55, lease=0, delay=0)
 """Eleven at once, and then one every six seconds."""

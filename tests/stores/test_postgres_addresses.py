@@ -18,7 +18,8 @@ from leaseway.stores.postgres import connection as connection_module
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.errors import not_connected
 from leaseway.stores.postgres.jobs import PostgresStore
-from leaseway.testing.postgres import PostgresServer, free_port
+from leaseway.testing.postgres import PostgresServer
+from leaseway.testing.server import free_port
 from leaseway.wiring import store_at
 
 SECRET = "hush-hush"

@@ -11,7 +11,8 @@ from tests.stores.test_postgres_scenery import address, new_name, new_role, valu
 
 from leaseway.stores.postgres.health import SNAPSHOT_SECONDS_MAX, room, sizes, snapshot
 from leaseway.stores.postgres.migrate import MIGRATIONS
-from leaseway.testing.postgres import PostgresServer, free_port
+from leaseway.testing.postgres import PostgresServer
+from leaseway.testing.server import free_port
 
 SECRET = "hush-hush"
 

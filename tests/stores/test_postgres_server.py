@@ -31,7 +31,7 @@ def test_the_environment_names_them_too(
 
 
 def test_a_folder_without_a_server_is_named_and_so_is_the_variable(tmp_path: Path) -> None:
-    """The wheel must not step in: the version would be another one than the one that was asked for."""
+    """The packaged server must not be used instead: its version differs from the one that was asked for."""
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}: there is no postgres; {FOLDER} names the folder"):
         PostgresServer(tmp_path, {}, tmp_path)
 
@@ -40,12 +40,12 @@ def test_binaries_that_may_not_be_run_are_named_with_the_way_out(tmp_path: Path)
     """A private home cannot be entered by the account under which root starts the server."""
     for name in NEEDED:
         (tmp_path / name).write_text("#!/bin/sh\n")
-    with pytest.raises(PermissionError, match=r"may not be run by .*copy the installation to where it may be"):
+    with pytest.raises(PermissionError, match=r"may not execute it; copy the installation to a folder"):
         PostgresServer(tmp_path, {}, tmp_path)
 
 
 def test_why_the_data_folder_could_not_be_made_is_said(tmp_path: Path) -> None:
-    """An exit code alone sends everybody searching."""
+    """The exit code alone does not say what to do."""
     with tempfile.TemporaryDirectory() as folder:
         binaries = Path(folder)
         binaries.chmod(0o755)
