@@ -1,4 +1,4 @@
-"""Those who submit, cancel and replay. They insist: a transient error is a reason to ask again."""
+"""Clients that submit, cancel and retry jobs. They repeat a call after every transient error."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,13 +25,13 @@ REPLAYS_MAX = 3
 
 @dataclass(slots=True)
 class Intent:
-    """One call of submit that a client is going to make."""
+    """One submit call that a client will make."""
 
     at: float
     client: int
     jobs: list[Bound] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
-    """What each job stands for: jobs with one label must become one job."""
+    """Identifies each job: jobs with the same label must become one job."""
     cancel_after: float | None = None
 
 
@@ -68,7 +68,7 @@ class Client:
             await self._cancel(answers[0].id)
 
     async def _submit(self, intent: Intent) -> list[Submitted]:
-        """Busy and full promise that nothing was written, so the next try may use new ids."""
+        """`StoreBusy` and `StoreFull` guarantee that nothing was written, so the next try may use new ids."""
         while True:
             new = [job.new(self.process.ids) for job in intent.jobs]
             self._books.announced.update({job.id: label for job, label in zip(new, intent.labels, strict=True)})
@@ -78,7 +78,7 @@ class Client:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _submit_once(self, new: list[NewJob]) -> list[Submitted]:
-        """Between two unknown outcomes, a refusal says nothing about the first try: the ids must stay."""
+        """After an unknown outcome, a later refusal says nothing about the first try, so the ids must stay the same."""
         unknown: UnknownOutcome | None = None
         while True:
             try:
@@ -96,7 +96,7 @@ class Client:
     # -- the operator -----------------------------------------------------------------------------------------------
 
     async def replay_sometimes(self) -> None:
-        """Give failed jobs a second life, until the world is calm."""
+        """Retry failed jobs until the calm phase begins."""
         every = self._universe.swarm.replay_every
         chance = self._universe.streams.of("replay")
         self.is_replaying = bool(every)
@@ -109,12 +109,12 @@ class Client:
             await self._insist(partial(self._store.replay, which, REPLAYS_MAX))
 
     async def pause(self, schedules: Sequence[str]) -> None:
-        """Without this, a schedule would bring new jobs for ever."""
+        """Pause schedules; otherwise they would submit new jobs for ever."""
         for name in schedules:
             await self._insist(partial(self._store.pause, name, True))
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        while True:  # ends with the store's answer: no fault lasts for ever
+        while True:  # ends with the store's reply: every fault ends
             try:
                 return await call()
             except TransientError:

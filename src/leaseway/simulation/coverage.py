@@ -1,4 +1,4 @@
-"""What must happen sometimes: a campaign in which one of these never happened has proved nothing about it."""
+"""Situations that a campaign must reach at least once. A campaign that never reached one has not tested it."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from leaseway.simulation.promises import Commit, Promises
 from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED
 
 CATALOGUE = (
-    # Faults: each of them was there.
+    # Faults that must have occurred.
     "a worker crashed",
     "a worker was paused",
     "a worker was drained",
@@ -23,7 +23,7 @@ CATALOGUE = (
     "the clock was set back",
     "a hint was lost",
     "a hint was wrong",
-    # Answers: each safeguard was needed.
+    # Safeguards that must have been needed.
     "a lease expired and was taken back",
     "a lapsed lease was settled before anybody took it",
     "a late settlement was refused",
@@ -88,7 +88,7 @@ METERED = (
     "a tenant started as many jobs as it may",
     "a job waited in its lane for its limit or its budget",
 )
-"""The same for the metered scenario, beside what it shares with the other one."""
+"""The metered scenario's own situations, besides those that it shares with the jobs scenario."""
 
 IMPORTS = (
     "a worker crashed",
@@ -108,7 +108,7 @@ IMPORTS = (
     "an empty page was a lie",
     "rows were absent for a moment",
     "rows were changed while they were read",
-    # Answers: each safeguard was needed.
+    # Safeguards that must have been needed.
     "a page of a fenced worker was refused",
     "a fenced worker could not begin",
     "a page that was written came again",
@@ -132,13 +132,13 @@ IMPORTS = (
     "guard: order_violated",
     "guard: wrong_body",
 )
-"""The same for the imports scenario."""
+"""The imports scenario's situations."""
 
 CATALOGUES = {"jobs": CATALOGUE, "metered": METERED, "imports": IMPORTS}
 
 
 def note(books: Promises, commit: Commit) -> None:
-    """What is remarkable about a commit; asked before the books know of it."""
+    """The situations that a commit reaches. Called before the commit is recorded."""
     finder = FINDERS.get(commit.verb)
     if finder is not None:
         for what in finder(books, commit):
@@ -165,7 +165,7 @@ def of_exchange(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def of_unanswered(commit: Commit) -> Iterator[str]:
-    """A claim of which the worker has heard nothing yet."""
+    """A claim whose reply the worker has not received yet."""
     claim = None if commit.process.worker is None else commit.process.worker._slots.claim
     if claim is None:
         return

@@ -1,4 +1,4 @@
-"""The ways from a process to the limiter and to the ledger, and what can happen on them."""
+"""The links from a process to the limiter and to the ledger, with their faults."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class PortCall:
 
 
 class FaultyWay:
-    """To one of the two places; each has its own chance and its own outages."""
+    """A link to the limiter or to the ledger; each has its own random stream and its own outages."""
 
     def __init__(self, meter: "Meter", process: Process, place: str) -> None:
         self._meter = meter
@@ -101,7 +101,7 @@ class FaultyWay:
 
 
 class FaultyLimiter:
-    """The port's verbs."""
+    """The limiter port, over a faulty link."""
 
     def __init__(self, meter: "Meter", process: Process) -> None:
         self._way = FaultyWay(meter, process, "limiter")
@@ -150,7 +150,7 @@ class FaultyLimiter:
 
 
 class FaultyLedger:
-    """The port's verbs."""
+    """The ledger port, over a faulty link."""
 
     def __init__(self, meter: "Meter", process: Process) -> None:
         self._way = FaultyWay(meter, process, "ledger")

@@ -1,4 +1,4 @@
-"""The way from a process to the store, and all that can happen on it."""
+"""The link from a process to the store, with its faults: latency, stalls, lost requests and replies, refusals."""
 
 import asyncio
 import sqlite3
@@ -28,7 +28,7 @@ BURST_SECONDS = 0.3
 BURST_FACTOR = 3.0
 WRITES = frozenset(("submit", "exchange", "renew", "checkpoint", "report", "cancel", "replay", "declare", "fire"))
 KEEPING = frozenset(("exchange", "renew"))
-"""Calls on which a lease may depend: their troubles excuse that it was lost."""
+"""Calls that a lease may depend on: a fault in one of them excuses a lost lease."""
 RINGING = frozenset(("submit", "cancel", "replay", "fire"))
 
 
@@ -42,7 +42,7 @@ class LinkCall:
 
 
 class FaultyLink:
-    """One process's own connection to the file."""
+    """One process's own connection to the database file."""
 
     def __init__(self, universe: SimulatedWorld, process: Process) -> None:
         self._universe = universe
@@ -59,10 +59,10 @@ class FaultyLink:
         run_now(self.store.open())
         self._universe.at_the_end.append(self.store.close)
 
-    # -- there ------------------------------------------------------------------------------------------------------
+    # -- request ---------------------------------------------------------------------------------------------------
 
     async def call(self, step: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Send a verb of the store and wait for its reply, which may never come."""
+        """Send a call to the store and wait for its reply, which may never arrive."""
         verb = step.__name__
         reply: asyncio.Future[T] = self._process.loop.create_future()
         if not self._process.is_dead:
@@ -72,7 +72,7 @@ class FaultyLink:
         return await reply
 
     def _draw_fault(self, verb: str) -> str:
-        """Faults come in bursts: after one, more of them are likely for a moment."""
+        """Faults come in bursts: after one, more of them are likely for a short time."""
         faults, draw = self._universe.faults, self._chance.random()
         is_burst = self._universe.loop.time() < self._burst_until
         for fault, share in (
@@ -90,7 +90,7 @@ class FaultyLink:
         return ""
 
     def _way_seconds(self, call: LinkCall, stall: str) -> float:
-        """How long one way takes; `stall` is the fault that makes it long."""
+        """The latency of one direction; `stall` is the fault that makes it long."""
         if call.fault == stall:
             seconds = self._chance.uniform(0.3, STALL_SECONDS_MAX)
             if is_claim(call):
@@ -111,7 +111,8 @@ class FaultyLink:
         if self._is_cut_off(call):
             return
         if self._process.loop.is_frozen and not self._process.is_dead and self._chance.random() < 0.5:
-            # The thread that writes is frozen too. A store elsewhere would go on: that is the other half.
+            # The writer thread is frozen together with its process. A remote store would go on: the other branch covers
+            # that.
             self._process.when_thawed(partial(self._arrive, call))
         elif call.fault == "request lost":
             self._fail(call, UnknownOutcome("the request was lost"), "a request was lost")
@@ -121,7 +122,7 @@ class FaultyLink:
             self._execute(call)
 
     def _is_cut_off(self, call: LinkCall) -> bool:
-        """The caller is gone. Its call may have been on its way already, or not."""
+        """The caller was cancelled. Its call may or may not have been sent already."""
         if self._process.is_dead:
             return self._chance.random() < 0.5
         if call.reply.cancelled():
@@ -146,7 +147,7 @@ class FaultyLink:
             self._sql.put_out()
 
     def _show(self, call: LinkCall, answer: Any) -> None:
-        """Let the judge see it before anything else happens."""
+        """Let the judge check the commit before anything else happens."""
         universe = self._universe
         universe.note(self._process.name, brief(call.verb, call.args, answer))
         if call.verb in WRITES:
@@ -167,7 +168,7 @@ class FaultyLink:
             if call.verb in RINGING or (call.verb == "exchange" and makes_ready(call.args[0])):
                 universe.bell.ring()
 
-    # -- and back ---------------------------------------------------------------------------------------------------
+    # -- reply -----------------------------------------------------------------------------------------------------
 
     def _answer(self, call: LinkCall, answer: Any) -> None:
         if call.fault == "reply lost":
@@ -178,7 +179,7 @@ class FaultyLink:
             self._later(seconds, self._deliver, call.reply, answer)
 
     def _blocked_seconds(self, call: LinkCall, answer: Any) -> float:
-        """How long a handler keeps the loop from reading what a claim was granted."""
+        """How long a handler blocks the event loop, so that the reply to a claim is not read."""
         is_granted = is_claim(call) and isinstance(answer, ExchangeReply) and answer.leases
         if not is_granted or self._blocking.random() >= self._universe.faults.blocked:
             return 0.0
@@ -200,7 +201,7 @@ class FaultyLink:
 
 def end(reply: asyncio.Future[Any], answer: Any) -> None:
     if reply.done():
-        return  # the caller has given up
+        return  # the caller timed out
     if isinstance(answer, Exception):
         reply.set_exception(answer)
     else:
@@ -216,7 +217,7 @@ def makes_ready(call: Exchange) -> bool:
 
 
 class Statements(dict[str, str]):
-    """The store's SQL, with a fuse: after some statements the disk is full, in the middle of a transaction."""
+    """The store's SQL with a fault: after some statements the disk is full, within a transaction."""
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         super().__init__(statements)

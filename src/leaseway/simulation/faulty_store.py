@@ -1,4 +1,4 @@
-"""The store as a simulated process sees it: the port's verbs, over a way on which much can happen."""
+"""The store ports as a simulated process sees them, over a faulty link."""
 
 from collections.abc import Mapping, Sequence
 
@@ -29,7 +29,7 @@ class FaultyStore(Keyless):
         return SchemaVersions(1, 1)
 
     async def close(self) -> None:
-        """The universe closes every file at the end: those of processes that were killed, too."""
+        """The simulated world closes every file at the end, including those of killed processes."""
 
     async def wait(self, seconds: float) -> bool:
         return await self._universe.bell.heard(self._process, seconds)

@@ -1,4 +1,4 @@
-"""The worker processes: started, killed, drained, started again."""
+"""The worker processes: started, killed, drained and restarted."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ RESTART_SECONDS = (0.2, 1.5)
 
 
 class Silence:
-    """Events of the flows go nowhere: the judge looks at what they do, not at what they say."""
+    """Discards events: the judge checks what workers do, not what they log."""
 
     def emit(self, name: str, /, **facts: object) -> None: ...
 
@@ -44,7 +44,7 @@ class SimulatedFleet:
         self._started = 0
         self.is_closing = False
         self.crew: list[Process] = []
-        """Processes that are up."""
+        """The running processes."""
 
     def start(self, settings: WorkerSettings | None = None) -> Process | None:
         if self.is_closing:
@@ -59,32 +59,32 @@ class SimulatedFleet:
         return process
 
     def kill(self, process: Process) -> None:
-        """kill -9, and a supervisor that notices."""
+        """kill -9; the supervisor notices and starts another process."""
         self._universe.books.reach("a worker crashed")
         process.crash()
 
     def _replace(self, process: Process) -> None:
-        """The supervisor notices that a process has ended, by whatever cause."""
+        """The supervisor notices that a process has ended, for whatever reason."""
         if process in self.crew:
             self.crew.remove(process)
             self._universe.note(process.name, "is dead" if process.is_dead else "has left")
             self._universe.loop.call_later(self._chance.uniform(*RESTART_SECONDS), self.start)
 
     def drain(self, process: Process) -> None:
-        """SIGTERM. A process that is frozen hears of it when it goes on."""
+        """SIGTERM. A frozen process receives it when it is thawed."""
         self._universe.books.reach("a worker was drained")
         self._universe.note(process.name, "is drained")
         process.loop.call_soon_threadsafe(self._on_sigterm, process)
 
     def _on_sigterm(self, process: Process) -> None:
         if process.worker is None:
-            process.leave()  # it had not even started: the signal ends it
+            process.leave()  # it had not started yet: the signal ends it
         elif process.draining_at is None:
             process.draining_at = self._universe.loop.time()
             process.worker.drain()
 
     def _metering(self, process: Process) -> tuple[Limiter, Ledger]:
-        """Where nobody needs them, they are there and have no faults."""
+        """In scenarios without limits, the limiter and the ledger exist and have no faults."""
         meter = self._meter
         if meter is None:
             return self._universe.limiter, self._universe.ledger

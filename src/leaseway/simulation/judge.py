@@ -1,4 +1,4 @@
-"""Watches the world: every commit, every handler, every worker that leaves. The first wrong ends the run."""
+"""Watches every commit, every handler and every worker exit. The first violation ends the run."""
 
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -13,13 +13,13 @@ from leaseway.simulation.stored_rows import StoredRows
 from leaseway.worker.loop import WorkerSummary
 
 TOLD_SECONDS_MAX = 1.0
-"""A worker that is well tells a handler within this time that its lease is lost."""
+"""A healthy worker tells a handler within this time that its lease is lost."""
 LEAVE_SECONDS_MAX = 11.0
-"""What a drained worker may take beyond its grace period: twice five seconds, and some latency."""
+"""How long a drained worker may take beyond its grace period: two timeouts of five seconds, and some latency."""
 
 
 class Watcher(Protocol):
-    """Who else watches exchanges, in worlds with limits and budgets."""
+    """Another observer of exchanges, in scenarios with limits and budgets."""
 
     def sent(self, verb: str, call: Any) -> None: ...
 
@@ -41,7 +41,7 @@ class Judge:
     # -- the store --------------------------------------------------------------------------------------------------
 
     def saw(self, commit: Commit) -> None:
-        """One call has been executed; nobody else has done anything since."""
+        """Called after one call was executed and before anything else happens."""
         if commit.verb == "exchange":
             self.books.classify(commit)
         self.accuse(wrongs(self.books, commit))
@@ -52,7 +52,7 @@ class Judge:
         self.accuse(imbalances(self.books, commit, self.table))
 
     def sent(self, process: Process, verb: str, call: object) -> None:
-        """I25: a worker that is asked to leave claims nothing more."""
+        """I25: a draining worker claims no more jobs."""
         if self.meter is not None:
             self.meter.sent(verb, call)
         if verb == "exchange" and process.draining_at is not None:
@@ -63,10 +63,10 @@ class Judge:
     # -- handlers ---------------------------------------------------------------------------------------------------
 
     def started(self, process: Process, job: JobId, fence: int, attempt: int) -> Run:
-        """I1, I6: a lease is worked on once, by the process that it was granted to."""
+        """I1, I6: a lease is executed once, by the process that it was granted to."""
         run = Run(process, job, fence, attempt, process.loop.time())
         if process.is_dead:
-            return run  # the rest of its last instant: nobody sees it
+            return run  # the rest of its last instant, which no other process can observe
         book = self.books.jobs[job]
         grant = book.grants.get(fence)
         if grant is None or grant.process is not process:
@@ -79,7 +79,7 @@ class Judge:
         return run
 
     def ended(self, run: Run, end: str) -> None:
-        """I17: a handler learns soon that its lease is lost, unless something happened to its process."""
+        """I17: a handler soon learns that its lease is lost, unless its process had a fault."""
         run.end = end
         if run.process.is_dead:
             return
@@ -95,10 +95,10 @@ class Judge:
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def left(self, process: Process, worked: WorkerSummary) -> None:
-        """I25: a worker that left in order holds nothing, and did not take for ever."""
+        """I25: a worker that exited in order holds no lease, and exited within bounded time."""
         assert process.worker is not None
         held = [row.id for row in self.table.rows.values() if row.owner == process.worker.id]
-        # A worker that could not renew in time gives a job up a little before the store does.
+        # A worker that cannot renew in time stops a job shortly before the store takes it back.
         held = [job for job in held if self._end_of(job) not in ("lost", "LeaseLost")]
         if held and worked.is_clean:
             self.accuse([f"I25 {process.name} left and says it is clean, but holds {', '.join(held)}"])

@@ -1,14 +1,14 @@
-"""Limits, budgets and tenants of one world: the limiter and the ledger, the faults between, and what must hold.
+"""Limits, budgets and tenants of one simulated world: the limiter and the ledger, their faults, and the invariants.
 
-L1  in no window more arrivals at the provider than a limit says           provider.py
-L2  never more calls at once than a limit has seats                        provider.py
-L3  nobody calls while the provider wants to be left alone                 provider.py
-L4  an id of a hold stands for one call                                    provider.py
-B1  what calls have cost in truth stays within the budget of each window
-B2  in the end nothing is held, and no book says less than was spent
-T1  never more jobs of a tenant run at once than was agreed
-T2  never more jobs of a tenant start in a window than was agreed
-W1  waiting costs no attempt and makes no job fail
+L1  no window has more arrivals at the provider than the limit allows         provider.py
+L2  no more calls are in flight than the limit allows                         provider.py
+L3  no call is sent while the provider has asked clients to wait              provider.py
+L4  the id of a hold stands for one call                                      provider.py
+B1  the true cost of calls stays within the budget of each window
+B2  at the end nothing is held, and no balance is lower than the true cost
+T1  no more jobs of a tenant run at the same time than its cap allows
+T2  no more jobs of a tenant start in a window than its cap allows
+W1  waiting costs no attempt and fails no job
 """
 
 import asyncio
@@ -47,23 +47,25 @@ from leaseway.worker.context import Context
 OUTAGE_SECONDS = (0.3, 3.0)
 SEAT_GRACE_SECONDS = 4.0
 UNKEPT_SECONDS = 0.3
-"""Longer on its way than this, a word about seats is late."""
+"""A renewal of in-flight calls that takes longer than this is late."""
 IDLE_SECONDS = 1.5
 HOUR_US = 3_600 * SECOND_US
 SKIPS_MAX = 20
 LOST_SECONDS_MIN = 3.0
-"""Between two restarts that lose everything: whoever is about to say again what its code says must get through once."""
+"""The minimum time between two restarts that lose all state: workers that declare their definitions again need one
+success in between.
+"""
 
 
 class LimitSettings(Struct, frozen=True):
-    """What was agreed with the provider, with whoever pays, and with tenants."""
+    """The limits of the provider, the budgets, and the caps of tenants."""
 
     limits: Mapping[str, LimitDefinition]
     budgets: Mapping[str, BudgetDefinition]
     tenants: Mapping[str, Tenant]
     temper: Temper
     faults: FaultRates
-    """On the ways to the limiter and to the ledger."""
+    """Fault rates on the links to the limiter and to the ledger."""
     restart_every: float
     limiter_outage_every: float
     ledger_outage_every: float
@@ -72,7 +74,7 @@ class LimitSettings(Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Sitting:
-    """One handler at work, as its tenant's cap sees it."""
+    """One running handler, as its tenant's cap counts it."""
 
     process: Process
     ctx: Context
@@ -92,14 +94,14 @@ class Meter:
         self.provider = SimulatedProvider(universe.loop, chance, universe.judge, temper, terms.limits, self.charged)
         self._out_until = {"limiter": 0.0, "ledger": 0.0}
         self._windows: dict[str, dict[str, CalendarWindow]] = {}
-        """By hold and by budget: where the ledger has put it."""
+        """By hold and by budget: the window in which the ledger booked it."""
         self._spent: dict[tuple[str, CalendarWindow], int] = defaultdict(int)
         self._sittings: list[Sitting] = []
         self._unkept: dict[Process, float] = {}
-        """Who has not got through with a word about its seats, and since when."""
+        """Workers whose renewals of in-flight calls fail, and since when."""
         self._unkept_until: dict[Process, float] = {}
         self._left_at: dict[Token, float] = {}
-        """When a claim left for the first time."""
+        """When a claim was sent for the first time."""
         self._starts: dict[str, list[float]] = defaultdict(list)
         self._idle_since = 0.0
         self._lost_at = float("-inf")
@@ -111,17 +113,17 @@ class Meter:
         return limiter
 
     def agree(self) -> None:
-        """With tenants, before anybody submits anything."""
+        """Declares tenants before any job is submitted."""
         store = SqliteStore(self.universe.path, self.universe.now_us, durable=False, inline=True)
         run_now(store.open())
         for tenant in self.terms.tenants.values():
             run_now(store.set_tenant(tenant))
         run_now(store.close())
 
-    # -- what befalls them ------------------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------------------
 
     async def rage(self) -> None:
-        """Until it is cancelled."""
+        """Runs until cancelled."""
         terms, streams = self.terms, self.universe.streams
         async with asyncio.TaskGroup() as group:
             for purpose, every, strike in (
@@ -133,12 +135,12 @@ class Meter:
                     group.create_task(self._keep_striking(streams.of(f"meter {purpose}"), every, strike))
 
     async def _keep_striking(self, chance: Random, every: float, strike: Callable[[Random], None]) -> None:
-        while True:  # until it is cancelled
+        while True:  # until cancelled
             await asyncio.sleep(chance.expovariate(1 / every))
             strike(chance)
 
     def _restart(self, chance: Random) -> None:
-        """Everything is lost; or it is there and cannot be trusted."""
+        """Either all state is lost, or the state is there but marked unsafe."""
         self.universe.books.reach("the limiter was restarted")
         self.universe.note("limiter", "is restarted")
         self.provider.forgotten()
@@ -166,10 +168,10 @@ class Meter:
         self.provider.temper = Temper()
         self._out_until = dict.fromkeys(self._out_until, 0.0)
 
-    # -- what they are told and answer ------------------------------------------------------------------------------
+    # -- calls -----------------------------------------------------------------------------------------------------
 
     def execute(self, process: Process, place: str, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One verb, at one instant; and what is remarkable about it."""
+        """Execute one call at one instant, and record the situations that it reaches."""
         if (place, verb) == ("ledger", "settle"):
             self._note_settle(args[0])
         answer = run_now(getattr(self.limiter if place == "limiter" else self.ledger, verb)(*args, **kwargs))
@@ -230,7 +232,7 @@ class Meter:
     # -- budgets ----------------------------------------------------------------------------------------------------
 
     def charged(self, hold: str, micros: int) -> None:
-        """B1: a call has cost this much."""
+        """B1: record the true cost of a call."""
         for charge, _ in self.provider.lines[hold]:
             window = self._windows[hold][charge.name]
             self._spent[charge.name, window] += micros
@@ -242,7 +244,7 @@ class Meter:
 
     @contextmanager
     def at_work(self, ctx: Context, run: Run) -> Iterator[None]:
-        """A handler runs."""
+        """A handler starts."""
         sitting = Sitting(HERE.get(), ctx, run, self.universe.loop.time())
         self._sittings.append(sitting)
         tenant = self.terms.tenants.get(ctx.tenant)
@@ -260,7 +262,7 @@ class Meter:
                 sitting.run.heard_at = sitting.run.heard_at or self.universe.loop.time()
 
     def _check_sittings(self, tenant: Tenant) -> None:
-        """T1: those whose process could not say that they still sit there do not count."""
+        """T1: handlers whose process could not renew its in-flight calls do not count."""
         if tenant.concurrency is not None:
             others = [each for each in self._sittings if each.ctx.tenant == tenant.name and not self._is_excused(each)]
             if len(others) == tenant.concurrency:
@@ -277,7 +279,7 @@ class Meter:
         return was_unkept or process.frozen_until >= since
 
     def keeps(self, process: Process) -> None:
-        """A word about seats leaves."""
+        """A renewal of in-flight calls is sent."""
         self._unkept.setdefault(process, self.universe.loop.time())
 
     def _is_unkept(self, process: Process) -> bool:
@@ -299,7 +301,7 @@ class Meter:
                 self.universe.books.reach("a job waited in its lane for its limit or its budget")
 
     def _check_starts(self, tenant: Tenant, left_at: float) -> None:
-        """T2: a job starts, counted from the moment at which its claim left. A claim may be long on its way."""
+        """T2: a job starts. It counts from the moment at which its claim was sent, because a claim may be delayed."""
         starts = self._starts[tenant.name]
         starts.append(left_at)
         for rate in tenant.starts:
@@ -313,7 +315,9 @@ class Meter:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def pass_time(self) -> float:
-        """Nobody does anything, and jobs wait for the next window: let the hour pass. How long that was."""
+        """If no worker is active and jobs wait for the next window, advance the clock to it. Returns the seconds
+        skipped.
+        """
         universe, now = self.universe, self.universe.loop.time()
         is_busy = self.provider.under_way or any(each.process.is_up for each in self._sittings)
         if is_busy or any(row.stage == LEASED for row in universe.table.rows.values()):
@@ -334,7 +338,7 @@ class Meter:
         return max((hold.deadline for hold in self.ledger._holds.values() if hold.state in OPEN), default=0)
 
     def conclude(self) -> None:
-        """B2: the books in the end."""
+        """B2: the balances at the end."""
         open_ = [hold.id for hold in self.ledger._holds.values() if hold.state in OPEN]
         if open_:
             self._accuse(f"B2 still held, and nobody comes for it: {', '.join(open_)}")
@@ -354,7 +358,7 @@ METER: ContextVar[Meter] = ContextVar("METER")
 
 
 def told(answer: Any) -> str:
-    """As much of an answer as one wants to read."""
+    """A short form of an answer, for the trace."""
     match answer:
         case Granted(count=count):
             return f"{count}"

@@ -1,13 +1,13 @@
 """Event loops in virtual time.
 
-    SimLoop    the world: owns time, and every latency in it. Nothing else moves the clock.
-    HostLoop   one process in that world: its own queue of callbacks and timers, driven by the SimLoop in turns.
+    SimLoop    the world: owns time and every latency. Nothing else advances the clock.
+    HostLoop   one process in that world: its own queue of callbacks and timers, run by the SimLoop in turns.
 
-A process that is frozen gets no turns: its timers become overdue and its replies pile up, and all of them run when it
-is thawed, as after SIGSTOP and SIGCONT. A process that crashed is frozen for good, so that no `finally` of it acts.
+A frozen process gets no turns: its timers become overdue and its replies queue up, and all of them run when it is
+thawed, as after SIGSTOP and SIGCONT. A crashed process is frozen for good, so that none of its `finally` blocks runs.
 
-Both lean on private names of asyncio (`_run_once`, `_ready`, `_scheduled`, `_selector`, `_process_events`,
-`_write_to_self`), which are the same in CPython 3.11 to 3.13; tests/simulation/test_loop.py notices when they are not.
+Both use private names of asyncio (`_run_once`, `_ready`, `_scheduled`, `_selector`, `_process_events`,
+`_write_to_self`), which are the same in CPython 3.11 to 3.14; tests/simulation/test_loop.py fails if they change.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 RESOLUTION_SECONDS = 1e-9
-"""Timers that are closer together than this fire in the same turn; it hides the rounding of floats."""
+"""Timers that are closer together than this fire in the same turn; this hides floating-point rounding."""
 
 
 STEPS_PER_TURN = 16
 
 
 class Deadlock(RuntimeError):
-    """Nothing is ready and no timer is set: somebody waits for what will never come."""
+    """Nothing is ready and no timer is set: a task waits for an event that can never occur."""
 
 
 class VirtualLoop(asyncio.base_events.BaseEventLoop):
-    """What both loops share: no sockets, no threads, no clock of the machine."""
+    """What both loops share: no sockets, no threads, no machine clock."""
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
@@ -39,12 +39,12 @@ class VirtualLoop(asyncio.base_events.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._clock_resolution = RESOLUTION_SECONDS
-        self._selector = self  # BaseEventLoop asks its selector to wait for it
+        self._selector = self  # BaseEventLoop waits by calling its selector
 
     def _process_events(self, events: list[Any]) -> None: ...
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """Run the function here and now, never in a thread; the future that comes back is done."""
+        """Run the function immediately, never in a thread; the returned future is done."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -54,7 +54,7 @@ class VirtualLoop(asyncio.base_events.BaseEventLoop):
 
 
 class SimLoop(VirtualLoop):
-    """The world's loop: `select` is the only place where time moves."""
+    """The world's loop. `select` is the only place where time advances."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,12 +72,12 @@ class SimLoop(VirtualLoop):
     def _write_to_self(self) -> None: ...
 
     def skip(self, seconds: float) -> None:
-        """Time in which nobody does anything: whatever was due in it is due now."""
+        """Advance the clock while no callback runs: timers that were due in that time are due now."""
         self._now += seconds
 
 
 class HostLoop(VirtualLoop):
-    """One process: runs when the world gives it a turn, and asks for one when it has something to do."""
+    """One process: it runs when the world gives it a turn, and requests a turn when it has work."""
 
     def __init__(self, world: SimLoop) -> None:
         super().__init__()
@@ -88,13 +88,13 @@ class HostLoop(VirtualLoop):
         self.time = world.time  # type: ignore[method-assign]
 
     def select(self, timeout: float | None) -> list[Any]:
-        return []  # the world waits for us
+        return []  # the world waits for this process
 
     def _write_to_self(self) -> None:
-        self._ask_for_turn()  # call_soon_threadsafe: somebody outside has given us something to do
+        self._ask_for_turn()  # call_soon_threadsafe: another loop has queued a callback here
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin to run a coroutine as this process's main task."""
+        """Start a coroutine as this process's main task."""
         task = self.create_task(main)
         self._ask_for_turn()
         return task
@@ -107,7 +107,7 @@ class HostLoop(VirtualLoop):
         self._ask_for_turn()
 
     def bury(self, turns_max: int = 10_000) -> None:
-        """End what is left of a process, outside of time. Only for a world whose story is over."""
+        """Cancel the remaining tasks of a process, outside of virtual time. Only for a world that has ended."""
         self._ask_for_turn = lambda: None  # type: ignore[method-assign]
         for _ in range(turns_max):
             left = [task for task in asyncio.all_tasks(self) if not task.done()]
@@ -146,7 +146,7 @@ class HostLoop(VirtualLoop):
             self._ask_for_turn()
 
     def _take_turn(self) -> None:
-        """Run until there is nothing to do at this instant, or for so long that others want a turn too."""
+        """Run until nothing is ready at this instant, or until the turn is over."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -159,7 +159,7 @@ class HostLoop(VirtualLoop):
 
 
 def run_now(call: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits, because everything it awaits is done at once."""
+    """The result of a coroutine that never waits, because every awaitable in it is already done."""
     try:
         call.send(None)
     except StopIteration as stop:

@@ -1,4 +1,4 @@
-"""What happens to processes and to the machine, each with its own clock and its own chance."""
+"""Faults of processes and of the machine; each kind has its own schedule and its own random stream."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Nemesis:
         self._fleet = fleet
 
     async def rage(self) -> None:
-        """Until it is cancelled."""
+        """Runs until cancelled."""
         swarm = self._universe.swarm
         async with asyncio.TaskGroup() as group:
             for purpose, every, strike in (
@@ -33,7 +33,7 @@ class Nemesis:
                     group.create_task(self._keep_striking(self._universe.streams.of(purpose), every, strike))
 
     async def _keep_striking(self, chance: Random, every: float, strike: Callable[[Random], None]) -> None:
-        while True:  # until it is cancelled
+        while True:  # until cancelled
             await asyncio.sleep(chance.expovariate(1 / every))
             strike(chance)
 

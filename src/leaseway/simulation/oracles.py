@@ -1,7 +1,7 @@
-"""What must always hold, checked at every commit against the books and against the file.
+"""Invariants, checked at every commit against the recorded promises and against the database file.
 
-Each oracle gets the books as they were before the commit, and yields what is wrong. The numbers are those of the
-invariants in the reliability reference.
+Each oracle receives the promises as they were before the commit and yields violations. The numbers are those of the
+list of invariants.
 """
 
 from collections import Counter
@@ -18,14 +18,14 @@ Oracle = Callable[[Promises, Commit], Iterator[str]]
 
 
 def nothing_vanishes(books: Promises, commit: Commit) -> Iterator[str]:
-    """I3: what was stored stays until it is discarded."""
+    """I3: a stored job stays stored until it is discarded."""
     if len(commit.after) < len(commit.before):
         for job in commit.before.keys() - commit.after.keys():
             yield f"I3 job {job} vanished"
 
 
 def one_job_per_submission(books: Promises, commit: Commit) -> Iterator[str]:
-    """I3, I5, I26: a submission, a key or a fire time becomes one job, however often it is sent."""
+    """I3, I5, I26: a submission, an idempotency key or a fire time becomes one job, however often it is sent."""
     for job in commit.changed:
         if job in commit.before:
             continue
@@ -40,7 +40,7 @@ def one_job_per_submission(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def brought_by(commit: Commit) -> set[str]:
-    """Ids of the jobs that this call may have added."""
+    """The ids of the jobs that this call may have added."""
     if commit.verb == "submit":
         return {job.id for job in commit.args[0]}
     return {child.id for settlement in commit.accepted for child in settlement.children}
@@ -59,7 +59,7 @@ CHANGED_BY: dict[str, set[str]] = {
 
 
 def only_what_it_may(books: Promises, commit: Commit) -> Iterator[str]:
-    """A call changes the columns that are its own, and nothing of a job that has ended."""
+    """A call changes only the columns that it owns, and nothing of a finished job."""
     allowed = CHANGED_BY.get(commit.verb)
     for job in commit.changed:
         before, after = commit.before.get(job), commit.after[job]
@@ -79,10 +79,10 @@ def differences(before: StoredRow, after: StoredRow) -> set[str]:
 
 
 def settlements_are_judged_rightly(books: Promises, commit: Commit) -> Iterator[str]:
-    """I2, I4: the current token is accepted, an accepted one is accepted again, every other is refused."""
+    """I2, I4: the current token is accepted, an accepted settlement is accepted again, every other one is refused."""
     told = Counter(commit.exchanged.lost)
     due = Counter(settlement.id for settlement in commit.late)
-    # A store remembers the last settlement of a job: after another one it may not know the first any more.
+    # A store remembers only the last settlement of a job, so it may not recognise an earlier one.
     forgotten = [each.id for each in commit.repeated if books.jobs[each.id].last_accepted != each.token]
     for job in (told - due - Counter(forgotten)).elements():
         yield f"I4 {commit.process.name}: a settlement of job {job} was refused though it was, or is, accepted"
@@ -91,7 +91,7 @@ def settlements_are_judged_rightly(books: Promises, commit: Commit) -> Iterator[
 
 
 def late_settlements_write_nothing(books: Promises, commit: Commit) -> Iterator[str]:
-    """I2: a refused settlement leaves no trace, in its own job or elsewhere."""
+    """I2: a refused settlement changes nothing, neither its own job nor another one."""
     settled = {each.id for each in commit.accepted}
     for late in (*commit.late, *commit.repeated):
         before, after = commit.before.get(late.id), commit.after.get(late.id)
@@ -102,7 +102,7 @@ def late_settlements_write_nothing(books: Promises, commit: Commit) -> Iterator[
 
 
 def outcomes_are_recorded(books: Promises, commit: Commit) -> Iterator[str]:
-    """I4, I24: what a settlement says is what the job becomes; a job to be cancelled never waits again."""
+    """I4, I24: the settlement decides the new state; a job that is to be cancelled never becomes pending again."""
     claimed = {lease.id for lease in commit.exchanged.leases}
     for settlement in commit.accepted:
         after = commit.after[settlement.id]
@@ -130,7 +130,7 @@ def stage_after(settlement: Settlement, *, is_cancelled: bool) -> tuple[int, ...
 
 
 def work_was_done(books: Promises, commit: Commit) -> Iterator[str]:
-    """I4: a job is done once, by a handler that has finished; a drained one does not lose its attempt."""
+    """I4: a job is done once, by a handler that returned; a drained job does not lose its attempt."""
     for settlement in commit.accepted:
         book = books.jobs[settlement.id]
         fence = book.current.fence if book.current else 0
@@ -146,10 +146,10 @@ def work_was_done(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def children_follow_their_parent(books: Promises, commit: Commit) -> Iterator[str]:
-    """Children exist if and only if the settlement that brings them was accepted."""
+    """Child jobs exist if and only if the settlement that submits them was accepted."""
     for settlement in commit.accepted:
         for child in settlement.children:
-            # One with a key may be there already, under another id.
+            # A child with an idempotency key may exist already, under another id.
             if child.id not in commit.after and child.key is None:
                 yield f"I3 job {settlement.id} was settled without its child {child.id}"
     for settlement in commit.late:
@@ -162,7 +162,7 @@ def children_follow_their_parent(books: Promises, commit: Commit) -> Iterator[st
 
 
 def leases_are_taken_back_when_due(books: Promises, commit: Commit) -> Iterator[str]:
-    """I13, I14, I24: only expired leases, and into the state that attempts and wishes command."""
+    """I13, I14, I24: only expired leases are taken back, into the state that follows from attempts and cancellation."""
     claimed = {lease.id for lease in commit.exchanged.leases}
     for row in commit.taken_back():
         if (row.until or 0) > commit.now:
@@ -179,7 +179,7 @@ def leases_are_taken_back_when_due(books: Promises, commit: Commit) -> Iterator[
 
 
 def the_well_keep_their_leases(books: Promises, commit: Commit) -> Iterator[str]:
-    """I18, I19, I21: a worker to which nothing happened renews, adopts and settles in time."""
+    """I18, I19, I21: a worker without faults renews, adopts and settles in time."""
     for row in commit.taken_back():
         grant = books.jobs[row.id].current
         if grant is None:
@@ -194,7 +194,7 @@ def the_well_keep_their_leases(books: Promises, commit: Commit) -> Iterator[str]
 
 
 def one_live_lease(books: Promises, commit: Commit) -> Iterator[str]:
-    """I1: a job is granted only after its last lease has ended, by settlement or in time."""
+    """I1: a job is granted only after its last lease has ended, by settlement or by expiry."""
     ended = {each.id for each in commit.accepted}
     for lease in commit.exchanged.leases:
         grant = books.jobs[lease.id].current if lease.id in books.jobs else None
@@ -208,7 +208,7 @@ def one_live_lease(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def leases_are_true(books: Promises, commit: Commit) -> Iterator[str]:
-    """I14, I24, I25: counted, fenced, due, wanted, and as the table says."""
+    """I14, I24, I25: a granted job is counted, fenced, due, wanted, and equal to the row in the table."""
     wants = commit.exchange.wants
     for lease in commit.exchanged.leases:
         row, book = commit.after[lease.id], books.jobs.get(lease.id)
@@ -227,7 +227,7 @@ def leases_are_true(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def had_to_wait(commit: Commit, row: StoredRow) -> bool:
-    """A job whose time had come once is ready for good, even if somebody sets the clock back."""
+    """A job that has become ready stays ready, even if the clock is set back."""
     before = commit.before.get(row.id)
     return before is None or before.stage == SCHEDULED or any(row.id == each.id for each in commit.accepted)
 
@@ -236,7 +236,7 @@ def had_to_wait(commit: Commit, row: StoredRow) -> bool:
 
 
 def only_the_live_renew(books: Promises, commit: Commit) -> Iterator[str]:
-    """I2: a lease that ended or lapsed is not extended, and its owner is told."""
+    """I2: a lease that ended or expired is not extended, and its owner is told."""
     for held in commit.args[0]:
         grant = books.jobs[held.id].current
         is_live = grant is not None and grant.token == held.token and grant.until > commit.now
@@ -247,7 +247,7 @@ def only_the_live_renew(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def only_the_live_checkpoint(books: Promises, commit: Commit) -> Iterator[str]:
-    """I2: a cursor is stored for the live lease, and never goes back."""
+    """I2: a cursor is stored only for the live lease, and never moves back."""
     job, token, cursor = commit.args
     book = books.jobs[job]
     is_live = book.current is not None and book.current.token == token and book.current.until > commit.now
@@ -267,7 +267,7 @@ def only_the_live_report(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def cancelling_is_true(books: Promises, commit: Commit) -> Iterator[str]:
-    """I24: the answer says which came first, the cancelling or the end."""
+    """I24: the answer says which came first, the cancellation or the end."""
     (job,) = commit.args
     before, after = commit.before.get(job), commit.after.get(job)
     if before is None or after is None:
@@ -287,7 +287,7 @@ def cancelling_is_true(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def submissions_are_stored(books: Promises, commit: Commit) -> Iterator[str]:
-    """I3: what is acknowledged is there, under the id that was named."""
+    """I3: an acknowledged job is stored under the id in the answer."""
     for job, answer in zip(commit.args[0], commit.answer, strict=True):
         if answer.id not in commit.after:
             yield f"I3 job {answer.id} was acknowledged and is not stored"
@@ -296,7 +296,7 @@ def submissions_are_stored(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def fires_are_stored(books: Promises, commit: Commit) -> Iterator[str]:
-    """I26: who moved the schedule has submitted its jobs, who did not has submitted nothing."""
+    """I26: the caller that advanced the schedule has submitted its jobs; every other caller has submitted nothing."""
     for job in commit.args[3]:
         if not commit.answer and job.id in commit.after:
             yield f"I26 a refused fire of {commit.args[0]} stored job {job.id}"
@@ -325,7 +325,7 @@ OF_VERB: dict[str, tuple[Oracle, ...]] = {
 
 
 def wrongs(books: Promises, commit: Commit) -> Iterator[str]:
-    """What this commit must not have done; to be asked before the books know of it."""
+    """The violations of this commit. Called before the commit is recorded."""
     if commit.changed:
         for oracle in EVERY:
             yield from oracle(books, commit)
@@ -333,14 +333,14 @@ def wrongs(books: Promises, commit: Commit) -> Iterator[str]:
         yield from oracle(books, commit)
 
 
-# -- the books and the file, after the commit is in both ------------------------------------------------------------
+# -- promises and file, after the commit is in both ------------------------------------------------------------------
 
 EXPIRED_US_MAX = 4_000_000
-"""In calm times an expired lease is taken back at the next look of any worker."""
+"""In the calm phase, an expired lease is taken back at the next poll of any worker."""
 
 
 def imbalances(books: Promises, commit: Commit, table: StoredRows) -> Iterator[str]:
-    """I1, I8, I12, I14: every row and every counter is what the history of calls makes of it."""
+    """I1, I8, I12, I14: every row and every counter follows from the history of calls."""
     for job in commit.changed:
         row, book = commit.after[job], books.jobs[job]
         token = book.current.token if book.current else None
@@ -357,7 +357,7 @@ def imbalances(books: Promises, commit: Commit, table: StoredRows) -> Iterator[s
 
 
 def overdue(commit: Commit) -> Iterator[str]:
-    """I12: no expired lease survives for long."""
+    """I12: no expired lease stays for long."""
     for row in commit.after.values():
         if row.until is not None and row.until < commit.now - EXPIRED_US_MAX:
             yield f"I12 the lease of job {row.id} expired {(commit.now - row.until) / 1e6} s ago and is still there"

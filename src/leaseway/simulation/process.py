@@ -1,4 +1,4 @@
-"""One simulated operating-system process: its loop, its clock, its names, and what befell it."""
+"""One simulated operating-system process: its loop, its clock, its ids and its faults."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ BACKOFF_SECONDS = 2.5
 
 
 class Process:
-    """Dead: nothing of it ever runs again. Frozen: nothing of it runs until it is thawed. Left: its main returned."""
+    """Dead: it never runs again. Frozen: it does not run until it is thawed. Left: its main function returned."""
 
     def __init__(self, name: str, world: SimLoop, chance: Random) -> None:
         self.name = name
@@ -28,12 +28,12 @@ class Process:
         self.loop = HostLoop(world)
         self.chance = chance
         self.started_at = world.time()
-        # Monotonic clocks of two machines have nothing in common.
+        # The monotonic clocks of two machines are unrelated.
         self.clock = SimClock(world, offset=chance.uniform(0, 100_000))
         self.ids = SeededIds(name, world, chance)
         self.worker: Worker | None = None
         self.main: asyncio.Task[None] | None = None
-        """Nobody else holds on to the tasks of a process that was killed while it waited for an answer."""
+        """Keeps the tasks of a killed process alive; nothing else references a task that waits for a reply."""
         self.grace_seconds = 0.0
         self.draining_at: float | None = None
         self.was_paused = False
@@ -43,10 +43,10 @@ class Process:
         self._troubles: list[tuple[float, float]] = []
         self._slow_claims: list[tuple[float, float]] = []
         self._failures: Counter[str] = Counter()
-        """In a row, by verb."""
+        """Failures in a row, by verb."""
         self._when_thawed: list[Callable[[], object]] = []
         self.on_end: Callable[[Process], None] = ignore
-        """Told once when it has crashed or left."""
+        """Called once when the process has crashed or exited."""
 
     @property
     def is_up(self) -> bool:
@@ -61,7 +61,7 @@ class Process:
         self.world.call_later(seconds, self._thaw)
 
     def crash(self) -> None:
-        """kill -9: it does not even notice."""
+        """kill -9: no code of the process runs any more."""
         self.is_dead = True
         self.loop.freeze()
         self._end()
@@ -75,7 +75,7 @@ class Process:
         self.world.call_soon(self.on_end, self)
 
     def when_thawed(self, step: Callable[[], object]) -> None:
-        """Do this when the process goes on; never, if it is killed in its sleep."""
+        """Call the function when the process is thawed; never, if it is killed while frozen."""
         self._when_thawed.append(step)
 
     def _thaw(self) -> None:
@@ -85,20 +85,20 @@ class Process:
                 self.world.call_soon(step)
         self._when_thawed.clear()
 
-    # -- what befell it ---------------------------------------------------------------------------------------------
+    # -- faults it had ---------------------------------------------------------------------------------------------
 
     def suffer(self, seconds: float) -> None:
-        """Remember that from now on, for this time, the process cannot be blamed for being late."""
+        """Excuse the process for being late from now on, for this time."""
         now = self.loop.time()
         self._troubles.append((now, now + seconds))
 
     def wait_for_claim(self, seconds: float) -> None:
-        """An excuse for being late, and none for a lost lease: while a claim is not answered, the keeper minds it."""
+        """Excuses lateness but not a lost lease: the lease-renewal thread keeps an unanswered claim alive."""
         now = self.loop.time()
         self._slow_claims.append((now, now + seconds))
 
     def fail(self, verb: str) -> None:
-        """A call failed. One or two in a row are survived; the pauses after more of them excuse a lost lease."""
+        """A call failed. One or two failures in a row do no harm; the pauses after more of them excuse a lost lease."""
         self._failures[verb] += 1
         if self._failures[verb] >= FAILURES_EXCUSE:
             self.suffer(BACKOFF_SECONDS)
@@ -107,18 +107,18 @@ class Process:
         self._failures[verb] = 0
 
     def was_well(self, since: float, until: float) -> bool:
-        """Nothing happened to it that could excuse a lost lease."""
+        """Whether the process had no fault that excuses a lost lease."""
         if self.is_dead or self.has_left:
             return False
         return not any(begin <= until and end >= since for begin, end in self._troubles)
 
     def was_swift(self, since: float, until: float) -> bool:
-        """Nor anything that could excuse that it was late otherwise."""
+        """Whether the process had no fault that excuses any other lateness."""
         was_waiting = any(begin <= until and end >= since for begin, end in self._slow_claims)
         return self.was_well(since, until) and not was_waiting
 
     def well_since(self, at: float) -> float:
-        """The end of its last trouble."""
+        """When its last fault ended."""
         troubles = self._troubles + self._slow_claims
         return max([self.started_at, *(min(end, at) for begin, end in troubles if begin <= at)])
 
@@ -142,7 +142,7 @@ class SimClock:
 
 
 class SeededIds:
-    """Shaped like the real ones, and the same in every replay."""
+    """Ids with the shape of real ones, and the same in every replay."""
 
     def __init__(self, name: str, world: SimLoop, chance: Random) -> None:
         self._name = name

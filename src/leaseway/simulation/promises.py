@@ -1,4 +1,4 @@
-"""The oracles' notebook: what was promised to whom, kept outside the store that is judged by it."""
+"""What the store has promised to its callers, recorded outside the store so that the oracles can compare."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Grant:
 
 @dataclass(slots=True)
 class Run:
-    """One handler at work on one lease."""
+    """One handler that executes one lease."""
 
     process: Process
     job: JobId
@@ -37,7 +37,7 @@ class Run:
     heard_at: float | None = None
     """When it was told to stop."""
     end: str = ""
-    """"" while it runs, then "done" or the name of what it raised."""
+    """"" while it runs, then "done" or the name of the exception."""
 
 
 @dataclass(slots=True)
@@ -55,14 +55,14 @@ class JobBook:
     runs: dict[int, Run] = field(default_factory=dict)
     accepted: set[Token] = field(default_factory=set)
     last_accepted: Token | None = None
-    """The settlement that the store must still remember."""
+    """The settlement that the store must still recognise."""
     cancel_wanted: bool = False
     done: int = 0
 
 
 @dataclass(slots=True)
 class Commit:
-    """One executed call that may write: who, what, the answer, and the table on both sides of it."""
+    """One executed call that may write: the caller, the call, the answer, and the table before and after it."""
 
     process: Process
     verb: str
@@ -74,11 +74,11 @@ class Commit:
     after: Rows
     changed: list[JobId]
     accepted: list[Settlement] = field(default_factory=list)
-    """Of an exchange: settlements that end a lease here."""
+    """Of an exchange: settlements that end a lease in this commit."""
     repeated: list[Settlement] = field(default_factory=list)
     """Settlements that had ended their lease before."""
     late: list[Settlement] = field(default_factory=list)
-    """Settlements of leases that ended otherwise."""
+    """Settlements of leases that ended in another way."""
 
     @property
     def exchange(self) -> Exchange:
@@ -91,7 +91,7 @@ class Commit:
         return answer
 
     def taken_back(self) -> list[StoredRow]:
-        """Leases that ended here without a settlement, as they were."""
+        """Leases that this commit ended without a settlement, as they were before."""
         settled = {(each.id, each.token) for each in self.accepted}
         held = (self.before[job] for job in self.changed if job in self.before)
         return [
@@ -104,7 +104,7 @@ class Commit:
 
 
 def row_lease(row: StoredRow) -> tuple[str | None, int]:
-    """A claim that is repeated after its first grant has expired grants the same job under the same token again."""
+    """A claim that is repeated after its first grant has expired is granted the same job under the same token again."""
     return row.token, row.fence
 
 
@@ -112,18 +112,18 @@ class Promises:
     def __init__(self) -> None:
         self.jobs: dict[JobId, JobBook] = {}
         self.labels: dict[str, JobId] = {}
-        """What was submitted, and the one job that stands for it."""
+        """A submission, and the one job that stands for it."""
         self.announced: dict[JobId, str] = {}
-        """Ids that submitters have made, and what they stand for."""
+        """Ids that submitters have generated, with the label of the job."""
         self.acknowledged: dict[str, Submitted] = {}
         self.conflicts: set[str] = set()
         self.reached: Counter[str] = Counter()
         self.violations: list[str] = []
         self.is_settled = False
-        """The last fault is long over."""
+        """Whether the last fault ended long ago."""
 
     def reach(self, what: str) -> None:
-        """Something happened that must happen sometimes, or the campaign has looked at nothing."""
+        """Record a situation that a campaign must reach at least once."""
         self.reached[what] += 1
 
     # -- reading an exchange ----------------------------------------------------------------------------------------
@@ -141,10 +141,10 @@ class Promises:
             else:
                 commit.late.append(settlement)
 
-    # -- keeping the books ------------------------------------------------------------------------------------------
+    # -- recording -------------------------------------------------------------------------------------------------
 
     def keep(self, commit: Commit) -> None:
-        """Write down what this commit has changed."""
+        """Record the changes of this commit."""
         for job in commit.changed:
             if job not in self.jobs:
                 label = self.label_of(commit, job)
@@ -165,7 +165,7 @@ class Promises:
                     book.attempts, book.cancel_wanted, book.last_accepted = 0, False, None
 
     def label_of(self, commit: Commit, job: JobId) -> str:
-        """What a new row stands for. Children and scheduled jobs are announced by the call that brings them."""
+        """The label of a new row. Children and scheduled jobs are announced by the call that submits them."""
         if job in self.announced:
             return self.announced[job]
         if commit.verb == "fire":
@@ -202,7 +202,7 @@ class Promises:
             return
         book.claims += 1
         book.attempts += 1
-        # Granted again under the same token: what ended the first lease would end this one, too.
+        # Granted again under the same token: a settlement of the first lease would end this one, too.
         book.accepted.discard(token)
         book.current = Grant(job, token, row.fence, commit.process, commit.at, until)
         book.grants[row.fence] = book.current

@@ -1,9 +1,9 @@
-"""The provider that metered jobs call: it counts for itself, and is the one whom limits and budgets must not fail.
+"""The provider that metered jobs call. It counts requests itself, independently of limits and budgets.
 
-A request travels for up to half of the delay that its limits allow for. Every arrival is logged, and the log is the
-oracle: never more than a rate says in any window, never more calls at once than there are seats, nothing after a
-refusal before the time that was named. Sometimes a call is refused, and sometimes nobody hears the reply; what it cost
-is a fact.
+A request takes up to half of the delay that its limits allow for. Every arrival is logged, and the log is the oracle:
+never more arrivals than the rate in any window, never more calls in flight than allowed, and no call after a refusal
+before the time that the refusal named. Some calls are refused, and some replies are lost; the cost of a call is booked
+all the same.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from leaseway.simulation.promises import Promises
 WORK_SECONDS_MAX = 0.3
 BACK_SECONDS_MAX = 0.02
 LOST_SECONDS = 0.5
-"""After so long a client gives a reply up."""
+"""A client gives up on a reply after this time."""
 WAY_SECONDS_MAX = 0.1
-"""For calls without a limit, which may travel as long as they like."""
+"""For calls without a limit, whose delay is not bounded."""
 RETRY_AFTER_SECONDS = (0.4, 1.5, 4.0, 12.0)
-"""The longest is more than a handler waits for in its place."""
+"""The longest is more than a handler waits for in place."""
 REFUSED, UNHEARD, FINE = 429, 0, 200
 
 
 class Temper(Struct, frozen=True):
-    """How the provider is disposed, in this world."""
+    """How the provider behaves in this world."""
 
     refuses: float = 0.0
     loses: float = 0.0
@@ -46,7 +46,7 @@ class ProviderReply(Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     usd: Decimal | None = None
-    """What the call has cost, if the caller may know."""
+    """The cost of the call, if the caller learns it."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Log:
     arrivals: deque[tuple[float, int]] = field(default_factory=deque)
     under_way: int = 0
     closed: list[tuple[float, float]] = field(default_factory=list)
-    """Spans for which we were told to stay away, from the moment at which everybody could know."""
+    """Spans in which calls are refused, each from the moment at which every client can know of it."""
 
 
 class SimulatedProvider:
@@ -87,7 +87,7 @@ class SimulatedProvider:
         self._limits = limits
         self._logs: dict[str, Log] = {}
         self._charged = charged
-        """Told what the call of a hold has cost in truth, in micro-units of each of its lines."""
+        """Called with the true cost of a hold's call, in micro-units of each of its budgets."""
         self.under_way = 0
         self.lines: dict[str, Lines] = {}
         """By hold, of calls that have arrived."""
@@ -101,7 +101,7 @@ class SimulatedProvider:
     async def answer(
         self, process: Process, job: str, asks: tuple[PermitRequest, ...], hold: str | None, lines: Lines
     ) -> ProviderReply:
-        """Send a request now, and wait for what comes back."""
+        """Send a request now, and wait for its reply."""
         request = ProviderRequest(process, job, asks, hold, lines, self._loop.time(), process.loop.create_future())
         if not process.is_dead:
             self.under_way += 1
@@ -109,7 +109,7 @@ class SimulatedProvider:
         return await request.reply
 
     def _way_seconds(self, asks: tuple[PermitRequest, ...]) -> float:
-        """The half of the delay that is the network's; often all of it or nothing, where the bounds are."""
+        """The network's half of the delay; often its minimum or maximum, because bounds break there."""
         delays_us = [
             wire_delay_us(self._limits[ask.limit], rate) for ask in asks for rate in self._limits[ask.limit].rates
         ]
@@ -153,7 +153,7 @@ class SimulatedProvider:
     # -- the oracles ------------------------------------------------------------------------------------------------
 
     def _log(self, ask: PermitRequest, request: ProviderRequest) -> None:
-        """L1: never more than the limit says, in any window."""
+        """L1: never more arrivals than the limit allows, in any window."""
         log, definition, now = self._logs.setdefault(ask.name, Log()), self._limits[ask.limit], self._loop.time()
         log.arrivals.append((now, ask.cost))
         log.under_way += 1
@@ -178,7 +178,7 @@ class SimulatedProvider:
                 )
 
     def told(self, name: str, limit: str, retry_after_us: int) -> None:
-        """L3: the limiter knows of a refusal. Tokens that others have in their hands may still be used."""
+        """L3: the limiter has learned of a refusal. Permits that workers already hold may still be used."""
         definition, now = self._limits[limit], self._loop.time()
         delays_us = [wire_delay_us(definition, rate) for rate in definition.rates]
         known_at = now + (permit_lease_us(definition) + min(delays_us, default=0)) / SECOND_US
@@ -186,12 +186,12 @@ class SimulatedProvider:
             self._logs.setdefault(name, Log()).closed.append((known_at, now + retry_after_us / SECOND_US))
 
     def forgotten(self) -> None:
-        """The limiter has lost its memory, and nobody else keeps what the provider said."""
+        """The limiter has lost its state, and no other part keeps what the provider said."""
         for log in self._logs.values():
             log.closed.clear()
 
     def _charge_once(self, request: ProviderRequest) -> None:
-        """L4: an id of a hold stands for one call."""
+        """L4: the id of a hold stands for one call."""
         if request.hold is None:
             return
         if request.hold in self.lines:

@@ -1,4 +1,4 @@
-"""One run of one seed: a faulty phase, a calm phase in which everything must end, and the verdict."""
+"""One run of one seed: a faulty phase, a calm phase in which every job must end, and the report."""
 
 import asyncio
 import shutil
@@ -27,15 +27,15 @@ from leaseway.simulation.world import START_US, SimulatedWorld
 from leaseway.stores.sqlite.jobs import SqliteStore
 
 SETTLE_SECONDS = 8.0
-"""After the last fault its effects may last this long: a pause ends, a stalled call arrives."""
+"""How long the effects of the last fault may last: a pause ends, a stalled call arrives."""
 LEAVE_SECONDS_MAX = 15.0
 LOOK_SECONDS = 0.25
 EXPIRE_SECONDS_MAX = 5.0
-"""Workers look for holds whose time is over every second, if the ledger answers."""
+"""Workers expire overdue holds every second, if the ledger answers."""
 
 
 class Load(Struct, frozen=True):
-    """What the workers of a run can do and are asked to do."""
+    """The kinds, schedules and submissions of a run."""
 
     kinds: Mapping[str, Kind]
     plan: list[Intent]
@@ -45,11 +45,11 @@ class Load(Struct, frozen=True):
     """How much later than others this world begins."""
     meter: Callable[[SimulatedWorld], Meter] | None = None
     calm_seconds_max: float = 120.0
-    """Within this time after the last fault, every job must have ended."""
+    """Every job must end within this time after the last fault."""
 
 
 class SimulationReport(Struct, frozen=True):
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     violations: tuple[str, ...]
@@ -57,9 +57,9 @@ class SimulationReport(Struct, frozen=True):
     trace_hash: str
     trace_lines: int
     seconds: float
-    """Of virtual time."""
+    """In virtual time."""
     states: dict[str, int]
-    """How many jobs ended how."""
+    """The number of jobs per final state."""
 
     @property
     def is_ok(self) -> bool:
@@ -80,7 +80,7 @@ class Scenario:
         self._clients = [Client(universe, f"client-{number}") for number in range(swarm.clients)]
 
     def run(self) -> None:
-        """The whole story, or its beginning up to the first wrong."""
+        """The whole history, or its beginning up to the first violation."""
         loop = self._universe.loop
         story = loop.create_task(self._story())
         story.add_done_callback(lambda _: loop.stop())
@@ -129,7 +129,7 @@ class Scenario:
         return Nemesis(self._universe, self._fleet)
 
     async def _come_to_an_end(self) -> Process | None:
-        """Liveness: without faults, every accepted submission is done, failed or cancelled within bounded time."""
+        """Liveness: without faults, every accepted submission becomes done, failed or cancelled within bounded time."""
         names = [schedule.name for schedule in self._load.schedules]
         self._universe.start(self._clients[0].process, self._clients[0].pause(names))
         last = self._fleet.start(msgspec.structs.replace(self._settings, until_empty=True))
@@ -147,7 +147,7 @@ class Scenario:
         return last
 
     async def _let_holds_expire(self) -> None:
-        """Nothing is held for ever, though whoever held it may be gone."""
+        """No hold stays for ever, even if its owner is gone."""
         meter = self._meter
         if meter is not None and (deadline := meter.last_deadline()):
             meter.skip_to(deadline)
@@ -158,7 +158,7 @@ class Scenario:
         return is_quiet and all(row.is_final for row in self._rows())
 
     async def _leave(self, last: Process | None) -> None:
-        """A worker that shall stop when all is done does so; the others go when they are asked, and hold nothing."""
+        """A worker with `until_empty` exits when all jobs are done; the others exit when asked, and hold no lease."""
         if last is not None:
             await self._until(lambda: not last.is_up, f"{last.name} works on though everything is done")
         self._fleet.is_closing = True
@@ -174,7 +174,7 @@ class Scenario:
         self._universe.judge.accuse([otherwise])
 
     def _conclude(self) -> None:
-        """I3: what goes in must come out."""
+        """I3: every accepted submission ends."""
         books, rows = self._universe.books, self._universe.table.rows
         for label, answer in books.acknowledged.items():
             if books.labels.get(label) != answer.id or answer.id not in rows:
@@ -191,7 +191,7 @@ class Scenario:
         return iter(self._universe.table.rows.values())
 
     def _bury(self, story: asyncio.Task[None]) -> None:
-        """End every coroutine of this world, so that none of them speaks up in the next one."""
+        """End every coroutine of this world, so that none of them runs in the next one."""
         loop = self._universe.loop
         for process in self._universe.processes:
             process.is_dead = True
@@ -214,7 +214,7 @@ def run_load(
     look: Callable[[str], object] | None = None,
     story: "Callable[[SimulatedWorld, Load], Scenario]" = Scenario,
 ) -> SimulationReport:
-    """Run one world to its end; `look` may then look into the file before it is gone."""
+    """Run one world to its end. `look` may then read the file before it is removed."""
     trace = Trace(write)
     with database() as path:
         universe = SimulatedWorld(seed, swarm, path, sql, trace, is_faulty, load.later_us)
@@ -236,7 +236,7 @@ def run_load(
 
 @contextmanager
 def database() -> Iterator[str]:
-    """A file with an up-to-date schema, in memory if the machine offers that."""
+    """A file with the current schema, in memory if the machine offers that."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="leaseway-", dir=memory if memory.is_dir() else None))
     try:

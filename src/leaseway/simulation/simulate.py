@@ -1,4 +1,4 @@
-"""A user's own jobs in virtual time, under the same faults and the same judge."""
+"""Your own jobs in virtual time, under the same faults and the same oracles as leaseway's own campaigns."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
@@ -22,7 +22,7 @@ from leaseway.worker.submit import Bound
 
 SUBMIT_SECONDS = 3.0
 CALM_SECONDS_MAX = 3_600.0
-"""Of virtual time: a handler may fail often and wait long in between."""
+"""In virtual time: a handler may fail often and wait long in between."""
 
 
 class HasKinds(Protocol):
@@ -33,7 +33,7 @@ class HasKinds(Protocol):
 class Simulated(Struct, frozen=True):
     report: SimulationReport
     jobs: tuple[Job, ...]
-    """What became of every job, children included, in the order of submission."""
+    """Every job in its final state, children included, in the order of submission."""
 
 
 def simulate(
@@ -46,10 +46,10 @@ def simulate(
 ) -> Simulated:
     """Run jobs of an app to their end, with several workers that crash, pause and lose replies.
 
-    The same seed gives the same history. Time is virtual: `asyncio.sleep` costs nothing, and leases are as short as two
-    seconds, so that faults outlast them. Handlers must be async and must wait for nothing outside the simulation.
-    `report.violations` says which promise of leaseway was broken; whether the handlers' own effects are right after all
-    these interruptions is for the caller to check.
+    The same seed gives the same history. Time is virtual: `asyncio.sleep` costs nothing, and leases last two seconds,
+    so that faults outlast them. Handlers must be async and must not wait for anything outside the simulation.
+    `report.violations` lists the promises of leaseway that were broken. Whether the effects of your own handlers are
+    right after all these interruptions is for you to check.
     """
     kinds = {name: shortened(kind) for name, kind in app.kinds.items()}
     swarm = replace(draw(seed), clients=1, cancel=0.0, replay_every=0.0)

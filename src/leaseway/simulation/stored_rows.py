@@ -1,4 +1,4 @@
-"""What the file says, read beside the store: the oracles trust no code that they judge."""
+"""The rows of the database file, read without the code of the store, which the oracles must not trust."""
 
 import sqlite3
 from typing import NamedTuple
@@ -41,7 +41,7 @@ SELECT_LANES = "SELECT id, ready, scheduled, leased, done, failed, cancelled FRO
 
 
 class StoredRows:
-    """The jobs in the file, read again only when somebody has written."""
+    """The jobs in the file, read again only after a write."""
 
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -49,7 +49,7 @@ class StoredRows:
         self.rows: Rows = {}
 
     def refresh(self) -> list[JobId]:
-        """Read what is there now; which jobs are new or changed."""
+        """Read the current rows; returns the jobs that are new or changed."""
         ((version,),) = self._connection.execute("PRAGMA data_version").fetchall()
         if version == self._version:
             return []
@@ -65,11 +65,11 @@ class StoredRows:
         return changed
 
     def counters(self) -> dict[int, tuple[int, ...]]:
-        """What the lanes say about themselves."""
+        """The counters that the lanes store."""
         return {lane: tuple(counts) for lane, *counts in self._connection.execute(SELECT_LANES).fetchall()}
 
     def recount(self) -> dict[int, tuple[int, ...]]:
-        """What the lanes should say."""
+        """The counters that the rows imply."""
         counts: dict[int, list[int]] = {}
         for row in self.rows.values():
             counts.setdefault(row.lane, [0] * 6)[row.stage] += 1

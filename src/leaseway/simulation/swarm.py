@@ -1,7 +1,7 @@
 """What one seed decides: which faults there are, how often, and how large the world is.
 
-Every probability is drawn per seed, and many are drawn as zero: a world with all faults at once is as blind as one
-without any, because each fault hides what another would have shown.
+Every probability is drawn per seed, and many are drawn as zero: in a world with all faults at once each fault hides
+what another one would have shown.
 """
 
 from random import Random
@@ -15,7 +15,7 @@ FAVOURITES = ("quick", "tidy", "steps", "sleepy", "parent", "endless")
 
 
 class Streams:
-    """One source of chance per purpose, so that one draw more in one place does not change all the others."""
+    """One random stream per purpose, so that one more draw in one place does not change all the others."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -25,10 +25,10 @@ class Streams:
 
 
 class FaultRates(Struct, frozen=True, kw_only=True):
-    """Chances per call of the store, unless the name says seconds."""
+    """Probabilities per call of the store, unless the name says seconds."""
 
     latency_seconds: float = 0.01
-    """Mean of one way; never more than `LATENCY_SECONDS_MAX`."""
+    """Mean latency of one direction; never more than `LATENCY_SECONDS_MAX`."""
     stall: float = 0.0
     """The call or its reply takes up to several leases."""
     busy: float = 0.0
@@ -36,9 +36,9 @@ class FaultRates(Struct, frozen=True, kw_only=True):
     """The disk is full in the middle of a transaction, which must leave nothing behind."""
     request_lost: float = 0.0
     reply_lost: float = 0.0
-    """The call was executed, and the caller cannot know."""
+    """The call was executed, but the caller does not learn it."""
     blocked: float = 0.0
-    """Per claim that was granted something: a handler blocks the loop, and the keeper alone can do anything."""
+    """Per successful claim: a handler blocks the event loop, so that only the lease-renewal thread can act."""
     hint_lost: float = 0.0
     hint_wrong: float = 0.0
 
@@ -47,7 +47,7 @@ CALM = FaultRates()
 
 
 class Swarm(Struct, frozen=True, kw_only=True):
-    """One world. The `every` fields are mean seconds between two events, 0 for never."""
+    """One world. The `every` fields are mean seconds between two events; 0 means never."""
 
     faults: FaultRates
     workers: int
@@ -63,25 +63,25 @@ class Swarm(Struct, frozen=True, kw_only=True):
     """The machine's wall clock, which is the store's, is set forward or back."""
     submissions: int
     favourite: str
-    """The kind of job that most submissions are of; empty for a fair mix."""
+    """The kind of most submissions; empty for an even mix."""
     clients: int
     cancel: float
-    """The chance that a submitted job is cancelled from outside."""
+    """The probability that a submitted job is cancelled from outside."""
     replay_every: float
-    """An operator gives failed and cancelled jobs a second life."""
+    """An operator retries failed and cancelled jobs."""
 
 
 def draw(seed: int) -> Swarm:
     chance = Streams(seed).of("swarm")
 
     def maybe(share: float, least: float, most: float) -> float:
-        """Present in this share of all worlds."""
+        """The share of worlds that have this fault."""
         value = chance.uniform(least, most)
         return value if chance.random() < share else 0.0
 
     workers = chance.choice((1, 1, 2, 3, 4))
     is_alone = workers == 1
-    # A worker that is alone and away for longer than a lease meets its own jobs again: let little else happen.
+    # A single worker that is away for longer than a lease is granted its own jobs again: keep other faults rare.
     faults = draw_faults(chance, roughness=chance.choice((0.0, 0.0, 1.0) if is_alone else (0.0, 1.0, 1.0, 2.0)))
     return Swarm(
         faults=replace(faults, blocked=draw_blocked(Streams(seed).of("blocked"))),
@@ -107,7 +107,7 @@ def draw_blocked(chance: Random) -> float:
 
 
 def draw_faults(chance: Random, roughness: float) -> FaultRates:
-    """Some worlds have a perfect way to the store, some a very bad one."""
+    """Some worlds have a perfect link to the store, some a very bad one."""
 
     def maybe(share: float, least: float, most: float) -> float:
         value = chance.uniform(least, most) * roughness

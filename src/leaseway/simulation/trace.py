@@ -1,4 +1,4 @@
-"""A running hash of everything that happened; two equal hashes mean two equal histories."""
+"""A running hash of every event. Equal hashes mean equal histories."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from leaseway.domain.job import Settlement
 
 
 class Trace:
-    """Lines go into the hash, and to `write` if somebody wants to read along."""
+    """Lines go into the hash, and to `write` if it is given."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self._digest = hashlib.sha256()
@@ -52,7 +52,7 @@ def brief(verb: str, args: tuple[Any, ...], answer: Any) -> str:
 
 
 def short(job: str) -> str:
-    """Enough of an id to tell it from the others of a run."""
+    """Enough characters of an id to distinguish it within a run."""
     return job[-6:]
 
 

@@ -1,4 +1,4 @@
-"""Everything that the processes of one run share: time, chance, faults, the file, and who watches."""
+"""Everything that the processes of one run share: time, randomness, faults, the file and the observers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -55,11 +55,11 @@ class SimulatedWorld:
         self.ledger = MemoryLedger(self.now_us)
 
     def now_us(self) -> Instant:
-        """The wall clock of the machine, which SQLite takes for the store's."""
+        """The wall clock of the machine, which SQLite uses as the store's clock."""
         return START_US + int(self.loop.time() * SECOND_US) + self._step_us
 
     def process(self, name: str) -> Process:
-        """A new process; names are never given twice."""
+        """Create a process; names are never reused."""
         process = Process(name, self.loop, self.streams.of(name))
         process.loop.set_exception_handler(self._on_error)
         self.processes.append(process)
@@ -76,7 +76,7 @@ class SimulatedWorld:
             self._on_error(self.loop, {"exception": task.exception()})
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error of the simulation itself, or one that a flow has let slip: the run is void."""
+        """An error of the simulation itself, or one that the worker did not catch: the run is void."""
         self.error = self.error or context.get("exception") or RuntimeError(str(context.get("message")))
         self.loop.stop()
 
@@ -93,7 +93,7 @@ class SimulatedWorld:
     def note(self, who: str, what: str) -> None:
         self.trace.add(self.loop.time(), who, what)
 
-    # -- what happens to all of them --------------------------------------------------------------------------------
+    # -- faults of the machine -------------------------------------------------------------------------------------
 
     def step_clock(self, seconds: float) -> None:
         self._step_us += int(seconds * SECOND_US)
@@ -112,7 +112,7 @@ class SimulatedWorld:
         return self.loop.time() < self._outage_until
 
     def calm(self) -> None:
-        """Faults off: from now on everything must come to an end."""
+        """Switch all faults off: from now on every job must end."""
         self.faults = FaultRates(latency_seconds=self.faults.latency_seconds)
         self._outage_until = 0.0
         self.is_calm = True
@@ -124,7 +124,7 @@ class SimulatedWorld:
 
 
 class SimulatedNotifier:
-    """Hints that somebody wrote. They may be late, lost or wrong, as the port says."""
+    """Notifications that a process wrote. They may be late, lost or wrong, as the port allows."""
 
     def __init__(self, universe: SimulatedWorld) -> None:
         self._universe = universe
@@ -140,7 +140,7 @@ class SimulatedNotifier:
                 universe.loop.call_later(seconds, process.loop.call_soon_threadsafe, wake)
 
     async def heard(self, process: Process, seconds: float) -> bool:
-        """True as soon as it rings for this process, False after this time."""
+        """True when this process is notified, False after this time."""
         rung = process.loop.create_future()
 
         def wake(was_rung: bool = True) -> None:
