@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.open_connections import take_open_connections, watch_event_loops
-from tests.programs import restrict_path
+from tests.programs import restrict_path, use_known_terminal
 from tests.scheduling import GroupsFirstScheduling, put_slow_tests_first
 from xdist.remote import Producer  # type: ignore[import-untyped]
 
@@ -16,6 +16,7 @@ pytest.register_assert_rewrite("leaseway.testing")
 
 watch_event_loops()
 restrict_path()
+use_known_terminal()
 
 from leaseway.testing.postgres import PostgresServer, postgres_server  # noqa: E402
 

@@ -43,3 +43,10 @@ def restrict_path() -> None:
 def find_installed(name: str) -> str | None:
     """The program that the user of this machine would start, for tests that can use it but do not need it."""
     return shutil.which(name, path=os.pathsep.join([os.environ[USER_PATH], "/usr/sbin", "/sbin"]))
+
+
+def use_known_terminal() -> None:
+    """Make colours and widths independent of the terminal, or of the lack of one, in which the suite runs."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "xterm-256color"

@@ -9,6 +9,7 @@ GROUPS = (
     "tests/imports/test_mongodb_sink.py",  # two servers
     "tests/imports/test_mongodb_failures.py",
     "tests/imports/test_later_sinks_killed.py",
+    "tests/house/",  # parses every module once
     "tests/simulation/test_campaign.py",  # simulations that run once and are checked by several tests
     "tests/simulation/test_imports.py",
     "tests/simulation/test_metered.py",

@@ -67,9 +67,15 @@ def test_a_row_counts_its_offenders(name: str, checkout: Checkout) -> None:
     assert offender in figure.offenders
 
 
+@pytest.fixture(scope="module")
+def this_checkout() -> Checkout:
+    """Parsed once for all rows."""
+    return Checkout(Path(__file__).resolve().parents[2])
+
+
 @pytest.mark.parametrize("name", MEASURES)
-def test_a_row_measures_this_checkout(name: str) -> None:
+def test_a_row_measures_this_checkout(name: str, this_checkout: Checkout) -> None:
     """A row that cannot read today's layout would stop `./dev house` for everybody."""
-    figure = MEASURES[name](Checkout(Path(__file__).resolve().parents[2]))
+    figure = MEASURES[name](this_checkout)
     assert isinstance(figure, Figure)
     assert figure.value
