@@ -125,7 +125,7 @@ def test_what_is_wrong_is_said_with_the_way_out(place: Path, capsys: pytest.Capt
     assert main(["serve", "--host", "192.0.2.1"]) == 2
     assert "choose another --host" in capsys.readouterr().err
     assert main(["serve", "--store", "memory://"]) == 2
-    assert "lives and dies" in capsys.readouterr().err
+    assert "exists only within" in capsys.readouterr().err
     assert main(["serve", "nobody:app"]) == 2
     assert "no module" in capsys.readouterr().err
 

@@ -83,7 +83,7 @@ def test_one_budget_shows_its_windows_and_what_becomes_of_too_much(place: Place)
     assert out.startswith("budget maps-spend  25 usd per day\n")
     assert "Europe/Zurich" in out
     assert "waits for a later window" in out
-    assert re.search(r"20 of 25 usd +0 +5 +80 % +under way", out)
+    assert re.search(r"20 of 25 usd +0 +5 +80 % +current", out)
     assert re.search(r"0 of 25 usd +24 booked ahead +1 +in \d+ \w+ \(", out)
     assert [window["held"] for window in place.json("budgets", "show", "maps-spend")["windows"]] == ["0", "24"]
 
@@ -100,7 +100,7 @@ def test_a_budget_with_fields_shows_each_of_its_budgets(place: Place) -> None:
 def test_the_journal_tells_each_step_newest_first(place: Place) -> None:
     """When somebody asks where the money went, this is the answer."""
     place.ok("budgets", "set", "spend", "--usd", "1")
-    assert "nothing was booked" in place.ok("budgets", "journal", "spend").err
+    assert "has no journal entries" in place.ok("budgets", "journal", "spend").err
     spend("spend", 805_000)
     told = place.json("budgets", "journal", "spend")["entries"]
     assert [(entry["kind"], entry["held"], entry["spent"]) for entry in told] == [
@@ -165,7 +165,7 @@ def test_a_change_names_the_old_and_the_new_one_and_keeps_the_rest(place: Place)
         (["--usd", "1", "--amount", "2"], "not both"),
         (["--amount", "2"], "budget spend: has no amount"),
         (["--amount", "2", "--unit", "abc"], "budget spend: abc: is no currency that is known"),
-        (["--amount", "2", "--unit", "every"], "'every' is no unit"),
+        (["--amount", "2", "--unit", "every"], "'every' is not a unit"),
         (["--amount", "2", "--unit", "a b c d"], "is no unit"),
         (["--usd", "1", "--over", "cry"], "budget spend: over: must be one of wait, fail"),
     ],
@@ -188,7 +188,7 @@ def test_dollars_do_not_become_tokens(place: Place) -> None:
 def test_a_budget_is_forgotten_only_on_purpose_and_never_while_something_is_held(place: Place) -> None:
     """Its journal goes with it, and nothing brings that back."""
     place.ok("budgets", "set", "spend", "--usd", "1")
-    assert "say --yes" in place.run("budgets", "forget", "spend").err
+    assert "pass --yes" in place.run("budgets", "forget", "spend").err
     hold("spend", MICRO, "call")
     assert "something is held" in place.run("budgets", "forget", "spend", "--yes").err
     with_ledger(lambda ledger: ledger.void("call"))
@@ -201,7 +201,7 @@ def test_a_budget_is_paused_and_resumed(place: Place) -> None:
     place.ok("migrate")
     place.ok("budgets", "set", "spend", "--usd", "5", "--every", "day")
     assert place.ok("budgets", "pause", "spend").out == "budget spend: paused\n"
-    assert "was paused before" in place.ok("budgets", "pause", "spend").out
+    assert "was already paused" in place.ok("budgets", "pause", "spend").out
     assert place.ok("budgets", "set", "spend", "--usd", "6").out.startswith("budget spend: 6 usd per day, paused")
     assert ", paused" in place.ok("budgets").out
     assert place.json("budgets", "resume", "spend") == {"name": "spend", "paused": False, "version": 4}

@@ -190,8 +190,8 @@ def state_of(place: Place, id_: str) -> Any:
         ([NO_ID, "--all"], "not both"),
         ([NO_ID, "--kind", "x"], "not both"),
         (["--all", "--state", "leased"], "leased"),
-        (["--all"], "say --yes"),
-        (["--all", "--json"], "say --yes"),
+        (["--all"], "pass --yes"),
+        (["--all", "--json"], "pass --yes"),
     ],
 )
 def test_nothing_is_changed_by_half_a_command(place: Place, verb: str, argv: list[str], complaint: str) -> None:
@@ -305,7 +305,7 @@ def test_each_job_gets_its_answer_when_cancelling(place: Place) -> None:
     later = place.submit("add", "x=1")
     answer = place.run("jobs", "cancel", later, finished, NO_ID)
     assert answer.code == 2
-    assert f"job {later}: cancelled\njob {finished}: had finished before\n" == answer.out
+    assert f"job {later}: cancelled\njob {finished}: had already finished\n" == answer.out
     assert f"there is no job {NO_ID}" in answer.err
     assert {state_of(place, waiting), state_of(place, later)} == {"cancelled"}
 
@@ -315,7 +315,7 @@ def test_a_running_job_is_cancelled_through_its_worker(place: Place) -> None:
     with place.running("work", "tasks", "--until-empty") as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "napping\n"
-        assert "its worker is told to stop" in place.ok("jobs", "cancel", id_).out
+        assert "the worker is told to stop" in place.ok("jobs", "cancel", id_).out
         assert worker.wait(20) == 0
     assert state_of(place, id_) == "cancelled"
 

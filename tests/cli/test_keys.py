@@ -23,7 +23,7 @@ def test_a_first_key_begins_the_store(place: Place) -> None:
     store = ("--store", "sqlite:///new.db")
     answer = place.ok("keys", "create", "--role", "operator", "--json", *store)
     made = answer.json
-    assert "sqlite:///new.db is new" in answer.err
+    assert "sqlite:///new.db was created" in answer.err
     assert "is new" not in place.ok("keys", "create", "--role", "worker", *store).err
     assert made["id"] in [key["id"] for key in place.json("keys", "list", *store)["keys"]]
 
@@ -67,7 +67,7 @@ def test_roles_have_the_tenant_that_they_need(place: Place) -> None:
         (["--tenant", "acme", "--scope", "all"], "'all' is not one of"),
         (["--tenant", "acme", "--role", "king"], "'king' is not one of"),
         (["--tenant", "acme", "--expires", "0"], "--expires: must lie in 1"),
-        (["--tenant", "acme", "--expires", "soon"], "'soon' is no duration"),
+        (["--tenant", "acme", "--expires", "soon"], "'soon' is not a duration"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(place: Place, argv: list[str], complaint: str) -> None:
@@ -80,7 +80,7 @@ def test_what_cannot_be_is_refused_by_name(place: Place, argv: list[str], compla
 def test_a_revoked_key_stays_revoked(place: Place) -> None:
     made = place.json("keys", "create", "--tenant", "acme")
     assert "revoked; running services notice" in place.ok("keys", "revoke", made["id"]).out
-    assert "was revoked" in place.ok("keys", "revoke", made["id"]).out
+    assert "had already been revoked" in place.ok("keys", "revoke", made["id"]).out
     assert place.json("keys", "revoke", made["id"])["state"] == "revoked"
     answer = place.run("keys", "rotate", made["id"])
     assert answer.code == 2

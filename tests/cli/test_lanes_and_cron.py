@@ -78,7 +78,7 @@ def test_lanes_are_paused_and_resumed(place: Place) -> None:
     assert place.ok("lanes", "pause", "default", "--tenant", "acme").out.startswith(
         "queue 'default' of tenant 'acme': p"
     )
-    assert "was paused before" in place.ok("lanes", "pause", "default", "--tenant", "acme").out
+    assert "was already paused" in place.ok("lanes", "pause", "default", "--tenant", "acme").out
     (lane,) = place.json("lanes", "list")["lanes"]
     assert (lane["ready"], lane["waits_for"][0]["what"], lane["waits_for"][0]["why"]) == (1, "lane", "it is paused")
     why = place.json("jobs", "why", job)

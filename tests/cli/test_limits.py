@@ -74,8 +74,8 @@ def test_a_limit_with_fields_stands_for_many_and_one_of_them_can_be_seen(place: 
     place.ok("limits", "set", "maps:{tenant}", "100/day")
     assert "one for each tenant" in place.ok("limits").out
     assert place.json("limits")["limits"][0]["windows"] is None
-    assert "name one to see how it stands" in place.ok("limits", "explain", "maps:{tenant}").out
-    assert "0 of 5 tokens" in place.ok("limits", "explain", "maps:acme").out
+    assert "name one to see its state" in place.ok("limits", "explain", "maps:{tenant}").out
+    assert "0 of 5 permits" in place.ok("limits", "explain", "maps:acme").out
 
 
 def test_looking_takes_nothing(place: Place) -> None:
@@ -128,7 +128,7 @@ def test_the_sum_that_makes_a_limit_hold_is_shown_with_its_numbers(place: Place)
     place.ok("limits", "set", "maps", "100/minute")
     out = place.ok("limits", "explain", "maps").out
     assert "100/minute: at most 100 in any 60 s" in out
-    assert "5 tokens can be used at once" in out
+    assert "5 permits can be used at once" in out
     assert "then one every 0.641 s" in out
     assert "5 + 1.561 * (60 + 1 + 0.5) = 101 <= 101 = L + 1" in out
     assert "93.66 in 60 s, 93.6 % of what the provider allows" in out
@@ -190,7 +190,7 @@ def test_what_is_not_named_stays_as_it_is(place: Place) -> None:
         ([], "limit maps: limits nothing; give a rate"),
         (["--concurrency", "none"], "limit maps: limits nothing"),
         (["1/second", "--concurrency", "0"], "limit maps: concurrency: must lie in 1"),
-        (["1/second", "--concurrency", "few"], "'few' is no whole number; write for example 5, or none"),
+        (["1/second", "--concurrency", "few"], "'few' is not a whole number; write for example 5, or none"),
         (["1/second", "--burst", "2"], "limit maps: burst: must lie in 0 … 1"),
         (["1/second", "--cost-max", "2"], "limit maps: cost_max: is 2, more than 1/second ever allows"),
         (["1/second", "--lease", "2h"], "limit maps: lease: must lie in"),
@@ -238,7 +238,7 @@ def test_limits_may_be_kept_elsewhere_than_the_jobs(place: Place, monkeypatch: p
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("memory://", "lives and dies with the process"),
+        ("memory://", "exists only within one process"),
         ("oracle://x", "keeps no limits"),
         ("sqlite:///nowhere.db", "there is no store at sqlite:///nowhere.db"),
         ("work.db", "did you mean sqlite:///work.db?"),
@@ -261,7 +261,7 @@ def test_a_limit_is_paused_and_resumed(place: Place) -> None:
     """And a change of its numbers does not resume it."""
     place.ok("limits", "set", "maps", "100/minute")
     assert place.ok("limits", "pause", "maps").out == "limit maps: paused\n"
-    assert "was paused before" in place.ok("limits", "pause", "maps").out
+    assert "was already paused" in place.ok("limits", "pause", "maps").out
     assert place.ok("limits", "set", "maps", "50/minute").out.startswith("limit maps: 50/minute, paused")
     assert "when it is resumed" in place.ok("limits").out
     assert place.json("limits", "resume", "maps") == {"name": "maps", "paused": False, "version": 4}

@@ -44,7 +44,7 @@ def test_limits_and_budgets_in_postgresql_are_told_like_those_in_a_file(place: P
     place.ok("limits", "set", "seats:{tenant}", "--concurrency", "2")
     place.ok("budgets", "set", "spend", "--usd", "25", "--every", "day")
     place.ok("tenants", "set", "acme", "--weight", "2", "--starts", "5/day")
-    assert "0 of 5 tokens" in place.ok("limits", "explain", "maps").out
+    assert "0 of 5 permits" in place.ok("limits", "explain", "maps").out
     assert "0 of 25 usd" in place.ok("budgets").out
     id_ = place.submit("both", "--tenant", "acme")
     told = place.json("jobs", "why", id_)
@@ -61,7 +61,7 @@ def test_limits_in_a_server_of_their_own_are_found_by_their_address(
     assert place.json("limits") == {"limits": []}
     assert valkey.command("DBSIZE") == ":0", "looking leaves nothing behind"
     assert place.ok("limits", "set", "maps", "100/day").out == "limit maps: 100/day, new\n"
-    assert "0 of 5 tokens" in place.ok("limits", "explain", "maps").out
+    assert "0 of 5 permits" in place.ok("limits", "explain", "maps").out
     place.ok("migrate")
     assert place.json("jobs", "why", place.submit("geocode"))["code"] == "limit"
     assert place.ok("limits", "forget", "maps").out == "limit maps: forgotten\n"

@@ -114,7 +114,7 @@ def test_a_command_that_is_not_installed_says_so(place: Place, monkeypatch: pyte
     monkeypatch.setitem(COMMANDS, "demo", Lazy("leaseway.no_demo.main:command", "Gone."))
     answer = place.run("demo")
     assert answer.code == 2
-    assert "has no 'demo'" in answer.err
+    assert "has no command 'demo'" in answer.err
 
 
 def test_a_command_that_is_nearly_right_is_guessed(place: Place) -> None:

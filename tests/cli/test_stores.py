@@ -120,7 +120,7 @@ def test_an_old_schema_is_not_changed_by_looking(place: Place) -> None:
         ("oracle://x", "oracle:// is not a store"),
         ("sqlite://work.db", "three slashes"),
         ("sqlite:///", "names no file"),
-        ("memory://", "lives and dies with the process"),
+        ("memory://", "exists only within one process"),
         ("sqlite:///no/such/folder/work.db", "there is no store"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_store_in_a_folder_that_is_missing_cannot_be_created(place: Place) -> 
 def test_a_job_submitted_to_memory_would_be_gone_at_once(place: Place) -> None:
     answer = place.run("submit", "tasks", "add", "x=1", "--store", "memory://")
     assert answer.code == 2
-    assert "lives and dies" in answer.err
+    assert "exists only within" in answer.err
 
 
 # -- rights -----------------------------------------------------------------------------------------------------------

@@ -26,25 +26,25 @@ def stored(place: Place) -> list[Any]:
         (["add", "x=one"], "add: x: expected int, got str"),
         (["add", "x=1.5"], "add: x: expected int, got float"),
         (["add", "x=1", "z=2"], "unknown argument z"),
-        (["add", "x"], "x: is no argument; write NAME=VALUE"),
-        (["add", "=1"], "=1: is no argument"),
+        (["add", "x"], "x: is not an argument; write NAME=VALUE"),
+        (["add", "=1"], "=1: is not an argument"),
         (["add", "x=1", "x=2"], "x: is given twice"),
         (["add", "x=1", "--json-args", '{"x": 2}'], "x: is given twice"),
         (["add", "--json-args", "{x: 1}"], "--json-args: is not JSON"),
         (["add", "--json-args", "[1]"], "--json-args: must be one JSON object"),
         (["measure", "length=NaN"], "measure: length: expected float, got str"),
         (["measure", "--json-args", '{"length": NaN}'], "--json-args: is not JSON"),
-        (["greet", "name=5"], "what is valid JSON is read as JSON; for text write name='\"…\"'"),
+        (["greet", "name=5"], "a value that is valid JSON is read as JSON; for text write name='\"…\"'"),
         (["greet", f"name={'x' * 300_000}"], "262,144 are allowed"),
         (["greet", "name=a\\u0000b", "--json-args", '{"name": "a\\u0000b"}'], "name: is given twice"),
         (["greet", "--json-args", '{"name": "a\\u0000b"}'], "NUL"),
         (["add", "x=1", "--delay", "-5"], "delay: must lie in 0"),
-        (["add", "x=1", "--delay", "soon"], "'soon' is no duration"),
-        (["add", "x=1", "--delay", "nan"], "'nan' is no duration"),
+        (["add", "x=1", "--delay", "soon"], "'soon' is not a duration"),
+        (["add", "x=1", "--delay", "nan"], "'nan' is not a duration"),
         (["add", "x=1", "--delay", "1h", "--run-at", "2030-01-01"], "delay: cannot be given together with run_at"),
-        (["add", "x=1", "--run-at", "tomorrow"], "'tomorrow' is no point in time"),
-        (["add", "x=1", "--run-at", "2030-02-31T08:00"], "is no point in time"),
-        (["add", "x=1", "--run-at", "0001-01-01T00:00"], "is no point in time"),
+        (["add", "x=1", "--run-at", "tomorrow"], "'tomorrow' is not a point in time"),
+        (["add", "x=1", "--run-at", "2030-02-31T08:00"], "is not a point in time"),
+        (["add", "x=1", "--run-at", "0001-01-01T00:00"], "is not a point in time"),
         (["add", "x=1", "--attempts", "0"], "attempts: must lie in 1"),
         (["add", "x=1", "--attempts", "many"], "'many' is not a valid integer"),
         (["add", "x=1", "--priority", "5000"], "priority: must lie in"),
@@ -53,8 +53,8 @@ def stored(place: Place) -> list[Any]:
         (["add", "x=1", "--tenant", "a\tb"], "tenant: must be 1 to 200 printable characters"),
         (["add", "x=1", "--cursor", f'"{"x" * 300_000}"'], "cursor: is 300,002 bytes"),
         (["add", "x=1", "--hurry"], "--hurry"),
-        (["add", "x=1", "--many", "-"], "do not give others besides"),
-        (["add", "--key", "k", "--many", "-"], "one key cannot stand for many jobs"),
+        (["add", "x=1", "--many", "-"], "do not pass others"),
+        (["add", "--key", "k", "--many", "-"], "one key cannot identify many jobs"),
         (["add", "--many", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
         (["add", "--many", "."], ".: cannot be read"),
     ],
@@ -118,7 +118,7 @@ def test_a_repeated_key_names_the_first_job_and_says_so(place: Place) -> None:
     second = place.ok("submit", "tasks", "add", "x=1", "--key", "k").out
     assert first.split()[0] == second.split()[0]
     assert "submitted" in first
-    assert "replayed" in second
+    assert "exists" in second
     assert place.json("submit", "tasks", "add", "x=1", "--key", "k")["replayed"] is True
 
 
@@ -164,7 +164,7 @@ def test_a_bad_line_is_named_and_what_is_stored_is_told(place: Place, tmp_path: 
     answer = place.run("submit", "tasks", "add", "--many", file)
     assert answer.code == 2
     assert complaint in answer.err
-    assert "20 jobs stored, up to line 20; the lines behind it are not" in answer.err
+    assert "20 jobs stored, up to line 20; later lines are not" in answer.err
     assert "tail -n +21" in answer.err
     assert len(stored(place)) == 20
 

@@ -17,7 +17,7 @@ def place(place: Place) -> Place:
 def test_without_an_agreement_the_list_says_what_holds_for_all(place: Place) -> None:
     answer = place.ok("tenants")
     assert (answer.out, place.json("tenants")) == ("", {"tenants": []})
-    assert "each weighs 1 and has no caps" in answer.err
+    assert "each has weight 1 and no caps" in answer.err
 
 
 def test_what_is_agreed_is_told_and_what_is_not_named_stays(place: Place) -> None:
@@ -65,7 +65,7 @@ def test_the_app_and_the_command_line_agree(place: Place) -> None:
         (["--weight", "0"], "tenant acme: weight: must lie in 1 … 1,000"),
         (["--starts", "often"], "tenant acme: starts: cannot read the rate 'often'"),
         (["--concurrency", "0"], "concurrency: must lie in 1"),
-        (["--concurrency", "few"], "'few' is no whole number"),
+        (["--concurrency", "few"], "'few' is not a whole number"),
     ],
 )
 def test_what_cannot_be_agreed_is_refused_by_name(place: Place, argv: list[str], complaint: str) -> None:
@@ -79,6 +79,6 @@ def test_a_forgotten_tenant_is_like_one_that_nobody_has_set(place: Place) -> Non
     place.ok("tenants", "set", "acme", "--concurrency", "5")
     answer = place.run("tenants", "forget", "other")
     assert answer.code == 2
-    assert "nothing is agreed with a tenant 'other'; there are: acme" in answer.err
-    assert place.ok("tenants", "forget", "acme").out == "tenant acme: forgotten; it weighs 1 and has no caps\n"
+    assert "tenant 'other' has no settings; tenants with settings: acme" in answer.err
+    assert place.ok("tenants", "forget", "acme").out == "tenant acme: settings removed; weight 1, no caps\n"
     assert place.json("tenants") == {"tenants": []}

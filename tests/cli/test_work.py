@@ -107,7 +107,7 @@ def test_the_store_can_be_another_than_the_apps(place: Place) -> None:
         (["--concurrency", "0"], "concurrency: must lie in 1"),
         (["--concurrency", "many"], "'many' is not a valid integer"),
         (["--grace", "-1"], "grace: must lie in 0"),
-        (["--grace", "long"], "'long' is no duration"),
+        (["--grace", "long"], "'long' is not a duration"),
         (["--queue", ""], "queue: must be 1 to 200 printable characters"),
     ],
 )
@@ -139,7 +139,7 @@ def test_what_does_not_end_within_the_grace_period_is_handed_back(place: Place) 
         assert first_line(process) == "napping"
         process.send_signal(signal.SIGTERM)
         code, out, _ = ended(process)
-    assert (code, "1 given back" in out) == (0, True)
+    assert (code, "1 released" in out) == (0, True)
     job = place.json("jobs", "show", id_)
     assert (job["state"], job["attempts"]) == ("pending", 0)
 
@@ -198,7 +198,7 @@ def test_a_store_that_does_not_answer_any_more_does_not_keep_the_process_alive(p
             process.send_signal(signal.SIGTERM)
             code, _, err = ended(process)
     assert code == 4
-    assert "could not be handed back" in err
+    assert "could not be released" in err
 
 
 @pytest.mark.slow

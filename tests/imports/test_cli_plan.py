@@ -84,7 +84,7 @@ def test_a_wish_that_the_spec_cannot_fulfil_is_refused_in_the_plan(desk: Desk) -
     told = desk.run("plan", "things.toml", "--incremental")
     assert told.code == 2
     assert "refused: the spec does not say how to ask for changes; add [resource.incremental]" in told.out
-    assert "nothing can be imported like this" in told.out
+    assert "this import cannot run" in told.out
 
 
 BY_IDS = """

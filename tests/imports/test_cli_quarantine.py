@@ -55,7 +55,7 @@ def test_a_run_that_left_records_out_says_where_they_are(desk: Desk) -> None:
     """It is complete, and whoever reads no further would never miss them."""
     desk.imported("one", [*things(30), *bad(2)])
     told = desk.ok("status", "things.toml").out
-    assert "2 records in quarantine; look with: leaseway import quarantine things.toml" in told
+    assert "2 records in quarantine; list them with: leaseway import quarantine things.toml" in told
     desk.imported("two", things(30))
     assert "quarantine;" not in desk.ok("status", "things.toml").out
 
@@ -64,7 +64,7 @@ def test_an_empty_quarantine_is_said_to_be_empty(desk: Desk) -> None:
     desk.imported("one", things(3))
     for words in (("list",), ("replay",)):
         told = desk.ok("quarantine", *words, "things.toml")
-        assert "nothing is in quarantine" in told.err
+        assert "the quarantine is empty" in told.err
         assert told.out == ""
 
 
@@ -72,7 +72,7 @@ def test_a_mended_spec_makes_rows_of_what_was_bad(desk: Desk) -> None:
     desk.imported("one", [*things(30), *bad(3)])
     assert set(rows(desk)) == {str(number) for number in range(1, 31)}
     unmended = desk.ok("quarantine", "replay", "things.toml")
-    assert "0 rows written, 3 records stayed in quarantine" in unmended.out
+    assert "0 rows written, 3 records kept in quarantine" in unmended.out
     assert "bad_type 3: the first, number 1: size: must be a whole number" in unmended.out
     desk.write_spec(old=OLD, new=NEW)
     mended = desk.ok("quarantine", "replay", "things.toml", "--json").json

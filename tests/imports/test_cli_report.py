@@ -47,7 +47,7 @@ def test_a_report_of_a_partial_run_says_why_and_what_to_type(desk: Desk) -> None
     text = desk.ok("report", "things.toml").out
     assert "parked: 1 shard\n" in text
     assert "no record of a page has 'id'" in text
-    assert "go on with: leaseway import resume things.toml\n" in text
+    assert "continue with: leaseway import resume things.toml\n" in text
 
 
 def test_a_field_that_came_or_went_is_a_drift(desk: Desk) -> None:
@@ -130,7 +130,7 @@ def test_a_diff_needs_two_runs(desk: Desk) -> None:
     desk.imported("one", things(3))
     alone = desk.run("diff", "things.toml")
     assert alone.code == 2
-    assert "one run only, one" in alone.err
+    assert "only one run, one" in alone.err
     desk.imported("two")
     itself = desk.run("diff", "things.toml", "two")
     assert itself.code == 2
@@ -170,7 +170,7 @@ def test_status_shows_what_parked_a_shard(desk: Desk) -> None:
     desk.imported("one", [{"name": "no key"}] * 20)
     text = desk.ok("status", "things.toml").out
     assert "parked: all: resource.key: no record of a page has 'id'" in text
-    assert "go on with: leaseway import resume things.toml" in text
+    assert "continue with: leaseway import resume things.toml" in text
 
 
 def test_status_shows_a_shard_that_was_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,9 +179,9 @@ def test_status_shows_a_shard_that_was_given_up(desk: Desk, monkeypatch: pytest.
     desk.write_spec(old='file = "things.jsonl"', new='base_url = "http://127.0.0.1:9"')
     assert desk.imported("one", shards=[shard_of("things", "all", {})]) is RunState.PARTIAL
     text = desk.ok("status", "things.toml").out
-    assert "all: given up after 1 of 1 attempts: " in text
+    assert "all: failed after 1 of 1 attempts: " in text
     told = desk.ok("status", "things.toml", "--json").json
-    assert told["by_shard"][0]["given_up"].startswith("given up after 1 of 1")
+    assert told["by_shard"][0]["given_up"].startswith("failed after 1 of 1")
     assert "All connection attempts failed" in told["by_shard"][0]["given_up"]
 
 
@@ -191,7 +191,7 @@ def test_status_says_that_nobody_is_at_work(desk: Desk) -> None:
     asyncio.run(begun(desk))
     text = desk.ok("status", "things.toml").out
     assert "things: running after" in text
-    assert "nobody is at work on it now; go on with: leaseway import resume things.toml" in text
+    assert "no worker is running it now; continue with: leaseway import resume things.toml" in text
     asyncio.run(taken(desk))
     assert "nobody is at work" not in desk.ok("status", "things.toml").out
 

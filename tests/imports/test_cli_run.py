@@ -123,11 +123,11 @@ def test_a_partial_run_exits_with_1_and_names_the_next_command(desk: Desk) -> No
     desk.write([{"name": "no key"}] * 20)
     told = desk.run("run", "things.toml", "--workers", "1", "--json")
     assert told.code == told.json["exit_code"] == 1
-    assert told.json["next"] == "go on with: leaseway import resume things.toml"
+    assert told.json["next"] == "continue with: leaseway import resume things.toml"
     assert told.json["shards"] == {"parked": 1}
     resumed = desk.run("resume", "things.toml", "--workers", "1")
     assert resumed.code == 1
-    assert "go on with: leaseway import resume things.toml\n" in resumed.out
+    assert "continue with: leaseway import resume things.toml\n" in resumed.out
 
 
 async def test_a_refused_key_exits_with_2_and_says_that_it_must_be_mended(desk: Desk) -> None:
@@ -142,7 +142,7 @@ async def test_a_refused_key_exits_with_2_and_says_that_it_must_be_mended(desk: 
         wrong = await leaseway("resume", *one_worker, "--requests-max", "50", OCM_API_KEY="wrong")
         assert wrong.returncode == 2
         assert wrong.stdout.startswith("poi: failed after ")
-        assert "mend what stopped it, then go on with: leaseway import resume things.toml" in wrong.stdout
+        assert "correct what stopped it, then continue with: leaseway import resume things.toml" in wrong.stdout
         right = await leaseway("resume", *one_worker, "--json", OCM_API_KEY=API_KEY)
         assert right.returncode == 0
         assert json.loads(right.stdout)["inserted"] == 400
@@ -155,7 +155,7 @@ def test_a_suspect_run_exits_with_3_and_sends_to_the_report(desk: Desk) -> None:
     told = desk.run("run", "things.toml", "--workers", "1")
     assert told.code == 3
     assert "things: suspect after " in told.out
-    assert "look at it with: leaseway import report things.toml\n" in told.out
+    assert "inspect it with: leaseway import report things.toml\n" in told.out
     report = desk.ok("report", "things.toml")
     assert "suspicion" in report.out
 
@@ -166,7 +166,7 @@ async def test_a_budget_stops_the_run_and_a_larger_one_goes_on(desk: Desk) -> No
         stopped = await leaseway("run", "things.toml", "--workers", "1", "--requests-max", "12")
         assert stopped.returncode == 1, stopped.stderr
         assert "budget: 12 of 12 requests" in stopped.stdout
-        assert "go on with: leaseway import resume things.toml --requests-max 24" in stopped.stdout
+        assert "continue with: leaseway import resume things.toml --requests-max 24" in stopped.stdout
         assert len(it.arrivals) == 12 + PLANNING
         refused = await leaseway("resume", "things.toml")
         assert refused.returncode == 2

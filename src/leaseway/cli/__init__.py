@@ -1,7 +1,7 @@
 """The command line.
 
-    main ─► commands (what one types) ─► verbs (what it does) ─► screen (what one sees)
+    main ─► commands (one module or folder per command) ─► output (tables, colour, JSON)
 
-`commands` and `main` import click and nothing else, so that help and completion come at once; a verb is imported when
-it is called.
+`main` imports click and nothing else, so that the list of commands and shell completion appear at once; a command is
+imported when it is called.
 """

@@ -1,4 +1,4 @@
-"""What went wrong, in one line, with an exit code.
+"""Errors as one line on stderr, with an exit code.
 
 1 unexpected · 2 the caller can fix it · 3 the store is unavailable, try again · 130 interrupted
 """
@@ -16,7 +16,7 @@ UNEXPECTED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
 
 
 def tell(error: BaseException, *, as_json: bool, traceback: bool) -> int:
-    """Say on stderr what happened; the exit code."""
+    """Print the error on stderr; returns the exit code."""
     code = exit_code(error)
     if traceback:
         tracebacks.print_exception(error)
@@ -47,7 +47,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def error_name(error: BaseException) -> str:
-    """The error's class, as programs like to read it: store_refused."""
+    """The error's class in snake case: store_refused."""
     if isinstance(error, click.ClickException):
         return "usage_error"
     name = type(error).__name__ if isinstance(error, LeasewayError) else "unexpected"
@@ -67,7 +67,7 @@ def error_hint(error: BaseException, code: int, traceback: bool) -> str:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"See: {error.ctx.command_path} --help"
     return (
-        "This was not expected. Run again with --traceback to see where."
+        "This is an unexpected error. Run again with --traceback to see where it occurred."
         if code == UNEXPECTED and not traceback
         else ""
     )

@@ -1,4 +1,4 @@
-"""Which jobs a person means: named ones, or all that match."""
+"""Job selection: by ids, or all that match filters."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from leaseway.domain.job import State
 
 class JobSelection(NamedTuple):
     ids: tuple[str, ...]
-    """None at all: everything that matches."""
+    """Empty: every job that matches the filters."""
     filter: JobFilter
     in_words: str
 
@@ -24,7 +24,7 @@ def parse_filters(filters: Filters) -> JobFilter:
 
 
 def chosen(ids: tuple[str, ...], is_bulk: bool, filters: Filters, states: tuple[str, ...]) -> JobSelection:
-    """`states`: those that are meant when nobody says which."""
+    """`states` are used when --state is not given."""
     if ids and (is_bulk or filters != Filters()):
         raise UsageError("name ids, or give --all with filters; not both")
     if not ids and not is_bulk:

@@ -1,4 +1,4 @@
-"""Groups of commands: imported when they are called, listed in the order in which they are written."""
+"""Groups of commands, imported when they are called and listed in the order in which they are written."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -20,7 +20,7 @@ class Lazy(NamedTuple):
     target: str
     """module:attribute"""
     summary: str
-    """Stands here as well as in the command, so that a list of commands imports none of them."""
+    """Repeated here, so that the list of commands imports none of them."""
 
 
 class LazyGroup(click.Group):
@@ -40,7 +40,7 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if error.name is None or not module.startswith(error.name):
                 raise
-            raise click.UsageError(f"this installation of leaseway has no '{cmd_name}'") from error
+            raise click.UsageError(f"this installation of leaseway has no command '{cmd_name}'") from error
         assert isinstance(found, click.Command)
         return found
 

@@ -1,4 +1,4 @@
-"""The entry point: reads the command line, calls the command, and turns whatever comes back into an exit code."""
+"""The entry point: parses the command line, calls the command, and turns its result into an exit code."""
 
 import contextlib
 import os
@@ -18,30 +18,36 @@ COMMANDS = {
     "work": Lazy("leaseway.cli.commands.work:command", "Run the jobs of an app."),
     "serve": Lazy("leaseway.cli.commands.serve:command", "Serve the HTTP API and the dashboard."),
     "submit": Lazy("leaseway.cli.commands.submit:command", "Submit a job, or many from a file."),
-    "jobs": Lazy("leaseway.cli.commands.jobs:command", "Look at jobs, ask why they wait, retry, cancel, discard."),
+    "jobs": Lazy(
+        "leaseway.cli.commands.jobs:command", "List and show jobs, explain why they wait, retry, cancel, discard."
+    ),
     "lanes": Lazy("leaseway.cli.commands.lanes:command", "What each queue and tenant holds: list, pause, resume."),
     "limits": Lazy("leaseway.cli.commands.limits:command", "Limits of providers: list, explain, set, pause, forget."),
     "budgets": Lazy("leaseway.cli.commands.budgets:command", "Budgets: what is spent, held and left."),
-    "tenants": Lazy("leaseway.cli.commands.tenants:command", "What is agreed with tenants: weights and caps."),
-    "keys": Lazy("leaseway.cli.commands.keys:command", "Keys of the API: create, list, rotate, revoke."),
-    "import": Lazy("leaseway.cli.commands.imports:command", "Import from an API or a file: plan, run, resume, look."),
+    "tenants": Lazy("leaseway.cli.commands.tenants:command", "Tenants: weights and caps."),
+    "keys": Lazy("leaseway.cli.commands.keys:command", "API keys: list, create, rotate, revoke."),
+    "import": Lazy(
+        "leaseway.cli.commands.imports:command", "Import from an API or a file: plan, run, resume, inspect."
+    ),
     "cron": Lazy("leaseway.cli.commands.cron:command", "Schedules: list, pause, resume."),
-    "migrate": Lazy("leaseway.cli.commands.migrate:command", "Create the store or bring it up to date."),
-    "doctor": Lazy("leaseway.cli.commands.doctor:command", "Find out what is wrong with a store, and what to do."),
-    "demo": Lazy("leaseway.demo.main:command", "See leaseway at work, on this machine only."),
-    "bench": Lazy("leaseway.bench.main:command", "Measure how fast it is here."),
-    "completion": Lazy("leaseway.cli.commands.completion:command", "Completion for your shell."),
+    "migrate": Lazy("leaseway.cli.commands.migrate:command", "Create the store or update its schema."),
+    "doctor": Lazy(
+        "leaseway.cli.commands.doctor:command", "Check a store for problems, and say what to do about each."
+    ),
+    "demo": Lazy("leaseway.demo.main:command", "Run a demonstration on this machine."),
+    "bench": Lazy("leaseway.bench.main:command", "Measure leaseway's speed on this machine."),
+    "completion": Lazy("leaseway.cli.commands.completion:command", "Print the completion script of a shell."),
 }
 
 PIPE_CLOSED = 141
-"""What a shell says of a program that wrote into a closed pipe."""
+"""The exit code that a shell reports for a program that wrote into a closed pipe."""
 
 HELP = """Runs work that calls somebody else's metered API: no job lost, no job done twice.
 
 \b
   leaseway work tasks:app              run the jobs of `app` in tasks.py
-  leaseway submit tasks:app KIND a=1   submit one
-  leaseway jobs list                   see what became of it
+  leaseway submit tasks:app KIND a=1   submit a job
+  leaseway jobs list                   list jobs and their states
 """
 
 
@@ -50,12 +56,12 @@ class Root(LazyGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            # click would take it for an error of ours.
+            # click would report it as an internal error.
             raise PipeClosed from error
 
 
 class PipeClosed(Exception):
-    """Nobody reads our output any more: `leaseway jobs list | head`."""
+    """The reader of the output has gone: `leaseway jobs list | head`."""
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -69,7 +75,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @with_limits
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def _before() -> None:
-    """The options before the command are remembered by their callbacks."""
+    """Options before the command are stored by their callbacks."""
 
 
 root = Root(
@@ -83,7 +89,7 @@ root = Root(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; returns its exit code."""
     settings = CliSettings()
     code = _run(sys.argv[1:] if argv is None else list(argv), settings)
     if argv is None and settings.runs_handlers:
@@ -109,13 +115,13 @@ def _run(argv: list[str], settings: CliSettings) -> int:
 
 
 def _silence() -> None:
-    """Python must not complain of the closed pipe either, when it flushes what is left."""
+    """Keep Python from reporting the closed pipe when it flushes the rest."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _said(option: str, argv: list[str]) -> bool:
-    """Whether the option was typed, even if reading the command line failed before it was reached."""
+    """Whether the option was given, even if parsing failed before it."""
     return option in argv[: argv.index("--") if "--" in argv else None]
 
 
@@ -124,8 +130,9 @@ def _wants_traceback(argv: list[str]) -> bool:
 
 
 def _write_anything() -> None:
-    """A terminal that lacks a character shows a stand-in, and what was closed (`>&-`) takes words that nobody hears:
-    neither ends the command."""
+    """Prepare the standard streams: a character that the terminal lacks is replaced, and a closed stream (`>&-`) is
+    replaced by /dev/null. Neither ends the command.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
@@ -139,7 +146,9 @@ LINGER_SECONDS = 2.0
 
 
 def leave_soon(code: int) -> None:
-    """Let Python end in its own way, but not for ever: a handler's thread that hangs must not keep it alive."""
+    """Let the interpreter exit normally, but not for ever: a handler's thread that hangs must not keep the process
+    alive.
+    """
 
     def insist() -> None:
         time.sleep(LINGER_SECONDS)

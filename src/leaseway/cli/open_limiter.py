@@ -1,4 +1,4 @@
-"""From what was typed to a limiter, and what it knows. Looking never creates anything."""
+"""Open the limiter that the options name. Reading never creates anything."""
 
 import asyncio
 import os
@@ -29,22 +29,22 @@ JOB_STORES = ("sqlite", "postgresql", "postgres", "memory", "")
 
 
 def limits_url(settings: CliSettings) -> str:
-    """The option, the environment, beside the jobs."""
+    """The URL from the option or the environment; without either, the store of the jobs."""
     return named_limits(settings) or store_url(settings)
 
 
 def named_limits(settings: CliSettings) -> str | None:
-    """What somebody has said about it here."""
+    """The limiter URL that was given, if any."""
     return settings.limits or os.environ.get(VARIABLE) or None
 
 
 def ask_limiter(settings: CliSettings, question: Callable[[Limiter | None], Awaitable[T]]) -> T:
-    """Put a question to the limiter. None: nobody has ever kept a limit there."""
+    """Run a query on the limiter. None: no limit was ever stored there."""
 
     async def put() -> T:
         url = limits_url(settings)
         if is_beside_jobs(url):
-            async with looked_into(url):  # says what is wrong with the address
+            async with looked_into(url):  # raises an error if the address is wrong
                 pass
         async with looking(url) as limiter:
             return await question(limiter)
@@ -70,7 +70,7 @@ def is_beside_jobs(url: str) -> bool:
 
 @asynccontextmanager
 async def looking(url: str) -> AsyncIterator[Limiter | None]:
-    """The limiter stays unopened: opening would make what is missing."""
+    """The limiter stays unopened: opening it would create its tables."""
     refuse_memory(url)
     limiter = limiter_at(url)
     try:
@@ -84,7 +84,7 @@ def is_file(limiter: Limiter) -> bool:
 
 
 def is_there(limiter: Limiter) -> bool:
-    """A file is there or not; one that is empty was never finished. A server says so when it is asked."""
+    """Whether a file exists and is not empty, as an unfinished one is. A server reports this when it is queried."""
     if not is_file(limiter):
         return True
     path = Path(getattr(limiter, "path", ""))
@@ -108,14 +108,14 @@ async def load_definitions(limiter: Limiter | None) -> Defined:
 
 
 async def look_at(limiter: Limiter, asks: Iterable[PermitRequest]) -> dict[PermitRequest, LevelReading]:
-    """The levels of all that are defined; one that is forgotten at this moment is left out."""
+    """The levels of all definitions; one that is removed at this moment is left out."""
     if is_file(limiter):
-        await limiter.open()  # which makes nothing: the file is there
+        await limiter.open()  # creates nothing: the file exists
     return await explain_waits.read_levels(limiter, asks)
 
 
 async def shut_gates(settings: CliSettings, store: Store, gates: Iterable[Gate], now: Instant) -> ClosedGates:
-    """Those that are shut, with everything that keeps them so. `now`: on the store's clock."""
+    """The closed gates with all their reasons. `now` is on the store's clock."""
 
     async def limits(asks: Sequence[PermitRequest]) -> Closures:
         return await shut_limits(settings, asks)
@@ -133,6 +133,6 @@ async def shut_limits(settings: CliSettings, asks: Sequence[PermitRequest]) -> C
             known = [ask for ask in asks if ask.limit in defined]
             seen = await look_at(limiter, known) if limiter is not None else {}
     except LeasewayError as error:
-        # Workers may reach it where we do not: it is no reason to say nothing about the job.
+        # Workers may reach a limiter that this process cannot reach; the rest of the answer is still useful.
         return {ask: unreachable_limit(ask, error) for ask in asks}
     return explain_waits.closed_by_levels(asks, defined, seen)

@@ -1,4 +1,4 @@
-"""From what was typed to an open store. Looking never creates, changes or waits for anything."""
+"""Open the store that the options name. Reading never creates, changes or locks anything."""
 
 import asyncio
 import os
@@ -24,17 +24,17 @@ ID_LENGTH = 26
 
 
 def store_url(settings: CliSettings, of_app: str = DEFAULT_URL) -> str:
-    """The option, the environment, the app, the default."""
+    """The URL from the option, the environment, the app, or the default."""
     return settings.store or os.environ.get(VARIABLE) or of_app
 
 
 def ask(settings: CliSettings, question: Callable[[Store], Awaitable[T]]) -> T:
-    """Put a question to a store that exists."""
+    """Run a query on a store that exists."""
     return asyncio.run(_with(looked_into(store_url(settings)), question))
 
 
 def change(settings: CliSettings, command: Callable[[Store], Awaitable[T]], *, must_exist: bool = True) -> T:
-    """Change something in a store that exists, or that may begin with this."""
+    """Change a store that exists, or that this command may create."""
     return asyncio.run(_with(opened(store_url(settings), must_exist=must_exist), command))
 
 
@@ -45,12 +45,12 @@ async def _with(store: AbstractAsyncContextManager[Store], use: Callable[[Store]
 
 @asynccontextmanager
 async def looked_into(url: str) -> AsyncIterator[Store]:
-    """For reading only. The store stays unopened: opening would lock it, and bring its schema up to date."""
+    """For reading only. The store stays unopened: opening it would take a lock and update its schema."""
     async with closing(url) as store:
         versions = await existing(store, url)
         if versions.is_due:
             raise StoreRefused(
-                f"{redact_url(url)} has schema version {versions.present}, and {versions.newest} is needed; "
+                f"{redact_url(url)} has schema version {versions.present}; {versions.newest} is required; "
                 "run: leaseway migrate"
             )
         yield store
@@ -76,7 +76,7 @@ async def closing(url: str) -> AsyncIterator[Store]:
 
 
 async def existing(store: Store, url: str) -> SchemaVersions:
-    """The version of a store, if there is one."""
+    """The schema version of a store, if it exists."""
     is_file = urlsplit(url).scheme == "sqlite"
     path = Path(sqlite_path(url)) if is_file else None
     versions = SchemaVersions(0, 0) if path is not None and not path.exists() else await store.versions()
@@ -91,11 +91,11 @@ async def existing(store: Store, url: str) -> SchemaVersions:
 
 def refuse_memory(url: str) -> None:
     if urlsplit(url).scheme == "memory":
-        raise StoreRefused(f"{url} lives and dies with the process that uses it; name a file: {DEFAULT_URL}")
+        raise StoreRefused(f"{url} exists only within one process; name a file: {DEFAULT_URL}")
 
 
 def ledger_in(store: Store, settings: CliSettings) -> Ledger:
-    """The budgets that are kept in this store."""
+    """The budgets in this store."""
     return open_ledger(store, store_url(settings))
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options and parameter types that several commands share."""
 
 import re
 from collections.abc import Callable
@@ -18,20 +18,20 @@ pass_settings = click.make_pass_decorator(CliSettings, ensure=True)
 
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """The innermost word counts: an option after the command wins over the same one before it."""
+    """The innermost option wins: one after the command overrides the same one before it."""
     if value is not None and value is not False:
         setattr(ctx.find_root().ensure_object(CliSettings), str(parameter.name), value)
 
 
-def everywhere(function: F, traceback: str = "Show Python's traceback on errors.") -> F:
+def everywhere(function: F, traceback: str = "Print the Python traceback on errors.") -> F:
     """--json and --traceback."""
     remembered: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": _remember}
-    as_json = click.option("--json", help="Answer in JSON, for programs.", **remembered)
+    as_json = click.option("--json", help="Print JSON.", **remembered)
     return as_json(click.option("--traceback", help=traceback, **remembered)(function))
 
 
 def with_store(function: F) -> F:
-    """--store, and what is everywhere."""
+    """--store, --json and --traceback."""
     return store(everywhere(function))
 
 
@@ -40,13 +40,13 @@ store = click.option(
     metavar="URL",
     expose_value=False,
     callback=_remember,
-    help="The store, e.g. sqlite:///work.db or postgresql://host/db. Else $LEASEWAY_STORE, then that of the app, if "
-    "one is named, then sqlite:///leaseway.db.",
+    help="The store, e.g. sqlite:///work.db or postgresql://host/db. Default: $LEASEWAY_STORE, then the store of the "
+    "app, if one is named, then sqlite:///leaseway.db.",
 )
 
 
 def with_limits(function: F) -> F:
-    """--store, --limits, and what is everywhere."""
+    """--store, --limits, --json and --traceback."""
     return store(limits(everywhere(function)))
 
 
@@ -55,8 +55,8 @@ limits = click.option(
     metavar="URL",
     expose_value=False,
     callback=_remember,
-    help="Where limits are kept, if not beside the jobs: redis://host:6379/0. Else $LEASEWAY_LIMITS, then "
-    "that of the app, if one is named.",
+    help="Where limits are stored, if not with the jobs: redis://host:6379/0. Default: $LEASEWAY_LIMITS, then "
+    "the limiter of the app, if one is named.",
 )
 
 
@@ -89,7 +89,7 @@ UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Duration(click.ParamType[Any]):
-    """Seconds, or a number with one of the units s, m, h, d. Whether it makes sense is for the domain to say."""
+    """Seconds, or a number with a unit: s, m, h, d. The domain checks the range."""
 
     name = "duration"
 
@@ -98,12 +98,12 @@ class Duration(click.ParamType[Any]):
             return value
         match = re.fullmatch(r"([+-]?\d+(?:\.\d+)?)\s*([smhd]?)", value.strip())
         if match is None:
-            self.fail(f"{value!r} is no duration; write seconds, or for example 90s, 5m, 2h, 7d.", param, ctx)
+            self.fail(f"{value!r} is not a duration; write seconds, or for example 90s, 5m, 2h, 7d.", param, ctx)
         return float(match[1]) * UNIT_SECONDS[match[2]]
 
 
 class Moment(click.ParamType[Any]):
-    """ISO 8601; local time unless it says otherwise."""
+    """ISO 8601; local time unless it has a zone."""
 
     name = "time"
 
@@ -115,11 +115,11 @@ class Moment(click.ParamType[Any]):
             return moment if moment.tzinfo is not None else moment.astimezone()
         except (ValueError, OverflowError):
             example = "2030-12-31T08:00 (local time) or 2030-12-31T08:00Z"
-            self.fail(f"{value!r} is no point in time; write for example {example}.", param, ctx)
+            self.fail(f"{value!r} is not a point in time; write for example {example}.", param, ctx)
 
 
 class CountOrNone(click.ParamType[Any]):
-    """A whole number, or the word none, which takes a cap away. Whether it makes sense is for the domain to say."""
+    """A whole number, or `none`, which removes a cap. The domain checks the range."""
 
     name = "count"
 
@@ -127,7 +127,7 @@ class CountOrNone(click.ParamType[Any]):
         try:
             return NONE if value == NONE else int(value)
         except ValueError:
-            self.fail(f"{value!r} is no whole number; write for example 5, or {NONE} for no cap.", param, ctx)
+            self.fail(f"{value!r} is not a whole number; write for example 5, or {NONE} for no cap.", param, ctx)
 
 
 COUNT_OR_NONE = CountOrNone()

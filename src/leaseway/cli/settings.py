@@ -1,26 +1,26 @@
-"""What was typed, for the verbs to read."""
+"""The parsed options, for the commands."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 NONE = "none"
-"""The word that takes a cap away."""
+"""The value that removes a cap."""
 
 
 @dataclass
 class CliSettings:
-    """What may be said before or after any command."""
+    """Options that are valid before or after any command."""
 
     store: str | None = None
     limits: str | None = None
     json: bool = False
     traceback: bool = False
     runs_handlers: bool = False
-    """The command runs other people's code, which may leave threads behind that never end."""
+    """The command runs user code, which may leave threads behind that never end."""
 
 
 class Filters(NamedTuple):
-    """Which jobs; all conditions must hold, None and nothing mean any."""
+    """Filters; all conditions must hold, and None or empty means any."""
 
     states: tuple[str, ...] = ()
     kind: str | None = None

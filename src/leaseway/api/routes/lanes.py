@@ -89,7 +89,7 @@ async def resume_lanes(request: Request) -> Response:
     wanted, store = (await body_of(request, LanesBody)).pause(), pausable(request)
     if not await store.resume_lanes(wanted.queue, wanted.tenant):
         known = "; ".join(map(str, await store.pauses()))[:300]
-        raise Problem(404, "not_found", f"{wanted} is not paused; paused are: {known or 'none'}")
+        raise Problem(404, "not_found", f"{wanted} is not paused; paused lanes: {known or 'none'}")
     return answer({"queue": wanted.queue, "tenant": wanted.tenant, "since": None, "paused": False})
 
 

@@ -21,9 +21,9 @@ from leaseway.ports.store import Store
 @pass_settings
 @click.pass_context
 def command(ctx: click.Context, settings: CliSettings) -> None:
-    """Schedules: list, pause, resume. Without a word: list.
+    """Schedules: list, pause, resume. Without a subcommand: list.
 
-    A schedule is known to the store from the first start of a worker whose app declares it.
+    A schedule is known to the store as soon as a worker whose app declares it has started.
     """
     if ctx.invoked_subcommand is None:
         list_schedules(settings)
@@ -33,7 +33,7 @@ def command(ctx: click.Context, settings: CliSettings) -> None:
 @with_store
 @pass_settings
 def list_(settings: CliSettings) -> None:
-    """Every schedule, with its last and its next time."""
+    """List every schedule with its last and its next fire time."""
     list_schedules(settings)
 
 
@@ -42,7 +42,7 @@ def list_(settings: CliSettings) -> None:
 @with_store
 @pass_settings
 def pause(settings: CliSettings, name: str) -> None:
-    """Stop a schedule. What it misses meanwhile is dropped."""
+    """Pause a schedule. Fire times that it misses are dropped."""
     pause_schedule(settings, name, True)
 
 
@@ -51,7 +51,7 @@ def pause(settings: CliSettings, name: str) -> None:
 @with_store
 @pass_settings
 def resume(settings: CliSettings, name: str) -> None:
-    """Let a paused schedule go on, from now."""
+    """Resume a paused schedule from now on."""
     pause_schedule(settings, name, False)
 
 

@@ -19,13 +19,13 @@ from leaseway.wiring import store_at
 
 
 @click.command("doctor")
-@click.option("--deep", is_flag=True, help="Read everything, however long it takes.")
+@click.option("--deep", is_flag=True, help="Also run slow checks that read all data.")
 @with_store
 @pass_settings
 def command(settings: CliSettings, deep: bool) -> int:
-    """Find out what is wrong with a store, and what to do.
+    """Check a store for problems, and say what to do about each.
 
-    Changes nothing. Exit code 1 if there is a problem; warnings alone do not count.
+    Changes nothing. Exits with 1 if there is a problem; warnings alone do not count.
     """
     return doctor(settings, deep)
 
@@ -54,7 +54,7 @@ async def examine(url: str, deep: bool) -> list[Finding]:
     refuse_memory(url)
     store = store_at(url)
     if not isinstance(store, Checkup):
-        raise UsageError(f"{redact_url(url)}: this kind of store cannot be examined")
+        raise UsageError(f"{redact_url(url)}: this kind of store has no health checks")
     try:
         return await store.checkup(deep=deep)
     finally:
@@ -83,7 +83,7 @@ def verdict(counts: Counter[FindingLevel]) -> str:
         for level in (FindingLevel.PROBLEM, FindingLevel.WARNING)
         if counts[level]
     ]
-    return " and ".join(named) if named else "all is well"
+    return " and ".join(named) if named else "no problems found"
 
 
 def finding_json(finding: Finding) -> dict[str, str | None]:

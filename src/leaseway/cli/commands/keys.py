@@ -37,32 +37,42 @@ one_id = click.argument("id_", metavar="ID")
 @pass_settings
 @click.pass_context
 def command(ctx: click.Context, settings: CliSettings) -> None:
-    """Keys of the API: who may ask the service, and for what. Without a word: list."""
+    """API keys: list, create, rotate, revoke. Without a subcommand: list."""
     if ctx.invoked_subcommand is None:
         list_keys(settings, None)
 
 
 @command.command("list")
-@click.option("--tenant", metavar="NAME", help="Only those of this tenant.")
+@click.option("--tenant", metavar="NAME", help="Only keys of this tenant.")
 @with_store
 @pass_settings
 def list_(settings: CliSettings, tenant: str | None) -> None:
-    """Every key, when it was used last, and whether it still opens. Never the secrets."""
+    """List every key, when it was last used, and whether it is valid. Secrets are never shown."""
     list_keys(settings, tenant)
 
 
-@command.command("create", short_help="Make a key; it is shown once.")
+@command.command("create", short_help="Create a key; it is shown once.")
 @click.option(
-    "--tenant", metavar="NAME", help="Whose it is. Needed for a tenant's key; a worker without one leases for all."
+    "--tenant",
+    metavar="NAME",
+    help="The key's tenant. Required for the role tenant; a worker key without it serves all tenants.",
 )
-@click.option("--role", type=click.Choice(ROLES), default="tenant", show_default=True, help="The most that it can do.")
-@click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="Less than that. May be repeated.")
-@click.option("--expires", type=DURATION, metavar="TIME", help="How long it is good: 90d. Else until it is revoked.")
-@click.option("--name", default="", metavar="TEXT", help="For people: where it is used.")
+@click.option("--role", type=click.Choice(ROLES), default="tenant", show_default=True, help="Role of the key.")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice(SCOPES),
+    multiple=True,
+    help="Restrict the key to this scope. May be repeated.",
+)
+@click.option(
+    "--expires", type=DURATION, metavar="TIME", help="How long the key is valid: 90d. Default: until it is revoked."
+)
+@click.option("--name", default="", metavar="TEXT", help="A note: where the key is used.")
 @with_store
 @pass_settings
 def create(settings: CliSettings, /, **given: Any) -> None:
-    """Make a key. It is shown once: what is stored is only a hash of it.
+    """Create a key. It is shown once; only a hash of it is stored.
 
     \b
       leaseway keys create --tenant acme --expires 90d --name "web shop"
@@ -78,22 +88,27 @@ def create(settings: CliSettings, /, **given: Any) -> None:
 @with_store
 @pass_settings
 def revoke(settings: CliSettings, id_: str) -> None:
-    """From now on it opens nothing. Running services notice within half a minute."""
+    """Revoke a key. Running services notice within half a minute."""
     revoke_key(settings, id_)
 
 
-@command.command("rotate", short_help="Make a key that takes the place of another.")
+@command.command("rotate", short_help="Create a key that replaces another.")
 @one_id
 @click.option(
-    "--grace", type=DURATION, default="24h", show_default=True, metavar="TIME", help="So long the old one lives."
+    "--grace", type=DURATION, default="24h", show_default=True, metavar="TIME", help="How long the old key stays valid."
 )
-@click.option("--expires", type=DURATION, metavar="TIME", help="How long the new one is good. Else as long as the old.")
+@click.option(
+    "--expires",
+    type=DURATION,
+    metavar="TIME",
+    help="How long the new key is valid. Default: as long as the old one was.",
+)
 @with_store
 @pass_settings
 def rotate(settings: CliSettings, id_: str, grace: float, expires: float | None) -> None:
-    """Make a key with the same rights beside an old one, which expires after the grace time.
+    """Create a key with the rights of an old one, which expires after the grace period.
 
-    The new one is good for as long as the old one was, unless --expires says otherwise.
+    The new key is valid for as long as the old one was, unless --expires says otherwise.
     """
     rotate_key(settings, id_, grace, expires)
 
@@ -148,7 +163,7 @@ STYLES = {"live": "", "expired": "dim", "revoked": "dim"}
 
 
 def scopes_text(key: ApiKey) -> str:
-    return "all of its role" if set(key.scopes) == ROLE_SCOPES[key.role] else ", ".join(key.scopes)
+    return "all scopes of its role" if set(key.scopes) == ROLE_SCOPES[key.role] else ", ".join(key.scopes)
 
 
 def create_key(settings: CliSettings, given: Mapping[str, Any]) -> None:
@@ -161,10 +176,10 @@ def create_key(settings: CliSettings, given: Mapping[str, Any]) -> None:
     )
     url = store_url(settings)
     is_new = not asyncio.run(look(url)).present
-    # A newcomer makes a key before the first job: the store begins with it, as it would with `serve`.
+    # A first key may be created before the first job: like `serve`, this creates the store.
     show_once(settings, change(settings, lambda store: make(store, wanted, random_text), must_exist=False))
     if is_new:
-        note(f"{redact_url(url)} is new, and begins with this key.")
+        note(f"{redact_url(url)} was created with this key.")
 
 
 def life_us(expires: float | None) -> int | None:
@@ -183,10 +198,10 @@ def show_once(settings: CliSettings, made: MadeKey, ends: tuple[str, Instant] | 
             ("role", key.role.value),
             ("scopes", ", ".join(key.scopes)),
             ("expires", moment(key.expires_at, key.created_at)),
-            ("the old one", "" if ends is None else f"{ends[0]} ends {moment(ends[1], key.created_at)}"),
+            ("the old key", "" if ends is None else f"{ends[0]} ends {moment(ends[1], key.created_at)}"),
         ]
     )
-    note("Keep it now: it is not shown again. Programs send it as: Authorization: Bearer lw_…")
+    note("Save it now: it is not shown again. Clients send it as: Authorization: Bearer lw_…")
 
 
 def revoke_key(settings: CliSettings, id_: str) -> None:
@@ -201,7 +216,7 @@ def revoke_key(settings: CliSettings, id_: str) -> None:
     elif is_new:
         say(f"key {id_}: revoked; running services notice within half a minute")
     else:
-        say(f"key {id_}: was revoked {moment(key.revoked_at, now)}")
+        say(f"key {id_}: had already been revoked {moment(key.revoked_at, now)}")
 
 
 def rotate_key(settings: CliSettings, id_: str, grace: float, expires: float | None) -> None:

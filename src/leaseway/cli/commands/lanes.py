@@ -29,14 +29,14 @@ def pause_lanes(settings: CliSettings, queue: str, tenant: str | None) -> None:
         return await pausable(store).pause_lanes(queue, tenant)
 
     is_new = change(settings, command)
-    tell(settings, Pause(queue, tenant), True, "paused; what runs goes on" if is_new else "was paused before")
+    tell(settings, Pause(queue, tenant), True, "paused; running jobs go on" if is_new else "was already paused")
 
 
 def resume_lanes(settings: CliSettings, queue: str, tenant: str | None) -> None:
     async def command(store: Store) -> None:
         if not await pausable(store).resume_lanes(queue, tenant):
             known = "; ".join(map(str, await pauses_in(store))) or "none"
-            raise NoSuchJob(f"{Pause(queue, tenant)} is not paused; paused are: {known}")
+            raise NoSuchJob(f"{Pause(queue, tenant)} is not paused; paused lanes: {known}")
 
     change(settings, command)
     tell(settings, Pause(queue, tenant), False, "resumed")
@@ -51,7 +51,7 @@ def tell(settings: CliSettings, pause: Pause, is_paused: bool, words: str) -> No
 
 def pausable(store: Store) -> LanePauses:
     if not isinstance(store, LanePauses):
-        raise UsageError("lanes cannot be paused through a service from here; use its POST /v1/lanes/pause")
+        raise UsageError("this command cannot pause lanes through a service; send POST /v1/lanes/pause to it instead")
     return store
 
 
@@ -60,7 +60,7 @@ async def pauses_in(store: Store) -> Sequence[Pause]:
 
 
 one_queue = click.argument("queue")
-one_tenant = click.option("--tenant", metavar="NAME", help="Only those of this tenant. Else those of all.")
+one_tenant = click.option("--tenant", metavar="NAME", help="Only lanes of this tenant. Default: all tenants.")
 
 
 @click.group("lanes", cls=InOrder, invoke_without_command=True)
@@ -68,7 +68,7 @@ one_tenant = click.option("--tenant", metavar="NAME", help="Only those of this t
 @pass_settings
 @click.pass_context
 def command(ctx: click.Context, settings: CliSettings) -> None:
-    """What each queue and tenant holds, and what a lane waits for if it is shut. Without a word: list."""
+    """What each queue and tenant holds, and what each closed lane waits for. Without a subcommand: list."""
     if ctx.invoked_subcommand is None:
         show_lanes(settings)
 
@@ -77,17 +77,17 @@ def command(ctx: click.Context, settings: CliSettings) -> None:
 @with_limits
 @pass_settings
 def list_(settings: CliSettings) -> None:
-    """Every lane, and what it waits for if it is shut."""
+    """List every lane, and what each closed one waits for."""
     show_lanes(settings)
 
 
-@command.command("pause", short_help="Let no job of a queue begin.")
+@command.command("pause", short_help="Pause a queue.")
 @one_queue
 @one_tenant
 @with_store
 @pass_settings
 def pause(settings: CliSettings, queue: str, tenant: str | None) -> None:
-    """Let no job of a queue begin, until it is resumed. What runs goes on to its end."""
+    """Pause a queue: no job of it starts until it is resumed. Running jobs go on."""
     pause_lanes(settings, queue, tenant)
 
 
@@ -97,7 +97,7 @@ def pause(settings: CliSettings, queue: str, tenant: str | None) -> None:
 @with_store
 @pass_settings
 def resume(settings: CliSettings, queue: str, tenant: str | None) -> None:
-    """Let the jobs of a queue begin again."""
+    """Resume a queue."""
     resume_lanes(settings, queue, tenant)
 
 
@@ -116,7 +116,7 @@ def show_lanes(settings: CliSettings) -> None:
     if settings.json:
         document({"lanes": [lane_json(lane, of_lane(lane, shuts, pauses)) for lane in lanes], "total": totals})
     elif not lanes:
-        note("there are no lanes yet: a lane begins with its first job")
+        note("there are no lanes yet: a lane is created with its first job")
     else:
         names = column_names(lanes)
         rows = [[*lane_row(lane, names), waits_for(of_lane(lane, shuts, pauses))] for lane in lanes]
@@ -128,14 +128,14 @@ def lane_gate(lane: LaneCount) -> Gate:
 
 
 def of_lane(lane: LaneCount, shuts: ClosedGates, pauses: Sequence[Pause]) -> list[Closure]:
-    """Only who has something ready waits."""
+    """Only a lane with ready jobs waits."""
     if not lane.ready:
         return []
     return [*closed_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(lane_gate(lane), [])]
 
 
 def waits_for(shuts: list[Closure]) -> TableCell:
-    """What lasts longest; empty if the lane is open."""
+    """The reason that lasts longest; empty if the lane is open."""
     if not shuts:
         return TableCell("")
     shut = longest_closure(shuts)
@@ -144,7 +144,7 @@ def waits_for(shuts: list[Closure]) -> TableCell:
 
 
 def column_names(lanes: Sequence[LaneCount]) -> list[str]:
-    """What tells lanes apart: what they need only if some need anything."""
+    """The columns that distinguish lanes; requirements only if some lane has any."""
     return ["queue", "tenant", "needs"] if any(lane.needs for lane in lanes) else ["queue", "tenant"]
 
 
@@ -159,7 +159,7 @@ def lane_row(lane: LaneCount, names: list[str]) -> Row:
 
 
 def number(name: str, count: int) -> TableCell:
-    """A zero is there to be overlooked."""
+    """Zeros are shown dimmed."""
     return TableCell(f"{count:,}", STYLES.get(name, "") if count else "dim")
 
 

@@ -13,13 +13,13 @@ from leaseway.domain.errors import SchemaVersions, redact_url
 
 
 @click.command("migrate")
-@click.option("--check", is_flag=True, help="Change nothing; exit code 1 if there is something to do.")
+@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if the schema is not current.")
 @with_store
 @pass_settings
 def command(settings: CliSettings, check: bool) -> int:
-    """Create the store or bring it up to date. Harmless when there is nothing to do.
+    """Create the store or update its schema. Does nothing if the schema is current.
 
-    Workers and submissions do it by themselves; this is for those who want to choose the moment.
+    Workers and submissions do this by themselves; use it to choose the moment.
     """
     return check_schema(settings) if check else migrate(settings)
 
@@ -51,7 +51,7 @@ def migrate(settings: CliSettings) -> int:
     elif versions.present == 0:
         say(f"{store}: created with schema version {versions.newest}")
     else:
-        say(f"{store}: schema brought from version {versions.present} to {versions.newest}")
+        say(f"{store}: schema updated from version {versions.present} to {versions.newest}")
     return 0
 
 
@@ -61,7 +61,7 @@ async def look(url: str) -> SchemaVersions:
 
 
 async def bring_up_to_date(url: str) -> SchemaVersions:
-    """What it was before."""
+    """The version before."""
     async with closing(url) as store:
         versions = await store.versions()
         await store.open()

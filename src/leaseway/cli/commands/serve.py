@@ -30,18 +30,32 @@ if TYPE_CHECKING:
 @click.command("serve")
 @click.argument("app", metavar="[MODULE:APP]", required=False)
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Where to listen. Others than the loopback need keys."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. Addresses other than loopback require keys.",
 )
-@click.option("--port", type=click.IntRange(0, 65_535), default=8420, show_default=True, help="0 takes any free one.")
 @click.option(
-    "--no-auth", "auth", is_flag=True, default=True, flag_value=False, help="Whoever reaches it may do everything."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8420,
+    show_default=True,
+    help="Port to listen on; 0 picks any free one.",
 )
 @click.option(
-    "--allow-host", "hosts", multiple=True, metavar="NAME", help="A name under which it is reached. May be repeated."
+    "--no-auth",
+    "auth",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="Disable authentication: anyone who connects has full access.",
 )
-@click.option("--issuer", metavar="URL", help="Take JWTs of this issuer, too; with --audience and --jwks-url.")
-@click.option("--audience", metavar="TEXT", help="What the JWTs must be meant for.")
-@click.option("--jwks-url", metavar="URL", help="Where the issuer keeps its public keys.")
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name of the service. May be repeated."
+)
+@click.option("--issuer", metavar="URL", help="Also accept JWTs of this issuer; with --audience and --jwks-url.")
+@click.option("--audience", metavar="TEXT", help="Required audience of the JWTs.")
+@click.option("--jwks-url", metavar="URL", help="URL of the issuer's public keys (JWKS).")
 @click.option("--tenant-claim", default="tenant", show_default=True, help="The claim of a JWT that names the tenant.")
 @click.option(
     "--requests-per-minute", type=click.IntRange(min=1), default=6_000, show_default=True, help="Of one tenant."
@@ -51,17 +65,17 @@ if TYPE_CHECKING:
     "--imports", type=click.Path(exists=True, file_okay=False), metavar="FOLDER",
     help="Serve the imports whose specs (.toml) are in this folder.",
 )  # fmt: skip
-@click.option("--quiet", is_flag=True, help="Only warnings and errors.")
-@click.option("--verbose", is_flag=True, help="Everything that happens.")
+@click.option("--quiet", is_flag=True, help="Log warnings and errors only.")
+@click.option("--verbose", is_flag=True, help="Log every event.")
 @with_limits
 @pass_settings
 def command(settings: CliSettings, /, app: str | None, quiet: bool, verbose: bool, **wanted: Any) -> None:
-    """Serve the HTTP API and the dashboard, for the store and all who work with it.
+    """Serve the HTTP API and the dashboard for a store.
 
-    With MODULE:APP the arguments of submitted jobs are checked against its functions, and their limits and budgets are
-    known. Without, any kind is taken, and the workers that run it check.
+    With MODULE:APP, the arguments of submitted jobs are checked against its functions, and their limits and budgets are
+    known. Without it, every kind is accepted, and the workers that run it check the arguments.
 
-    The first SIGTERM or Ctrl-C lets requests finish, the second does not wait for them.
+    The first SIGTERM or Ctrl-C lets requests finish, the second stops at once.
 
     \b
       leaseway serve --no-auth                  on this machine, to try it
@@ -72,11 +86,11 @@ def command(settings: CliSettings, /, app: str | None, quiet: bool, verbose: boo
 
 
 SECRET = "LEASEWAY_SECRET"
-"""Processes that share it continue each other's lists."""
+"""Signs list cursors; processes that share it accept each other's cursors."""
 EXTRA = ("fastapi", "starlette", "uvicorn", "httptools", "websockets", "jwt", "cryptography")
 WHY = {
-    errno.EADDRINUSE: "somebody else listens there; choose another --port, or --port 0 for any free one",
-    errno.EACCES: "this user may not listen there; choose a --port above 1023",
+    errno.EADDRINUSE: "the port is in use; choose another --port, or --port 0 for any free one",
+    errno.EACCES: "permission denied; choose a --port above 1023",
     errno.EADDRNOTAVAIL: "this machine has no such address; choose another --host",
 }
 
@@ -86,7 +100,7 @@ class ServeOptions(NamedTuple):
     quiet: bool
     verbose: bool
     options: dict[str, Any]
-    """Those of `ServiceSettings`."""
+    """Fields of `ServiceSettings`."""
 
 
 def serve(settings: CliSettings, wanted: ServeOptions) -> None:
@@ -109,14 +123,12 @@ def build_service_settings(wanted: ServeOptions) -> "ServiceSettings":
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in EXTRA:
             raise
-        raise UsageError(
-            "the service needs more than the rest; install it with: pip install 'leaseway[serve]'"
-        ) from None
+        raise UsageError("the service needs extra packages; install them with: pip install 'leaseway[serve]'") from None
     secret = os.environ.get(SECRET, "").encode()
     given = ServiceSettings(**wanted.options, cursor_secret=secret)
     if not given.auth and not is_loopback(given.host):
         raise UsageError(
-            f"--no-auth on {given.host}: whoever reaches it could do everything; leave --no-auth out and make keys "
+            f"--no-auth on {given.host}: anyone who connects would have full access; omit --no-auth and create keys "
             "(leaseway keys create), or listen on 127.0.0.1"
         )
     return given
@@ -149,7 +161,7 @@ async def serve_until_stopped(
     from leaseway.api.server import Server, address_of, set_aside_what_is_loaded
 
     api = web_of(app, service_settings)
-    # Opened here and not by the server, so that what is wrong with the store is said as other commands say it.
+    # Opened here and not by the server, so that a problem with the store is reported as by other commands.
     try:
         await api.state.service.open()
         set_aside_what_is_loaded()
@@ -165,14 +177,14 @@ def announce(settings: CliSettings, address: str, app: App, service_settings: "S
         line({"event": "serving", "url": address, "store": redact_url(app.url), "auth": service_settings.auth})
     else:
         announce_to_people(address, app, service_settings)
-    sys.stdout.flush()  # whoever started it waits for the address, mostly at the end of a pipe
+    sys.stdout.flush()  # the caller that started the process waits for the URL, mostly at the end of a pipe
 
 
 def announce_to_people(address: str, app: App, service_settings: "ServiceSettings") -> None:
     say(f"{redact_url(app.url)} is served at {address}")
     if service_settings.auth:
-        # Without a word, `keys` would look for another store than this one.
+        # Without --store, `keys` would use the default store instead of this one.
         elsewhere = "" if store_url(CliSettings()) == app.url else f" --store {quote(redact_url(app.url))}"
-        note(f"Whoever asks needs a key. A first one: leaseway keys create --role operator{elsewhere}")
+        note(f"Requests need a key. Create the first one: leaseway keys create --role operator{elsewhere}")
     else:
-        note("Without authentication: whoever reaches it on this machine may do everything.")
+        note("Authentication is off: anyone on this machine has full access.")

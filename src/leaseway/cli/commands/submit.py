@@ -32,16 +32,16 @@ from leaseway.worker.submit import Bound
 @click.option("--many", metavar="FILE", help="One JSON object of arguments per line; - reads standard input.")
 @click.option("--key", metavar="TEXT", help="Idempotency key: the same key submits the same job only once.")
 @click.option("--tenant", metavar="TEXT")
-@click.option("--queue", metavar="TEXT", help="Instead of the kind's own.")
+@click.option("--queue", metavar="TEXT", help="Queue of the job. Default: the queue of its kind.")
 @click.option("--priority", type=int, help="-1000 … 1000; higher runs first.")
-@click.option("--delay", type=DURATION, metavar="TIME", help="Run not before this time has passed: 90, 5m, 2h.")
+@click.option("--delay", type=DURATION, metavar="TIME", help="Do not run before this time has passed: 90, 5m, 2h.")
 @click.option(
-    "--run-at", type=MOMENT, metavar="TIME", help="Run not before: 2030-12-31T08:00, in local time or with a zone."
+    "--run-at", type=MOMENT, metavar="TIME", help="Do not run before: 2030-12-31T08:00, in local time or with a zone."
 )
-@click.option("--attempts", type=int, help="How often it may be tried.")
-@click.option("--timeout", type=DURATION, metavar="TIME", help="How long one attempt may take.")
+@click.option("--attempts", type=int, help="Maximum number of attempts.")
+@click.option("--timeout", type=DURATION, metavar="TIME", help="Timeout of one attempt.")
 @click.option("--shard-key", metavar="TEXT")
-@click.option("--cursor", metavar="VALUE", help="Where the first attempt starts; JSON, else text.")
+@click.option("--cursor", metavar="VALUE", help="Cursor of the first attempt; JSON, else text.")
 @with_store
 @pass_settings
 def command(
@@ -56,7 +56,7 @@ def command(
 ) -> None:
     """Submit a job, or many from a file.
 
-    A VALUE that is valid JSON is taken as such (5, true, null, [1,2]), anything else as text. For the text 5 write
+    A VALUE that is valid JSON is read as JSON (5, true, null, [1,2]), anything else as text. For the text 5 write
     name='"5"'.
 
     \b
@@ -80,13 +80,13 @@ def submit_one(settings: CliSettings, app_name: str, kind: str, typed: Typed, op
     if settings.json:
         document({"id": submitted.id, "replayed": submitted.replayed})
     elif submitted.replayed:
-        say(f"{submitted.id}  replayed: this key was submitted before, the first job stands")
+        say(f"{submitted.id}  exists: a job with this key was submitted before")
     else:
         say(f"{submitted.id}  submitted")
 
 
 def app_at(settings: CliSettings, name: str) -> App:
-    """The app, with the store that was asked for."""
+    """The app, with the store that the options name."""
     app = load_app(name)
     url = store_url(settings, app.url)
     refuse_memory(url)
@@ -105,7 +105,7 @@ def bind(app: App, kind: str, arguments: dict[str, Any], options: dict[str, Any]
     except BadValue as error:
         if not error.problem.startswith("expected str, got"):
             raise
-        hint = "what is valid JSON is read as JSON; for text write name='\"…\"'"
+        hint = "a value that is valid JSON is read as JSON; for text write name='\"…\"'"
         raise BadValue(error.field, f"{error.problem} ({hint})") from error
 
 
@@ -115,7 +115,7 @@ def parse_arguments(typed: Typed) -> dict[str, Any]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise BadValue(word, "is no argument; write NAME=VALUE")
+            raise BadValue(word, "is not an argument; write NAME=VALUE")
         if name in arguments:
             raise BadValue(name, "is given twice")
         arguments[name] = parse_value(value)
@@ -133,7 +133,7 @@ def parse_object(text: str, field: str) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """JSON if it is, else text."""
+    """JSON if it is valid, else text."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -141,7 +141,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_options(typed: dict[str, Any]) -> dict[str, Any]:
-    """What was said about the job, in the words of submit()."""
+    """The options of the job, as arguments of submit()."""
     given = {name: value for name, value in typed.items() if value is not None}
     if "cursor" in given:
         given["cursor"] = parse_value(given["cursor"])
@@ -157,14 +157,14 @@ class Numbered(NamedTuple):
 
 
 class StoredCount:
-    """What is in the store for certain."""
+    """What is certainly in the store."""
 
     def __init__(self) -> None:
         self.jobs = 0
         self.replayed = 0
         self.line = 0
         self.sent: tuple[int, int] | None = None
-        """First and last line of the batch that is on its way."""
+        """First and last line of the batch that is being written."""
 
 
 def submit_many(
@@ -177,7 +177,7 @@ def submit_many(
         with open_lines(file) as lines:
             asyncio.run(submit_batches(settings, app, bound(app, kind, lines, parse_options(options)), stored))
     except BaseException as error:
-        # Who interrupts a batch, or loses the reply to it, does not know whether it is stored.
+        # If a batch is interrupted or its reply is lost, it may or may not be stored.
         is_open = isinstance(error, KeyboardInterrupt | asyncio.CancelledError | UnknownOutcome)
         tell_rest(settings, stored, stored.sent if is_open else None)
         raise
@@ -190,9 +190,9 @@ def submit_many(
 def refuse_mixture(typed: Typed, options: dict[str, Any]) -> None:
     words, json_args = typed
     if words or json_args is not None:
-        raise UsageError("--many reads the arguments from the file; do not give others besides")
+        raise UsageError("--many reads the arguments from the file; do not pass others")
     if options.get("key") is not None:
-        raise BadValue("--key", "one key cannot stand for many jobs")
+        raise BadValue("--key", "one key cannot identify many jobs")
 
 
 @contextmanager
@@ -209,7 +209,7 @@ def open_lines(file: str) -> Iterator[BinaryIO]:
 
 
 def bound(app: App, kind: str, lines: BinaryIO, options: dict[str, Any]) -> Iterator[Numbered]:
-    """Each line as a checked job; an error names its line."""
+    """Each line as a validated job; an error names its line."""
     for number, raw in enumerate(lines, 1):
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
@@ -238,15 +238,15 @@ async def submit_batches(settings: CliSettings, app: App, jobs: Iterator[Numbere
 
 
 def tell_rest(settings: CliSettings, stored: StoredCount, doubtful: tuple[int, int] | None) -> None:
-    """Before the error itself: how far it came, and how to go on."""
+    """Printed before the error: how many jobs are stored, and how to continue."""
     if settings.json:
         line(so_far(stored) | ({} if doubtful is None else {"doubtful_lines": doubtful}))
         return
     doubt = "" if doubtful is None else f" Lines {doubtful[0]:,} to {doubtful[1]:,} may be stored as well."
     if stored.jobs:
         note(
-            f"{counted(stored.jobs, 'job')} stored, up to line {stored.line:,}; the lines behind it are not.{doubt} "
-            f"To go on: tail -n +{stored.line + 1} FILE | leaseway submit … --many -"
+            f"{counted(stored.jobs, 'job')} stored, up to line {stored.line:,}; later lines are not.{doubt} "
+            f"To continue: tail -n +{stored.line + 1} FILE | leaseway submit … --many -"
         )
     else:
         note(f"nothing was stored.{doubt}")

@@ -30,9 +30,9 @@ one_name = click.argument("name")
 @pass_settings
 @click.pass_context
 def command(ctx: click.Context, settings: CliSettings) -> None:
-    """What is agreed with tenants: weights and caps. Without a word: list.
+    """Tenants: weights and caps. Without a subcommand: list.
 
-    A tenant that nobody has set weighs 1 and has no caps.
+    A tenant without settings has weight 1 and no caps.
     """
     if ctx.invoked_subcommand is None:
         list_tenants(settings)
@@ -42,21 +42,24 @@ def command(ctx: click.Context, settings: CliSettings) -> None:
 @with_store
 @pass_settings
 def list_(settings: CliSettings) -> None:
-    """Every tenant with which something is agreed."""
+    """List every tenant that has settings."""
     list_tenants(settings)
 
 
-@command.command("set", short_help="Agree on something with a tenant.")
+@command.command("set", short_help="Set a tenant's weight and caps.")
 @one_name
-@click.option("--weight", type=int, metavar="N", help="How often it is served, against others.")
+@click.option("--weight", type=int, metavar="N", help="Weight against other tenants when jobs are claimed.")
 @click.option(
-    "--starts", metavar="RATE", multiple=True, help="Jobs that may start: 100/minute. May be repeated; none: any."
+    "--starts",
+    metavar="RATE",
+    multiple=True,
+    help="Maximum rate of job starts: 100/minute. May be repeated; none: unlimited.",
 )
-@click.option("--concurrency", type=COUNT_OR_NONE, metavar="N", help="Jobs that may run at once; none: any number.")
+@click.option("--concurrency", type=COUNT_OR_NONE, metavar="N", help="Maximum number of running jobs; none: unlimited.")
 @with_limits
 @pass_settings
 def set_(settings: CliSettings, /, name: str, **given: Any) -> None:
-    """Agree on something with a tenant: in force with the next claim. What is not named stays as it is.
+    """Set a tenant's weight and caps. Takes effect with the next claim. Options that you omit keep their value.
 
     \b
       leaseway tenants set acme --weight 3
@@ -70,7 +73,7 @@ def set_(settings: CliSettings, /, name: str, **given: Any) -> None:
 @with_store
 @pass_settings
 def forget(settings: CliSettings, name: str) -> None:
-    """As if nothing had been agreed: weight 1, no caps."""
+    """Remove a tenant's settings: weight 1, no caps."""
     forget_tenant(settings, name)
 
 
@@ -87,7 +90,7 @@ def list_tenants(settings: CliSettings) -> None:
     if settings.json:
         document({"tenants": [tenant_json(tenant) for tenant in tenants]})
     elif not tenants:
-        note("nothing is agreed with any tenant yet: each weighs 1 and has no caps; see: leaseway tenants set --help")
+        note("no tenant has settings yet: each has weight 1 and no caps; see: leaseway tenants set --help")
     else:
         show_table(COLUMNS, [tenant_row(tenant) for tenant in tenants])
 
@@ -118,7 +121,7 @@ def set_tenant(settings: CliSettings, name: str, given: Mapping[str, Any]) -> No
 
 
 def merged(before: Tenant, given: Mapping[str, Any]) -> Tenant:
-    """What is not given stays as it is."""
+    """Options of `tenants set`; None keeps the current value."""
     named = {option: value for option, value in given.items() if value not in (None, ())}
     if not named:
         raise BadValue(f"tenant {before.name}", "nothing to change; give --weight, --starts or --concurrency")
@@ -137,16 +140,17 @@ def in_words(tenant: Tenant) -> str:
 
 
 def forget_tenant(settings: CliSettings, name: str) -> None:
-    """Its caps stay with the limiter, where nobody asks for them any more: workers that still believe in them for some
-    seconds must find them."""
+    """The caps stay in the limiter, where no new job needs them: workers that have cached them for some seconds must
+    still find them.
+    """
 
     async def command(store: Store) -> None:
         if not await store.forget_tenant(name):
             known = ", ".join(tenant.name for tenant in await store.tenants()) or "none yet"
-            raise NoSuchJob(f"nothing is agreed with a tenant {name!r}; there are: {known}")
+            raise NoSuchJob(f"tenant {name!r} has no settings; tenants with settings: {known}")
 
     change(settings, command)
     if settings.json:
         document({"name": name, "forgotten": True})
     else:
-        say(f"tenant {name}: forgotten; it weighs 1 and has no caps")
+        say(f"tenant {name}: settings removed; weight 1, no caps")

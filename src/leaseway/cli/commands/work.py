@@ -25,12 +25,20 @@ from leaseway.worker.loop import Worker, WorkerSummary
 
 @click.command("work")
 @click.argument("app", metavar="MODULE:APP")
-@click.option("--concurrency", type=int, default=20, show_default=True, help="How many jobs run at once.")
-@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Serve only this one; may be repeated.")
-@click.option("--grace", type=DURATION, default=30.0, metavar="SECONDS", help="How long running jobs may go on. [30]")
-@click.option("--until-empty", is_flag=True, help="Stop when nothing is left to do.")
-@click.option("--quiet", is_flag=True, help="Only warnings and errors.")
-@click.option("--verbose", is_flag=True, help="Everything that happens.")
+@click.option(
+    "--concurrency", type=int, default=20, show_default=True, help="Maximum number of jobs that run at the same time."
+)
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Serve only this queue. May be repeated.")
+@click.option(
+    "--grace",
+    type=DURATION,
+    default=30.0,
+    metavar="SECONDS",
+    help="How long running jobs may continue after a signal. [30]",
+)
+@click.option("--until-empty", is_flag=True, help="Exit when no job is left.")
+@click.option("--quiet", is_flag=True, help="Log warnings and errors only.")
+@click.option("--verbose", is_flag=True, help="Log every event.")
 @with_limits
 @pass_settings
 def command(
@@ -43,18 +51,18 @@ def command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    """Run the jobs of an app: `tasks:app` is `app` in tasks.py; `tasks` alone will do if there is only one.
+    """Run the jobs of an app. `tasks:app` is `app` in tasks.py; `tasks` alone is enough if the module has one app.
 
-    The first SIGTERM or Ctrl-C ends it gently: nothing new is taken, what runs may finish within the grace period,
-    the rest is handed back to other workers. The second one stops what runs, the third leaves at once.
+    The first SIGTERM or Ctrl-C drains the worker: it claims no more jobs, running jobs may finish within the grace
+    period, and the rest are released to other workers. The second one cancels running jobs, the third exits at once.
 
     \b
     Exit codes
-      0  stopped as asked and every lease handed back, or nothing was left to do; jobs may have failed
+      0  stopped as asked and every lease released, or no job was left; jobs may have failed
       1  an unexpected error
       2  wrong usage: the message says what to change
       3  the store is unavailable
-      4  stopped, but some leases could not be handed back: they expire by themselves
+      4  stopped, but some leases could not be released: they expire by themselves
     """
     wanted = WorkOptions(app, concurrency, queues, grace, until_empty, quiet, verbose)
     return work(settings, wanted)
@@ -72,10 +80,10 @@ class WorkOptions(NamedTuple):
 
 class WorkSummary(NamedTuple):
     worked: WorkerSummary | None
-    """None: it had to be left alone with a store that did not answer."""
+    """None: the worker was abandoned because the store did not answer."""
     attempts_failed: int
     dead_letters: int | None
-    """Jobs of the served queues that are failed now, whoever ran them. None: the store would not say."""
+    """Failed jobs of the served queues, whichever worker ran them. None: the store could not be read."""
 
     @property
     def is_clean(self) -> bool:
@@ -84,7 +92,7 @@ class WorkSummary(NamedTuple):
 
 def work(settings: CliSettings, wanted: WorkOptions) -> int:
     app = load_app(wanted.app)
-    # The app's own events get their share, unless they are the log lines that we write anyway.
+    # The app's own event listener is called as well, unless it writes the log lines that are written anyway.
     events = WorkEvents(None if isinstance(app.events, LogEvents) else app.events)
     app.move(store_url(settings, app.url), events, named_limits(settings))
     settings.json = log_to_stderr(settings.json, quiet=wanted.quiet, verbose=wanted.verbose)
@@ -100,7 +108,7 @@ async def work_until_stopped(app: App, wanted: WorkOptions, events: WorkEvents, 
     try:
         store = await app.store()
         worked = None
-        # Only an exchange that a broken store never answers lasts so long: those leases expire by themselves.
+        # Only an exchange that a broken store never answers takes this long; its leases expire by themselves.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None) as scope:
                 with drained_by_signals(worker, scope):
@@ -134,7 +142,7 @@ def show_report(settings: CliSettings, report: WorkSummary) -> None:
         line({"event": "report", **report_json(report)})
         return
     if report.worked is not None:
-        given_back = f", {report.worked.given_back:,} given back" if report.worked.given_back else ""
+        given_back = f", {report.worked.given_back:,} released" if report.worked.given_back else ""
         say(f"{counted(report.worked.settled, 'lease')} settled{given_back}")
         if report.worked.lost:
             say(f"{counted(report.worked.lost, 'lease')} lost")
@@ -143,7 +151,7 @@ def show_report(settings: CliSettings, report: WorkSummary) -> None:
     if report.dead_letters:
         note(f"{report.dead_letters:,} failed for good in these queues: leaseway jobs list --state failed")
     if not report.is_clean:
-        note("some leases could not be handed back; they expire by themselves, and other workers take the jobs over")
+        note("some leases could not be released; they expire by themselves, and other workers take over the jobs")
 
 
 def report_json(report: WorkSummary) -> dict[str, Any]:

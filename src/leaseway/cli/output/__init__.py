@@ -1,1 +1,1 @@
-"""What one sees: the same facts in colour on a terminal, plain in a pipe, and as JSON when asked."""
+"""Output: coloured on a terminal, plain in a pipe, JSON on request."""

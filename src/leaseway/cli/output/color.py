@@ -1,4 +1,4 @@
-"""A word in colour, if the stream is a terminal that wants colours. For single words: no need to load more."""
+"""Coloured words, if the stream is a terminal that supports colours. Does not need rich."""
 
 import os
 from typing import TextIO
@@ -10,7 +10,7 @@ CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether people read it: lines are laid out for their screen."""
+    """Whether the stream is a terminal: lines are fitted to its width."""
     return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
@@ -22,7 +22,7 @@ def painted(text: str, style: str, stream: TextIO) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text from elsewhere, without characters that would command the terminal."""
+    """Text from outside without control characters, which could change the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else escaped(char) for char in text)
 
 

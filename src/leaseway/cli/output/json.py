@@ -1,4 +1,4 @@
-"""Answers in JSON on the screen. What is in them is said in `api.documents`: programs read the same everywhere."""
+"""JSON output. Its documents are those of the HTTP API, so that programs read the same everywhere."""
 
 import json
 import sys
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def document(value: Any) -> None:
-    """The one answer of a command."""
+    """Print the one document of a command."""
     print(json.dumps(value, indent=2, ensure_ascii=not _is_unicode()))
 
 
 def line(value: Any) -> None:
-    """One of many answers."""
+    """Print one of many documents, as a JSON line."""
     print(json.dumps(value, ensure_ascii=not _is_unicode()))
 
 

@@ -1,4 +1,4 @@
-"""How far a long command has come, on one line of a terminal's stderr; nowhere else."""
+"""The progress of a long command, on one line of stderr if that is a terminal."""
 
 import sys
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""Tables: aligned columns without frames. On a terminal they fit its width, in a pipe they are as wide as they are."""
+"""Tables: aligned columns without borders. They fit the width of a terminal; in a pipe nothing is cut."""
 
 import sys
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ class TableColumn(NamedTuple):
     title: str
     right: bool = False
     may_shrink: bool = False
-    """Cut with an ellipsis where the terminal is too narrow. Ids never are: half an id is worth nothing."""
+    """Cut with an ellipsis where the terminal is too narrow. Ids are never cut: half an id is useless."""
     leaves: int = 0
-    """Left out where the terminal is too narrow even so: 1 goes first. 0 stays."""
+    """Columns are dropped where the terminal is too narrow, 1 first. 0 is never dropped."""
 
 
 class TableCell(NamedTuple):
@@ -60,7 +60,7 @@ def _plain(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]]) 
 
 
 def _to_leave(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell]]) -> int | None:
-    """The column to leave out next, None if all is well."""
+    """The column to drop next; None if the table fits."""
     widths = fitted(columns, _longest(columns, rows), get_terminal_size().columns)
     if sum(widths) + len(GAP) * (len(widths) - 1) <= get_terminal_size().columns:
         return None
@@ -87,12 +87,12 @@ def _in_colour(columns: Sequence[TableColumn], rows: Sequence[Sequence[TableCell
     for number, row in enumerate(rows):
         is_total = has_total and number == len(rows) - 1
         table.add_row(*(Text(cell.text, cell.style) for cell in row), style="bold" if is_total else None)
-    # Wider than the screen rather than half an id: then the terminal breaks the line.
+    # Wider than the terminal rather than half an id: the terminal wraps the line.
     Console(highlight=False, width=sum(widths) + len(GAP) * len(widths)).print(table)
 
 
 def fitted(columns: Sequence[TableColumn], longest: Sequence[int], width: int) -> list[int]:
-    """The width of each column: all they want, or the room that is left shared by those that may shrink."""
+    """The width of each column: its natural width, or a share of the remaining space for those that may shrink."""
     widths = list(longest)
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
     while excess > 0:

@@ -1,4 +1,4 @@
-"""Sentences and short facts, on stdout."""
+"""Sentences and short facts on stdout."""
 
 import sys
 import textwrap
@@ -19,7 +19,7 @@ def say(text: str = "", style: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Something beside the answer."""
+    """A note on stderr, beside the answer."""
     print(painted(text, "dim", sys.stderr), file=sys.stderr)
 
 
@@ -29,7 +29,7 @@ def heading(text: str) -> None:
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names and values below each other; what has no value is left out."""
+    """Names and values below each other; names without a value are left out."""
     kept = [(name, value) for name, value in pairs if value]
     width = max((len(name) for name, _ in kept), default=0)
     for name, value in kept:
@@ -43,12 +43,12 @@ def counted(count: int, what: str) -> str:
 
 
 def block(text: str) -> None:
-    """Text from elsewhere, as it is, a little to the right."""
+    """Text from outside, unchanged and indented."""
     print(textwrap.indent(harmless(text).rstrip("\n"), "  "))
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    """Broken at words where people read it, from the second line on behind `indent`; as it is in a pipe."""
+    """Wrapped at words on a terminal, with `indent` from the second line on; unchanged in a pipe."""
     if not is_terminal(sys.stdout):
         return text
     width = max(min(get_terminal_size().columns, WIDTH_MAX), indent + 20)
@@ -69,7 +69,7 @@ def wrapped(text: str, indent: int = 0) -> str:
 
 
 def needs_in_words(text: str) -> str:
-    """Limits with what a job costs, then budgets. What cannot be read is shown as it is."""
+    """Limits with the weight of a call, then budgets. A text that cannot be parsed is shown unchanged."""
     try:
         needs = parse_needs(text)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Instants and durations for people: relative, and in local time. Programs get theirs from `api.documents`."""
+"""Instants and durations for people: relative, and in local time. JSON has its own format."""
 
 from datetime import UTC, datetime
 
@@ -10,7 +10,7 @@ def local(instant: Instant) -> str:
     try:
         return datetime.fromtimestamp(instant // SECOND_US, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
-        return "beyond the calendar"
+        return "out of range"
 
 
 def short(instant: Instant, now: Instant) -> str:
@@ -26,12 +26,12 @@ def relative(instant: Instant, now: Instant) -> str:
 
 
 def moment(instant: Instant | None, now: Instant) -> str:
-    """Empty if there is none."""
+    """Empty for None."""
     return "" if instant is None else f"{relative(instant, now)} ({local(instant)})"
 
 
 def span(us: int) -> str:
-    """A span as short as those of limits: 0.62 s, 12 s, 3 min."""
+    """A duration as short as those of limits: 0.62 s, 12 s, 3 min."""
     if us >= 10 * SECOND_US:
         return render_duration(us)
     return f"{us / SECOND_US:.3g} s" if us >= SECOND_US // 1_000 else f"{us / 1_000:.3g} ms"

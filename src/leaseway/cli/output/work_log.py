@@ -1,4 +1,4 @@
-"""What a worker tells while it works: one line for each event, for people or for programs."""
+"""The worker's log lines: one per event, as text or as JSON."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ STYLES = {logging.DEBUG: "dim", logging.INFO: "green", logging.WARNING: "yellow"
 
 
 class WorkEvents:
-    """Log lines that keep the facts as facts, and the one count that the final report needs."""
+    """A log handler that keeps the event's fields, and counts failed attempts for the final summary."""
 
     def __init__(self, also: Events | None) -> None:
         self._also = also
@@ -40,12 +40,13 @@ class WorkEvents:
 
 
 def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> bool:
-    """Our lines always; those of the app's own loggers too, unless it has made its own arrangements. Whether they are
-    JSON: then nothing else shall come in between."""
+    """Configure logging: leaseway's lines always, those of the app's loggers unless it configured logging itself.
+    Returns whether lines are JSON; nothing else may then be written in between.
+    """
     as_json = as_json or wants_json()
     handler = logging.StreamHandler(Stderr())
     handler.setFormatter(JsonLines() if as_json else LogLines())
-    # A line for each request is for programs that read them, or for people who asked for everything.
+    # Lines per request are for programs, or for --verbose.
     logging.getLogger(ACCESS).setLevel(logging.INFO if (wants_json() or verbose) and not quiet else logging.WARNING)
     ours, root = logging.getLogger(LOGGER), logging.getLogger()
     ours.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
@@ -58,7 +59,7 @@ def log_to_stderr(as_json: bool, *, quiet: bool, verbose: bool) -> bool:
 
 
 class Stderr:
-    """Whatever stderr is at the moment: the progress line puts itself in between."""
+    """The current stderr: the progress line replaces it."""
 
     def write(self, text: str) -> None:
         sys.stderr.write(text)
@@ -84,7 +85,7 @@ COUNTS = ("ready", "scheduled", "leased", "done", "failed")
 
 @asynccontextmanager
 async def showing_progress(store: ReadModel, queues: Sequence[str], show: bool) -> AsyncIterator[None]:
-    """Beside the body, if somebody is there to see it."""
+    """Shows progress beside the body, if stderr is a terminal."""
     if not show or not sys.stderr.isatty() or not is_terminal(sys.stderr):
         yield
         return
@@ -92,7 +93,7 @@ async def showing_progress(store: ReadModel, queues: Sequence[str], show: bool) 
     from rich.live import Live
 
     progress = WorkProgress()
-    # What handlers print goes above the line; unless it goes into a file, where it shall stay.
+    # Text that handlers print goes above the progress line, unless it goes into a file.
     live = Live(
         get_renderable=progress.text,
         console=Console(stderr=True, highlight=False),
@@ -116,11 +117,11 @@ class WorkProgress:
     async def keep_looking(self, store: ReadModel, queues: Sequence[str]) -> None:
         clock = asyncio.get_running_loop().time
         seen_at = clock()
-        while True:  # until it is cancelled
+        while True:  # until cancelled
             try:
                 lanes = [lane for lane in await store.lanes() if lane.queue in queues]
             except LeasewayError:
-                lanes = []  # the worker itself says what is wrong with the store
+                lanes = []  # the worker reports the problem with the store itself
             if lanes:
                 counts = {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
                 now = clock()

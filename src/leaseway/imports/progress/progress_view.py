@@ -167,7 +167,7 @@ def reactions(snapshot: Snapshot) -> RenderableType:
     found = [Text(f"{name} {count:,}", "yellow") for name, count in sorted(snapshot.guards.items())]
     if snapshot.quarantined:
         found.append(Text(f"in quarantine {snapshot.quarantined:,}", "yellow"))
-    told = Text(" · ").join(found) if found else Text("no guard has reacted", "dim")
+    told = Text(" · ").join(found) if found else Text("no guards triggered", "dim")
     return Group(told, *(trouble(each) for each in snapshot.troubles[:TROUBLES_MAX]))
 
 

@@ -16,9 +16,9 @@ one_name = click.argument("name")
 @pass_settings
 @click.pass_context
 def command(ctx: click.Context, settings: CliSettings) -> None:
-    """Budgets: what is spent, held and left. Without a word: list.
+    """Budgets: what is spent, held and left. Without a subcommand: list.
 
-    A budget is known from the first start of a worker whose app declares it.
+    A budget is known as soon as a worker whose app declares it has started.
     """
     if ctx.invoked_subcommand is None:
         from leaseway.cli.commands.budgets.show import list_budgets
@@ -30,7 +30,7 @@ def command(ctx: click.Context, settings: CliSettings) -> None:
 @with_store
 @pass_settings
 def list_(settings: CliSettings) -> None:
-    """Every budget, with its window that is under way."""
+    """List every budget with its current window."""
     from leaseway.cli.commands.budgets.show import list_budgets
 
     list_budgets(settings)
@@ -41,27 +41,31 @@ def list_(settings: CliSettings) -> None:
 @with_store
 @pass_settings
 def show(settings: CliSettings, name: str) -> None:
-    """One budget, with all its windows from now on."""
+    """Show one budget with its current and later windows."""
     from leaseway.cli.commands.budgets.show import show_budget
 
     show_budget(settings, name)
 
 
-@command.command("set", short_help="Change a budget, or make one.")
+@command.command("set", short_help="Change a budget, or create one.")
 @one_name
-@click.option("--usd", metavar="AMOUNT", help="What a window has, in US dollars.")
-@click.option("--amount", metavar="AMOUNT", help="The same in the unit of the budget, or in --unit.")
+@click.option("--usd", metavar="AMOUNT", help="Amount per window, in US dollars.")
+@click.option("--amount", metavar="AMOUNT", help="Amount per window, in the unit of the budget or in --unit.")
 @click.option("--unit", metavar="UNIT", help="Another currency, such as eur, or a unit of your own.")
 @click.option("--every", metavar="SPAN", help="hour, day, week, month or total.")
-@click.option("--tz", metavar="ZONE", help="In which days begin, for example Europe/Berlin.")
-@click.option("--overdraft", metavar="AMOUNT", help="How far holds may go beyond it.")
-@click.option("--over", metavar="WORD", help="What is too much waits for a later window (wait), or fails (fail).")
+@click.option("--tz", metavar="ZONE", help="Time zone in which windows start, for example Europe/Berlin.")
+@click.option("--overdraft", metavar="AMOUNT", help="How far holds may exceed the amount.")
+@click.option(
+    "--over",
+    metavar="WORD",
+    help="What happens to a job that does not fit: it waits for a later window (wait), or fails (fail).",
+)
 @with_store
 @pass_settings
 def set_(settings: CliSettings, /, name: str, **given: Any) -> None:
-    """Change a budget, or make one: in force at once, for everybody. What is not named stays as it is.
+    """Change a budget, or create one. Takes effect at once for all workers. Options that you omit keep their value.
 
-    Restarts do not undo it; only an app that declares something new does.
+    A restart does not undo the change; only a changed declaration in the app does.
 
     \b
       leaseway budgets set maps-spend --usd 25 --every day --tz Europe/Zurich
@@ -74,22 +78,22 @@ def set_(settings: CliSettings, /, name: str, **given: Any) -> None:
 
 @command.command("journal")
 @one_name
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Maximum number of rows.")
 @with_store
 @pass_settings
 def journal(settings: CliSettings, name: str, limit: int) -> None:
-    """What was booked on a budget, the newest first."""
+    """Show the journal of a budget, newest entry first."""
     from leaseway.cli.commands.budgets.show import show_journal
 
     show_journal(settings, name, limit)
 
 
-@command.command("pause", short_help="Let a budget hold nothing for now.")
+@command.command("pause", short_help="Pause a budget.")
 @one_name
 @with_store
 @pass_settings
 def pause(settings: CliSettings, name: str) -> None:
-    """Pause a budget: it holds nothing. What is held already is settled; jobs wait, and lose no attempt."""
+    """Pause a budget: it accepts no new holds. Existing holds are settled; jobs wait and lose no attempt."""
     from leaseway.cli.commands.budgets.change import pause_budget
 
     pause_budget(settings, name, True)
@@ -108,11 +112,11 @@ def resume(settings: CliSettings, name: str) -> None:
 
 @command.command("forget")
 @one_name
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @with_store
 @pass_settings
 def forget(settings: CliSettings, name: str, yes: bool) -> None:
-    """Remove a budget with its windows and their journal. Refused while something is held."""
+    """Remove a budget with its windows and its journal. Refused while the budget has holds."""
     from leaseway.cli.commands.budgets.change import forget_budget
 
     forget_budget(settings, name, yes)
@@ -122,7 +126,7 @@ def forget(settings: CliSettings, name: str, yes: bool) -> None:
 @with_store
 @pass_settings
 def audit(settings: CliSettings) -> int:
-    """Add up books, journal and holds. Exit code 1 if they do not agree."""
+    """Compare balances, journal and holds. Exits with 1 if they disagree."""
     from leaseway.cli.commands.budgets.show import audit_budgets
 
     return audit_budgets(settings)

@@ -40,7 +40,7 @@ def set_budget(settings: CliSettings, name: str, given: Mapping[str, Any]) -> No
 
 
 def merged(name: str, before: BudgetDefinition | None, named: Mapping[str, Any]) -> BudgetDefinition:
-    """What is not given stays as it is."""
+    """Options of `budgets set`; None keeps the current value."""
     if before is not None and not named:
         raise BadValue(f"budget {name}", "nothing to change; give --usd, --every or another option")
     unit, amount = parse_amount(name, before, named)
@@ -53,7 +53,7 @@ def merged(name: str, before: BudgetDefinition | None, named: Mapping[str, Any])
 
 
 def parse_amount(name: str, before: BudgetDefinition | None, named: Mapping[str, Any]) -> tuple[str, Any]:
-    """The unit, and how much of it."""
+    """The unit and the amount."""
     if "usd" in named and ("amount" in named or "unit" in named):
         raise BadValue(f"budget {name}", "give --usd, or --amount with --unit; not both")
     if "usd" in named:
@@ -63,12 +63,12 @@ def parse_amount(name: str, before: BudgetDefinition | None, named: Mapping[str,
     if unit is None or amount is None:
         raise BadValue(f"budget {name}", "has no amount; give --usd 25, or for example --amount 25 --unit eur")
     if unit in RESERVED:
-        raise BadValue(f"budget {name}: unit", f"{unit!r} is no unit; write a currency or a word of your own")
+        raise BadValue(f"budget {name}: unit", f"{unit!r} is not a unit; write a currency or a word of your own")
     return unit, amount
 
 
 RESERVED = ("name", "every", "overdraft", "over", "tz")
-"""Words that mean something else to a budget."""
+"""Words that have another meaning for a budget."""
 
 
 def in_words(definition: BudgetDefinition) -> str:
@@ -78,7 +78,7 @@ def in_words(definition: BudgetDefinition) -> str:
     if definition.overdraft_micros:
         parts.append(f"overdraft {amount_text(definition.overdraft_micros)}")
     if not definition.waits and definition.over.value != "wait":
-        parts.append("what is more fails")
+        parts.append("jobs that do not fit fail")
     if definition.paused:
         parts.append("paused")
     return ", ".join(parts)
@@ -104,7 +104,7 @@ def pause_budget(settings: CliSettings, name: str, is_paused: bool) -> None:
 def forget_budget(settings: CliSettings, name: str, yes: bool) -> None:
     if not yes:
         if settings.json or not sys.stdin.isatty():
-            raise UsageError(f"this would remove budget {name} and its journal; nobody can be asked here, so say --yes")
+            raise UsageError(f"this would remove budget {name} and its journal; not a terminal; pass --yes")
         click.confirm(f"Remove budget {name} and its journal?", abort=True, err=True)
 
     async def command(store: Store) -> None:

@@ -24,7 +24,7 @@ from leaseway.ports.store import Store
 
 
 def amount(micros: int, unit: str) -> str:
-    """12.50, 25, 1,000,000: money has two places or none, or as many as it takes."""
+    """12.50, 25, 1,000,000: money has two decimal places or none, or as many as needed."""
     value = (Decimal(micros) / MICRO).normalize()
     text = f"{value:,f}"
     whole, _, places = text.partition(".")
@@ -92,7 +92,7 @@ async def read_books(ledger: Ledger, store: Store) -> BudgetBalances:
 
 
 def budget_rows(definition: BudgetDefinition, books: BudgetBalances) -> list[Row]:
-    """One for each name with a window under way; a budget with fields that nobody used yet has one of its own."""
+    """One row per name with a current window; a budget template that is not used yet has one row of its own."""
     accounts = books.of(definition)
     rows = [balance_row(account, accounts, books.now) for account in accounts if account.has_begun]
     if definition.paused:
@@ -135,11 +135,11 @@ def show_budget(settings: CliSettings, name: str) -> None:
         heading("windows")
         show_table(WINDOWS, [window_row(account, books.now) for account in accounts])
     elif is_template(name):
-        note(f"there is one for each {' and '.join(template_fields(name))}, and none was used yet")
+        note(f"there is one for each {' and '.join(template_fields(name))}, and none is in use yet")
 
 
 def definition_named(name: str, books: BudgetBalances) -> tuple[BudgetDefinition, int]:
-    """The definition of this name, or the one by which a budget of this name is kept."""
+    """The definition of this name, or the template that a budget of this name was made from."""
     kept_by = {account.name: account.budget for account in books.accounts}
     for definition, version in books.definitions:
         if definition.name in (name, kept_by.get(name)):
@@ -153,17 +153,19 @@ def unknown_budget(name: str, known: Sequence[str]) -> UnknownBudget:
 
 def record(definition: BudgetDefinition) -> list[tuple[str, str]]:
     is_total = definition.every is Every.TOTAL
-    over = "waits for a later window that has room for it" if definition.waits else "is refused, and the job fails"
+    over = "it waits for a later window with enough left" if definition.waits else "it fails"
     overdraft = definition.overdraft_micros
     return [
         ("limit", f"{amount(definition.limit_micros, definition.unit)} {definition.unit}"),
-        ("every", definition.every.value if not is_total else "in total, once and for all"),
+        ("every", definition.every.value if not is_total else "in total, without windows"),
         ("time zone", "" if is_total else definition.tz),
         (
             "overdraft",
-            f"holds may go {amount(overdraft, definition.unit)} {definition.unit} beyond" if overdraft else "",
+            f"holds may exceed the amount by {amount(overdraft, definition.unit)} {definition.unit}"
+            if overdraft
+            else "",
         ),
-        ("what is more", over),
+        ("if a job does not fit", over),
     ]
 
 
@@ -177,7 +179,7 @@ def window_row(account: BudgetWindow, now: Instant) -> Row:
         amount(account.left_micros, unit),
         amount(book.overdraft_micros, unit) if book.overdraft_micros else "",
         TableCell(f"{book.told} %", STYLES.get(book.told, "")) if book.told else "",
-        TableCell("under way", "green") if account.has_begun else moment(account.window.start, now),
+        TableCell("current", "green") if account.has_begun else moment(account.window.start, now),
     )
 
 
@@ -194,8 +196,8 @@ def show_journal(settings: CliSettings, name: str, limit: int) -> None:
         document({"name": name, "entries": [entry_json(entry) for entry in entries]})
         return
     if not entries:
-        definition_named(name, books)  # says so if there is no such budget
-        note(f"nothing was booked on budget {name} yet")
+        definition_named(name, books)  # raises an error if there is no such budget
+        note(f"budget {name} has no journal entries yet")
     else:
         unit = next((account.unit for account in books.accounts if account.name == name), "")
         show_table(JOURNAL, [journal_row(entry, unit) for entry in entries])

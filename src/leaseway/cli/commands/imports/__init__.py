@@ -9,28 +9,30 @@ from leaseway.cli.options import pass_settings, with_limits, with_store
 from leaseway.cli.settings import CliSettings
 
 SPEC = click.argument("spec")
-RUN = click.option("--run", "run", metavar="ID", help="The run; without it, the last one of this source.")
-NEW_RUN = click.option("--run", "run", metavar="ID", help="A name for the new run.")
+RUN = click.option("--run", "run", metavar="ID", help="Id of the run. Default: the last run of this source.")
+NEW_RUN = click.option("--run", "run", metavar="ID", help="Id of the new run.")
 LEASE = click.option(
     "--lease", "lease_seconds", type=click.FloatRange(1), default=15, show_default=True, metavar="SECONDS",
-    help="How long a worker that died keeps its shards from others.",
+    help="Seconds after which the shards of a dead worker are taken over.",
 )  # fmt: skip
-WORKERS = click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker processes.")
-REQUESTS_MAX = click.option(
-    "--requests-max", type=click.IntRange(1), metavar="N", help="Stop after so many requests, whatever the spec says."
+WORKERS = click.option(
+    "--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of worker processes."
 )
-FULL = click.option("--full", "mode", flag_value="full", help="Read everything, even if only changes are due.")
+REQUESTS_MAX = click.option(
+    "--requests-max", type=click.IntRange(1), metavar="N", help="Maximum number of requests; overrides the spec."
+)
+FULL = click.option("--full", "mode", flag_value="full", help="Full run, even if an incremental one is due.")
 INCREMENTAL = click.option(
-    "--incremental", "mode", flag_value="incremental", help="Read only what has changed, even if a full run is due."
+    "--incremental", "mode", flag_value="incremental", help="Incremental run, even if a full one is due."
 )
 
 
 @click.group("import", cls=InOrder)
 @with_store
 def command() -> None:
-    """Import from an API or a file: plan, run, resume, look.
+    """Import from an API or a file: plan, run, resume, inspect.
 
-    SPEC is a TOML file, or MODULE:NAME of an importer that was made with @app.importer.
+    SPEC is a TOML file, or MODULE:NAME of an importer that @app.importer made.
     """
 
 
@@ -42,9 +44,9 @@ def command() -> None:
 @with_store
 @pass_settings
 def plan(settings: CliSettings, spec: str, mode: str | None, requests_max: int | None) -> int:
-    """Show the shards, what they will take, and what will be refused.
+    """Show the shards, the forecast, and the problems that would prevent a run.
 
-    Nothing is imported. Exits with 2 if something stands in the way.
+    Nothing is imported. Exits with 2 if the import cannot run.
     """
     from leaseway.cli.commands.imports.plan import show_plan
     from leaseway.imports.domain.run_state import RunMode
@@ -66,7 +68,7 @@ def plan(settings: CliSettings, spec: str, mode: str | None, requests_max: int |
 def run(settings: CliSettings, /, spec: str, mode: str | None, dry_run: bool, **wishes: Any) -> int:
     """Import everything, or what has changed. Exits with 0 complete, 1 partial, 2 failed, 3 suspect.
 
-    Interrupted or killed, it goes on with `resume`: at the last page that was written.
+    If it is interrupted or killed, `resume` continues after the last page that was written.
     """
     from leaseway.imports.domain.run_state import RunMode
 
@@ -89,7 +91,7 @@ def run(settings: CliSettings, /, spec: str, mode: str | None, dry_run: bool, **
 @with_limits
 @pass_settings
 def resume(settings: CliSettings, /, spec: str, **wishes: Any) -> int:
-    """Go on with a run that was interrupted, and try again what failed."""
+    """Continue an interrupted run, and retry its failed shards."""
     from leaseway.cli.commands.imports.run import RunOptions, run_import
 
     return run_import(settings, RunOptions(spec=spec, **wishes), is_new=False)
@@ -97,11 +99,11 @@ def resume(settings: CliSettings, /, spec: str, **wishes: Any) -> int:
 
 @command.command("work")
 @SPEC
-@click.option("--until-empty", is_flag=True, help="Leave when no shard is left.")
+@click.option("--until-empty", is_flag=True, help="Exit when no shard is left.")
 @with_limits
 @pass_settings
 def work(settings: CliSettings, spec: str, until_empty: bool) -> None:
-    """One worker process for the shards of this source; start as many as you like, anywhere."""
+    """Run one worker process for the shards of this source. Start as many as you need, on any machine."""
     from leaseway.cli.commands.imports.run import work_on
 
     work_on(settings, spec, until_empty)
@@ -110,11 +112,11 @@ def work(settings: CliSettings, spec: str, until_empty: bool) -> None:
 @command.command("status")
 @SPEC
 @RUN
-@click.option("--watch", is_flag=True, help="Stay, and show how it goes on, until the run ends.")
+@click.option("--watch", is_flag=True, help="Show progress until the run ends.")
 @with_store
 @pass_settings
 def status(settings: CliSettings, spec: str, run: str | None, watch: bool) -> None:
-    """How far a run has come, shard by shard. Needs no key."""
+    """Show the progress of a run, shard by shard. Needs no API key."""
     from leaseway.cli.commands.imports.status import show_status
 
     show_status(settings, spec, run, watch)
@@ -126,7 +128,7 @@ def status(settings: CliSettings, spec: str, run: str | None, watch: bool) -> No
 @with_store
 @pass_settings
 def report(settings: CliSettings, spec: str, run: str | None) -> None:
-    """All that is known of a run: shards, rows, guards, deletes, drift."""
+    """Show everything known about a run: shards, rows, guards, deletes, drift."""
     from leaseway.cli.commands.imports.report import show_report
 
     show_report(settings, spec, run)
@@ -139,9 +141,9 @@ def report(settings: CliSettings, spec: str, run: str | None) -> None:
 @with_store
 @pass_settings
 def diff(settings: CliSettings, spec: str, run_before: str | None, run_after: str | None) -> None:
-    """What is different between two runs: totals, shards, rows, documents.
+    """Compare two runs: totals, shards, rows, documents.
 
-    Without runs: the last two. With one: that one and the last.
+    Without arguments: the last two runs. With one: that run and the last one.
     """
     from leaseway.cli.commands.imports.diff import show_diff
 
@@ -168,11 +170,11 @@ def quarantine() -> None:
 
 @quarantine.command("list")
 @SPEC
-@click.option("--run", "run", metavar="ID", help="Only of this run.")
+@click.option("--run", "run", metavar="ID", help="Only records of this run.")
 @with_store
 @pass_settings
 def quarantine_list(settings: CliSettings, spec: str, run: str | None) -> None:
-    """The records, the oldest first, and what is wrong with them."""
+    """List the records, oldest first, with the problem of each."""
     from leaseway.cli.commands.imports.quarantine import show_quarantine
 
     show_quarantine(settings, spec, run)
@@ -180,14 +182,16 @@ def quarantine_list(settings: CliSettings, spec: str, run: str | None) -> None:
 
 @quarantine.command("replay")
 @SPEC
-@click.option("--run", "run", metavar="ID", help="Only of this run.")
-@click.option("--discard", type=int, multiple=True, metavar="N", help="Drop this one instead. May be repeated.")
+@click.option("--run", "run", metavar="ID", help="Only records of this run.")
+@click.option(
+    "--discard", type=int, multiple=True, metavar="N", help="Discard record number N instead. May be repeated."
+)
 @with_store
 @pass_settings
 def quarantine_replay(settings: CliSettings, spec: str, run: str | None, discard: tuple[int, ...]) -> None:
-    """Try them again with the spec as it is now.
+    """Try the records again with the current spec.
 
-    What has become a row is written and leaves quarantine; the rest stays.
+    Records that become rows are written and leave quarantine; the others stay.
     """
     from leaseway.cli.commands.imports.quarantine import replay_quarantine
 

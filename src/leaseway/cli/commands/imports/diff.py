@@ -35,13 +35,13 @@ async def compared(at: OpenedSink, before: str | None, after: str | None) -> Dif
 
 
 async def two_runs(at: OpenedSink, before: str | None, after: str | None) -> tuple[RunRow, RunRow]:
-    """Both named, one named and the last one, or the last two."""
+    """The two named runs, the named one and the last one, or the last two."""
     if before is not None:
         return await find_run(at, before), await find_run(at, after)
     last = await find_run(at, None)
     runs = await at.sink.runs(at.source, 2)
     if len(runs) < 2:
-        raise NoSuchJob(f"{at.source} has one run only, {last.id}: there is nothing to compare it with yet")
+        raise NoSuchJob(f"{at.source} has only one run, {last.id}; there is no other run to compare it with")
     return runs[1], runs[0]
 
 
@@ -64,9 +64,9 @@ def show_runs(found: Differences) -> None:
         rows,
     )
     if before.spec_hash != after.spec_hash:
-        note(f"the spec was changed between them: {before.spec_hash}, then {after.spec_hash}")
+        note(f"the spec changed between the runs: {before.spec_hash}, then {after.spec_hash}")
     if before.mode is not after.mode:
-        note("a full and an incremental run: their totals and shards are not meant to be equal")
+        note("a full and an incremental run: their totals and shards differ by design")
 
 
 def gain(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Runs and shards in words and colours."""
+"""Runs and shards as coloured text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,11 +19,11 @@ RUN_STYLES = {
     RunState.SUSPECT: "red",
 }
 MEANINGS = {
-    RunState.RUNNING: "it has not ended",
-    RunState.COMPLETE: "everything is there",
+    RunState.RUNNING: "it has not finished",
+    RunState.COMPLETE: "all rows are imported",
     RunState.PARTIAL: "some shards are missing",
-    RunState.FAILED: "it was stopped as a whole",
-    RunState.SUSPECT: "everything came, and too much of it is odd to be trusted",
+    RunState.FAILED: "the whole run was stopped",
+    RunState.SUSPECT: "all rows are imported, but the result looks wrong",
 }
 PATHS_SHOWN_MAX = 20
 
@@ -57,8 +57,8 @@ def reactions_in_words(guards: Mapping[str, int]) -> str:
 
 def mode_in_words(run: RunRow) -> str:
     if run.mode is RunMode.FULL or run.since is None:
-        return "full: all there is"
-    return f"incremental: what has changed since {local(run.since)}"
+        return "full: all records"
+    return f"incremental: changes since {local(run.since)}"
 
 
 def instant(value: Instant | None) -> str:

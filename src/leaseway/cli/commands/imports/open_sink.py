@@ -1,4 +1,4 @@
-"""From what was typed to an open sink and one of its runs. A look needs no key, asks no source and makes no file."""
+"""Open the sink of an import for reading. Needs no API key, sends no request and creates no file."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,10 +24,10 @@ RUNS_MAX = 1_000
 
 
 class OpenedSink(NamedTuple):
-    """All that is known of an import without its source."""
+    """Everything known about an import without its source."""
 
     name: str
-    """As it was typed: a file or module:name."""
+    """As typed: a file or module:name."""
     spec: Spec
     sink: Sink
     spec_hash: str
@@ -52,7 +52,7 @@ def named(text: str) -> Path | str:
 
 
 def jobs_url(settings: CliSettings, text: str) -> str:
-    """Where the jobs are: the option, the environment, the importer's app, the default."""
+    """The URL of the jobs: from the option, the environment, the importer's app, or the default."""
     found = named(text)
     if isinstance(found, Path):
         return store_url(settings)
@@ -62,7 +62,7 @@ def jobs_url(settings: CliSettings, text: str) -> str:
 
 
 def look(text: str, question: Callable[[OpenedSink], Awaitable[T]]) -> T:
-    """Put a question to a sink that exists."""
+    """Run a query on a sink that exists."""
     found = OpenedSink(text, *load_sink(named(text)))
     refuse_missing(found)
 
@@ -77,17 +77,17 @@ def look(text: str, question: Callable[[OpenedSink], Awaitable[T]]) -> T:
 
 
 def refuse_missing(found: OpenedSink) -> None:
-    """To open a file would make it, and the typing error would look like an import without runs."""
+    """Opening a missing file would create it, and a typing error would look like an import without runs."""
     path = place_on_disk(found.spec.sink.url)
     if path is not None and not path.exists():
         raise StoreRefused(
-            f"sink.url: there is nothing at {redact_url(found.spec.sink.url)} yet (no {path}); go to the folder that "
-            f"holds it, or begin with: leaseway import run {found.name}"
+            f"sink.url: there is nothing at {redact_url(found.spec.sink.url)} yet (no {path}); change to the folder "
+            f"that contains it, or start with: leaseway import run {found.name}"
         )
 
 
 def place_on_disk(url: str) -> Path | None:
-    """The file or the folder of a sink. None: it is a server."""
+    """The file or folder of a sink; None if it is a server."""
     match urlsplit(url).scheme:
         case "sqlite":
             return Path(sqlite_path(url)).absolute()
@@ -97,7 +97,7 @@ def place_on_disk(url: str) -> Path | None:
 
 
 async def find_run(found: OpenedSink, run: str | None) -> RunRow:
-    """The run of this id, or the last one."""
+    """The run with this id, or the last one."""
     return await start.find_run(found.sink, found.source, run, found.name)
 
 
@@ -106,6 +106,6 @@ async def last_run(found: OpenedSink) -> RunRow | None:
 
 
 def command(settings: CliSettings, verb: str, name: str, run: str | None = None, *more: str) -> str:
-    """To be typed next, in the same place."""
+    """The command to type next."""
     words = ["leaseway import", verb, name, *(["--run", run] if run else []), *more]
     return " ".join([*words, *(["--store", redact_url(settings.store)] if settings.store else [])])

@@ -1,4 +1,4 @@
-"""leaseway import plan: what would be asked for, what it takes, and what stands in its way. Nothing is imported."""
+"""leaseway import plan: the shards, the forecast, and the problems. Nothing is imported."""
 
 import asyncio
 from pathlib import Path
@@ -27,12 +27,12 @@ REFUSED = 2
 
 
 class Prospect(NamedTuple):
-    """All that can be said before a run."""
+    """Everything that is known before a run."""
 
     plan: Plan | None
     forecast: Forecast | None
     refusals: list[str]
-    """Why it cannot be run as it is."""
+    """Why it cannot run as it is."""
 
 
 def show_plan(settings: CliSettings, text: str, wanted: RunMode | None, requests_max: int | None) -> int:
@@ -50,7 +50,7 @@ async def prospect(parts: ImportParts, wanted: RunMode | None, requests_max: int
     try:
         plan = await plan_with_history(parts, history, wanted)
     except TransientError:
-        raise  # the source is away: that says nothing about the spec
+        raise  # the source cannot be reached, which says nothing about the spec
     except UsageError as error:
         return Prospect(None, None, [*refusals, str(error)])
     source = parts.source
@@ -58,7 +58,7 @@ async def prospect(parts: ImportParts, wanted: RunMode | None, requests_max: int
 
 
 async def looked_up(parts: ImportParts) -> tuple[History, list[str]]:
-    """The runs so far, and why the sink cannot be written to. A file that is not there yet is not made."""
+    """The runs so far, and why the sink cannot be written. A missing file is not created."""
     path = place_on_disk(parts.spec.sink.url)
     if path is not None and is_new(path):
         return NO_HISTORY, folderless(parts.spec.sink.url, path)
@@ -76,12 +76,13 @@ def is_new(path: Path) -> bool:
 
 
 def folderless(url: str, path: Path) -> list[str]:
-    """SQLite makes its file, but not the folder around it."""
+    """SQLite creates its file, but not the folder around it."""
     is_placeable = urlsplit(url).scheme != "sqlite" or path.parent.is_dir()
-    return [] if is_placeable else [f"sink.url: there is no folder {path.parent}; make it first"]
+    return [] if is_placeable else [f"sink.url: there is no folder {path.parent}; create it first"]
 
 
-# -- for people -------------------------------------------------------------------------------------------------------
+# -- text
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def show_prospect(parts: ImportParts, found: Prospect) -> None:
@@ -94,7 +95,7 @@ def show_prospect(parts: ImportParts, found: Prospect) -> None:
     for refusal in found.refusals:
         say(wrapped(f"refused: {harmless(refusal)}", 2), "red")
     if found.refusals:
-        say("nothing can be imported like this", "red")
+        say("this import cannot run", "red")
 
 
 def show_shards(plan: Plan, ahead: Forecast) -> None:
@@ -132,7 +133,7 @@ def about(count: int | None, is_most: bool, otherwise: str = "") -> str:
 
 def time_text(ahead: Forecast, pace: str) -> str:
     if not pace:
-        return "as fast as it goes: the spec names no limit"
+        return "not limited: the spec has no limit"
     if ahead.seconds is None:
         return f"unknown, at {pace}"
     return f"{'at most' if ahead.is_most else 'at least'} {formatting.duration(ahead.seconds)}, at {pace}"
@@ -153,13 +154,14 @@ def budget_text(ahead: Forecast) -> str:
         return ""
     if ahead.is_over:
         return (
-            f"will stop after {ahead.requests_max:,} of ~{ahead.requests:,} requests; what came until then is kept, "
-            "and `resume --requests-max` goes on"
+            f"will stop after {ahead.requests_max:,} of ~{ahead.requests:,} requests; rows fetched so far are kept; "
+            "continue with `resume --requests-max`"
         )
     return f"{ahead.requests_max:,} requests"
 
 
-# -- for programs -----------------------------------------------------------------------------------------------------
+# -- JSON
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def prospect_json(parts: ImportParts, found: Prospect) -> dict[str, Any]:

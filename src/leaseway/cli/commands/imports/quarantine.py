@@ -25,14 +25,14 @@ def show_quarantine(settings: CliSettings, text: str, run: str | None) -> None:
         document([quarantined_json(each) for each in kept])
         return
     if not kept:
-        note("nothing is in quarantine")
+        note("the quarantine is empty")
         return
     columns = [TableColumn("number", right=True), TableColumn("run"), TableColumn("shard", may_shrink=True)]
     columns += [TableColumn("id"), TableColumn("code"), TableColumn("problem", may_shrink=True)]
     show_table(columns, [cells(each) for each in kept[:SHOWN_MAX]])
     if len(kept) > SHOWN_MAX:
         note(f"and more; these are the oldest {SHOWN_MAX:,}, --json has them all")
-    note(f"mend the spec, then: {command(settings, 'quarantine replay', text, run)}")
+    note(f"correct the spec, then run: {command(settings, 'quarantine replay', text, run)}")
 
 
 def cells(each: Kept) -> list[str]:
@@ -50,14 +50,14 @@ async def listed(at: OpenedSink, run: str | None, rows_max: int) -> list[Kept]:
 
 
 async def select_runs(at: OpenedSink, run: str | None) -> list[str]:
-    """Those of this source alone, the oldest first: another source in the same table has another spec."""
+    """The bad rows of this source only, oldest first: another source in the same table has another spec."""
     if run is not None:
         return [(await find_run(at, run)).id]
     return [row.id for row in reversed(await at.sink.runs(at.source, RUNS_MAX))]
 
 
 def replay_quarantine(settings: CliSettings, text: str, run: str | None, discarded: Sequence[int]) -> None:
-    with Counter("looked at") as counter:
+    with Counter("checked") as counter:
         done = look(text, lambda at: dropped(at, discarded) if discarded else tried(at, run, counter))
     if settings.json:
         document(replayed_json(done))
@@ -65,15 +65,15 @@ def replay_quarantine(settings: CliSettings, text: str, run: str | None, discard
     if discarded:
         say(f"{counted(done.discarded, 'record')} discarded")
     elif not (done.written or done.stayed or done.gone):
-        note("nothing is in quarantine")
+        note("the quarantine is empty")
     else:
-        say(f"{counted(done.written, 'row')} written, {counted(done.stayed_count, 'record')} stayed in quarantine")
+        say(f"{counted(done.written, 'row')} written, {counted(done.stayed_count, 'record')} kept in quarantine")
     for code, stayed in sorted(done.stayed.items()):
         number, problem = stayed[0]
         say(f"  {code} {len(stayed):,}: the first, number {number}: {harmless(problem)}", "yellow")
     if done.gone:
         numbers = ", ".join(map(str, done.gone[:NUMBERS_SHOWN_MAX]))
-        note(f"not in quarantine any more: {numbers}{' …' if len(done.gone) > NUMBERS_SHOWN_MAX else ''}")
+        note(f"no longer in quarantine: {numbers}{' …' if len(done.gone) > NUMBERS_SHOWN_MAX else ''}")
 
 
 async def tried(at: OpenedSink, run: str | None, counter: Counter) -> Replayed:
@@ -87,7 +87,7 @@ async def newest(at: OpenedSink) -> str | None:
 
 
 async def dropped(at: OpenedSink, numbers: Sequence[int]) -> Replayed:
-    """Nothing is dropped if one of the numbers is wrong: it may stand for another that is dear to somebody."""
+    """Discards nothing if one of the numbers is wrong, because a wrong number may name another record."""
     known = {each.number async for each in in_quarantine(at.sink, await select_runs(at, None))}
     unknown = [str(number) for number in numbers if number not in known]
     if unknown:

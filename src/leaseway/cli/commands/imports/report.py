@@ -19,7 +19,7 @@ from leaseway.system import wall_clock_us
 
 SHARDS_SHOWN_MAX = 100
 NOTES = {"sweep": "sweep", "deletes": "deletes", "guards": "suspicion", "warnings": "warnings"}
-"""Of a run, and how they are called here."""
+"""Fields of a run, with their labels."""
 COLUMNS = (
     *(TableColumn("shard"), TableColumn("state")),
     *(TableColumn(name, right=True) for name in ("pages", "rows", "inserted", "updated", "unchanged", "stale", "bad")),
@@ -82,7 +82,7 @@ def show_totals(at: OpenedSink, found: Report) -> None:
             ("speed", formatting.rate(totals["rows"], found.seconds)),
             ("size", render_bytes(totals["size_bytes"])),
             ("budget", budget_in_words(run, found.shards, at.spec.budget)),
-            ("guards", formatting.reactions_in_words(reactions_of(found.shards)) or "no guard has reacted"),
+            ("guards", formatting.reactions_in_words(reactions_of(found.shards)) or "none"),
             ("table", changes_in_words(found)),
             *noted(found),
             *drifted(found),
@@ -96,7 +96,7 @@ def changes_in_words(found: Report) -> str:
 
 
 def noted(found: Report) -> list[tuple[str, str]]:
-    """What closing the run has found: deletes first of all."""
+    """What the end of the run found: deletes first."""
     return [(name, in_words(found.run.notes[note_])) for note_, name in NOTES.items() if found.run.notes.get(note_)]
 
 
@@ -155,4 +155,4 @@ def show_parked(found: Report) -> None:
     if not parked:
         return
     heading(f"parked: {counted(len(parked), 'shard')}")
-    facts([(row.shard.label, row.why or "nobody said why") for row in parked[:SHARDS_SHOWN_MAX]])
+    facts([(row.shard.label, row.why or "no reason recorded") for row in parked[:SHARDS_SHOWN_MAX]])

@@ -29,14 +29,14 @@ from leaseway.imports.run.shard_jobs import register_jobs
 from leaseway.imports.run.start import NewRun, check_run_name, resume, start
 
 GRACE_SECONDS = 2
-"""A shard may take hours, and goes on at its last page elsewhere: nobody waits for its end."""
+"""A shard may take hours, and another worker continues at its last page: the worker does not wait for its end."""
 CONCURRENCY = 4
-"""Shards of one worker at once, if the spec does not say."""
+"""Shards that one worker processes at the same time, if the spec does not say."""
 WORDS_SHOWN_MAX = 20
 
 
 class RunOptions(NamedTuple):
-    """What was typed."""
+    """The options as typed."""
 
     spec: str
     run: str | None
@@ -47,11 +47,11 @@ class RunOptions(NamedTuple):
 
 
 class RunLocation(NamedTuple):
-    """Where jobs and limits are kept, for all workers."""
+    """Where jobs and limits are stored, for all workers."""
 
     store: str
     limits: str | None
-    """None: beside the jobs."""
+    """None: in the store of the jobs."""
 
 
 def locate_run(settings: CliSettings, spec: str) -> RunLocation:
@@ -72,7 +72,7 @@ def run_import(settings: CliSettings, wish: RunOptions, *, is_new: bool) -> int:
 
 
 def worked(parts: ImportParts, place: RunLocation, wish: RunOptions, run: str) -> None:
-    """Until all workers have left, or somebody wants them to."""
+    """Until all workers have exited or the user interrupts."""
     processes: list[subprocess.Popen[bytes]] = []
     with heard(processes) as ear:
         try:
@@ -88,8 +88,9 @@ def worked(parts: ImportParts, place: RunLocation, wish: RunOptions, run: str) -
 
 @contextlib.contextmanager
 def heard(processes: "list[subprocess.Popen[bytes]]") -> Iterator[IO[bytes] | None]:
-    """Where workers say what goes wrong. On a terminal their words would tear the picture apart: there they are kept,
-    and shown if one of them could not do its work."""
+    """Where workers write errors. On a terminal they would break the live table, so they are collected and shown if a
+    worker failed.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -103,7 +104,7 @@ def heard(processes: "list[subprocess.Popen[bytes]]") -> Iterator[IO[bytes] | No
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM must not leave the workers behind either."""
+    """SIGTERM must not leave the workers running."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -115,7 +116,8 @@ def terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# -- the beginning ----------------------------------------------------------------------------------------------------
+# -- start
+# --------------------------------------------------------------------------------------------------------------
 
 
 async def begun(parts: ImportParts, place: RunLocation, wish: RunOptions, is_new: bool) -> str:
@@ -136,11 +138,12 @@ async def begun(parts: ImportParts, place: RunLocation, wish: RunOptions, is_new
 
 
 def concurrency_per_worker(parts: ImportParts, workers: int) -> int:
-    """How many shards can be worked on at once."""
+    """How many shards can be processed at the same time."""
     return workers * (parts.spec.source.concurrency or CONCURRENCY)
 
 
-# -- the work ---------------------------------------------------------------------------------------------------------
+# -- workers
+# ------------------------------------------------------------------------------------------------------------
 
 
 def worker_process(place: RunLocation, spec: str, ear: IO[bytes] | None) -> "subprocess.Popen[bytes]":
@@ -167,7 +170,8 @@ def work_on(settings: CliSettings, spec: str, until_empty: bool) -> None:
     app.work(queues=[parts.queue], until_empty=until_empty, concurrency=concurrency, grace=GRACE_SECONDS)
 
 
-# -- the end ----------------------------------------------------------------------------------------------------------
+# -- end
+# ----------------------------------------------------------------------------------------------------------------
 
 
 async def closed(settings: CliSettings, parts: ImportParts, wish: RunOptions, run: str, seconds: float) -> int:

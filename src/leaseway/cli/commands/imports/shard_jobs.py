@@ -1,4 +1,4 @@
-"""What the jobs of a run know and its sink does not: which are dead letters, and whether anybody is at work."""
+"""What the jobs of a run know and its sink does not: which are dead letters, and whether a worker holds a lease."""
 
 from leaseway.cli.open_store import looked_into
 from leaseway.domain.errors import LeasewayError
@@ -13,7 +13,7 @@ OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
 
 async def given_up(url: str, source: str, run: str, shards: list[ShardRow]) -> dict[str, str]:
-    """Why nobody works on it any more, by shard. Without the store of the jobs nothing can be said."""
+    """Why a shard has no job left to run, by shard. Empty if the store of the jobs cannot be read."""
     open_ones = {row.shard.key for row in shards if row.state in OPEN}
     if not open_ones:
         return {}
@@ -24,11 +24,11 @@ async def given_up(url: str, source: str, run: str, shards: list[ShardRow]) -> d
                 for key, job in (await failed_shard_jobs(store, source, run, open_ones)).items()
             }
     except LeasewayError:
-        return {}  # the run may have been made elsewhere; the sink's own answer is worth showing
+        return {}  # the run may have been made elsewhere; what the sink knows is worth showing
 
 
 async def is_at_work(url: str, source: str) -> bool | None:
-    """Whether somebody holds a lease on a shard of this source. None: nobody can say."""
+    """Whether a worker holds a lease on a shard of this source; None if that is not known."""
     try:
         async with looked_into(url) as store:
             now = await store.now()
@@ -42,5 +42,5 @@ async def told(store: Store, job: Job) -> str:
     errors = await store.errors(job.id)
     last = errors[-1].message if errors else job.last_error_code or "unknown"
     if job.attempts >= job.attempts_max:
-        return f"given up after {job.attempts:,} of {job.attempts_max:,} attempts: {last}"
-    return f"given up: {last}"
+        return f"failed after {job.attempts:,} of {job.attempts_max:,} attempts: {last}"
+    return f"failed: {last}"

@@ -43,7 +43,7 @@ async def told(settings: CliSettings, found: OpenedSink, run: str | None) -> Non
     if following and row.state is not RunState.RUNNING:
         say(following)
     elif following and not await is_at_work(jobs_url(settings, found.name), found.source):
-        say(f"nobody is at work on it now; {following}", "yellow")
+        say(f"no worker is running it now; {following}", "yellow")
 
 
 def elapsed_seconds(run: RunRow) -> float:
@@ -51,7 +51,7 @@ def elapsed_seconds(run: RunRow) -> float:
 
 
 async def watched(found: OpenedSink, run: str | None) -> None:
-    """Drawn again and again, until the run has ended or somebody presses Ctrl-C."""
+    """Redraw until the run has ended or the user presses Ctrl-C."""
     from rich.console import Console
 
     from leaseway.imports.progress.progress import Watching, tightest
@@ -62,7 +62,7 @@ async def watched(found: OpenedSink, run: str | None) -> None:
     watching = Watching(tightest(rates))
     title = f"{found.source} → {found.spec.sink.table}"
     with Screen(Console(stderr=True, highlight=False), title) as screen:
-        while True:  # until the run ends; what stands still is shown as well
+        while True:  # until the run ends; a run that makes no progress is shown as well
             with contextlib.suppress(TransientError):
                 row, shards = await found.sink.run(id_), await found.sink.shards(id_)
                 if row is None or row.state is not RunState.RUNNING:

@@ -1,4 +1,4 @@
-"""How a run stands, in a few lines, and what to type next."""
+"""The state of a run in a few lines, and the command to type next."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,10 +15,10 @@ from leaseway.imports.spec.model import RunBudget, Spec
 SHARDS_SHOWN_MAX = 40
 TROUBLES_SHOWN_MAX = 10
 ORDER = {ShardState.PARKED: 0, ShardState.RUNNING: 1, ShardState.WAITING: 2}
-"""Where not all can be shown, those come first that somebody must look at."""
+"""Where not all fit, those that need attention come first."""
 
 GivenUp = Mapping[str, str]
-"""Why nobody works on a shard any more, by its key."""
+"""Why no job works on a shard any more, by the key of the shard."""
 
 
 def show_summary(
@@ -56,7 +56,7 @@ def budget_in_words(run: RunRow, shards: Sequence[ShardRow], budget: RunBudget |
 
 
 def show_troubles(run: RunRow, shards: Sequence[ShardRow], given_up: GivenUp) -> None:
-    # What stopped the run as a whole has been said, and is no news of each of its shards.
+    # What stopped the whole run has been printed already; do not repeat it for each shard.
     is_told = run.is_budget_used_up or run.state is RunState.FAILED
     asked = [row for row in shards if row.state is ShardState.PARKED or not is_told]
     found = [line for row in asked for line in shard_problems(row, given_up, run.state is RunState.RUNNING)]
@@ -73,7 +73,7 @@ def shard_problems(row: ShardRow, given_up: GivenUp, is_running: bool) -> list[t
     if row.shard.key in given_up:
         return [(f"{label}: {given_up[row.shard.key]}", "red")]
     if row.why and row.state in (ShardState.WAITING, ShardState.RUNNING):
-        return [(f"{'tried again' if is_running else 'not at its end'}: {label}: {row.why}", "yellow")]
+        return [(f"{'retrying' if is_running else 'unfinished'}: {label}: {row.why}", "yellow")]
     return []
 
 
@@ -95,7 +95,7 @@ def show_shards(shards: Sequence[ShardRow], given_up: GivenUp) -> None:
 
 def shard_cells(row: ShardRow, given_up: GivenUp) -> list[TableCell | str]:
     is_given_up = row.shard.key in given_up
-    state = "given up" if is_given_up else row.state.value
+    state = "failed" if is_given_up else row.state.value
     style = "red" if is_given_up else formatting.STATE_STYLES.get(row.state.value, "")
     is_open = row.state is not ShardState.DONE
     return [
@@ -110,20 +110,23 @@ def shard_cells(row: ShardRow, given_up: GivenUp) -> list[TableCell | str]:
 
 
 def show_quarantine(settings: CliSettings, name: str, shards: Sequence[ShardRow]) -> None:
-    """A run is complete without the records that could not become rows: somebody should know of them."""
+    """A run is complete without the records in quarantine, so their number is shown."""
     if count := totals_of(shards)["quarantined"]:
-        say(f"{counted(count, 'record')} in quarantine; look with: {command(settings, 'quarantine', name)}", "yellow")
+        say(
+            f"{counted(count, 'record')} in quarantine; list them with: {command(settings, 'quarantine', name)}",
+            "yellow",
+        )
 
 
 def next_command(settings: CliSettings, name: str, run: RunRow, is_named: bool = False) -> str | None:
-    """What helps, by the state of the run. None: nothing has to be done."""
+    """The next command, by the state of the run; None if nothing is left to do."""
     id_ = run.id if is_named else None
     if run.state is RunState.COMPLETE:
         return None
     if run.state is RunState.SUSPECT:
-        return f"look at it with: {command(settings, 'report', name, id_)}"
+        return f"inspect it with: {command(settings, 'report', name, id_)}"
     if run.is_budget_used_up:
         more = ("--requests-max", str(2 * (run.requests_max or 0)))
-        return f"its budget is used up; go on with: {command(settings, 'resume', name, id_, *more)}"
-    before = "mend what stopped it, then " if run.state is RunState.FAILED else ""
-    return f"{before}go on with: {command(settings, 'resume', name, id_)}"
+        return f"its budget is used up; continue with: {command(settings, 'resume', name, id_, *more)}"
+    before = "correct what stopped it, then " if run.state is RunState.FAILED else ""
+    return f"{before}continue with: {command(settings, 'resume', name, id_)}"

@@ -17,8 +17,8 @@ from leaseway.cli.options import (
 )
 from leaseway.cli.settings import CliSettings, Filters
 
-bulk = click.option("--all", "is_bulk", is_flag=True, help="All that match, instead of ids.")
-yes = click.option("--yes", is_flag=True, help="Do not ask.")
+bulk = click.option("--all", "is_bulk", is_flag=True, help="All jobs that match the filters, instead of ids.")
+yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 one_id = click.argument("id_", metavar="ID")
 some_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 
@@ -26,17 +26,17 @@ some_ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.group("jobs", cls=InOrder)
 @with_store
 def command() -> None:
-    """Look at jobs, ask why they wait, retry, cancel, discard."""
+    """List and show jobs, explain why they wait, retry, cancel, discard."""
 
 
 @command.command("list")
 @with_filters(*STATES)
-@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="How many at most.")
-@click.option("--before", metavar="ID", help="Only older ones: the last id of the page before.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Maximum number of rows.")
+@click.option("--before", metavar="ID", help="Only jobs older than this id: the last id of the previous page.")
 @with_store
 @pass_settings
 def list_(settings: CliSettings, filters: Filters, limit: int, before: str | None) -> None:
-    """Jobs, the newest first."""
+    """List jobs, newest first."""
     from leaseway.cli.commands.jobs.list import list_jobs
 
     list_jobs(settings, filters, limit, before)
@@ -45,10 +45,10 @@ def list_(settings: CliSettings, filters: Filters, limit: int, before: str | Non
 @command.command("show")
 @one_id
 @store
-@partial(everywhere, traceback="Every kept traceback of the job, not only the last.")
+@partial(everywhere, traceback="Every stored traceback of the job, not only the last.")
 @pass_settings
 def show(settings: CliSettings, id_: str) -> None:
-    """Everything about one job."""
+    """Show everything about one job."""
     from leaseway.cli.commands.jobs.show import show_job
 
     show_job(settings, id_)
@@ -59,7 +59,7 @@ def show(settings: CliSettings, id_: str) -> None:
 @with_limits
 @pass_settings
 def why(settings: CliSettings, id_: str) -> None:
-    """Why a job has not run, what it waits for, and what to do."""
+    """Explain why a job has not run, what it waits for, and what to do."""
     from leaseway.cli.commands.jobs.show import why_job
 
     why_job(settings, id_)
@@ -73,7 +73,7 @@ def why(settings: CliSettings, id_: str) -> None:
 @with_store
 @pass_settings
 def retry(settings: CliSettings, ids: tuple[str, ...], filters: Filters, is_bulk: bool, yes: bool) -> int:
-    """Make failed or cancelled jobs pending again, with fresh attempts and their old cursor.
+    """Make failed or cancelled jobs pending again, with new attempts and their old cursor.
 
     With --all and no --state: the failed ones.
     """
@@ -88,7 +88,7 @@ def retry(settings: CliSettings, ids: tuple[str, ...], filters: Filters, is_bulk
 @with_store
 @pass_settings
 def cancel(settings: CliSettings, ids: tuple[str, ...]) -> int:
-    """Cancel jobs: at once if they wait, through their worker if they run."""
+    """Cancel jobs: at once if they are pending, through their worker if they run."""
     from leaseway.cli.commands.jobs.change import cancel_jobs
 
     return cancel_jobs(settings, ids)
@@ -104,7 +104,7 @@ def cancel(settings: CliSettings, ids: tuple[str, ...]) -> int:
 def discard(settings: CliSettings, ids: tuple[str, ...], filters: Filters, is_bulk: bool, yes: bool) -> int:
     """Delete finished jobs for good.
 
-    With --all and no --state: whatever the outcome.
+    With --all and no --state: whatever their outcome.
     """
     from leaseway.cli.commands.jobs.change import discard_jobs
     from leaseway.cli.job_selection import chosen
@@ -117,9 +117,9 @@ def discard(settings: CliSettings, ids: tuple[str, ...], filters: Filters, is_bu
 @with_store
 @pass_settings
 def prune(settings: CliSettings, older_than: float) -> None:
-    """Delete jobs that finished longer ago than this, and expired keys.
+    """Delete jobs that finished longer ago than this, and expired idempotency keys.
 
-    Workers do the same now and then, by the retention of their app.
+    Workers do the same regularly, with the retention time of their app.
     """
     from leaseway.cli.commands.jobs.change import prune_jobs
 

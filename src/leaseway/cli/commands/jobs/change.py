@@ -19,15 +19,15 @@ from leaseway.domain.validators import parse_duration_us
 from leaseway.ports.store import Store
 
 STEP = 500
-"""Jobs that one transaction changes: between two of them others may write."""
+"""Jobs per transaction; other writers get their turn between two transactions."""
 REFUSED = 2
 
 Act = Callable[[JobFilter, int], Awaitable[list[JobId]]]
 
 CANCELLED_IN_WORDS = {
     CancelResult.CANCELLED: "cancelled",
-    CancelResult.REQUESTED: "its worker is told to stop",
-    CancelResult.FINISHED: "had finished before",
+    CancelResult.REQUESTED: "the worker is told to stop",
+    CancelResult.FINISHED: "had already finished",
 }
 
 
@@ -35,7 +35,7 @@ class JobCommand(NamedTuple):
     name: str
     past: str
     refusal: str
-    """What is wrong with a job that exists and was not changed."""
+    """Why a job that exists was not changed."""
 
 
 RETRY = JobCommand("retry", "retried", "only failed or cancelled jobs can be retried")
@@ -73,7 +73,7 @@ def change_jobs(
 
 def confirm(settings: CliSettings, verb: JobCommand, which: JobSelection) -> None:
     if settings.json or not sys.stdin.isatty():
-        raise UsageError(f"this would {verb.name} {which.in_words}; nobody can be asked here, so say --yes")
+        raise UsageError(f"this would {verb.name} {which.in_words}; not a terminal; pass --yes")
     click.confirm(f"{verb.name.capitalize()} {which.in_words}?", abort=True, err=True)
 
 
@@ -91,7 +91,7 @@ async def refusal_reason(store: Store, id_: str, verb: JobCommand) -> str:
 
 
 async def change_all(store: Store, act: Act, which: JobFilter, verb: JobCommand) -> int:
-    """Every job that matches is looked at once: one that fails again meanwhile is not retried for ever."""
+    """Each matching job is tried once, so that one that fails again meanwhile is not retried for ever."""
     with Counter(verb.past) as counter:
         async for ids in pages(store, which):
             changed = await act(JobFilter(ids=ids, states=which.states, error_code=which.error_code), STEP)
@@ -100,7 +100,7 @@ async def change_all(store: Store, act: Act, which: JobFilter, verb: JobCommand)
 
 
 async def pages(store: Store, which: JobFilter) -> AsyncIterator[tuple[JobId, ...]]:
-    """The ids of what matches, newest first, step by step."""
+    """The ids of the matching jobs, newest first, in batches."""
     before: JobId | None = None
     while found := await store.jobs(which, before=before, limit=STEP):
         before = found[-1].id

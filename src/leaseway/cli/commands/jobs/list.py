@@ -41,7 +41,7 @@ def list_jobs(settings: CliSettings, filters: Filters, limit: int, before: str |
         return
     show_table(COLUMNS, [job_row(job, now) for job in jobs])
     if next_before:
-        note(f"there may be more: --before {next_before}")
+        note(f"more jobs may follow: --before {next_before}")
 
 
 def job_row(job: Job, now: Instant) -> Row:
@@ -61,14 +61,14 @@ def job_row(job: Job, now: Instant) -> Row:
 
 
 def lane_text(job: Job) -> str:
-    """Queue and tenant, where they tell something."""
+    """Queue and tenant, unless both are the default."""
     if job.tenant != "default":
         return f"{job.queue}/{job.tenant}"
     return "" if job.queue == "default" else job.queue
 
 
 def decisive(job: Job) -> Instant:
-    """The instant that matters most: when it ended, when its lease ends, when it may run."""
+    """The most relevant instant: when the job ended, when its lease ends, or when it may run."""
     if job.finished_at is not None:
         return job.finished_at
     return job.run_at if job.lease_until is None else job.lease_until

@@ -85,7 +85,7 @@ def progress_in_words(text: str | None) -> str:
 
 def show_errors(errors: list[ErrorRecord], now: Instant, *, all_tracebacks: bool) -> None:
     if errors:
-        heading("errors, the oldest first")
+        heading("errors, oldest first")
     for error in errors:
         facts([(f"attempt {error.attempt}", f"{moment(error.at, now)}  {error.code}: {error.message}")])
     for error in errors if all_tracebacks else errors[-1:]:

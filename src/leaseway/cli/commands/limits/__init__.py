@@ -16,9 +16,9 @@ one_name = click.argument("name")
 @pass_settings
 @click.pass_context
 def command(ctx: click.Context, settings: CliSettings) -> None:
-    """Limits of providers: list, explain, set, pause, resume, forget. Without a word: list.
+    """Limits of providers: list, explain, set, pause, resume, forget. Without a subcommand: list.
 
-    A limit is known as soon as a worker has met a job that needs it.
+    A limit is known as soon as a worker has claimed a job that needs it.
     """
     if ctx.invoked_subcommand is None:
         from leaseway.cli.commands.limits.definitions import list_limits
@@ -30,37 +30,46 @@ def command(ctx: click.Context, settings: CliSettings) -> None:
 @with_limits
 @pass_settings
 def list_(settings: CliSettings) -> None:
-    """Every limit, and how it stands now."""
+    """List every limit with its current state."""
     from leaseway.cli.commands.limits.definitions import list_limits
 
     list_limits(settings)
 
 
-@command.command("explain", short_help="What its numbers become, why they hold, how it stands.")
+@command.command("explain", short_help="Explain how a limit is enforced, and its current state.")
 @one_name
 @with_limits
 @pass_settings
 def explain(settings: CliSettings, name: str) -> None:
-    """What becomes of the provider's numbers, why they hold in every window, and how the limit stands now."""
+    """Explain how the rates of a limit are enforced, why they hold in every window, and its current state."""
     from leaseway.cli.commands.limits.explain import explain_limit
 
     explain_limit(settings, name)
 
 
-@command.command("set", short_help="Change a limit, or make one.")
+@command.command("set", short_help="Change a limit, or create one.")
 @one_name
 @click.argument("rates", metavar="[RATE]...", nargs=-1)
-@click.option("--concurrency", type=COUNT_OR_NONE, metavar="N", help="Calls under way at once; none: any number.")
-@click.option("--burst", type=float, metavar="SHARE", help="Of a rate's count, to be used at once: 0 … 1.")
+@click.option(
+    "--concurrency", type=COUNT_OR_NONE, metavar="N", help="Maximum number of calls in flight; none: unlimited."
+)
+@click.option("--burst", type=float, metavar="SHARE", help="Share of a rate's count that may be used at once: 0 … 1.")
 @click.option("--cost-max", type=int, metavar="N", help="The largest weight of one call.")
-@click.option("--lease", type=DURATION, metavar="TIME", help="How long a worker may keep tokens that it took ahead.")
-@click.option("--delay", type=DURATION, metavar="TIME", help="From the grant to the provider, at most.")
+@click.option(
+    "--lease", type=DURATION, metavar="TIME", help="How long a worker may hold permits that it acquired in advance."
+)
+@click.option(
+    "--delay",
+    type=DURATION,
+    metavar="TIME",
+    help="Maximum delay from the grant of a permit to the request's arrival at the provider.",
+)
 @with_limits
 @pass_settings
 def set_(settings: CliSettings, /, name: str, rates: tuple[str, ...], **given: Any) -> None:
-    """Change a limit, or make one: in force at once, for everybody. What is not named stays as it is.
+    """Change a limit, or create one. Takes effect at once for all workers. Options that you omit keep their value.
 
-    Restarts do not undo it; only an app that declares something new does.
+    A restart does not undo the change; only a changed declaration in the app does.
 
     \b
       leaseway limits set maps 3/second 100/minute
@@ -71,12 +80,12 @@ def set_(settings: CliSettings, /, name: str, rates: tuple[str, ...], **given: A
     set_limit(settings, name, rates, given)
 
 
-@command.command("pause", short_help="Let a limit grant nothing for now.")
+@command.command("pause", short_help="Pause a limit.")
 @one_name
 @with_limits
 @pass_settings
 def pause(settings: CliSettings, name: str) -> None:
-    """Pause a limit: it grants nothing, to nobody. Calls that are under way go on; jobs wait, and lose no attempt."""
+    """Pause a limit: it grants no permits. Calls in flight go on; jobs wait and lose no attempt."""
     from leaseway.cli.commands.limits.definitions import pause_limit
 
     pause_limit(settings, name, True)
@@ -98,7 +107,7 @@ def resume(settings: CliSettings, name: str) -> None:
 @with_limits
 @pass_settings
 def forget(settings: CliSettings, name: str) -> None:
-    """Remove a limit. Jobs that need it wait until somebody defines it again."""
+    """Remove a limit. Jobs that need it wait until it is defined again."""
     from leaseway.cli.commands.limits.definitions import forget_limit
 
     forget_limit(settings, name)

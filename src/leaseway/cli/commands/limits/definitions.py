@@ -32,7 +32,7 @@ from leaseway.system import wall_clock_us
 COLUMNS = (
     TableColumn("name"),
     TableColumn("rates", may_shrink=True),
-    TableColumn("tokens now"),
+    TableColumn("permits now"),
     TableColumn("seats"),
     TableColumn("next free"),
     TableColumn("slowed to", right=True),
@@ -56,11 +56,11 @@ def list_limits(settings: CliSettings) -> None:
     else:
         show_table(COLUMNS, [limit_row(definition, level, now) for definition, _, level in rows])
     if trouble:
-        note(f"how they stand cannot be seen: {trouble}")
+        note(f"their current state is unknown: {trouble}")
 
 
 async def gather(limiter: Limiter | None) -> tuple[Known, dict[PermitRequest, LevelReading], str]:
-    """All definitions, and how those stand that are one limit each; or why that cannot be seen."""
+    """All definitions, with the state of each limit that is not a template, or why the state is unknown."""
     defined = await load_definitions(limiter)
     asks = [PermitRequest(name, name) for name in defined if not template_fields(name)]
     try:
@@ -98,7 +98,7 @@ def closed_reason(definition: LimitDefinition, seen: LevelReading) -> Closure | 
 
 
 def permit_levels(definition: LimitDefinition, seen: LevelReading) -> list[str]:
-    """For each window: how many are there, of how many that fit."""
+    """For each window: the permits available, of the burst."""
     windows = size_limit(definition).windows
     buckets = seen.level.buckets
     return [
@@ -119,7 +119,7 @@ def next_free(shut: Closure | None) -> str:
         return "now"
     if shut.why == PAUSED:
         return "when it is resumed"
-    return "when a seat is left" if shut.wait_us is None else f"in {span(shut.wait_us)}"
+    return "when a call ends" if shut.wait_us is None else f"in {span(shut.wait_us)}"
 
 
 # -- changing -------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def set_limit(settings: CliSettings, name: str, rates: tuple[str, ...], given: M
 def merged(
     name: str, before: LimitDefinition | None, rates: tuple[str, ...], given: Mapping[str, Any]
 ) -> LimitDefinition:
-    """What is not given stays as it is."""
+    """Options of `limits set`; None keeps the current value."""
     named = {option: value for option, value in given.items() if value is not None}
     if before is None:
         concurrency = None if named.get("concurrency") == NONE else named.get("concurrency")
@@ -169,7 +169,7 @@ def merged(
 
 
 def in_words(definition: LimitDefinition) -> str:
-    """Everything that somebody has said about it."""
+    """The options that were given."""
     parts = [str(rate) for rate in definition.rates]
     if definition.concurrency is not None:
         parts.append(f"{definition.concurrency:,} at once")
@@ -204,7 +204,7 @@ def pause_limit(settings: CliSettings, name: str, is_paused: bool) -> None:
 
 def pause_in_words(is_paused: bool, is_new: bool) -> str:
     if not is_new:
-        return "was paused before" if is_paused else "was not paused"
+        return "was already paused" if is_paused else "was not paused"
     return "paused" if is_paused else "resumed; workers notice within some seconds"
 
 
@@ -225,7 +225,7 @@ def unknown_limit(name: str, defined: Known) -> UnknownLimit:
 
 
 def definition_named(name: str, defined: Known) -> LimitDefinition:
-    """The limit of this name, or the one with fields that it fills."""
+    """The limit of this name, or the template that it was made from."""
     limit = matching_limit(name, defined)
     if limit is None:
         raise unknown_limit(name, defined)

@@ -1,4 +1,4 @@
-"""leaseway limits explain: the provider's numbers, and what becomes of them"""
+"""leaseway limits explain: the provider's rates, and how they are enforced"""
 
 import math
 from typing import Any
@@ -50,15 +50,17 @@ def explain_limit(settings: CliSettings, name: str) -> None:
             facts(figures(definition, rate))
         show_state(name, definition, seen)
     if trouble:
-        note(f"how it stands cannot be seen: {trouble}")
+        note(f"its current state is unknown: {trouble}")
 
 
 def figures(definition: LimitDefinition, rate: Rate) -> list[tuple[str, str]]:
-    """Ours, for one of the provider's numbers."""
+    """Our bucket for one of the provider's rates."""
     window = size_window(definition, rate)
     lease_us, delay_us = permit_lease_us(definition), wire_delay_us(definition, rate)
     ahead = (
-        f"workers take tokens up to {span(lease_us)} ahead" if lease_us else "each call asks; nothing is taken ahead"
+        f"workers acquire permits up to {span(lease_us)} in advance"
+        if lease_us
+        else "each call acquires its own permit; none are acquired in advance"
     )
     return [
         ("B", f"{tokens_in_words(window.burst)} can be used at once"),
@@ -73,7 +75,7 @@ def figures(definition: LimitDefinition, rate: Rate) -> list[tuple[str, str]]:
 
 
 def tokens_in_words(count: int) -> str:
-    return "1 token" if count == 1 else f"{count:,} tokens"
+    return "1 permit" if count == 1 else f"{count:,} permits"
 
 
 def every(window: RateWindow) -> str:
@@ -82,7 +84,7 @@ def every(window: RateWindow) -> str:
 
 
 def sum_in_words(definition: LimitDefinition, rate: Rate, window: RateWindow) -> str:
-    """With numbers: nothing that we grant can be more."""
+    """The bound with numbers: leaseway never grants more."""
     lease_us, delay_us = permit_lease_us(definition), wire_delay_us(definition, rate)
     spans = f"{seconds(rate.window_us)} + {seconds(lease_us)} + {seconds(delay_us)}"
     return (
@@ -97,12 +99,12 @@ def most_in_window(definition: LimitDefinition, rate: Rate, window: RateWindow) 
 
 
 def sustained(rate: Rate, window: RateWindow) -> float:
-    """How many a window gets on average, if all tokens are used."""
+    """How many permits a window gets on average, if all are used."""
     return rate.window_us * 1_000 / window.token_ns
 
 
 def share(rate: Rate, window: RateWindow) -> str:
-    """Rounded down: what looks like all of it is all of it."""
+    """Rounded down, so that 100 % means all of it."""
     percent = math.floor(sustained(rate, window) / rate.count * 1_000) / 10
     return f"{percent:g} % of what the provider allows"
 
@@ -133,7 +135,7 @@ def sum_json(definition: LimitDefinition, rate: Rate) -> dict[str, Any]:
 def show_state(name: str, definition: LimitDefinition, seen: LevelReading | None) -> None:
     if template_fields(name):
         heading("now")
-        facts([("", f"there is one for each {' and '.join(template_fields(name))}: name one to see how it stands")])
+        facts([("", f"there is one for each {' and '.join(template_fields(name))}: name one to see its state")])
     if seen is None:
         return
     now, level = wall_clock_us(), seen.level
