@@ -94,7 +94,7 @@ SABOTAGES: dict[str, Sabotage] = {
         code=UNTOLD,
         sql=(
             ("settle_done", "jobs.token = sent.token", f"jobs.token {ANY}"),
-            ("settle_recovered", "jobs.token = sent.token", f"jobs.token {ANY}"),
+            ("settle_done_after_errors", "jobs.token = sent.token", f"jobs.token {ANY}"),
             ("settle_others", "jobs.token = starts.token", f"jobs.token {ANY}"),
         ),
     ),

@@ -133,15 +133,18 @@ class Timeouts(OfServer, frozen=True):
         return ""
 
 
+LOCKED_TABLES = ("jobs", "payloads", "lanes", "idempotency_keys", "history")
+
+
 class Lock(OfServer, frozen=True):
-    """Somebody's long transaction holds a table for itself."""
+    """A long transaction of another client holds an exclusive lock on a table."""
 
     table: str
     name: ClassVar[str] = "lock"
 
     @classmethod
     def drawn(cls, chance: random.Random, scale: Scale) -> Self:
-        return cls(between(chance, 0.3, scale.squeeze), chance.choice(["jobs", "payloads", "lanes", "keys", "history"]))
+        return cls(between(chance, 0.3, scale.squeeze), chance.choice(LOCKED_TABLES))
 
     def what(self) -> str:
         return f"the table {self.table} is locked for {self.seconds} s"

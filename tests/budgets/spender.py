@@ -78,8 +78,10 @@ async def spend(ledger: Ledger, provider: int, id_: str, chance: random.Random) 
 
 
 def refund() -> None:
-    """Take the safeguard away."""
-    vars(sqlite)["expired"] = void_hold
+    """Remove the safeguard: refund an expired hold although its call may have been made."""
+    names = vars(sqlite)
+    assert "expire_hold" in names, "the function has another name now, so nothing would be removed"
+    names["expire_hold"] = void_hold
 
 
 async def work(address: str, path: str, seed: str, sabotage: str = "") -> None:
