@@ -84,7 +84,7 @@ async def test_who_sends_drop_by_drop_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch, first: bytes, drop: bytes
 ) -> None:
     """The server waits for ever, if it is not told otherwise: enough of these, and there is no room for anybody."""
-    for bound in ("serving.HEADER_SECONDS", "serving.BODY_SECONDS", "bodies.SLOW_SECONDS"):
+    for bound in ("server.HEADER_SECONDS", "server.BODY_SECONDS", "request_body.SLOW_SECONDS"):
         monkeypatch.setattr(f"leaseway.api.{bound}", SOON)
     async with line_to(served) as line, asyncio.TaskGroup() as group:
         await line.say(first)
