@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from leaseway.imports.run.importer import Importer
-    from leaseway.imports.spec.importer_options import Options
+    from leaseway.imports.spec.importer_options import ImporterOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -197,15 +197,17 @@ class App:
 
         return register
 
-    def importer(self, name: str, /, **options: "Unpack[Options]") -> "Callable[[Callable[..., Any]], Importer]":
+    def importer(
+        self, name: str, /, **options: "Unpack[ImporterOptions]"
+    ) -> "Callable[[Callable[..., Any]], Importer]":
         """Make a function that fetches one page an import: `@app.importer("shop.things", key="id", sink="sqlite:///x.db",
         table="things")`. It is called with those of shard, cursor, limit and http that it takes, async or plain, and
         answers a `Page`, a list of records, or (records, next_cursor). The options are those of a spec."""
         from leaseway.imports.run.importer import Importer
-        from leaseway.imports.spec.importer_options import declared  # late: most apps import nothing
+        from leaseway.imports.spec.importer_options import declare_importer  # late: most apps import nothing
 
         def register(function: Callable[..., Any]) -> Importer:
-            made = Importer(self, declared(name, function, options))
+            made = Importer(self, declare_importer(name, function, options))
             if name in self.importers:
                 raise UsageError(f"there are two importers named {name!r}; give one of them another name")
             self.importers[name] = made

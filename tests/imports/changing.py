@@ -12,7 +12,7 @@ from tests.imports.apps import import_app
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
-from leaseway.imports.plan.plan import Plan, history_of
+from leaseway.imports.plan.plan import Plan, load_history
 from leaseway.imports.plan.probe_source import plan_with_history
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import submit_open_shards
@@ -89,7 +89,7 @@ class Changing:
     async def plan(self, wanted: RunMode | None = None) -> Plan:
         await self.parts.sink.open()
         try:
-            history = await history_of(self.parts.sink, "ocm", self.parts.task.spec_hash)
+            history = await load_history(self.parts.sink, "ocm", self.parts.task.spec_hash)
             return await plan_with_history(self.parts, history, wanted)
         finally:
             await self.parts.sink.close()

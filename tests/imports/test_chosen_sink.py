@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.imports import open_sink
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.open_sink import sink_at
+from leaseway.imports.open_sink import sink_for_url
 from leaseway.imports.sinks.mongodb import MongoSink
 from leaseway.imports.sinks.parquet.sink import ParquetSink
 from leaseway.imports.sinks.postgres.sink import PostgresSink
@@ -26,12 +25,12 @@ KINDS = {
 @pytest.mark.parametrize(("url", "kind"), KINDS.items())
 def test_an_address_says_which_sink(url: str, kind: type) -> None:
     """Without asking anybody: the sink is opened later."""
-    assert type(sink_at(url, "poi", {"title": ColumnType.TEXT})) is kind
+    assert type(sink_for_url(url, "poi", {"title": ColumnType.TEXT})) is kind
 
 
 def test_folders_are_named_as_files_are() -> None:
     """Three slashes from here, four from the root, as with SQLite."""
-    near, far = sink_at("parquet:///a/b", "poi", {}), sink_at("parquet:////a/b", "poi", {})
+    near, far = sink_for_url("parquet:///a/b", "poi", {}), sink_for_url("parquet:////a/b", "poi", {})
     assert isinstance(near, ParquetSink)
     assert isinstance(far, ParquetSink)
     assert (near.folder, far.folder) == (Path("a/b"), Path("/a/b"))
@@ -41,14 +40,14 @@ def test_folders_are_named_as_files_are() -> None:
 def test_a_folder_without_a_name_is_refused(url: str) -> None:
     """It would be the folder that one happens to be in."""
     with pytest.raises(StoreRefused, match=r"sink.url: .* names no folder; write three slashes"):
-        sink_at(url, "poi", {})
+        sink_for_url(url, "poi", {})
 
 
 def test_an_unknown_sink_is_refused() -> None:
     with pytest.raises(
         StoreRefused, match=r"sink.url: mysql:// is no sink; there are sqlite:///data.db, .*parquet:///"
     ):
-        sink_at("mysql://host/places", "poi", {})
+        sink_for_url("mysql://host/places", "poi", {})
 
 
 @pytest.mark.parametrize(
@@ -57,6 +56,6 @@ def test_an_unknown_sink_is_refused() -> None:
 )
 def test_a_driver_that_is_missing_is_named(url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with the name of a module, but with what to type."""
-    monkeypatch.setattr(open_sink, "find_spec", lambda name: None)
+    monkeypatch.setattr("leaseway.imports.open_sink.find_spec", lambda name: None)
     with pytest.raises(StoreRefused, match=rf"pip install 'leaseway\[{extra}\]'"):
-        sink_at(url, "poi", {})
+        sink_for_url(url, "poi", {})

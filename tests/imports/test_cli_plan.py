@@ -9,8 +9,8 @@ from tests.imports.desk import Desk, at_desk, things
 
 from leaseway.domain.limits.limit import Limit
 from leaseway.imports.domain.run_state import RunMode
-from leaseway.imports.domain.shard import shard_of
-from leaseway.imports.plan.forecast import forecast
+from leaseway.imports.domain.shard import make_shard
+from leaseway.imports.plan.forecast import make_forecast
 from leaseway.imports.plan.plan import Plan
 from leaseway.imports.spec.model import RunBudget
 from leaseway.testing.standin import Listing, standin
@@ -111,17 +111,17 @@ async def test_a_budget_that_will_not_do_is_told_before_the_first_page(desk: Des
 
 # -- the arithmetic ---------------------------------------------------------------------------------------------------
 
-IDS = [shard_of("s", "a", {"id": [0, 1_000]}), shard_of("s", "b", {"id": [1_000, None]})]
+IDS = [make_shard("s", "a", {"id": [0, 1_000]}), make_shard("s", "b", {"id": [1_000, None]})]
 
 
 def test_rows_are_shared_out_by_the_ids_of_each_shard() -> None:
-    found = forecast(Plan(IDS, 400, None, None, id_max=2_999), None, 100, None)
+    found = make_forecast(Plan(IDS, 400, None, None, id_max=2_999), None, 100, None)
     assert (found.by_shard, found.rows, found.is_most) == ([133, 267], 400, False)
     assert found.requests == (2 + 3) + 2 * 2
 
 
 def test_ids_are_the_most_that_there_can_be() -> None:
-    found = forecast(Plan(IDS, None, None, None, id_max=2_999), None, 100, None)
+    found = make_forecast(Plan(IDS, None, None, None, id_max=2_999), None, 100, None)
     assert (found.by_shard, found.rows, found.is_most) == ([1_000, 2_000], 3_000, True)
     assert found.requests == 10 + 20 + 4
 
@@ -129,16 +129,18 @@ def test_ids_are_the_most_that_there_can_be() -> None:
 def test_nothing_is_made_up_where_nothing_is_known() -> None:
     for plan in (
         Plan(IDS, None, None, None),
-        Plan([shard_of("s", "all", {})], None, None, None),
+        Plan([make_shard("s", "all", {})], None, None, None),
         Plan(IDS, None, None, None, mode=RunMode.INCREMENTAL, since=1, id_max=10),
     ):
-        found = forecast(plan, Limit("s", "50/second"), 100, RunBudget(requests=10, price=1.0))
+        found = make_forecast(plan, Limit("s", "50/second"), 100, RunBudget(requests=10, price=1.0))
         assert (found.rows, found.requests, found.seconds, found.cost, found.is_over) == (None, None, None, None, False)
 
 
 def test_money_and_time_follow_from_the_requests() -> None:
     budget = RunBudget(money=5.0, price=0.5)
-    found = forecast(Plan([shard_of("s", "all", {}, 1_000)], 1_000, None, None), Limit("s", "1/second"), 100, budget)
+    found = make_forecast(
+        Plan([make_shard("s", "all", {}, 1_000)], 1_000, None, None), Limit("s", "1/second"), 100, budget
+    )
     assert (found.requests, found.cost, found.requests_max, found.is_over) == (12, 6.0, 10, True)
     assert found.seconds is not None
     assert found.seconds >= 12

@@ -13,7 +13,7 @@ from tests.imports.desk import STAMPED, Desk, at_desk, things
 from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.page import BadRow
 from leaseway.imports.domain.run_state import RunRow, RunState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.sinks.port import PageWrite
 from leaseway.system import wall_clock_us
 from leaseway.testing.postgres import PostgresServer
@@ -173,7 +173,7 @@ def test_a_record_of_the_feed_of_deleted_ones_stays_deleted(desk: Desk) -> None:
     async def deleted() -> None:
         parts = load_import(desk.spec)
         await parts.sink.open()
-        shard = shard_of("things", "deleted", {"deleted": True})
+        shard = make_shard("things", "deleted", {"deleted": True})
         run = RunRow(id="two", source="things", spec_hash="", started_at=wall_clock_us())
         await parts.sink.start_run(run, [shard])
         await parts.sink.begin("two", shard.key, 1)

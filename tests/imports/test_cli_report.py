@@ -11,9 +11,9 @@ from tests.imports.desk import STAMPED, Desk, at_desk, things
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import Token, WorkerId
 from leaseway.imports.assembly import load_import
-from leaseway.imports.domain.drift import Drift, TypeChange, drift, merged
+from leaseway.imports.domain.drift import Drift, TypeChange, compare_profiles, merge_profiles
 from leaseway.imports.domain.run_state import RunState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.plan.probe_source import plan_with_history
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
@@ -68,29 +68,29 @@ def test_a_field_that_came_or_went_is_a_drift(desk: Desk) -> None:
 def test_what_a_sample_may_miss_by_chance_is_no_drift() -> None:
     """A field of one document in fifty is absent from one sample in three. Told every night, nobody would read it."""
     often, rare = {"id": {"integer": 50}, "seldom": {"text": 1}}, {"id": {"integer": 50}}
-    assert drift(often, rare) == drift(rare, often) == Drift()
+    assert compare_profiles(often, rare) == compare_profiles(rare, often) == Drift()
     always = {"id": {"integer": 50}, "seldom": {"text": 45}}
-    assert drift(always, rare) == Drift(vanished=("seldom",))
-    assert drift(rare, always) == Drift(new=("seldom",))
+    assert compare_profiles(always, rare) == Drift(vanished=("seldom",))
+    assert compare_profiles(rare, always) == Drift(new=("seldom",))
 
 
 def test_a_list_of_many_items_does_not_make_the_sample_larger() -> None:
     """Ten documents with fifty tags each are ten: a field that all of them had was no rare one."""
     before = {"id": {"integer": 10}, "name": {"text": 10}, "tags[*]": {"text": 500}}
     after = {"name": {"text": 10}, "tags[*]": {"text": 10}}
-    assert drift(before, after) == Drift(vanished=("id",))
+    assert compare_profiles(before, after) == Drift(vanished=("id",))
 
 
 def test_a_type_that_is_rare_among_many_is_no_change_of_type() -> None:
     before, after = {"a": {"text": 1_000}}, {"a": {"text": 999, "null": 1}}
-    assert drift(before, after) == Drift()
-    assert drift(before, {"a": {"null": 1_000}}) == Drift(changed=(TypeChange("a", ("text",), ("null",)),))
+    assert compare_profiles(before, after) == Drift()
+    assert compare_profiles(before, {"a": {"null": 1_000}}) == Drift(changed=(TypeChange("a", ("text",), ("null",)),))
 
 
 def test_without_a_profile_nothing_is_said_about_drift() -> None:
-    assert drift({}, {"a": {"text": 1}}) is None
-    assert drift({"a": {"text": 1}}, {}) is None
-    assert merged([{"a": {"text": 1}}, {"a": {"text": 2, "null": 1}}]) == {"a": {"text": 3, "null": 1}}
+    assert compare_profiles({}, {"a": {"text": 1}}) is None
+    assert compare_profiles({"a": {"text": 1}}, {}) is None
+    assert merge_profiles([{"a": {"text": 1}}, {"a": {"text": 2, "null": 1}}]) == {"a": {"text": 3, "null": 1}}
 
 
 # -- diff -------------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_status_shows_a_shard_that_was_given_up(desk: Desk, monkeypatch: pytest.
     """Its job is a dead letter, and the sink still believes that somebody will come."""
     monkeypatch.setattr("leaseway.imports.run.shard_jobs.ATTEMPTS", 1)
     desk.write_spec(old='file = "things.jsonl"', new='base_url = "http://127.0.0.1:9"')
-    assert desk.imported("one", shards=[shard_of("things", "all", {})]) is RunState.PARTIAL
+    assert desk.imported("one", shards=[make_shard("things", "all", {})]) is RunState.PARTIAL
     text = desk.ok("status", "things.toml").out
     assert "all: failed after 1 of 1 attempts: " in text
     told = desk.ok("status", "things.toml", "--json").json

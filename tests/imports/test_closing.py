@@ -19,23 +19,23 @@ from tests.imports.test_deletes import FULL, SWEEP, hide
 
 from leaseway.domain.errors import NoSuchJob, UnknownOutcome
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.run.finish_run import finish_run
-from leaseway.imports.run.run_verdict import collapse_of, duplicates_in, ending_of, too_absent
+from leaseway.imports.run.run_verdict import duplicate_warning, find_excess_absence, find_yield_collapse, judge_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
-from leaseway.imports.spec.model import Guards, Sweeping
+from leaseway.imports.spec.model import GuardSettings, SweepSettings
 from leaseway.system import wall_clock_us
 from leaseway.testing.provider import Answer
 from leaseway.testing.standin import API_KEY, Faults
 
 HUNDREDS = '{ by = "id_range", size = 100, upper = "/system/status#$.maxPOIId" }'
 RUN = RunRow(id="r", source="s", spec_hash="h", started_at=0)
-GUARDS = Guards(yield_floor=0.5)
+GUARDS = GuardSettings(yield_floor=0.5)
 
 
 def shard(label: str, rows: int = 0, state: ShardState = ShardState.DONE, **more: Any) -> ShardRow:
-    made = more.pop("shard", shard_of("s", label, {"id": label}))
+    made = more.pop("shard", make_shard("s", label, {"id": label}))
     return ShardRow(run="r", shard=made, state=state, fence=1, cursor=None, rows=rows, **more)
 
 
@@ -43,7 +43,7 @@ def shard(label: str, rows: int = 0, state: ShardState = ShardState.DONE, **more
 
 
 def test_a_run_whose_shards_are_done_or_split_is_complete() -> None:
-    assert ending_of(RUN, [shard("a"), shard("b", state=ShardState.SPLIT)]).state is RunState.COMPLETE
+    assert judge_shards(RUN, [shard("a"), shard("b", state=ShardState.SPLIT)]).state is RunState.COMPLETE
 
 
 def test_a_partial_run_says_how_many_shards_and_why() -> None:
@@ -53,7 +53,7 @@ def test_a_partial_run_says_how_many_shards_and_why() -> None:
         shard("c", state=ShardState.PARKED, why="the key is wrong"),
         shard("d", state=ShardState.RUNNING),
     ]
-    verdict = ending_of(RUN, shards)
+    verdict = judge_shards(RUN, shards)
     assert verdict.state is RunState.PARTIAL
     assert verdict.why == (
         "2 of 4 shards parked: c: the key is wrong; 1 of 4 shards unfinished: d: nobody has worked on it to the end"
@@ -62,7 +62,7 @@ def test_a_partial_run_says_how_many_shards_and_why() -> None:
 
 def test_a_run_whose_budget_is_used_up_says_so() -> None:
     run = replace(RUN, requests_max=1_000, requests=1_000)
-    verdict = ending_of(run, [shard("a"), shard("b", state=ShardState.RUNNING, why="whatever")])
+    verdict = judge_shards(run, [shard("a"), shard("b", state=ShardState.RUNNING, why="whatever")])
     assert (verdict.state, verdict.why) == (
         RunState.PARTIAL,
         "the budget of 1,000 requests is used up, with 1 of 2 shards left; resume the run with a larger one",
@@ -71,12 +71,12 @@ def test_a_run_whose_budget_is_used_up_says_so() -> None:
 
 def test_a_shard_that_is_parked_does_not_wait_for_a_budget() -> None:
     run = replace(RUN, requests_max=1_000, requests=1_000)
-    verdict = ending_of(run, [shard("a"), shard("b", state=ShardState.PARKED, why="the key is wrong")])
+    verdict = judge_shards(run, [shard("a"), shard("b", state=ShardState.PARKED, why="the key is wrong")])
     assert verdict.why == "1 of 2 shards parked: b: the key is wrong"
 
 
 def test_a_run_that_failed_stays_failed() -> None:
-    verdict = ending_of(replace(RUN, state=RunState.FAILED, why="the key is wrong"), [shard("a")])
+    verdict = judge_shards(replace(RUN, state=RunState.FAILED, why="the key is wrong"), [shard("a")])
     assert (verdict.state, verdict.why) == (RunState.FAILED, "the key is wrong")
 
 
@@ -97,7 +97,9 @@ def test_a_run_that_failed_stays_failed() -> None:
 def test_a_yield_that_collapsed_is_suspect(now: Mapping[str, int], before: Mapping[str, int], problem: str) -> None:
     """Half as many rows as the last time, all at once or in one shard, are a broken source far more often than a
     cleaned one. Shards that are small or new say nothing."""
-    verdict = collapse_of([shard(*each) for each in now.items()], [shard(*each) for each in before.items()], GUARDS)
+    verdict = find_yield_collapse(
+        [shard(*each) for each in now.items()], [shard(*each) for each in before.items()], GUARDS
+    )
     if problem is None:
         assert verdict is None
         return
@@ -112,24 +114,24 @@ def test_a_shard_that_was_shared_out_is_compared_with_its_children() -> None:
     parent = shard("a", 10, ShardState.SPLIT)
     child = shard("a1", 20, ShardState.SPLIT, parent=parent.shard.key)
     grandchild = shard("a2", 90, parent=child.shard.key)
-    assert collapse_of([parent, child, grandchild], [shard("a", 120)], GUARDS) is None
-    assert collapse_of([parent, child], [shard("a", 120)], GUARDS) is not None
+    assert find_yield_collapse([parent, child, grandchild], [shard("a", 120)], GUARDS) is None
+    assert find_yield_collapse([parent, child], [shard("a", 120)], GUARDS) is not None
 
 
 def test_deleted_records_are_no_yield() -> None:
-    feed = shard("f", 1_000, shard=shard_of("s", "f", {"deleted": True}))
-    assert collapse_of([shard("a", 10), feed], [shard("a", 100)], GUARDS) is not None
+    feed = shard("f", 1_000, shard=make_shard("s", "f", {"deleted": True}))
+    assert find_yield_collapse([shard("a", 10), feed], [shard("a", 100)], GUARDS) is not None
 
 
 @pytest.mark.parametrize(("absent", "is_suspect"), [(0, False), (2, False), (3, True)])
 def test_more_absent_rows_than_allowed_are_suspect(absent: int, is_suspect: bool) -> None:
-    assert (too_absent(100, absent, Sweeping(max_ratio=0.02)) is not None) is is_suspect
+    assert (find_excess_absence(100, absent, SweepSettings(max_ratio=0.02)) is not None) is is_suspect
 
 
 @pytest.mark.parametrize(("doubled", "warns"), [(0, False), (5, False), (6, True)])
 def test_records_that_came_twice_are_a_warning(doubled: int, warns: bool) -> None:
     shards = [shard("a", 60, guards={"duplicate": doubled}), shard("b", 40)]
-    assert (duplicates_in(shards, GUARDS) is not None) is warns
+    assert (duplicate_warning(shards, GUARDS) is not None) is warns
 
 
 # -- whole runs -------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from tests.imports.changing import MINUTE_US, NOON, Changing, changing
 
 from leaseway.imports.assembly import load_import
-from leaseway.imports.domain.partition import text_of
+from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.provider import Answer
@@ -101,7 +101,7 @@ async def test_a_full_run_reads_the_feed_from_the_last_watermark_on(tmp_path: Pa
         assert await place.run("second", FULL) is RunState.COMPLETE
         assert place.gone() == {victim: "flagged"}
         (feed,) = [row for row in await place.shards("second") if "deleted" in row.shard.predicate]
-        assert feed.shard.predicate["window"] == [text_of(NOON - 15 * MINUTE_US), None]
+        assert feed.shard.predicate["window"] == [format_instant(NOON - 15 * MINUTE_US), None]
 
 
 # -- the sweep --------------------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ async def test_the_client_of_open_charge_map_knows_deletes_by_itself(tmp_path: P
         flagged, vanished, there, *_ = sorted(it.table.readable())
         it.table.put(replace(it.table.truth[flagged], submission=1020))
         it.table.put(replace(it.table.truth[vanished], status=210))
-        feed = shard_of("ocm", "deleted", {"deleted": True})
+        feed = make_shard("ocm", "deleted", {"deleted": True})
         page = await source.fetch(feed, None, 100, http)
         assert [record["ID"] for record in page.records] == [flagged]
         asked = [str(flagged), str(vanished), str(there), "no number"]

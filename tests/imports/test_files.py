@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from leaseway.domain.errors import TerminalError, UsageError
 from leaseway.imports.domain.page import Page
-from leaseway.imports.domain.shard import Cursor, shard_of
-from leaseway.imports.rows import Moulds
+from leaseway.imports.domain.shard import Cursor, make_shard
+from leaseway.imports.rows import RowBuilder
 from leaseway.imports.sources.files import FileSource
 from leaseway.imports.spec.reader import Spec, read_spec
 
-SHARD = shard_of("things", "all", {})
+SHARD = make_shard("things", "all", {})
 
 
 class Nobody:
@@ -105,7 +105,7 @@ async def test_a_line_that_cannot_be_read_becomes_a_bad_row(tmp_path: Path) -> N
     """One broken line in a million must not stop the import, nor disappear."""
     it = source(tmp_path / "t.jsonl", b'{"id":1}\n{"id":2,\nnull\n\xff\xfe\n{"id":"\\ud800"}\n{"id":3}\n')
     records = await records_of(it, 2)
-    rows, bad = Moulds(spec_of("t.jsonl").resource).rows_of(records)
+    rows, bad = RowBuilder(spec_of("t.jsonl").resource).rows_of(records)
     assert [row.external_id for row in rows] == ["1", "3"]
     assert [row.code for row in bad] == ["bad_type"] * 4
     assert json.loads(bad[0].document) == '{"id":2,'
@@ -113,7 +113,7 @@ async def test_a_line_that_cannot_be_read_becomes_a_bad_row(tmp_path: Path) -> N
 
 async def test_a_csv_line_with_too_many_fields_becomes_a_bad_row(tmp_path: Path) -> None:
     it = source(tmp_path / "t.csv", b"id,b\n1,2\n3,4,5\n6\n\xff,7\n8,9\n")
-    rows, bad = Moulds(spec_of("t.csv").resource).rows_of(await records_of(it, 2))
+    rows, bad = RowBuilder(spec_of("t.csv").resource).rows_of(await records_of(it, 2))
     assert [row.external_id for row in rows] == ["1", "8"]
     assert [row.code for row in bad] == ["bad_type"] * 3
 

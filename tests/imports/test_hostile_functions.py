@@ -11,7 +11,7 @@ import pytest
 
 from leaseway import App, BadValue, Page
 from leaseway.imports.domain.run_state import RunState
-from leaseway.imports.run.importer import Progress
+from leaseway.imports.run.importer import ImportProgress
 
 TIMEOUT_SECONDS = 20
 Run = Callable[..., Any]
@@ -21,7 +21,7 @@ Run = Callable[..., Any]
 async def run(tmp_path: Path) -> AsyncIterator[Run]:
     app = App(f"sqlite:///{tmp_path}/jobs.db")
 
-    async def one(function: Callable[..., Any], **words: Any) -> Progress:
+    async def one(function: Callable[..., Any], **words: Any) -> ImportProgress:
         options: dict[str, Any] = {
             "key": "id",
             "sink": f"sqlite:///{tmp_path}/data.db",

@@ -15,7 +15,7 @@ from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import State
 from leaseway.imports.domain.guards import Ceilings
 from leaseway.imports.domain.run_state import RunState, ShardState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
@@ -132,7 +132,7 @@ async def test_a_job_whose_shard_is_in_no_plan_any_more_is_given_up_at_once(tmp_
     await it.parts.sink.open()
     app, handle = import_app(it.parts, it.store)
     async with app:
-        await start_planned(it.parts, handle, "run", [shard_of("things", "old", {"part": ["old"]})], wall_clock_us())
+        await start_planned(it.parts, handle, "run", [make_shard("things", "old", {"part": ["old"]})], wall_clock_us())
     await it.parts.sink.close()
     remove(tmp_path, "data.db*")
     assert await it.worked() is RunState.COMPLETE

@@ -17,11 +17,11 @@ from tests.imports.apps import import_app
 
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.start import start_planned
-from leaseway.imports.sources.paging import ByKey
-from leaseway.imports.spec.model import Keyset
+from leaseway.imports.sources.paging import KeysetPager
+from leaseway.imports.spec.model import KeysetPaging
 from leaseway.system import wall_clock_us
 from leaseway.worker import provider_http
 
@@ -108,7 +108,7 @@ async def imported(it: Provider, folder: Path, page: str, auth: str = "", **opti
 async def worked(parts: ImportParts, folder: Path, **options: Any) -> Outcome:
     app, handle = import_app(parts, f"sqlite:///{folder}/jobs.db")
     async with app, asyncio.timeout(TIMEOUT_SECONDS):
-        await start_planned(parts, handle, "run", [shard_of("evil", "all", {})], wall_clock_us(), **options)
+        await start_planned(parts, handle, "run", [make_shard("evil", "all", {})], wall_clock_us(), **options)
         await app.run_worker(queues=[parts.queue], until_empty=True)
         state = await finish_run(parts, "run")
     (row,) = await parts.sink.shards("run")
@@ -209,7 +209,7 @@ async def test_a_key_that_no_column_holds_is_a_key_as_any_other(tmp_path: Path, 
 
 def test_a_key_with_more_digits_than_a_number_may_have_is_no_key() -> None:
     """Python refuses to read it, and its page would fail for ever. The row is a bad one: its key is too long."""
-    pager = ByKey(Keyset(param="after", start=0), "id")
+    pager = KeysetPager(KeysetPaging(param="after", start=0), "id")
     assert pager.key_of({"id": "9" * 5_000}) is None
     assert pager.key_of({"id": "0042"}) == 42
 

@@ -6,9 +6,9 @@ import pytest
 
 from leaseway.domain.errors import BadValue
 from leaseway.imports.assembly import load_import
-from leaseway.imports.domain.partition import id_ranges
-from leaseway.imports.plan.plan import planned
-from leaseway.imports.sources.port import Probe
+from leaseway.imports.domain.partition import id_range_shards
+from leaseway.imports.plan.plan import build_plan
+from leaseway.imports.sources.port import SourceProbe
 from leaseway.imports.spec.reader import BadSpec, read_spec
 
 SPEC = """
@@ -56,7 +56,7 @@ def test_bad_records_of_a_file_that_is_swept_are_not_skipped() -> None:
 def test_a_range_for_each_of_countless_ids_is_refused_before_it_is_made(upper: int) -> None:
     """A source may claim to have any number of them."""
     with pytest.raises(BadValue, match="100,000 are the most"):
-        id_ranges("evil", 0, upper, 1)
+        id_range_shards("evil", 0, upper, 1)
 
 
 @pytest.mark.parametrize("is_said", [True, False])
@@ -68,4 +68,4 @@ def test_a_largest_id_that_no_table_holds_is_refused(tmp_path: Path, is_said: bo
     path.write_text(spec(HTTP, KEYSET + partition), "utf-8")
     parts = load_import(path)
     with pytest.raises(BadValue, match="64 bits"):
-        planned(parts.spec, parts.source.caps, Probe(id_max=10**30), None, 10)
+        build_plan(parts.spec, parts.source.caps, SourceProbe(id_max=10**30), None, 10)

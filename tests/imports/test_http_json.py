@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from tests.http.door import Place
 
 from leaseway.domain.errors import BadValue, TerminalError, UsageError
-from leaseway.imports.domain.guards import Again, Expectation, Park, judge
+from leaseway.imports.domain.guards import Expectation, ParkShard, RetryPage, judge_page
 from leaseway.imports.domain.page import Page
 from leaseway.imports.domain.run_state import ShardRow, ShardState
-from leaseway.imports.domain.shard import Cursor, Predicate, Shard, shard_of
-from leaseway.imports.rows import Moulds
-from leaseway.imports.sources.factory import source_of
+from leaseway.imports.domain.shard import Cursor, Predicate, Shard, make_shard
+from leaseway.imports.rows import RowBuilder
+from leaseway.imports.sources.factory import make_source
 from leaseway.imports.sources.http_json import JsonSource
-from leaseway.imports.sources.port import BadReply, HeavyPage, Refused, Source
+from leaseway.imports.sources.port import BadReply, HeavyPage, Source, SourceRefused
 from leaseway.imports.sources.status_mapping import WrongBody
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.provider import Provider, provider
@@ -64,7 +64,7 @@ def source_at(url: str, resource: str, source: str = "") -> JsonSource:
 
 
 def shard_with(predicate: Predicate) -> Shard:
-    return shard_of("things", "part", predicate)
+    return make_shard("things", "part", predicate)
 
 
 ALL = shard_with({})
@@ -241,7 +241,7 @@ async def test_an_echoed_secret_is_not_in_the_error(http: Http, it: Provider) ->
     """Errors are stored with the job, and shown."""
     source = source_at(it.url, "", 'auth = { param = "key", env = "THINGS_KEY" }')
     it.answer(403, body=f"key {SECRET} is not known")
-    with pytest.raises(Refused, match=r"answers 403: key \*\*\* is not known \(look at source.auth") as caught:
+    with pytest.raises(SourceRefused, match=r"answers 403: key \*\*\* is not known \(look at source.auth") as caught:
         await source.fetch(ALL, None, 1, http)
     assert SECRET not in str(caught.value)
 
@@ -309,8 +309,8 @@ async def test_half_a_surrogate_pair_costs_one_record_not_the_page(http: Http, i
 @pytest.mark.parametrize(
     ("status", "error", "text"),
     [
-        (401, Refused, "answers 401"),
-        (403, Refused, "answers 403"),
+        (401, SourceRefused, "answers 401"),
+        (403, SourceRefused, "answers 403"),
         (400, TerminalError, "answers 400: why"),
         (404, TerminalError, "answers 404: why"),
         (301, TerminalError, "redirects to http://x/; if that is right, write it into source.base_url"),
@@ -343,7 +343,7 @@ async def test_a_page_that_takes_too_long_is_too_heavy() -> None:
 
 def test_both_sources_keep_the_port(tmp_path: Path) -> None:
     """The type checker looks at these lines."""
-    source: Source = source_of(SPEC, tmp_path, {})
+    source: Source = make_source(SPEC, tmp_path, {})
     assert (source.name, source.caps.page_max, source.caps.cursor) == ("airports", 500, "offset")
 
 
@@ -413,7 +413,7 @@ async def test_whatever_a_source_answers_it_is_a_page_or_a_bad_reply(body: Any, 
     except BadReply:
         return
     assert page.raw_count >= len(page.records)
-    Moulds(SPEC.resource).rows_of(page.records)
+    RowBuilder(SPEC.resource).rows_of(page.records)
     verdict(source, ALL, page, 3)
 
 
@@ -446,7 +446,7 @@ async def test_the_end_of_a_range_is_proof_only_in_order(http: Http, it: Provide
     reply(it, [{"id": 3}, {"id": 150}, {"id": 4}, {"id": 120}])
     page = await source.fetch(shard, None, 4, http)
     assert page.is_end is None
-    assert isinstance(verdict(source, shard, page, 4), Again), "the guards must see the disorder"
+    assert isinstance(verdict(source, shard, page, 4), RetryPage), "the guards must see the disorder"
 
 
 def verdict(source: JsonSource, shard: Shard, page: Page, limit: int) -> object:
@@ -460,7 +460,7 @@ def verdict(source: JsonSource, shard: Shard, page: Page, limit: int) -> object:
         has_next=True,
         short_page_is_end=False,
     )
-    return judge(page, row, expected)
+    return judge_page(page, row, expected)
 
 
 async def test_a_filter_that_the_source_ignores_is_noticed(http: Http, it: Provider) -> None:
@@ -472,8 +472,8 @@ async def test_a_filter_that_the_source_ignores_is_noticed(http: Http, it: Provi
     reply(it, [{"id": 1, "where": {"country": "DE"}}])
     strange = await source.fetch(shard, None, 5, http)
     assert query_of(it) == {"countries": "ES,PT"}
-    assert not isinstance(verdict(source, shard, fine, 5), Park)
-    assert isinstance(verdict(source, shard, strange, 5), Park)
+    assert not isinstance(verdict(source, shard, fine, 5), ParkShard)
+    assert isinstance(verdict(source, shard, strange, 5), ParkShard)
 
 
 async def test_an_upper_end_that_the_source_has_not_is_ours(http: Http, it: Provider) -> None:
@@ -487,7 +487,7 @@ async def test_an_upper_end_that_the_source_has_not_is_ours(http: Http, it: Prov
     assert ([record["id"] for record in page.records], page.raw_count) == ([0, 1, 3], 4)
     reply(it, [{"id": 9, "at": "2026-03-31T23:59:59Z"}])
     early = await source.fetch(shard, None, 4, http)
-    assert isinstance(verdict(source, shard, early, 4), Park)
+    assert isinstance(verdict(source, shard, early, 4), ParkShard)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from leaseway import (
     UsageError,
 )
 from leaseway.imports.assembly import load_import
-from leaseway.imports.domain.partition import text_of
+from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
 from leaseway.imports.spec.importer_options import BadOption
 from leaseway.testing.standin import API_KEY, Faults, Listing, StandIn, standin
@@ -415,7 +415,7 @@ async def test_only_what_has_changed_is_asked_for(place: Place) -> None:
     assert first.run.watermark is not None
     assert second.run.since is not None
     assert 0 <= first.run.watermark - second.run.since - 15 * 60_000_000 < 1_000_000
-    assert windows == [None, [text_of(second.run.since), None]]
+    assert windows == [None, [format_instant(second.run.since), None]]
     assert (await importer.run(mode=RunMode.FULL)).run.mode is RunMode.FULL
 
 

@@ -21,14 +21,14 @@ from tests.signals import accept_interrupts
 from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
 from leaseway.domain.outcome import Fail
 from leaseway.imports.assembly import ImportParts, load_import
-from leaseway.imports.domain.guards import Ceilings, disorder, halved, hash_of
+from leaseway.imports.domain.guards import Ceilings, find_disorder, halve_page_limit, hash_ids
 from leaseway.imports.domain.page import Page
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.domain.shard import Shard, shard_of
+from leaseway.imports.domain.shard import Shard, make_shard
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
-from leaseway.imports.shard_job.import_shard import ShardDone, ShardTask, import_shard
+from leaseway.imports.shard_job.import_shard import ShardResult, ShardTask, import_shard
 from leaseway.system import SystemClock, wall_clock_us
 from leaseway.testing.standin import Listing, standin
 from leaseway.worker.context import Context
@@ -71,7 +71,7 @@ class Import:
         self.path.write_text(FILE.format(name=name, file=self.file.name, folder=folder, key=key), "utf-8")
         self.store = f"sqlite:///{folder}/jobs.db"
         self.parts: ImportParts = load_import(self.path)
-        self.shard = shard_of(name, "all", {})
+        self.shard = make_shard(name, "all", {})
 
     def changed(self, **changes: Any) -> None:
         self.parts = self.parts._replace(task=replace(self.parts.task, **changes))
@@ -84,11 +84,11 @@ class Import:
         await self.parts.sink.start_run(row, [self.shard])
         return self
 
-    async def attempt(self, fence: int, task: ShardTask | None = None) -> ShardDone:
+    async def attempt(self, fence: int, task: ShardTask | None = None) -> ShardResult:
         context = cast(Context, Seat(fence))
         return await import_shard(context, SystemClock(), task or self.parts.task, "run", self.shard.key)
 
-    async def attempts(self, task: ShardTask) -> ShardDone:
+    async def attempts(self, task: ShardTask) -> ShardResult:
         """As a worker repeats a job: with a larger fence each time."""
         for fence in range(1, 20):
             try:
@@ -229,7 +229,7 @@ async def test_a_worker_that_lost_its_lease_between_fetch_and_write_leaves_no_tr
 async def test_a_worker_that_dies_after_a_split_has_its_children_submitted_by_the_next(make: Make) -> None:
     """The sink has the children, the job store does not know them yet: else nobody would ever import them."""
     it = await make(things(4)).begun()
-    children = [shard_of("things", label, {"part": [label]}) for label in ("left", "right")]
+    children = [make_shard("things", label, {"part": [label]}) for label in ("left", "right")]
 
     def split(shard: Shard, *_: Any) -> list[Shard]:
         return children if shard.label == "all" else []
@@ -245,7 +245,7 @@ async def test_a_worker_that_dies_after_a_split_has_its_children_submitted_by_th
 
 async def test_children_of_a_split_are_imported_once_by_the_same_run(make: Make) -> None:
     it = make(things(3))
-    children = [shard_of("things", label, {"part": [label]}) for label in ("left", "right")]
+    children = [make_shard("things", label, {"part": [label]}) for label in ("left", "right")]
     it.changed(
         page_limit=1, ceilings=Ceilings(pages=2), split=lambda shard, *_: children if shard.label == "all" else []
     )
@@ -320,7 +320,7 @@ async def test_what_the_spec_says_of_bad_rows_is_done(
 
 async def test_many_bad_rows_on_the_page_of_a_split_park_it_instead(make: Make) -> None:
     it = make([*things(20), *["no JSON at all"] * 20, *things(5)])
-    children = [shard_of("things", label, {"part": [label]}) for label in ("left", "right")]
+    children = [make_shard("things", label, {"part": [label]}) for label in ("left", "right")]
     it.changed(page_limit=40, ceilings=Ceilings(rows=1), split=lambda *_: children)
     assert await it.worked() is RunState.PARTIAL
     row = await it.only()
@@ -344,7 +344,7 @@ async def test_an_empty_listing_over_http_is_confirmed_and_complete(tmp_path: Pa
         )
         (tmp_path / "none.toml").write_text(text, "utf-8")
         empty = Import(tmp_path, [], name="unused")
-        empty.parts, empty.shard = load_import(tmp_path / "none.toml"), shard_of("none", "all", {})
+        empty.parts, empty.shard = load_import(tmp_path / "none.toml"), make_shard("none", "all", {})
         assert await empty.worked() is RunState.COMPLETE
         await empty.parts.sink.close()
 
@@ -490,17 +490,17 @@ async def test_a_sink_in_no_folder_is_refused_in_one_line(make: Make) -> None:
 
 
 def test_ids_of_two_kinds_are_a_disorder_and_no_crash() -> None:
-    assert disorder([1, "a"], None) is not None
-    assert disorder(["b"], {"after": 7}) is not None
-    assert disorder([1, None, 2], {"after": 0}) is None
+    assert find_disorder([1, "a"], None) is not None
+    assert find_disorder(["b"], {"after": 7}) is not None
+    assert find_disorder([1, None, 2], {"after": 0}) is None
 
 
 def test_ids_that_no_encoding_takes_still_tell_pages_apart() -> None:
     """A byte of Latin-1 in a CSV file is one bad row, not the end of the import."""
-    assert hash_of(["caf\udce9"]) != hash_of(["cafe"])
-    assert hash_of([2**80]) != hash_of([2**81])
+    assert hash_ids(["caf\udce9"]) != hash_ids(["cafe"])
+    assert hash_ids([2**80]) != hash_ids([2**81])
 
 
 def test_pages_are_halved_down_to_what_the_spec_bears() -> None:
-    assert [halved(100), halved(60), halved(8)] == [50, 50, 8]
-    assert [halved(8, 2), halved(2, 2), halved(1, 1)] == [4, 2, 1]
+    assert [halve_page_limit(100), halve_page_limit(60), halve_page_limit(8)] == [50, 50, 8]
+    assert [halve_page_limit(8, 2), halve_page_limit(2, 2), halve_page_limit(1, 1)] == [4, 2, 1]

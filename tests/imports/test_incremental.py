@@ -7,17 +7,17 @@ from msgspec.structs import replace
 from tests.imports.changing import MINUTE_US, NOON, changing
 
 from leaseway.domain.errors import BadValue, UsageError
-from leaseway.imports.domain.partition import text_of
+from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
-from leaseway.imports.plan.plan import planned
-from leaseway.imports.plan.watermark import Grain, History, course_of
+from leaseway.imports.plan.plan import build_plan
+from leaseway.imports.plan.watermark import RunHistory, StampGrain, choose_scope
 from leaseway.imports.sources.http_json import JsonSource
-from leaseway.imports.sources.port import Probe
+from leaseway.imports.sources.port import SourceProbe
 from leaseway.imports.spec.model import Incremental
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.standin import Faults
 
-GRAIN = Grain(MINUTE_US, 10 * MINUTE_US)
+GRAIN = StampGrain(MINUTE_US, 10 * MINUTE_US)
 WEEKLY = Incremental(overlap="15m", reconcile="7d")
 DAY_US = 24 * 60 * MINUTE_US
 FLAG = 'deletes = { flag = { params = { submissionstatustypeid = "1002" } } }'
@@ -35,7 +35,7 @@ def complete(id: str, watermark: int, mode: RunMode = RunMode.FULL) -> RunRow:
 
 def test_a_run_begins_at_the_last_watermark_less_the_overlap_on_the_sources_grain() -> None:
     base = complete("a", NOON)
-    course = course_of(WEEKLY, GRAIN, History(base, base), None, NOON + 61 * MINUTE_US + 7)
+    course = choose_scope(WEEKLY, GRAIN, RunHistory(base, base), None, NOON + 61 * MINUTE_US + 7)
     assert course.mode is RunMode.INCREMENTAL
     assert (course.since, course.watermark) == (NOON - 15 * MINUTE_US, NOON + 61 * MINUTE_US)
     assert "run a" in course.why
@@ -44,40 +44,40 @@ def test_a_run_begins_at_the_last_watermark_less_the_overlap_on_the_sources_grai
 @pytest.mark.parametrize(
     ("history", "wanted", "why"),
     [
-        (History(), None, "no run of this spec has become complete yet"),
-        (History(base=complete("b", NOON)), None, "no full run of this spec is on record"),
-        (History(complete("b", NOON), complete("a", NOON - 7 * DAY_US)), None, "7 days"),
-        (History(complete("b", NOON), complete("b", NOON)), RunMode.FULL, "it was asked for"),
+        (RunHistory(), None, "no run of this spec has become complete yet"),
+        (RunHistory(base=complete("b", NOON)), None, "no full run of this spec is on record"),
+        (RunHistory(complete("b", NOON), complete("a", NOON - 7 * DAY_US)), None, "7 days"),
+        (RunHistory(complete("b", NOON), complete("b", NOON)), RunMode.FULL, "it was asked for"),
     ],
 )
 def test_everything_is_read_when_nothing_tells_where_to_begin(
-    history: History, wanted: RunMode | None, why: str
+    history: RunHistory, wanted: RunMode | None, why: str
 ) -> None:
-    course = course_of(WEEKLY, GRAIN, history, wanted, NOON)
+    course = choose_scope(WEEKLY, GRAIN, history, wanted, NOON)
     assert (course.mode, course.since, course.watermark) == (RunMode.FULL, None, NOON)
     assert why in course.why
 
 
 def test_a_full_run_that_is_due_can_be_put_off_by_asking_for_changes() -> None:
-    history = History(complete("b", NOON), complete("a", NOON - 8 * DAY_US))
-    assert course_of(WEEKLY, GRAIN, history, RunMode.INCREMENTAL, NOON).mode is RunMode.INCREMENTAL
+    history = RunHistory(complete("b", NOON), complete("a", NOON - 8 * DAY_US))
+    assert choose_scope(WEEKLY, GRAIN, history, RunMode.INCREMENTAL, NOON).mode is RunMode.INCREMENTAL
 
 
 @pytest.mark.parametrize("incremental", [WEEKLY, None])
 def test_changes_that_cannot_be_asked_for_are_refused_with_the_way_out(incremental: Incremental | None) -> None:
     with pytest.raises(UsageError, match="without --incremental"):
-        course_of(incremental, GRAIN, History(), RunMode.INCREMENTAL, NOON)
+        choose_scope(incremental, GRAIN, RunHistory(), RunMode.INCREMENTAL, NOON)
 
 
 def test_an_overlap_shorter_than_the_lag_of_the_source_is_refused() -> None:
     with pytest.raises(BadValue, match=r"resource.incremental.overlap: must be at least .* 660 s"):
-        course_of(Incremental(overlap="10m"), GRAIN, History(), None, NOON)
+        choose_scope(Incremental(overlap="10m"), GRAIN, RunHistory(), None, NOON)
 
 
 def test_a_source_whose_clock_was_set_back_is_asked_from_there() -> None:
     """Its new stamps lie before our watermark, and would be asked for by nobody."""
     base = complete("a", NOON)
-    course = course_of(WEEKLY, GRAIN, History(base, base), None, NOON - 60 * MINUTE_US)
+    course = choose_scope(WEEKLY, GRAIN, RunHistory(base, base), None, NOON - 60 * MINUTE_US)
     assert course.since == NOON - 75 * MINUTE_US
 
 
@@ -98,7 +98,7 @@ changed = { lower = "since", path = "at", format = "iso" }
 window = { lower = "from", upper = "to", path = "at", format = "iso" }
 box = { param = "bbox", box = "west,south,east,north", latitude = "lat", longitude = "lon" }
 """
-SINCE = [text_of(NOON - 15 * MINUTE_US), None]
+SINCE = [format_instant(NOON - 15 * MINUTE_US), None]
 FEED = {"deleted": True, "changed": SINCE}
 
 
@@ -124,14 +124,16 @@ def test_changes_are_divided_by_geography_or_not_at_all(partition: str, predicat
     spec = read_spec(MARKS.replace('key = "id"\n', f'key = "id"\npartition = {partition}\n'), "s.toml")
     base = complete("a", NOON)
     caps = JsonSource(spec, {}).caps
-    plan = planned(spec, caps, Probe(server_time=NOON + MINUTE_US), None, 100, base=base, last_full=base, known=base)
+    plan = build_plan(
+        spec, caps, SourceProbe(server_time=NOON + MINUTE_US), None, 100, base=base, last_full=base, known=base
+    )
     assert [dict(shard.predicate) for shard in plan.shards] == [*predicates, FEED]
     assert (plan.rows, plan.requests) == (None, None), "how many have changed, nobody says"
 
 
 def test_a_source_without_a_clock_is_measured_by_ours() -> None:
     spec = read_spec(MARKS, "s.toml")
-    plan = planned(spec, JsonSource(spec, {}).caps, Probe(), None, 100, now=NOON + 7)
+    plan = build_plan(spec, JsonSource(spec, {}).caps, SourceProbe(), None, 100, now=NOON + 7)
     assert (plan.mode, plan.watermark) == (RunMode.FULL, NOON)
 
 
@@ -139,14 +141,16 @@ def test_a_feed_without_a_window_is_read_by_every_run() -> None:
     """The source cannot be asked for recent deletions alone."""
     text = MARKS.replace('incremental = { overlap = "15m", filter = "changed" }\n', "")
     spec = read_spec(text, "s.toml")
-    plan = planned(spec, JsonSource(spec, {}).caps, Probe(), None, 100)
+    plan = build_plan(spec, JsonSource(spec, {}).caps, SourceProbe(), None, 100)
     assert [dict(shard.predicate) for shard in plan.shards] == [{}, {"deleted": True}]
 
 
 def test_after_a_change_of_the_spec_the_feed_goes_on_where_it_was() -> None:
     """All rows are read again, but those that were deleted meanwhile are in no list."""
     spec = read_spec(MARKS, "s.toml")
-    plan = planned(spec, JsonSource(spec, {}).caps, Probe(), None, 100, known=complete("other", NOON), now=NOON)
+    plan = build_plan(
+        spec, JsonSource(spec, {}).caps, SourceProbe(), None, 100, known=complete("other", NOON), now=NOON
+    )
     assert [dict(shard.predicate) for shard in plan.shards] == [{}, FEED]
 
 
@@ -175,7 +179,7 @@ async def test_a_second_run_asks_for_what_has_changed_and_for_nothing_else(tmp_p
         assert second.watermark == NOON + 60 * MINUTE_US
         (shard,) = await place.shards("second")
         assert (shard.rows, shard.inserted, shard.updated) == (5, 2, 3)
-        assert all(f"modifiedsince={text_of(second.since or 0)[:13]}" in path for path in place.asked()[before:])
+        assert all(f"modifiedsince={format_instant(second.since or 0)[:13]}" in path for path in place.asked()[before:])
         assert place.living() == place.truth()
         assert all("mended" in place.stored()[id].document for id in changed)
         assert set(fresh) <= place.living()
@@ -234,7 +238,7 @@ async def test_changes_of_countries_are_asked_for_country_by_country(tmp_path: P
         some = sorted(id for id in place.stored() if place.it.table.truth[id].country == 2)[:2]
         place.it.table.update(some, "mended")
         plan = await place.plan()
-        since = text_of(NOON - 15 * MINUTE_US)
+        since = format_instant(NOON - 15 * MINUTE_US)
         assert [dict(shard.predicate) for shard in plan.shards] == [
             {"country": [code], "window": [since, None]} for code in ("1", "2", "210")
         ]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from leaseway.domain.errors import BadValue
-from leaseway.imports.domain.jsonpath import MISSING, path_of
+from leaseway.imports.domain.jsonpath import MISSING, parse_path
 
 DOCUMENT: dict[str, Any] = {
     "a": {"b": [{"c": 1}, {"c": None}, {}], "odd name": 2, "x-y": 3},
@@ -37,19 +37,19 @@ DOCUMENT: dict[str, Any] = {
 )
 def test_what_is_there(text: str, first: object) -> None:
     """Null is a statement of the source; missing is not."""
-    assert path_of("path", text).first(DOCUMENT) == first
+    assert parse_path("path", text).first(DOCUMENT) == first
 
 
 def test_everything_below_a_star() -> None:
-    assert path_of("path", "$.a.b[*].c").all(DOCUMENT) == [1, None]
-    assert path_of("path", "$.items[*]").all(DOCUMENT) == []
-    assert path_of("path", "$.nothing[*]").all(DOCUMENT) == []
+    assert parse_path("path", "$.a.b[*].c").all(DOCUMENT) == [1, None]
+    assert parse_path("path", "$.items[*]").all(DOCUMENT) == []
+    assert parse_path("path", "$.nothing[*]").all(DOCUMENT) == []
 
 
 @pytest.mark.parametrize("text", ["$", "$.a.b[0]", "$['odd name'][*].c", "$.x-y"])
 def test_a_path_is_written_as_it_is_read(text: str) -> None:
-    assert str(path_of("path", text)) == text
-    assert path_of("path", str(path_of("path", text))) == path_of("path", text)
+    assert str(parse_path("path", text)) == text
+    assert parse_path("path", str(parse_path("path", text))) == parse_path("path", text)
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_a_path_is_written_as_it_is_read(text: str) -> None:
 )
 def test_a_wrong_path_is_told_with_its_character(text: str, problem: str) -> None:
     with pytest.raises(BadValue, match=r"^resource\.key: ") as caught:
-        path_of("resource.key", text)
+        parse_path("resource.key", text)
     assert problem in str(caught.value)

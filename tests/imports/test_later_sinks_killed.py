@@ -17,7 +17,7 @@ from tests.imports.parquet_place import ParquetPlace
 from tests.imports.sink_victim import ROWS
 from tests.imports.test_sink_state_machine import LIVES, Life
 
-from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.testing.mongodb import MongoServer, mongodb_server
 from leaseway.testing.sink_contract.actors import LOW, RUN, bad, page, row, shard
@@ -86,7 +86,7 @@ async def test_rows_and_counters_agree_after_every_kill(place: MongoPlace | Parq
     assert begun is not None
     some = [row(one, title="x" * 500) for one in range(begun.pages * ROWS, (begun.pages + 1) * ROWS)]
     end = page(some, begun.pages, begun.pages + 1, last, bad=[bad(begun.pages)], state=ShardState.DONE)
-    assert await sink.write(end) == Written(inserted=ROWS, quarantined=1)
+    assert await sink.write(end) == WriteCounts(inserted=ROWS, quarantined=1)
     await sink.finish_run(RUN.id, RunState.COMPLETE)
     found = await shard(sink)
     assert found.inserted == found.rows == found.pages * ROWS == await sink.count()

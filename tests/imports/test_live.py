@@ -14,10 +14,27 @@ from rich.console import Console
 from leaseway.domain.limits.limit import Rate
 from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.progress import progress_view
-from leaseway.imports.progress.progress import Budget, Snapshot, Strip, Trouble, Watching, share_of, tightest
-from leaseway.imports.progress.progress_view import LINE_SECONDS, LOOK_SECONDS, Screen, asked, frame, line, span, watch
+from leaseway.imports.progress.progress import (
+    ProgressTracker,
+    RequestBudget,
+    RunningShard,
+    RunSnapshot,
+    ShardProblem,
+    completed_share,
+    tightest,
+)
+from leaseway.imports.progress.progress_view import (
+    LINE_SECONDS,
+    LOOK_SECONDS,
+    ProgressView,
+    asked,
+    frame,
+    line,
+    span,
+    watch,
+)
 
 FIFTY = Rate(1_000_000, 50)
 WAITING, RUNNING, DONE, SPLIT, PARKED = ShardState
@@ -30,7 +47,7 @@ def run_row(**changes: Any) -> RunRow:
 def row(
     predicate: Mapping[str, Any], state: ShardState = RUNNING, estimate: int | None = None, **changes: Any
 ) -> ShardRow:
-    shard = shard_of("ocm", str(predicate), predicate, estimate)
+    shard = make_shard("ocm", str(predicate), predicate, estimate)
     return ShardRow(run="ocm-1", shard=shard, state=state, fence=1, **{"cursor": None, **changes})
 
 
@@ -45,13 +62,13 @@ def test_where_the_cursors_stand_in_their_ranges_is_how_far_it_is() -> None:
         row({"id": [2_000, 3_000]}, WAITING),
         row({"id": [3_000, None]}, WAITING),
     ]
-    assert share_of(run_row(id_max=3_999), shards) == pytest.approx(1_500 / 4_000)
+    assert completed_share(run_row(id_max=3_999), shards) == pytest.approx(1_500 / 4_000)
 
 
 def test_the_last_range_has_no_end_and_stops_nobody_from_measuring() -> None:
     """A run that did not write down the largest id is measured by its other ranges."""
     shards = [row({"id": [0, 1_000]}, DONE), row({"id": [1_000, None]}, cursor={"after": 70_000})]
-    assert 0.9 < share_of(run_row(), shards) <= 1.0
+    assert 0.9 < completed_share(run_row(), shards) <= 1.0
 
 
 def test_estimated_rows_go_before_ids_and_an_estimate_that_was_too_low_never_exceeds_the_whole() -> None:
@@ -60,38 +77,38 @@ def test_estimated_rows_go_before_ids_and_an_estimate_that_was_too_low_never_exc
         row({"country": ["FR"]}, WAITING, estimate=150),
         row({"country": ["IT"]}, DONE, estimate=900, rows=100),
     ]
-    assert share_of(run_row(), shards) == pytest.approx(250 / 400)
+    assert completed_share(run_row(), shards) == pytest.approx(250 / 400)
 
 
 def test_without_ids_and_estimates_shards_are_counted() -> None:
     shards = [row({"country": ["ES"]}, DONE), row({"country": ["FR"]}), row({"country": ["IT"]}, PARKED)]
-    assert share_of(run_row(), [*shards, row({"country": ["NL"]}, WAITING)]) == pytest.approx(0.5)
+    assert completed_share(run_row(), [*shards, row({"country": ["NL"]}, WAITING)]) == pytest.approx(0.5)
 
 
 def test_a_split_shard_counts_for_what_it_has_read_and_its_children_for_the_rest() -> None:
     """Else a split would let the bar jump ahead, or go back."""
     parent = row({"id": [0, 1_000]}, cursor={"after": 399})
-    before = share_of(run_row(), [parent, row({"id": [1_000, 2_000]}, WAITING)])
+    before = completed_share(run_row(), [parent, row({"id": [1_000, 2_000]}, WAITING)])
     children = [row({"id": [400, 700]}, WAITING), row({"id": [700, 1_000]}, WAITING)]
     split = row({"id": [0, 1_000]}, SPLIT, cursor={"after": 399})
-    assert share_of(run_row(), [split, *children, row({"id": [1_000, 2_000]}, WAITING)]) == pytest.approx(before)
+    assert completed_share(run_row(), [split, *children, row({"id": [1_000, 2_000]}, WAITING)]) == pytest.approx(before)
 
 
 def test_a_run_without_shards_is_nowhere() -> None:
-    assert share_of(run_row(), []) == 0
+    assert completed_share(run_row(), []) == 0
 
 
 # -- how fast ---------------------------------------------------------------------------------------------------------
 
 
-def seen(watching: Watching, at: float, rows: int, requests: int = 0, after: int = 0) -> Snapshot:
+def seen(watching: ProgressTracker, at: float, rows: int, requests: int = 0, after: int = 0) -> RunSnapshot:
     shard = row({"id": [0, 10_000]}, rows=rows, requests=requests, cursor={"after": after - 1})
     return watching.seen(at, run_row(), [shard])
 
 
 def test_paces_are_those_of_the_last_seconds() -> None:
     """An average over the whole run hides that it stands still now."""
-    watching = Watching(FIFTY)
+    watching = ProgressTracker(FIFTY)
     for second in range(10):
         snapshot = seen(watching, second, rows=second * 1_000, requests=second * 40)
     assert (snapshot.rows_per_second, snapshot.requests_per_second) == (1_000, 40)
@@ -102,13 +119,13 @@ def test_paces_are_those_of_the_last_seconds() -> None:
 
 def test_a_resumed_run_does_not_count_what_was_there_as_its_pace() -> None:
     """The first look finds a million rows, which nobody wrote in this second."""
-    watching = Watching()
+    watching = ProgressTracker()
     assert seen(watching, 100.0, rows=1_000_000).rows_per_second == 0
     assert seen(watching, 100.1, rows=1_000_100).rows_per_second == pytest.approx(100)
 
 
 def test_the_time_left_follows_from_the_pace_and_is_not_guessed_too_early() -> None:
-    watching = Watching()
+    watching = ProgressTracker()
     assert seen(watching, 0, 0).seconds_left is None
     assert seen(watching, 1, 0, after=1_000).seconds_left is None
     assert seen(watching, 4, 0, after=4_000).seconds_left == pytest.approx(6)
@@ -116,7 +133,7 @@ def test_the_time_left_follows_from_the_pace_and_is_not_guessed_too_early() -> N
 
 
 def test_a_run_that_stands_still_names_no_time() -> None:
-    watching = Watching()
+    watching = ProgressTracker()
     for second in range(30):
         snapshot = seen(watching, second, 0, after=5_000)
     assert snapshot.seconds_left is None
@@ -137,24 +154,24 @@ def test_reactions_errors_and_the_budget_are_shown() -> None:
         row({"id": [10, 20]}, PARKED, guards={"empty_page": 1, "bad_rows": 1}, why="too many", quarantined=2),
         row({"id": [20, 30]}, DONE, why="was tried again once"),
     ]
-    snapshot = Watching().seen(0, run_row(requests_max=100, requests=40), shards)
+    snapshot = ProgressTracker().seen(0, run_row(requests_max=100, requests=40), shards)
     assert (snapshot.guards, snapshot.quarantined) == ({"empty_page": 3, "bad_rows": 1}, 3)
-    assert snapshot.budget == Budget(40, 100)
+    assert snapshot.budget == RequestBudget(40, 100)
     assert [(each.why, each.is_parked) for each in snapshot.troubles] == [("HTTP 503", False), ("too many", True)]
     assert (snapshot.shards, snapshot.ended, snapshot.running) == (3, 2, 1)
 
 
-def snapshot_with(running: int = 12, **changes: Any) -> Snapshot:
-    strips = [Strip(f"id=00001{number:04}-000020000", 2_500, number / running) for number in range(running)]
+def snapshot_with(running: int = 12, **changes: Any) -> RunSnapshot:
+    strips = [RunningShard(f"id=00001{number:04}-000020000", 2_500, number / running) for number in range(running)]
     plain: dict[str, Any] = {
         "run": "ocm-1763291234567", "seconds": 61.4, "shards": 48, "ended": 19, "running": running, "rows": 125_000,
         "requests": 500, "share": 0.52, "rows_per_second": 12_290.4, "requests_per_second": 47.84,
         "seconds_left": 11.2, "limit": FIFTY, "strips": strips,
     }  # fmt: skip
-    return Snapshot(**{**plain, **changes})
+    return RunSnapshot(**{**plain, **changes})
 
 
-def drawn(snapshot: Snapshot, width: int) -> list[str]:
+def drawn(snapshot: RunSnapshot, width: int) -> list[str]:
     console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
     console.print(frame(snapshot, "ocm → poi", width))
     assert isinstance(console.file, io.StringIO)
@@ -163,7 +180,7 @@ def drawn(snapshot: Snapshot, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_frame_has_all_figures_and_fits(width: int) -> None:
-    lines = drawn(snapshot_with(guards={"empty_page": 3}, budget=Budget(641, 2_000)), width)
+    lines = drawn(snapshot_with(guards={"empty_page": 3}, budget=RequestBudget(641, 2_000)), width)
     text = " ".join(" ".join(lines).split())
     for figure in (
         "52%", "125,000 rows", "0:11 left", "12,290 rows/s", "47.8 of 50 requests/s", "19 of 48 shards, 12 at work",
@@ -188,15 +205,15 @@ def test_a_frame_keeps_its_height_whoever_is_at_work(width: int) -> None:
 
 
 def test_a_shard_whose_size_nobody_knows_has_no_bar() -> None:
-    known = drawn(snapshot_with(running=1, strips=[Strip("all", 7, 0.5)], share=0), 80)
-    unknown = drawn(snapshot_with(running=1, strips=[Strip("all", 7, None)], share=0), 80)
+    known = drawn(snapshot_with(running=1, strips=[RunningShard("all", 7, 0.5)], share=0), 80)
+    unknown = drawn(snapshot_with(running=1, strips=[RunningShard("all", 7, None)], share=0), 80)
     (bar,), (none,) = ([each for each in lines if each.startswith("all")] for lines in (known, unknown))
     assert "━" in bar
     assert none.split() == ["all", "7"]
 
 
 def test_troubles_are_told_on_one_line_each_and_not_without_end() -> None:
-    troubles = [Trouble(f"id={number}", "HTTP 503 " * 40, number == 0) for number in range(20)]
+    troubles = [ShardProblem(f"id={number}", "HTTP 503 " * 40, number == 0) for number in range(20)]
     lines = drawn(snapshot_with(troubles=troubles), 80)
     assert sum(each.startswith("parked: id=0: HTTP 503") for each in lines) == 1
     assert sum(each.startswith("tried again: ") for each in lines) == 2
@@ -216,7 +233,7 @@ def test_spans_are_read_at_a_glance(seconds: float, text: str) -> None:
 def test_elsewhere_there_is_a_line_every_two_seconds() -> None:
     """A log of eight frames a second is no log."""
     console = Console(width=80, file=io.StringIO())
-    with Screen(console, "ocm → poi") as screen:
+    with ProgressView(console, "ocm → poi") as screen:
         for tenth in range(100):
             screen.show(snapshot_with(seconds=tenth / 10))
     assert isinstance(console.file, io.StringIO)
@@ -227,7 +244,7 @@ def test_elsewhere_there_is_a_line_every_two_seconds() -> None:
 def test_what_stays_on_the_terminal_is_how_far_it_came_and_no_pace() -> None:
     """Workers leave one after the other: the pace of those seconds is not that of the run."""
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
-    with Screen(console, "ocm → poi") as screen:
+    with ProgressView(console, "ocm → poi") as screen:
         screen.show(snapshot_with())
     assert isinstance(console.file, io.StringIO)
     last = console.file.getvalue().rpartition("ocm → poi")[2]
@@ -237,7 +254,7 @@ def test_what_stays_on_the_terminal_is_how_far_it_came_and_no_pace() -> None:
 
 
 def test_a_line_says_what_went_wrong() -> None:
-    text = line(snapshot_with(quarantined=5, troubles=[Trouble("a", "b", True), Trouble("c", "d", False)]))
+    text = line(snapshot_with(quarantined=5, troubles=[ShardProblem("a", "b", True), ShardProblem("c", "d", False)]))
     assert text.endswith("0:11 left, in quarantine 5, parked 1")
 
 
@@ -266,7 +283,7 @@ async def test_watching_ends_with_the_processes(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "spec.toml").write_text(SPEC.format(folder=tmp_path))
     parts = load_import(tmp_path / "spec.toml")
     await parts.sink.open()
-    await parts.sink.start_run(run_row(), [shard_of("people", "all", {}, 10)])
+    await parts.sink.start_run(run_row(), [make_shard("people", "all", {}, 10)])
     await parts.sink.close()
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
     with waiting_process() as worker:

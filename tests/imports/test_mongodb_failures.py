@@ -26,7 +26,7 @@ from leaseway.domain.errors import (
 )
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.sinks.mongodb import MongoSink, connection
 from leaseway.imports.sinks.mongodb.row_encoding import DEPTH_MAX, MARK
@@ -126,7 +126,7 @@ async def test_a_page_that_was_half_written_counts_once(standalone: MongoServer,
     assert sorted(await place.rows()) == ["1", "2", "3", "4"]
     assert (await shard(alone)).cursor == {"after": 2}
     assert await alone.begin(RUN.id, LOW.key, 1) == await shard(alone)
-    assert await alone.write(half) == Written(inserted=2, updated=1, quarantined=2)
+    assert await alone.write(half) == WriteCounts(inserted=2, updated=1, quarantined=2)
     now = await shard(alone)
     assert (now.pages, now.rows, now.inserted, now.updated, now.unchanged, now.quarantined) == (2, 5, 4, 1, 0, 2)
     assert [one.position for _, _, one in await alone.bad_rows()] == [0, 1]
@@ -142,7 +142,7 @@ async def test_the_next_worker_finishes_a_page_that_was_half_written(standalone:
     await other.open()
     assert await other.begin(RUN.id, LOW.key, 2) is not None
     again = page([row(1), row(2, 5), row(3, -1), row(9)], after=9, fence=2)
-    assert await other.write(again) == Written(inserted=4)
+    assert await other.write(again) == WriteCounts(inserted=4)
     assert await other.bad_rows() == []
     assert (await place.rows())["2"]["content_hash"] == "hash-5"
     assert (await place.rows())["3"]["content_hash"] == "hash-0"
@@ -154,8 +154,8 @@ async def test_the_rows_of_an_older_page_are_not_the_next_ones_own(alone: MongoS
     """A mark says which page: the next page of the shard finds the same row unchanged."""
     await started(alone)
     await written(alone, page(rows(1), after=1))
-    assert await alone.write(page(rows(1), 1, 2)) == Written(unchanged=1)
-    assert await alone.write(page([row(1, 1)], 2, 3)) == Written(updated=1)
+    assert await alone.write(page(rows(1), 1, 2)) == WriteCounts(unchanged=1)
+    assert await alone.write(page([row(1, 1)], 2, 3)) == WriteCounts(updated=1)
 
 
 @pytest.mark.parametrize(("command", "where"), [("insert", "leaseway_shards"), ("update", "leaseway_runs")])
@@ -180,7 +180,7 @@ async def test_a_claim_of_a_worker_that_has_died_holds_nobody(standalone: MongoS
     other = MongoPlace(standalone.url).sink()
     await other.open()
     assert await other.write(page(rows(1), after=1)) is None  # somebody else, with the same fence
-    assert await other.write(page(rows(1), after=1, fence=2)) == Written(inserted=1)
+    assert await other.write(page(rows(1), after=1, fence=2)) == WriteCounts(inserted=1)
     await other.close()
 
 
@@ -195,7 +195,7 @@ async def test_a_connection_that_breaks_inside_a_transaction_costs_nothing(repli
     await sink.open()
     await started(sink)
     with failing(replica_set, "insert", {"times": 1}, namespace=f"leaseway.{TABLE}", **LOST):
-        assert await sink.write(page(rows(1, 2), after=2, bad=[bad(0)])) == Written(inserted=2, quarantined=1)
+        assert await sink.write(page(rows(1, 2), after=2, bad=[bad(0)])) == WriteCounts(inserted=2, quarantined=1)
     assert (await shard(sink)).rows == 2
     assert len(await sink.bad_rows()) == 1
     assert all(MARK not in found for found in await place.found(TABLE))
@@ -238,7 +238,7 @@ async def test_a_commit_that_never_arrived_is_an_unknown_outcome_too(replica_set
     with failing(replica_set, "commitTransaction", **LOST), pytest.raises(UnknownOutcome):
         await sink.write(page(rows(1), after=1))
     assert await place.rows() == {}
-    assert await sink.write(page(rows(1), after=1)) == Written(inserted=1)
+    assert await sink.write(page(rows(1), after=1)) == WriteCounts(inserted=1)
     await sink.close()
 
 
@@ -253,7 +253,7 @@ async def test_a_server_that_is_killed_loses_pages_and_no_promise(server: MongoS
     assert begun.rows == begun.inserted == 2 * begun.pages
     for number in range(begun.pages, 12):
         again = page(rows(*pair(number)), number or None, number + 1, 2, bad=[bad(number)])
-        assert await sink.write(again) == Written(inserted=2, quarantined=1)
+        assert await sink.write(again) == WriteCounts(inserted=2, quarantined=1)
     assert ((await shard(sink)).inserted, await sink.count()) == (24, 24)
     assert [one.position for _, _, one in await sink.bad_rows()] == list(range(12))
 
@@ -315,7 +315,7 @@ async def test_a_wrong_password_is_refused() -> None:
         await sink.close()
         sink = MongoSink(address.format("right"), "poi")
         await sink.open()
-        assert await imported(sink, "run-1", row(1)) == Written(inserted=1)
+        assert await imported(sink, "run-1", row(1)) == WriteCounts(inserted=1)
         await sink.close()
 
 
@@ -344,7 +344,7 @@ async def test_an_address_cannot_take_the_promises_back(place: MongoPlace) -> No
     joint = "&" if "?" in place.url else "?"
     sink = MongoPlace(f"{place.url}{joint}w=0&readPreference=secondary").sink()
     await sink.open()
-    assert await imported(sink, "run-1", *rows(1, 2)) == Written(inserted=2)
+    assert await imported(sink, "run-1", *rows(1, 2)) == WriteCounts(inserted=2)
     assert (await sink.count(), len(await sink.shards("run-1"))) == (2, 1)
     await sink.close()
 
@@ -353,7 +353,7 @@ def test_a_sink_goes_from_one_loop_to_another(standalone: MongoServer) -> None:
     """The command opens it in one loop and works in the next; nothing may be left behind in the first."""
     sink = MongoSink(standalone.url, "loops")
     asyncio.run(sink.open())
-    assert asyncio.run(imported(sink, "run-of-loops", row(1))) == Written(inserted=1)
+    assert asyncio.run(imported(sink, "run-of-loops", row(1))) == WriteCounts(inserted=1)
     assert asyncio.run(sink.count()) == 1
 
 
@@ -431,7 +431,7 @@ async def test_fields_that_somebody_added_stay(place: MongoPlace, sink: MongoSin
     await imported(sink, "run-1", row(1, title="old"))
     async with place.client() as client:
         await client.leaseway[TABLE].update_one({}, {"$set": {"where": [1, 2]}})
-    assert await imported(sink, "run-2", row(1, 1, title="new")) == Written(updated=1)
+    assert await imported(sink, "run-2", row(1, 1, title="new")) == WriteCounts(updated=1)
     (found,) = (await place.rows()).values()
     assert (found["title"], found["where"]) == ("new", [1, 2])
 
@@ -500,8 +500,8 @@ async def test_odd_documents_are_kept_as_they_are(
 ) -> None:
     """New, and replaced: the two go other ways."""
     odd = replace(row(1), document=document)
-    assert await imported(sink, "run-1", odd) == Written(inserted=1)
-    assert await imported(sink, "run-2", replace(odd, content_hash="another")) == Written(updated=1)
+    assert await imported(sink, "run-1", odd) == WriteCounts(inserted=1)
+    assert await imported(sink, "run-2", replace(odd, content_hash="another")) == WriteCounts(updated=1)
     (found,) = (await place.rows()).values()
     assert expected is None or found["document"] == expected
 
@@ -509,7 +509,7 @@ async def test_odd_documents_are_kept_as_they_are(
 async def test_integers_without_end_become_decimals_or_texts(place: MongoPlace, sink: MongoSink) -> None:
     """BSON has 64 bits; one such number must not keep a record out."""
     document = f'{{"a":[{2**64},{-(2**63)}],"b":{10**40}}}'
-    assert await imported(sink, "run-1", replace(row(1), document=document)) == Written(inserted=1)
+    assert await imported(sink, "run-1", replace(row(1), document=document)) == WriteCounts(inserted=1)
     (found,) = (await place.rows()).values()
     assert (str(found["document"]["a"][0]), found["document"]["a"][1]) == (str(2**64), -(2**63))
     assert found["document"]["b"] == str(10**40)
@@ -531,7 +531,7 @@ async def test_what_the_server_would_not_take_goes_into_quarantine(
     await started(sink)
     odd = replace(row(1), document=document)
     kept = document[:1_000]
-    assert await sink.write(page([odd, row(2)], after=1)) == Written(inserted=1, quarantined=1)
+    assert await sink.write(page([odd, row(2)], after=1)) == WriteCounts(inserted=1, quarantined=1)
     ((_, _, one),) = await sink.bad_rows()
     assert (one.code, one.external_id, one.document[:1_000]) == (code, "1", kept)
     assert problem in one.problem
@@ -542,8 +542,8 @@ async def test_the_largest_row_is_taken(place: MongoPlace, sink: MongoSink) -> N
     """New, and replaced: what we promise to take, the server must take."""
     text = "x" * (16 * 2**20 - 65_536 - 5_000)
     large = replace(row(1, title="t" * 4_000), document=f'{{"a":"{text}"}}')
-    assert await imported(sink, "run-1", large) == Written(inserted=1)
-    assert await imported(sink, "run-2", replace(large, content_hash="another")) == Written(updated=1)
+    assert await imported(sink, "run-1", large) == WriteCounts(inserted=1)
+    assert await imported(sink, "run-2", replace(large, content_hash="another")) == WriteCounts(updated=1)
 
 
 async def test_a_sweep_reads_ids_in_the_servers_order(place: MongoPlace, sink: MongoSink) -> None:
@@ -581,6 +581,6 @@ async def test_a_document_that_grows_on_its_way_is_measured(place: MongoPlace, s
     await started(sink)
     digits = replace(row(1), document=f'{{"a":[{",".join(["1"] * 1_500_000)}]}}')
     assert len(digits.document) < 3_100_000
-    assert await sink.write(page([digits, row(2)], after=1)) == Written(inserted=1, quarantined=1)
+    assert await sink.write(page([digits, row(2)], after=1)) == WriteCounts(inserted=1, quarantined=1)
     ((_, _, one),) = await sink.bad_rows()
     assert (one.code, one.external_id) == ("too_large", "1")

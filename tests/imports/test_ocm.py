@@ -9,21 +9,38 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue, TerminalError
-from leaseway.imports.domain.guards import Again, Confirm, Expectation, GoOn, Park, TheEnd, Verdict, judge
+from leaseway.imports.domain.guards import (
+    ConfirmEnd,
+    ContinueShard,
+    EndShard,
+    Expectation,
+    PageVerdict,
+    ParkShard,
+    RetryPage,
+    judge_page,
+)
 from leaseway.imports.domain.page import Page
-from leaseway.imports.domain.partition import boxes, check_plan, countries, crossed, grid, id_ranges, windows
+from leaseway.imports.domain.partition import (
+    check_plan,
+    country_shards,
+    cross_shards,
+    grid_shards,
+    id_range_shards,
+    quadtree_shards,
+    window_shards,
+)
 from leaseway.imports.domain.run_state import ShardRow, ShardState
-from leaseway.imports.domain.shard import Cursor, Shard, shard_of
-from leaseway.imports.domain.splitting import split
+from leaseway.imports.domain.shard import Cursor, Shard, make_shard
+from leaseway.imports.domain.splitting import split_shard
 from leaseway.imports.sources.ocm import CAPS, OpenChargeMap
-from leaseway.imports.sources.port import BadReply, HeavyPage, Refused, Source
+from leaseway.imports.sources.port import BadReply, HeavyPage, Source, SourceRefused
 from leaseway.imports.sources.status_mapping import WrongBody
 from leaseway.testing.standin import API_KEY, Faults, Poi, StandIn, standin, synthetic
 from leaseway.testing.standin.data import BULK_MINUTE
 from leaseway.testing.standin.reference import ID_BY_CODE
 
 NOW = 1_791_000_000_000_000
-WORLD = shard_of("ocm", "all", {})
+WORLD = make_shard("ocm", "all", {})
 PAGES_MAX = 200
 
 
@@ -114,7 +131,7 @@ async def test_what_it_says_about_itself(place: Place) -> None:
 async def test_id_ranges_read_every_row_once(place: Place) -> None:
     """Upper ends are ours: the API has none."""
     probe = await place.source.probe(place.http)
-    shards = id_ranges("ocm", 0, probe.id_max or 0, 300)
+    shards = id_range_shards("ocm", 0, probe.id_max or 0, 300)
     check_plan(shards, CAPS)
     assert len(shards) > 3
     assert await place.ids(shards) == readable(place)
@@ -122,11 +139,11 @@ async def test_id_ranges_read_every_row_once(place: Place) -> None:
 
 async def test_a_range_ends_by_proof_and_the_last_one_does_not(place: Place) -> None:
     """A record beyond the end proves it; an empty page proves nothing."""
-    closed = await place.pages(shard_of("ocm", "x", {"id": [101, 300]}))
+    closed = await place.pages(make_shard("ocm", "x", {"id": [101, 300]}))
     assert closed[-1].is_end is True
     assert all(page.raw_count == 100 for page in closed)
     assert len(closed[-1].records) < 100
-    opened = await place.pages(shard_of("ocm", "x", {"id": [1_000, None]}))
+    opened = await place.pages(make_shard("ocm", "x", {"id": [1_000, None]}))
     assert (opened[-1].is_end, opened[-1].next, opened[-1].raw_count) == (None, None, 0)
 
 
@@ -134,7 +151,7 @@ async def test_countries_and_the_ids_behind_them(place: Place) -> None:
     """One request for the list, however many shards."""
     codes = (await place.source.probe(place.http)).values["country"]
     rows = {code: sum(poi.country == ID_BY_CODE[code] for poi in place.it.table.truth.values()) for code in codes}
-    shards = countries("ocm", codes, rows, 50)
+    shards = country_shards("ocm", codes, rows, 50)
     assert len(shards) < 30
     before = len(place.it.arrivals)
     assert sorted(await place.ids(shards)) == readable(place)
@@ -145,9 +162,9 @@ async def test_boxes_lose_nothing_and_nothing_comes_twice() -> None:
     """The server's edges are great circles; the rows beyond ours are dropped."""
     pois = synthetic(3_000)
     async with placed(pois) as place:
-        shards = grid("ocm", (-90, -180, 90, 180), 45)
+        shards = grid_shards("ocm", (-90, -180, 90, 180), 45)
         assert sorted(await place.ids(shards)) == readable(place)
-        tree = boxes("ocm", (40, -20, 70, 60), lambda box: 500, 1_000)
+        tree = quadtree_shards("ocm", (40, -20, 70, 60), lambda box: 500, 1_000)
         raw = [await place.pages(shard) for shard in tree]
         assert sum(page.raw_count for pages in raw for page in pages) > sum(
             len(page.records) for pages in raw for page in pages
@@ -156,24 +173,26 @@ async def test_boxes_lose_nothing_and_nothing_comes_twice() -> None:
 
 async def test_one_window_for_each_country(place: Place) -> None:
     """Incremental: what was changed since, by id; nothing is lost in the minute that 300 rows share."""
-    shards = crossed("ocm", countries("ocm", ["US", "DE"]), windows("ocm", BULK_MINUTE, None, 60_000_000, 60_000_000))
+    shards = cross_shards(
+        "ocm", country_shards("ocm", ["US", "DE"]), window_shards("ocm", BULK_MINUTE, None, 60_000_000, 60_000_000)
+    )
     check_plan(shards, CAPS)
     ids = {ID_BY_CODE["US"], ID_BY_CODE["DE"]}
     rows = [poi for poi in place.it.table.truth.values() if poi.is_readable and poi.modified >= BULK_MINUTE]
     assert sorted(await place.ids(shards)) == sorted(poi.id for poi in rows if poi.country in ids)
-    since = shard_of("ocm", "x", {"since": "2026-04-01T03:00Z"})
+    since = make_shard("ocm", "x", {"since": "2026-04-01T03:00Z"})
     assert await place.ids([since]) == [poi.id for poi in rows]
 
 
 async def test_history_windows_are_refused() -> None:
     with pytest.raises(BadValue, match="no upper bound for times"):
-        check_plan(windows("ocm", 0, BULK_MINUTE, 30 * 86_400_000_000, 60_000_000), CAPS)
+        check_plan(window_shards("ocm", 0, BULK_MINUTE, 30 * 86_400_000_000, 60_000_000), CAPS)
 
 
 async def test_children_of_a_split_read_exactly_the_rest(place: Place) -> None:
-    shard = shard_of("ocm", "x", {"id": [101, 900]})
+    shard = make_shard("ocm", "x", {"id": [101, 900]})
     first = await place.fetch(shard)
-    children = split(shard, first.next, "idle", CAPS)
+    children = split_shard(shard, first.next, "idle", CAPS)
     read = [record["ID"] for record in first.records] + await place.ids(children)
     assert read == [number for number in readable(place) if number < 900]
 
@@ -184,13 +203,13 @@ async def test_children_of_a_split_read_exactly_the_rest(place: Place) -> None:
 async def test_an_unknown_country_is_never_asked_for(place: Place) -> None:
     """They would send the whole world."""
     with pytest.raises(BadValue, match="country: Open Charge Map does not know UK, Spain"):
-        await place.fetch(shard_of("ocm", "x", {"country": ["ES", "UK", "Spain"]}))
+        await place.fetch(make_shard("ocm", "x", {"country": ["ES", "UK", "Spain"]}))
     assert not any("/poi" in arrival.path for arrival in place.it.arrivals)
 
 
 async def test_strangers_are_recognised(place: Place) -> None:
     """When a filter is ignored, the guards must hear it from somebody."""
-    shard = shard_of("ocm", "x", {"country": ["DE"], "id": [200, None], "window": ["2026-04-01T03:00Z", None]})
+    shard = make_shard("ocm", "x", {"country": ["DE"], "id": [200, None], "window": ["2026-04-01T03:00Z", None]})
     good = await place.fetch(shard)
     place.it.faults = Faults(ignores_filters=True)
     bad = await place.fetch(shard)
@@ -205,7 +224,7 @@ async def test_strangers_are_recognised(place: Place) -> None:
 async def test_a_page_out_of_order_is_shown_whole_and_proves_no_end() -> None:
     """With the rows beyond the end dropped, the rest might look ordered, and the shard done."""
     async with placed(1_000, reordered=True) as place:
-        page = await place.fetch(shard_of("ocm", "x", {"id": [0, 150]}))
+        page = await place.fetch(make_shard("ocm", "x", {"id": [0, 150]}))
     ids = [record["ID"] for record in page.records]
     assert ids != sorted(ids)
     assert (len(ids), page.is_end) == (page.raw_count, None)
@@ -220,10 +239,10 @@ async def test_an_empty_page_is_no_end() -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        ((403, b"Invalid API key."), Refused),
-        ((403, f"bad key {API_KEY}".encode()), Refused),
-        ((401, b""), Refused),
-        ((503, b'{"description":"API requests by robots are temporarily disabled."}'), Refused),
+        ((403, b"Invalid API key."), SourceRefused),
+        ((403, f"bad key {API_KEY}".encode()), SourceRefused),
+        ((401, b""), SourceRefused),
+        ((503, b'{"description":"API requests by robots are temporarily disabled."}'), SourceRefused),
         ((502, b"Upstream API unavailable"), HeavyPage),
         ((413, b""), HeavyPage),
         ((429, b""), BadReply),
@@ -259,20 +278,20 @@ async def test_a_status_without_a_highest_id_makes_no_plan(place: Place) -> None
 # -- with the guards --------------------------------------------------------------------------------------------------
 
 
-async def guarded(place: Place, shard: Shard, limit: int) -> tuple[list[int], Verdict]:
+async def guarded(place: Place, shard: Shard, limit: int) -> tuple[list[int], PageVerdict]:
     """Read a shard as an import does, without a sink: the ids, and how it ended."""
     row = ShardRow(run="r", shard=shard, state=ShardState.RUNNING, fence=1, cursor=None)
     found: list[int] = []
     for _ in range(PAGES_MAX):
         page = await place.fetch(shard, row.cursor, limit)
-        verdict = judge(page, row, expectation(place, shard, row.cursor, limit))
-        if isinstance(verdict, Confirm):
+        verdict = judge_page(page, row, expectation(place, shard, row.cursor, limit))
+        if isinstance(verdict, ConfirmEnd):
             probes = [await place.fetch(shard, page.next or row.cursor, 1) for _ in range(2)]
-            verdict = (GoOn if any(probe.raw_count for probe in probes) else TheEnd)(verdict.page_hash)
-        if not isinstance(verdict, GoOn | TheEnd):
+            verdict = (ContinueShard if any(probe.raw_count for probe in probes) else EndShard)(verdict.page_hash)
+        if not isinstance(verdict, ContinueShard | EndShard):
             return found, verdict
         found += [record["ID"] for record in page.records]
-        if isinstance(verdict, TheEnd):
+        if isinstance(verdict, EndShard):
             return found, verdict
         row = replace(row, cursor=page.next or row.cursor)
     raise AssertionError("it has no end")
@@ -297,22 +316,24 @@ def expectation(place: Place, shard: Shard, cursor: Cursor | None, limit: int) -
 async def test_these_traps_are_survived(faults: dict[str, Any]) -> None:
     """Not one row is missing, and none comes twice."""
     async with placed(synthetic(1_000, bulk=300, hidden_every=40), **faults) as place:
-        shards = id_ranges("ocm", 0, max(place.it.table.truth), 400)
+        shards = id_range_shards("ocm", 0, max(place.it.table.truth), 400)
         results = [await guarded(place, shard, 50) for shard in shards]
-    assert all(isinstance(verdict, TheEnd) for _, verdict in results)
+    assert all(isinstance(verdict, EndShard) for _, verdict in results)
     assert [number for ids, _ in results for number in ids] == readable(place)
 
 
 @pytest.mark.parametrize(
     ("faults", "caught"),
     [
-        ({"reordered": True}, Again("order_violated", "")),
-        ({"ignores_filters": True}, Park("filter_ignored", "")),
+        ({"reordered": True}, RetryPage("order_violated", "")),
+        ({"ignores_filters": True}, ParkShard("filter_ignored", "")),
     ],
 )
-async def test_these_traps_are_caught_before_anything_is_written(faults: dict[str, Any], caught: Again | Park) -> None:
+async def test_these_traps_are_caught_before_anything_is_written(
+    faults: dict[str, Any], caught: RetryPage | ParkShard
+) -> None:
     """Neither is known from the number of rows."""
     async with placed(1_000, **faults) as place:
-        found, verdict = await guarded(place, shard_of("ocm", "x", {"country": ["DE"], "id": [0, 600]}), 50)
+        found, verdict = await guarded(place, make_shard("ocm", "x", {"country": ["DE"], "id": [0, 600]}), 50)
     assert isinstance(verdict, type(caught))
     assert (found, verdict.guard) == ([], caught.guard)

@@ -8,9 +8,9 @@ import pytest
 from tests.imports.apps import import_app
 from tests.imports.test_importing import OCM, Place
 
-from leaseway.imports.domain.document_profile import added, profile_of
+from leaseway.imports.domain.document_profile import add_profiles, profile_documents
 from leaseway.imports.domain.run_state import RunState, ShardState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.domain.splitting import rows_left
 from leaseway.imports.plan.probe_source import plan_with_history
 from leaseway.imports.run.finish_run import finish_run
@@ -109,10 +109,10 @@ async def test_nothing_is_cut_while_everybody_has_something_to_do(
 
 
 def test_what_is_left_is_guessed_from_what_was_found() -> None:
-    half = shard_of("s", "a", {"id": [0, 1_000]})
+    half = make_shard("s", "a", {"id": [0, 1_000]})
     assert rows_left(half, {"after": 499}, 100, None) == 100
     assert rows_left(half, {"after": 999}, 100, None) == 0
-    open_end = shard_of("s", "b", {"id": [1_000, None]})
+    open_end = make_shard("s", "b", {"id": [1_000, None]})
     assert rows_left(open_end, {"after": 1_099}, 50, 1_299) == 100
     assert rows_left(open_end, {"after": 1_099}, 50, None) is None
     assert rows_left(half, {"offset": 10}, 10, None) is None
@@ -235,9 +235,9 @@ async def test_a_key_that_stops_working_at_the_very_end_fails_the_run(
                 nonlocal calls
                 calls += 1
                 if calls > 1:
-                    from leaseway.imports.sources.port import Refused
+                    from leaseway.imports.sources.port import SourceRefused
 
-                    raise Refused("403: the key has expired")
+                    raise SourceRefused("403: the key has expired")
                 return await fetch(*arguments)
 
             monkeypatch.setattr(place.parts.source, "fetch", fetch_once)
@@ -256,7 +256,7 @@ async def test_the_books_tell_what_documents_look_like(tmp_path: Path) -> None:
         await imported(place)
         merged: Any = {}
         for row in await place.shards():
-            merged = added(merged, row.profile)
+            merged = add_profiles(merged, row.profile)
         assert set(merged["AddressInfo.Title"]) == {"text"}
         assert set(merged["ID"]) == {"integer"}
         await place.parts.sink.close()
@@ -264,7 +264,7 @@ async def test_the_books_tell_what_documents_look_like(tmp_path: Path) -> None:
 
 def test_a_profile_names_paths_and_types() -> None:
     records = [{"a": 1, "b": {"c": [{"d": None}, {"d": 1.5}]}}, {"a": "x", "b": True}]
-    assert profile_of(records) == {
+    assert profile_documents(records) == {
         "a": {"integer": 1, "text": 1},
         "b": {"object": 1, "boolean": 1},
         "b.c": {"list": 1},
@@ -276,9 +276,9 @@ def test_a_profile_names_paths_and_types() -> None:
 def test_a_profile_is_bounded() -> None:
     """A source that uses ids as names has as many paths as records."""
     wide = [{f"name-{n}-{k}": k for k in range(100)} for n in range(20)]
-    assert len(profile_of(wide)) == 300
-    assert len(added(profile_of(wide), {f"other-{n}": {"text": 1} for n in range(50)})) == 300
+    assert len(profile_documents(wide)) == 300
+    assert len(add_profiles(profile_documents(wide), {f"other-{n}": {"text": 1} for n in range(50)})) == 300
     deep: Any = {}
     for _ in range(50):
         deep = {"below": deep}
-    assert len(profile_of([deep])) == 6
+    assert len(profile_documents([deep])) == 6

@@ -16,9 +16,9 @@ from tests.imports.parquet_place import ParquetPlace
 
 from leaseway.domain.errors import BadValue, StoreFull, StoreRefused
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.domain.run_state import RunState, ShardState
-from leaseway.imports.sinks.parquet.files import Shelf
+from leaseway.imports.sinks.parquet.files import ParquetFolder
 from leaseway.imports.sinks.parquet.sink import ParquetSink
 from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
@@ -154,7 +154,7 @@ async def test_a_file_without_its_commit_is_removed(
     """The page was never written, and a reader must never have seen it."""
     await started(sink)
     await written(sink, page(rows(1), after=1))
-    monkeypatch.setattr("leaseway.imports.sinks.sqlite.sink.turned", kill)
+    monkeypatch.setattr("leaseway.imports.sinks.sqlite.sink.apply_page", kill)
     with pytest.raises(Killed):
         await sink.write(page(rows(2), 1, 2))
     monkeypatch.undo()
@@ -164,7 +164,7 @@ async def test_a_file_without_its_commit_is_removed(
     await reopened.open()
     assert len(witness.all_files()) == 1
     assert (await shard(reopened)).pages == 1
-    assert await reopened.write(page(rows(2), 1, 2)) == Written(inserted=1)
+    assert await reopened.write(page(rows(2), 1, 2)) == WriteCounts(inserted=1)
     assert sorted(await witness.rows()) == ["1", "2"]
     await reopened.close()
 
@@ -174,7 +174,7 @@ async def test_a_commit_without_its_rename_is_caught_up(
 ) -> None:
     """The books say that the page is written: whoever opens the sink next shows its file."""
     await started(sink)
-    monkeypatch.setattr(Shelf, "show", kill)
+    monkeypatch.setattr(ParquetFolder, "show", kill)
     with pytest.raises(Killed):
         await sink.write(page(rows(1), after=1))
     monkeypatch.undo()
@@ -187,10 +187,10 @@ async def test_a_commit_without_its_rename_is_caught_up(
 
 
 STEPS: dict[str, tuple[type, str]] = {
-    "while merging": (Shelf, "merge"),
+    "while merging": (ParquetFolder, "merge"),
     "before the swap": (ParquetSink, "_swap"),
-    "before it is shown": (Shelf, "show"),
-    "before the others are removed": (Shelf, "remove"),
+    "before it is shown": (ParquetFolder, "show"),
+    "before the others are removed": (ParquetFolder, "remove"),
 }
 
 
@@ -223,15 +223,15 @@ async def test_who_opens_does_not_disturb_a_merge(
     await started(sink)
     for number in range(3):
         await written(sink, page([row(1, number)], number or None, number + 1))
-    before, merge = witness.versions(), Shelf.merge
+    before, merge = witness.versions(), ParquetFolder.merge
 
-    def merged_and_cleaned(shelf: Shelf, numbers: Any, into: int) -> bool:
+    def merged_and_cleaned(shelf: ParquetFolder, numbers: Any, into: int) -> bool:
         assert merge(shelf, numbers, into)
         command = "import asyncio, sys; from tests.imports.test_parquet_sink import *; asyncio.run(opened(sys.argv[1]))"
         subprocess.run([sys.executable, "-c", command, str(witness.folder)], check=True, cwd=ROOT)
         return True
 
-    monkeypatch.setattr(Shelf, "merge", merged_and_cleaned)
+    monkeypatch.setattr(ParquetFolder, "merge", merged_and_cleaned)
     await sink.finish_run(RUN.id, RunState.COMPLETE)
     assert (witness.versions(), len(witness.all_files())) == (before, 3)
 
@@ -243,14 +243,14 @@ async def test_two_that_end_a_run_at_once_merge_it_once(
     await started(sink)
     for number in range(3):
         await written(sink, page([row(1, number)], number or None, number + 1))
-    before, merge = witness.versions(), Shelf.merge
+    before, merge = witness.versions(), ParquetFolder.merge
 
-    def merged_by_the_other(shelf: Shelf, numbers: Any, into: int) -> bool:
+    def merged_by_the_other(shelf: ParquetFolder, numbers: Any, into: int) -> bool:
         monkeypatch.undo()
         asyncio.run(other.finish_run(RUN.id, RunState.COMPLETE))
         return merge(shelf, numbers, into)
 
-    monkeypatch.setattr(Shelf, "merge", merged_by_the_other)
+    monkeypatch.setattr(ParquetFolder, "merge", merged_by_the_other)
     await sink.finish_run(RUN.id, RunState.COMPLETE)
     assert (witness.versions(), len(witness.all_files())) == (before, 1)
 
@@ -274,7 +274,7 @@ async def test_a_full_disk_is_told(sink: Sink, witness: ParquetPlace, monkeypatc
         await sink.write(page(rows(1), after=1))
     monkeypatch.undo()
     assert (await witness.rows(), (await shard(sink)).pages) == ({}, 0)
-    assert await sink.write(page(rows(1), after=1)) == Written(inserted=1)
+    assert await sink.write(page(rows(1), after=1)) == WriteCounts(inserted=1)
 
 
 # -- folders ----------------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ async def test_a_column_that_changed_its_type_is_refused(sink: Sink, witness: Pa
     await changed.close()
     wider = witness.sink(columns={**COLUMNS, "more": ColumnType.TEXT})
     await wider.open()
-    assert await imported(wider, "run-2", replace(row(2), values={"more": "x"})) == Written(inserted=1)
+    assert await imported(wider, "run-2", replace(row(2), values={"more": "x"})) == WriteCounts(inserted=1)
     await wider.close()
 
 

@@ -10,34 +10,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.domain.errors import BadValue
-from leaseway.imports.domain.boxes import WORLD, Box, box_of, grown, owns, parts, quadrants
+from leaseway.imports.domain.boxes import WORLD, Box, expand_box, owns, parse_box, quadrants, split_wide_box
 from leaseway.imports.domain.partition import (
-    boxes,
     check_plan,
-    countries,
-    crossed,
-    grid,
-    id_ranges,
-    instant_in,
-    text_of,
-    windows,
+    country_shards,
+    cross_shards,
+    format_instant,
+    grid_shards,
+    id_range_shards,
+    parse_instant,
+    quadtree_shards,
+    window_shards,
 )
-from leaseway.imports.domain.shard import Shard, shard_of
-from leaseway.imports.domain.splitting import split
-from leaseway.imports.sources.port import Caps
+from leaseway.imports.domain.shard import Shard, make_shard
+from leaseway.imports.domain.splitting import split_shard
+from leaseway.imports.sources.port import SourceCapabilities
 from leaseway.testing.standin.ocm import is_within
 
 MINUTE_US = 60_000_000
 DAY_US = 86_400_000_000
-APRIL = instant_in("2026-04-01T00:00Z")
+APRIL = parse_instant("2026-04-01T00:00Z")
 
-ALL_BOUNDS = Caps(
+ALL_BOUNDS = SourceCapabilities(
     cursor="keyset",
     order="ID",
     filters=frozenset({"id", "country", "window", "box"}),
     granularity_us=MINUTE_US,
 )
-LOWER_ONLY = Caps(
+LOWER_ONLY = SourceCapabilities(
     cursor="keyset",
     order="ID",
     filters=frozenset({"id", "country", "window"}),
@@ -60,7 +60,7 @@ def has_id(shard: Shard, number: int) -> bool:
 
 def has_instant(shard: Shard, instant: int) -> bool:
     low, high = shard.predicate["window"]
-    return in_range(low and instant_in(low), instant, high and instant_in(high))
+    return in_range(low and parse_instant(low), instant, high and parse_instant(high))
 
 
 def box_in(shard: Shard) -> Box:
@@ -83,13 +83,13 @@ def keys(shards: Iterable[Shard]) -> list[str]:
 @given(st.integers(0, 1_000), st.integers(0, 300_000), st.integers(500, 50_000), ids)
 def test_every_id_has_exactly_one_range(lower: int, upper: int, size: int, number: int) -> None:
     """Those that are created after the plan was made have one, too: the last."""
-    found = sum(has_id(shard, lower + number) for shard in id_ranges("ocm", lower, upper, size))
+    found = sum(has_id(shard, lower + number) for shard in id_range_shards("ocm", lower, upper, size))
     assert found == 1
 
 
 def test_the_last_range_is_open_and_the_ranges_are_few() -> None:
     """An open one too many would be one more request in every run."""
-    shards = id_ranges("ocm", 0, 311_592, 20_000)
+    shards = id_range_shards("ocm", 0, 311_592, 20_000)
     assert len(shards) == 16
     assert shards[-1].predicate == {"id": [300_000, None]}
     assert shards[0].label == "id=000000000-000020000"
@@ -100,8 +100,8 @@ def test_the_last_range_is_open_and_the_ranges_are_few() -> None:
 def test_every_instant_of_a_span_has_exactly_one_window(start: int, days: int, step: int, offset: int) -> None:
     """A record on the border of two windows is the one that connectors lose."""
     begin, end = APRIL + start, APRIL + start + days * DAY_US
-    shards = windows("ocm", begin, end, step * DAY_US, MINUTE_US)
-    borders = [instant_in(shard.predicate["window"][0]) for shard in shards]
+    shards = window_shards("ocm", begin, end, step * DAY_US, MINUTE_US)
+    borders = [parse_instant(shard.predicate["window"][0]) for shard in shards]
     last = end - end % MINUTE_US
     for instant in [begin, begin + offset % (last - begin), *borders, last - 1]:
         assert sum(has_instant(shard, instant) for shard in shards) == 1
@@ -109,7 +109,7 @@ def test_every_instant_of_a_span_has_exactly_one_window(start: int, days: int, s
 
 
 def test_a_window_without_an_end_is_one() -> None:
-    shards = windows("ocm", APRIL + 1, None, DAY_US, MINUTE_US)
+    shards = window_shards("ocm", APRIL + 1, None, DAY_US, MINUTE_US)
     assert [shard.predicate for shard in shards] == [{"window": ["2026-04-01T00:00Z", None]}]
 
 
@@ -117,14 +117,14 @@ def test_a_window_without_an_end_is_one() -> None:
 def test_a_step_between_two_grains_is_refused(step_us: int) -> None:
     """The source rounds its stamps: such a window could not say which records it has."""
     with pytest.raises(BadValue, match=r"partition.step: must be a multiple of the source's granularity, 60 s"):
-        windows("ocm", APRIL, APRIL + DAY_US, step_us, MINUTE_US)
+        window_shards("ocm", APRIL, APRIL + DAY_US, step_us, MINUTE_US)
 
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text("ABCDEF", min_size=2, max_size=2), st.integers(0, 5_000)), st.integers(0, 2_000))
 def test_every_country_has_exactly_one_shard_and_small_ones_share(rows: dict[str, int], group_below: int) -> None:
     """121 of 246 countries have fewer than 100 rows; each alone would be a request for almost nothing."""
-    shards = countries("ocm", [*rows, *rows], rows, group_below)
+    shards = country_shards("ocm", [*rows, *rows], rows, group_below)
     listed = [code for shard in shards for code in shard.predicate["country"]]
     assert sorted(listed) == sorted(rows)
     for shard in shards:
@@ -138,13 +138,13 @@ def test_every_country_has_exactly_one_shard_and_small_ones_share(rows: dict[str
 def test_countries_come_in_any_order_and_make_the_same_plan() -> None:
     """References list them as they like."""
     rows = {"ES": 900, "AD": 3, "MC": 2, "LI": 4}
-    assert keys(countries("ocm", rows, rows, 100)) == keys(countries("ocm", reversed(rows), rows, 100))
+    assert keys(country_shards("ocm", rows, rows, 100)) == keys(country_shards("ocm", reversed(rows), rows, 100))
 
 
 def test_a_group_is_not_longer_than_an_address_can_be() -> None:
     """Two hundred countries without a row have no sum that would end their group."""
     codes = [f"{number:03}" for number in range(200)]
-    shards = countries("ocm", codes, dict.fromkeys(codes, 0), 10)
+    shards = country_shards("ocm", codes, dict.fromkeys(codes, 0), 10)
     assert [len(shard.predicate["country"]) for shard in shards] == [50, 50, 50, 50]
     assert shards[0].label == "country=000-049(50)"
 
@@ -164,7 +164,7 @@ def test_every_point_has_exactly_one_box_of_a_tree_and_no_box_has_too_many(
     def count(box: Box) -> int:
         return sum(owns(box, *point) for point in points)
 
-    shards = boxes("ocm", WORLD, count, rows_max)
+    shards = quadtree_shards("ocm", WORLD, count, rows_max)
     assert all(owners(shards, *point) == 1 for point in points)
     assert sum(shard.estimated_rows or 0 for shard in shards) == len(points)
     dense = {point for point in points if sum(near(point, other) for other in points) > rows_max}
@@ -175,14 +175,14 @@ def near(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return abs(one[0] - other[0]) < 0.01 and abs(one[1] - other[1]) < 0.01
 
 
-GRID = grid("ocm", WORLD, 7)
+GRID = grid_shards("ocm", WORLD, 7)
 
 
 def test_an_area_across_the_antimeridian_is_cut_there() -> None:
     """A server would take it the long way round: everything but Fiji."""
-    fiji = box_of("area", [-21, 176, -12, -178])
-    assert parts(fiji) == [(-21.0, 176.0, -12.0, 180.0), (-21.0, -180.0, -12.0, -178.0)]
-    shards = grid("ocm", fiji, 1)
+    fiji = parse_box("area", [-21, 176, -12, -178])
+    assert split_wide_box(fiji) == [(-21.0, 176.0, -12.0, 180.0), (-21.0, -180.0, -12.0, -178.0)]
+    shards = grid_shards("ocm", fiji, 1)
     assert owners(shards, -18.1, 178.4) == 1
     assert owners(shards, -16.8, -179.9) == 1
     assert owners(shards, -18.1, 0) == 0
@@ -198,7 +198,7 @@ def test_a_grown_box_leaves_no_point_out_on_a_server_with_great_circles(
     box = (south, west, min(south + height, 90.0), min(west + width, 180.0))
     inside = data.draw(st.floats(box[0], box[2])), data.draw(st.floats(box[1], box[3]))
     if owns(box, *inside):
-        assert is_within(*inside, grown(box))
+        assert is_within(*inside, expand_box(box))
 
 
 def test_a_planar_box_does_leave_points_out() -> None:
@@ -209,8 +209,8 @@ def test_a_planar_box_does_leave_points_out() -> None:
 
 
 def test_geography_first_then_windows() -> None:
-    months = windows("ocm", APRIL, APRIL + 60 * DAY_US, 30 * DAY_US, MINUTE_US)
-    shards = crossed("ocm", countries("ocm", ["ES", "DE"], {"ES": 100, "DE": 50}), months)
+    months = window_shards("ocm", APRIL, APRIL + 60 * DAY_US, 30 * DAY_US, MINUTE_US)
+    shards = cross_shards("ocm", country_shards("ocm", ["ES", "DE"], {"ES": 100, "DE": 50}), months)
     assert [shard.label for shard in shards] == [
         "country=DE;window=2026-04-01T00:00Z..2026-05-01T00:00Z",
         "country=DE;window=2026-05-01T00:00Z..2026-05-31T00:00Z",
@@ -219,15 +219,15 @@ def test_geography_first_then_windows() -> None:
     ]
     assert len(set(keys(shards))) == 4
     with pytest.raises(BadValue, match="both parts divide by window"):
-        crossed("ocm", months, months)
+        cross_shards("ocm", months, months)
 
 
 PLAN = """
 import json
-from leaseway.imports.domain.partition import boxes, countries, crossed, grid, id_ranges, windows
+from leaseway.imports.domain.partition import country_shards, grid_shards, id_range_shards, window_shards
 rows = {"ES": 900, "AD": 3, "MC": 2}
-shards = id_ranges("ocm", 0, 90_000, 20_000) + countries("ocm", {"MC", "ES", "AD"}, rows, 100)
-shards += grid("ocm", (35, -10, 44, 4), 5) + windows("ocm", 0, 10**12, 10**11, 10**6)
+shards = id_range_shards("ocm", 0, 90_000, 20_000) + country_shards("ocm", {"MC", "ES", "AD"}, rows, 100)
+shards += grid_shards("ocm", (35, -10, 44, 4), 5) + window_shards("ocm", 0, 10**12, 10**11, 10**6)
 print(json.dumps([shard.key for shard in shards]))
 """
 
@@ -242,7 +242,7 @@ def test_keys_are_the_same_in_every_process() -> None:
     first, *others = [json.loads(plan.stdout) for plan in plans]
     assert len(set(first)) == len(first) > 20
     assert all(other == first for other in others)
-    assert id_ranges("ocm", 0, 0, 10)[0].key == "ocm/id=000000000-/058986c24820"
+    assert id_range_shards("ocm", 0, 0, 10)[0].key == "ocm/id=000000000-/058986c24820"
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -250,11 +250,13 @@ def test_keys_are_the_same_in_every_process() -> None:
 
 def test_history_windows_without_an_upper_bound_are_refused_with_their_price() -> None:
     """Monthly windows over six years cost 47.7 times the rows when it was tried."""
-    months = windows("ocm", APRIL, APRIL + 2_340 * DAY_US, 30 * DAY_US, MINUTE_US)
+    months = window_shards("ocm", APRIL, APRIL + 2_340 * DAY_US, 30 * DAY_US, MINUTE_US)
     with pytest.raises(BadValue, match=r"partition.by: the source has no upper bound .* 39.5 times the rows in 78"):
         check_plan(months, LOWER_ONLY)
     check_plan(months, ALL_BOUNDS)
-    check_plan(crossed("ocm", countries("ocm", ["ES", "DE"]), windows("ocm", APRIL, None, DAY_US)), LOWER_ONLY)
+    check_plan(
+        cross_shards("ocm", country_shards("ocm", ["ES", "DE"]), window_shards("ocm", APRIL, None, DAY_US)), LOWER_ONLY
+    )
 
 
 def test_a_filter_that_the_source_does_not_have_is_refused() -> None:
@@ -266,14 +268,20 @@ def test_a_filter_that_the_source_does_not_have_is_refused() -> None:
 @pytest.mark.parametrize(
     ("caps", "problem"),
     [
-        (Caps(cursor="keyset", filters=frozenset({"id"}), bounds={"id": (False, True)}), "no lower bound for ids"),
-        (Caps(cursor="offset", filters=frozenset({"id"}), bounds={"id": (True, False)}), "no order by them"),
+        (
+            SourceCapabilities(cursor="keyset", filters=frozenset({"id"}), bounds={"id": (False, True)}),
+            "no lower bound for ids",
+        ),
+        (
+            SourceCapabilities(cursor="offset", filters=frozenset({"id"}), bounds={"id": (True, False)}),
+            "no order by them",
+        ),
     ],
 )
-def test_id_ranges_that_a_source_cannot_end_are_refused(caps: Caps, problem: str) -> None:
+def test_id_ranges_that_a_source_cannot_end_are_refused(caps: SourceCapabilities, problem: str) -> None:
     with pytest.raises(BadValue, match=problem):
-        check_plan(id_ranges("x", 0, 100, 10), caps)
-    check_plan(id_ranges("x", 0, 100, 10), LOWER_ONLY)
+        check_plan(id_range_shards("x", 0, 100, 10), caps)
+    check_plan(id_range_shards("x", 0, 100, 10), LOWER_ONLY)
 
 
 @pytest.mark.parametrize(
@@ -281,16 +289,16 @@ def test_id_ranges_that_a_source_cannot_end_are_refused(caps: Caps, problem: str
 )
 def test_an_impossible_area_is_refused(area: list[float]) -> None:
     with pytest.raises(BadValue, match=r"partition.area: "):
-        grid("ocm", area, 1)
+        grid_shards("ocm", area, 1)
 
 
 def test_a_plan_of_a_million_shards_is_a_mistake() -> None:
     with pytest.raises(BadValue, match=r"partition.size: makes 1,000,001 shards"):
-        id_ranges("ocm", 0, 1_000_000, 1)
+        id_range_shards("ocm", 0, 1_000_000, 1)
     with pytest.raises(BadValue, match=r"partition.step: makes"):
-        windows("ocm", 0, 10**6, 1)
+        window_shards("ocm", 0, 10**6, 1)
     with pytest.raises(BadValue, match=r"partition.degrees: makes"):
-        grid("ocm", WORLD, 0.1)
+        grid_shards("ocm", WORLD, 0.1)
 
 
 # -- splits -----------------------------------------------------------------------------------------------------------
@@ -304,9 +312,9 @@ def after(number: int) -> dict[str, int]:
 @given(st.integers(0, 1_000), st.integers(1, 5_000), st.integers(-1, 6_000))
 def test_children_have_exactly_the_ids_that_are_left(low: int, length: int, read: int) -> None:
     """One too few is lost; one too many is read twice."""
-    shard = shard_of("ocm", "x", {"id": [low, low + length]})
+    shard = make_shard("ocm", "x", {"id": [low, low + length]})
     cursor = None if read < 0 else after(low + read)
-    children = split(shard, cursor, "limit", LOWER_ONLY)
+    children = split_shard(shard, cursor, "limit", LOWER_ONLY)
     assert bool(children) == (length - (read + 1) >= 2)
     borders = [border for child in children for border in child.predicate["id"]]
     for number in [near for border in [low, low + read, *borders] for near in (border - 1, border, border + 1)]:
@@ -315,9 +323,9 @@ def test_children_have_exactly_the_ids_that_are_left(low: int, length: int, read
 
 
 def test_an_open_range_is_divided_at_what_is_known_and_stays_open() -> None:
-    shard = shard_of("ocm", "x", {"id": [300_000, None]})
-    assert split(shard, after(310_000), "idle", LOWER_ONLY) == []
-    children = split(shard, after(310_000), "idle", LOWER_ONLY, id_max=330_000)
+    shard = make_shard("ocm", "x", {"id": [300_000, None]})
+    assert split_shard(shard, after(310_000), "idle", LOWER_ONLY) == []
+    children = split_shard(shard, after(310_000), "idle", LOWER_ONLY, id_max=330_000)
     assert [child.predicate["id"] for child in children] == [[310_001, 320_001], [320_001, None]]
     assert [child.depth for child in children] == [1, 1]
     assert [child.key.split("/")[0] for child in children] == ["ocm", "ocm"]
@@ -327,9 +335,9 @@ def test_an_open_range_is_divided_at_what_is_known_and_stays_open() -> None:
 @given(st.integers(0, 10_000), st.integers(1, 10_000), st.integers(0, 20_000))
 def test_halves_of_a_window_meet_on_a_grain(start: int, length: int, at: int) -> None:
     low, high = APRIL + start * MINUTE_US, APRIL + (start + length) * MINUTE_US
-    shard = shard_of("ocm", "x", {"window": [text_of(low), text_of(high)]})
-    caps = Caps(cursor="token", filters=frozenset({"window"}), granularity_us=MINUTE_US)
-    children = split(shard, {"next": "abc"}, "limit", caps)
+    shard = make_shard("ocm", "x", {"window": [format_instant(low), format_instant(high)]})
+    caps = SourceCapabilities(cursor="token", filters=frozenset({"window"}), granularity_us=MINUTE_US)
+    children = split_shard(shard, {"next": "abc"}, "limit", caps)
     assert bool(children) == (length >= 2)
     instant = APRIL + at * MINUTE_US
     assert not children or sum(has_instant(child, instant) for child in children) == has_instant(shard, instant)
@@ -349,8 +357,8 @@ def test_quadrants_have_exactly_what_their_box_has(
 
 def test_a_shard_of_several_filters_keeps_them_all() -> None:
     """A child that forgets a country is the whole world."""
-    shard = shard_of("ocm", "x", {"country": ["AD", "ES"], "window": ["2026-04-01T00:00Z", None]}, 100)
-    children = split(shard, after(500), "limit", LOWER_ONLY)
+    shard = make_shard("ocm", "x", {"country": ["AD", "ES"], "window": ["2026-04-01T00:00Z", None]}, 100)
+    children = split_shard(shard, after(500), "limit", LOWER_ONLY)
     assert [child.predicate for child in children] == [
         {"country": ["AD"], "id": [501, None], "window": ["2026-04-01T00:00Z", None]},
         {"country": ["ES"], "id": [501, None], "window": ["2026-04-01T00:00Z", None]},
@@ -363,20 +371,20 @@ def test_a_shard_of_several_filters_keeps_them_all() -> None:
 
 def test_what_cannot_be_divided_says_so() -> None:
     """One country, one grain, one id, or as deep as splits go."""
-    one_id = shard_of("ocm", "x", {"id": [5, 6]})
-    one_country = shard_of("ocm", "x", {"country": ["ES"]})
-    one_sided = shard_of("ocm", "x", {"window": ["2026-04-01T00:00Z", "2026-05-01T00:00Z"]})
-    deep = shard_of("ocm", "x", {"id": [0, 100]}, depth=20)
+    one_id = make_shard("ocm", "x", {"id": [5, 6]})
+    one_country = make_shard("ocm", "x", {"country": ["ES"]})
+    one_sided = make_shard("ocm", "x", {"window": ["2026-04-01T00:00Z", "2026-05-01T00:00Z"]})
+    deep = make_shard("ocm", "x", {"id": [0, 100]}, depth=20)
     for shard in (one_id, one_country, one_sided, deep):
-        assert split(shard, None, "limit", LOWER_ONLY) == []
+        assert split_shard(shard, None, "limit", LOWER_ONLY) == []
 
 
 def test_idle_workers_never_make_rows_read_twice() -> None:
     """Where the rest cannot be told from the cursor, only a shard that is too large is worth beginning anew."""
-    shard = shard_of("x", "x", {"country": ["AD", "ES"]})
-    caps = Caps(cursor="token", filters=frozenset({"country"}))
-    assert split(shard, {"next": "abc"}, "idle", caps) == []
-    assert predicates(split(shard, {"next": "abc"}, "limit", caps)) == [{"country": ["AD"]}, {"country": ["ES"]}]
+    shard = make_shard("x", "x", {"country": ["AD", "ES"]})
+    caps = SourceCapabilities(cursor="token", filters=frozenset({"country"}))
+    assert split_shard(shard, {"next": "abc"}, "idle", caps) == []
+    assert predicates(split_shard(shard, {"next": "abc"}, "limit", caps)) == [{"country": ["AD"]}, {"country": ["ES"]}]
 
 
 def predicates(shards: Sequence[Shard]) -> list[object]:
@@ -385,5 +393,5 @@ def predicates(shards: Sequence[Shard]) -> list[object]:
 
 def test_the_same_split_twice_makes_the_same_children() -> None:
     """Whoever finds the parent split must find these children, not others."""
-    shard = shard_of("ocm", "x", {"id": [0, 20_000]})
-    assert split(shard, after(7), "idle", LOWER_ONLY) == split(shard, after(7), "idle", LOWER_ONLY)
+    shard = make_shard("ocm", "x", {"id": [0, 20_000]})
+    assert split_shard(shard, after(7), "idle", LOWER_ONLY) == split_shard(shard, after(7), "idle", LOWER_ONLY)

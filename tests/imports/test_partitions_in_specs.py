@@ -14,12 +14,12 @@ from leaseway.domain.errors import BadValue
 from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.boxes import owns
 from leaseway.imports.domain.run_state import RunState, ShardRow
-from leaseway.imports.plan.plan import Plan, planned
+from leaseway.imports.plan.plan import Plan, build_plan
 from leaseway.imports.plan.probe_source import plan_with_history
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.start import start_planned
-from leaseway.imports.sources.port import BadReply, Caps, Probe
-from leaseway.imports.sources.predicates import Narrowing
+from leaseway.imports.sources.port import BadReply, SourceCapabilities, SourceProbe
+from leaseway.imports.sources.predicates import PredicateFilters
 from leaseway.imports.spec.reader import read_spec
 from leaseway.system import wall_clock_us
 from leaseway.testing.standin import API_KEY, Listing, StandIn, standin, synthetic
@@ -142,11 +142,11 @@ async def test_an_area_across_the_antimeridian(place: Place) -> None:
     assert place.rows() == expected
 
 
-def narrowing(box: str, is_geodesic: bool = False) -> Narrowing:
+def narrowing(box: str, is_geodesic: bool = False) -> PredicateFilters:
     lines = f'filters.box = {{ param = "bbox", box = "{box}", latitude = "lat", longitude = "lon"'
     text = f'version = 1\n[source]\nname = "a"\nbase_url = "https://a.example"\n[resource]\nkey = "id"\n{lines}'
     text += f", is_geodesic = {str(is_geodesic).lower()} }}\n" + '[sink]\nurl = "sqlite:///x.db"\ntable = "a"\n'
-    return Narrowing(read_spec(text, "a").resource)
+    return PredicateFilters(read_spec(text, "a").resource)
 
 
 BOX = {"box": [40.0, -4.0, 50.0, 6.0]}
@@ -294,19 +294,19 @@ PARTITION
 url = "sqlite:///x.db"
 table = "things"
 """
-ABLE = Caps(cursor="none", filters=frozenset({"country", "window", "box"}))
+ABLE = SourceCapabilities(cursor="none", filters=frozenset({"country", "window", "box"}))
 
 
-def plan_for(partition: str, caps: Caps = ABLE) -> Plan:
+def plan_for(partition: str, caps: SourceCapabilities = ABLE) -> Plan:
     spec = read_spec(HYBRID.replace("PARTITION", partition), "a")
-    return planned(spec, caps, Probe(values={"country": ["ES", "FR"]}), None, 100)
+    return build_plan(spec, caps, SourceProbe(values={"country": ["ES", "FR"]}), None, 100)
 
 
 def test_windows_without_an_end_go_on_until_now_and_beyond() -> None:
     """One window for all would be one worker for all; an end in the past would leave out what is new."""
     spec = read_spec(HYBRID.replace("PARTITION", 'by = "window"\nstart = "2026-01-01"\nstep = "30d"'), "a")
     now = 1_767_225_600_000_000 + 70 * 86_400_000_000
-    plan = planned(spec, ABLE, Probe(server_time=now), None, 100)
+    plan = build_plan(spec, ABLE, SourceProbe(server_time=now), None, 100)
     assert [shard.label for shard in plan.shards] == [
         "window=2026-01-01T00:00Z..2026-01-31T00:00Z",
         "window=2026-01-31T00:00Z..2026-03-02T00:00Z",
@@ -315,8 +315,10 @@ def test_windows_without_an_end_go_on_until_now_and_beyond() -> None:
     coarse = replace(spec, resource=replace(spec.resource, stamp=Stamp(field="changed", granularity="1d")))
     start = replace(spec.resource.partition, start="2026-01-01T13:00Z")
     coarse = replace(coarse, resource=replace(coarse.resource, partition=start))
-    assert planned(coarse, ABLE, Probe(server_time=now), None, 100).shards == plan.shards, "on the source's own grain"
-    before = planned(spec, ABLE, Probe(server_time=0), None, 100)
+    assert build_plan(coarse, ABLE, SourceProbe(server_time=now), None, 100).shards == plan.shards, (
+        "on the source's own grain"
+    )
+    before = build_plan(spec, ABLE, SourceProbe(server_time=0), None, 100)
     assert [shard.label for shard in before.shards] == ["window=2026-01-01T00:00Z.."]
 
 

@@ -13,14 +13,14 @@ from leaseway.imports.domain.columns import ColumnType
 from leaseway.imports.domain.page import Row
 from leaseway.imports.domain.shard import canonical
 from leaseway.imports.sinks.port import Sink
-from leaseway.imports.sinks.row_map_port import Placed
-from leaseway.imports.spec.geo_grid import Position, position_of
+from leaseway.imports.sinks.row_map_port import RowMap
+from leaseway.imports.spec.geo_grid import RowPosition, find_position
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.sink_contract.actors import imported, row
 
 COLUMNS = {"latitude": ColumnType.REAL, "the :table": ColumnType.REAL}
-IN_COLUMNS = Position("latitude", "the :table")
-WAYS = {"columns": IN_COLUMNS, "documents": Position(("at", "lat"), ("at", "it's lon"))}
+IN_COLUMNS = RowPosition("latitude", "the :table")
+WAYS = {"columns": IN_COLUMNS, "documents": RowPosition(("at", "lat"), ("at", "it's lon"))}
 Where = tuple[float, float, bool]
 
 
@@ -38,7 +38,7 @@ async def sink(place: Place) -> AsyncIterator[Sink]:
 
 
 @pytest.fixture(params=list(WAYS))
-def position(request: pytest.FixtureRequest) -> Position:
+def position(request: pytest.FixtureRequest) -> RowPosition:
     return WAYS[request.param]
 
 
@@ -52,9 +52,9 @@ def at(number: int, latitude: Any, longitude: Any, version: int = 0) -> Row:
     return replace(row(number, version, **values), document=document)
 
 
-async def seen(sink: Sink, position: Position, run: str = "first", rows_max: int = 1_000) -> Counter[Where]:
+async def seen(sink: Sink, position: RowPosition, run: str = "first", rows_max: int = 1_000) -> Counter[Where]:
     """From the beginning to the end."""
-    assert isinstance(sink, Placed)
+    assert isinstance(sink, RowMap)
     found: Counter[Where] = Counter()
     after, has_more = "", True
     while has_more:
@@ -64,7 +64,7 @@ async def seen(sink: Sink, position: Position, run: str = "first", rows_max: int
     return found
 
 
-async def test_rows_that_are_close_are_one_point(sink: Sink, position: Position) -> None:
+async def test_rows_that_are_close_are_one_point(sink: Sink, position: RowPosition) -> None:
     """A million rows are some thousand points. The edges of the world belong to the cells that touch them."""
     rows = [at(1, 40.1, -3.7), at(2, 40.2, -3.6), at(3, 48.2, 16.3), at(4, 90, 180), at(5, -90, -180)]
     await imported(sink, "first", *rows)
@@ -77,7 +77,7 @@ async def test_rows_that_are_close_are_one_point(sink: Sink, position: Position)
     }
 
 
-async def test_what_has_no_place_is_passed_over(sink: Sink, position: Position) -> None:
+async def test_what_has_no_place_is_passed_over(sink: Sink, position: RowPosition) -> None:
     """And hides nothing that comes after it."""
     nowhere = [at(1, None, 1.0), at(2, 91.0, 0.0), at(3, 0.0, -181.0), at(4, "north", "west"), at(6, "40", "10")]
     await imported(sink, "first", *nowhere, at(5, 10.1, 20.1))
@@ -86,7 +86,7 @@ async def test_what_has_no_place_is_passed_over(sink: Sink, position: Position) 
 
 async def test_a_look_goes_on_where_the_last_one_ended(sink: Sink) -> None:
     """Points appear as rows arrive: nobody reads the whole table for a hundred new rows."""
-    assert isinstance(sink, Placed)
+    assert isinstance(sink, RowMap)
     await imported(sink, "first", at(1, 10.1, 10.1), at(2, 20.1, 20.1))
     first = await sink.places("maps", "first", IN_COLUMNS, "", 1_000)
     assert (len(first.cells), first.has_more) == (2, False)
@@ -135,13 +135,17 @@ BOX = '[resource.filters.box]\nparam = "b"\nbox = "west,south,east,north"\nlatit
 @pytest.mark.parametrize(
     ("filters", "columns", "expected"),
     [
-        ("", 'lat = { path = "a", type = "real" }\nlng = { path = "b", type = "real" }', Position("lat", "lng")),
+        ("", 'lat = { path = "a", type = "real" }\nlng = { path = "b", type = "real" }', RowPosition("lat", "lng")),
         ("", 'latitude = { path = "a", type = "text" }\nlongitude = { path = "b", type = "real" }', None),
         ("", 'latitude = { path = "a", type = "real" }', None),
-        (BOX, 'y = { path = "$.at.lat", type = "real" }\nx = { path = "at.lon", type = "real" }', Position("y", "x")),
-        (BOX, 'title = { path = "t", type = "text" }', Position(("at", "lat"), ("at", "lon"))),
+        (
+            BOX,
+            'y = { path = "$.at.lat", type = "real" }\nx = { path = "at.lon", type = "real" }',
+            RowPosition("y", "x"),
+        ),
+        (BOX, 'title = { path = "t", type = "text" }', RowPosition(("at", "lat"), ("at", "lon"))),
     ],
 )
-def test_a_spec_says_where_its_rows_lie(filters: str, columns: str, expected: Position | None) -> None:
+def test_a_spec_says_where_its_rows_lie(filters: str, columns: str, expected: RowPosition | None) -> None:
     """In columns of these names, or where the filter for boxes looks; else there is no map."""
-    assert position_of(read_spec(SPEC.format(filters=filters, columns=columns), "x.toml").resource) == expected
+    assert find_position(read_spec(SPEC.format(filters=filters, columns=columns), "x.toml").resource) == expected

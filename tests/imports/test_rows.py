@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.imports.domain.page import BadRow, Row
-from leaseway.imports.domain.timestamps import stamp_of
-from leaseway.imports.rows import Moulds
+from leaseway.imports.domain.timestamps import parse_stamp
+from leaseway.imports.rows import RowBuilder
 from leaseway.imports.spec.model import Resource
 from leaseway.imports.spec.reader import read_spec
 
@@ -30,7 +30,7 @@ def resource(**fields: Any) -> Resource:
 
 
 def one(spec: Resource, record: Any, server_time: int | None = None) -> Row | BadRow:
-    rows, bad = Moulds(spec).rows_of([record], server_time)
+    rows, bad = RowBuilder(spec).rows_of([record], server_time)
     assert len(rows) + len(bad) == 1
     return rows[0] if rows else bad[0]
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_written_as_json_again_is_kept_all_the_same() -> None:
 
 def test_the_same_key_twice_in_a_page() -> None:
     """One of them is wrong, and one statement cannot write both. The first one stays."""
-    rows, bad_rows = Moulds(resource()).rows_of([{"id": 1, "n": 1}, {"id": 2}, {"id": "1", "n": 2}])
+    rows, bad_rows = RowBuilder(resource()).rows_of([{"id": 1, "n": 1}, {"id": 2}, {"id": "1", "n": 2}])
     assert [row.external_id for row in rows] == ["1", "2"]
     assert [(row.position, row.external_id, row.code) for row in bad_rows] == [(2, "1", "duplicate_key_in_page")]
 
@@ -127,7 +127,7 @@ def test_the_same_key_twice_in_a_page() -> None:
 def test_a_bad_record_does_not_take_its_key_away() -> None:
     """Otherwise a broken record would push a good one of the same key into quarantine."""
     spec = resource(stamp={"field": "at"})
-    rows, bad_rows = Moulds(spec).rows_of([{"id": 1, "at": "?"}, {"id": 1, "at": 5}])
+    rows, bad_rows = RowBuilder(spec).rows_of([{"id": 1, "at": "?"}, {"id": 1, "at": 5}])
     assert ([row.external_id for row in rows], [row.code for row in bad_rows]) == (["1"], ["bad_stamp"])
 
 
@@ -160,7 +160,7 @@ def test_a_stamp_may_be_missing_only_if_the_spec_says_so() -> None:
     )
 )
 def test_nothing_that_a_source_sends_stops_a_page(record: Any) -> None:
-    rows, bad_rows = Moulds(OCM).rows_of([record, poi(1)])
+    rows, bad_rows = RowBuilder(OCM).rows_of([record, poi(1)])
     assert len(rows) + len(bad_rows) == 2
     assert rows
     for row in bad_rows:
@@ -188,21 +188,21 @@ def test_nothing_that_a_source_sends_stops_a_page(record: Any) -> None:
 )
 def test_stamps_in_every_notation(value: Any) -> None:
     """Without a zone it is UTC: this machine's zone must not decide which row is newer."""
-    assert stamp_of(value) == APRIL
+    assert parse_stamp(value) == APRIL
 
 
 @pytest.mark.parametrize(
     "value", [None, "", "-", "soon", "20260401x", [], {}, True, 1e300, -1e300, float("nan"), float("inf"), "9" * 40]
 )
 def test_what_is_no_stamp(value: Any) -> None:
-    assert stamp_of(value) is None
+    assert parse_stamp(value) is None
 
 
 def test_a_declared_format_is_not_guessed_at() -> None:
     """Milliseconds of January 1970 look like seconds."""
-    assert stamp_of(5_000, "epoch_ms") == 5_000_000
-    assert stamp_of(5_000, "epoch") == 5_000_000_000
-    assert stamp_of(1_775_001_600, "iso") is None
+    assert parse_stamp(5_000, "epoch_ms") == 5_000_000
+    assert parse_stamp(5_000, "epoch") == 5_000_000_000
+    assert parse_stamp(1_775_001_600, "iso") is None
 
 
 # -- content hash --

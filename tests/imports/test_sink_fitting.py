@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from leaseway.imports.domain.columns import ColumnType
 from leaseway.imports.domain.page import Row
-from leaseway.imports.sinks.bulk_encoding import PageFitting
-from leaseway.imports.sinks.row_encoding import Fitting, binary_json
+from leaseway.imports.sinks.bulk_encoding import PageEncoder
+from leaseway.imports.sinks.row_encoding import RowEncoder, jsonb_text
 from leaseway.testing.sink_contract.actors import COLUMNS, row
 
 characters = st.characters(exclude_categories=()) | st.sampled_from("a\0\ud83d\\")  # lone surrogates among them
@@ -46,10 +46,10 @@ rows = st.builds(
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(rows, max_size=4))
-@pytest.mark.parametrize("document", [str, binary_json])
+@pytest.mark.parametrize("document", [str, jsonb_text])
 def test_both_ways_lead_to_the_same_lines(document: Any, some: list[Row]) -> None:
     """What is odd is decided in one place only. The short way must never let through what that place would not."""
-    slow, fast = Fitting(COLUMNS, document), PageFitting(COLUMNS, document)
+    slow, fast = RowEncoder(COLUMNS, document), PageEncoder(COLUMNS, document)
     expected, found = slow.lines(some), fast.lines(some)
     assert found == expected
     assert [list(map(type, line)) for line in found[0]] == [list(map(type, line)) for line in expected[0]]
@@ -76,7 +76,7 @@ ODD: dict[str, Row] = {
 @pytest.mark.parametrize("odd_one", ODD.values(), ids=ODD)
 def test_one_odd_row_among_plain_ones_is_found(odd_one: Row) -> None:
     """One in a million, and it must not be written."""
-    lines, bad = PageFitting(COLUMNS, str).lines([row(0), odd_one, row(2)])
+    lines, bad = PageEncoder(COLUMNS, str).lines([row(0), odd_one, row(2)])
     assert [line[0] for line in lines] == ["0", "2"]
     assert [(each.position, each.document) for each in bad] == [(1, odd_one.document)]
 
@@ -85,17 +85,17 @@ def test_one_odd_row_among_plain_ones_is_found(odd_one: Row) -> None:
 def test_one_text_that_no_database_keeps_is_mended(text: str) -> None:
     """As it is when the page goes row by row."""
     some = [row(0, title="x"), replace(row(1, title=text), document=f'{{"a":"{text}"}}'), row(2)]
-    lines, bad = PageFitting(COLUMNS, str).lines(some)
-    assert (lines, bad) == Fitting(COLUMNS, str).lines(some)
+    lines, bad = PageEncoder(COLUMNS, str).lines(some)
+    assert (lines, bad) == RowEncoder(COLUMNS, str).lines(some)
     assert "\ufffd" in lines[1][5]
 
 
 def test_a_plain_page_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would cost more than twice as much, and nothing would say so."""
-    monkeypatch.setattr(Fitting, "line", None)
+    monkeypatch.setattr(RowEncoder, "line", None)
     plain = [
         row(number, title="Größe", size=number, latitude=number / 2 if number % 2 else number, seen_at=number)
         for number in range(3)
     ]
-    lines, bad = PageFitting(COLUMNS, str).lines([*plain, row(4), replace(row(5), document='{"a":"é"}')])
+    lines, bad = PageEncoder(COLUMNS, str).lines([*plain, row(4), replace(row(5), document='{"a":"é"}')])
     assert (len(lines), bad) == (5, [])

@@ -12,7 +12,7 @@ from tests.imports.sink_places import PLACES, TABLE, Place, PostgresPlace, Sqlit
 from tests.imports.sink_victim import ROWS
 
 from leaseway.domain.errors import UnknownOutcome
-from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.page import WriteCounts
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.sink_contract.actors import LOW, RUN, imported, page, row, rows, shard, started, written
 
@@ -77,7 +77,7 @@ async def test_a_lost_reply_is_told_and_the_sink_knows_where_it_stands(server: P
     begun = await sink.begin(RUN.id, LOW.key, 1)
     assert begun is not None
     assert begun.cursor == {"after": 1}
-    assert await sink.write(page(rows(2), 1, 2)) == Written(inserted=1)
+    assert await sink.write(page(rows(2), 1, 2)) == WriteCounts(inserted=1)
     await sink.close()
 
 
@@ -91,7 +91,7 @@ async def test_unchanged_rows_are_not_even_locked(server: PostgresServer) -> Non
     async with holder.transaction():
         await holder.execute(f'SELECT 1 FROM "{TABLE}" FOR UPDATE')
         async with asyncio.timeout(20):
-            assert await imported(sink, "run-2", row(1, 5), row(2, 4)) == Written(unchanged=1, stale=1)
+            assert await imported(sink, "run-2", row(1, 5), row(2, 4)) == WriteCounts(unchanged=1, stale=1)
     await holder.close()
     await sink.close()
 
@@ -100,7 +100,7 @@ async def test_workers_that_open_at_once_make_the_tables_once(place: Place) -> N
     """A fleet starts with an empty database."""
     sinks = [place.sink() for _ in range(4)]
     await asyncio.gather(*(sink.open() for sink in sinks))
-    assert await imported(sinks[0], "run-1", *rows(1, 2)) == Written(inserted=2)
+    assert await imported(sinks[0], "run-1", *rows(1, 2)) == WriteCounts(inserted=2)
     assert [await sink.count() for sink in sinks] == [2, 2, 2, 2]
     await asyncio.gather(*(sink.close() for sink in sinks))
 

@@ -14,7 +14,7 @@ from tests.open_connections import open_connections
 
 from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.sinks.port import Sink, Sweep
 from leaseway.imports.sinks.postgres.sink import PostgresSink
 from leaseway.imports.sinks.run_tables import TABLES
@@ -80,8 +80,8 @@ async def test_a_table_with_more_columns_is_taken(place: Place) -> None:
     await place.execute(table(place, {"note": "text", "rank": "integer NOT NULL DEFAULT 7"}))
     async with opened(place) as sink:
         await started(sink)
-        assert await sink.write(page([row(1, title="x")], after=1)) == Written(inserted=1)
-        assert await sink.write(page([row(1, 1, title="y")], 1, 2)) == Written(updated=1)
+        assert await sink.write(page([row(1, title="x")], after=1)) == WriteCounts(inserted=1)
+        assert await sink.write(page([row(1, 1, title="y")], 1, 2)) == WriteCounts(updated=1)
     ((title, rank),) = await place.execute("SELECT title, rank FROM poi")
     assert (title, rank) == ("y", 7)
 
@@ -236,8 +236,8 @@ async def test_a_pooler_that_lends_connections_for_a_transaction(server: Postgre
     place = PostgresPlace(f"{(await empty_postgres(server.url)).url}?pooler=transaction")
     async with opened(place) as sink:
         await started(sink)
-        assert await sink.write(page(rows(1, 2), after=2)) == Written(inserted=2)
-        assert await sink.write(page(rows(2, 3), 2, 3)) == Written(inserted=1, unchanged=1)
+        assert await sink.write(page(rows(1, 2), after=2)) == WriteCounts(inserted=2)
+        assert await sink.write(page(rows(2, 3), 2, 3)) == WriteCounts(inserted=1, unchanged=1)
         assert isinstance(sink, PostgresSink)
         async with sink.connections.lent() as connection:
             assert await connection.fetchval("SELECT to_regclass('pg_temp.leaseway_page')") is None
@@ -275,6 +275,6 @@ async def test_who_may_only_write_can_import(server: PostgresServer) -> None:
     await place.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO importer")
     async with opened(PostgresPlace(place.url.replace("postgres@", "importer@"))) as sink:
         await started(sink)
-        assert await sink.write(page(rows(1), after=1, bad=[bad(0)])) == Written(inserted=1, quarantined=1)
+        assert await sink.write(page(rows(1), after=1, bad=[bad(0)])) == WriteCounts(inserted=1, quarantined=1)
     await place.execute("DROP OWNED BY importer")
     await place.execute("DROP ROLE importer")

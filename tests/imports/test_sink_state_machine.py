@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 from tests.imports.sink_places import TABLE, SqlitePlace, empty_postgres
 
-from leaseway.imports.domain.page import Row, Written
+from leaseway.imports.domain.page import Row, WriteCounts
 from leaseway.imports.domain.run_state import ShardRow, ShardState
 from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
@@ -48,7 +48,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.clock = FakeClock()
-        self.accepted: list[tuple[PageWrite, Written]] = []
+        self.accepted: list[tuple[PageWrite, WriteCounts]] = []
         self.sent: list[PageWrite] = []
         self.stored: dict[str, Row] = {}
         self.reactions: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class Life(RuleBasedStateMachine):
             assert answer == self.taken(write)
             self.accepted.append((write, answer))
 
-    def taken(self, write: PageWrite) -> Written:
+    def taken(self, write: PageWrite) -> WriteCounts:
         """What the page did to the oracle's own table."""
         counts = {"inserted": 0, "updated": 0, "unchanged": 0, "stale": 0}
         for one in write.rows:
@@ -135,7 +135,7 @@ class Life(RuleBasedStateMachine):
                 is_same = (one.content_hash, one.is_deleted) == (known.content_hash, known.is_deleted)
                 counts["unchanged" if is_same else "updated"] += 1
             self.stored[one.external_id] = one
-        return Written(**counts, quarantined=len(write.bad))
+        return WriteCounts(**counts, quarantined=len(write.bad))
 
     @invariant()
     def counters_say_what_was_accepted(self) -> None:

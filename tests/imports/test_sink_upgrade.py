@@ -8,7 +8,7 @@ from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, Sql
 
 from leaseway.domain.errors import StoreRefused
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
 from leaseway.imports.sinks.port import PageWrite, Sweep
 from leaseway.imports.sinks.run_tables import TABLES
@@ -48,7 +48,7 @@ async def test_a_run_of_an_earlier_version_goes_on(place: Place) -> None:
         run="run-1", shard=KEY, fence=4, before={"after": 1}, after={"after": 2}, rows=some, remembers=True,
         profile={"$.id": {"integer": 4}},
     )  # fmt: skip
-    assert await sink.write(page) == Written(inserted=2, updated=1, unchanged=1)
+    assert await sink.write(page) == WriteCounts(inserted=2, updated=1, unchanged=1)
     assert await sink.spend("run-1", 5)
     await sink.set_budget("run-1", 1)
     assert not await sink.spend("run-1", 5)

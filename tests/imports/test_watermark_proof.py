@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from leaseway.imports.domain.page import Row
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
 from leaseway.imports.domain.shard import Cursor, Shard
-from leaseway.imports.plan.plan import planned
-from leaseway.imports.rows import Moulds
+from leaseway.imports.plan.plan import build_plan
+from leaseway.imports.rows import RowBuilder
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.provider import Request
@@ -94,14 +94,14 @@ class Importer:
     def __init__(self, world: World, overlap: str, lag: str) -> None:
         self.spec = read_spec(SPEC.format(overlap=overlap, lag=lag, key=API_KEY), "spec.toml")
         self.source = JsonSource(self.spec, {})
-        self.shape = Moulds(self.spec.resource).rows_of
+        self.shape = RowBuilder(self.spec.resource).rows_of
         self.rows: dict[str, Row] = {}
         self.world = world
         self.stamp_max = 0
 
     async def run(self, base: RunRow | None, last_full: RunRow | None) -> RunRow:
         probe = await self.source.probe(self.world)
-        plan = planned(self.spec, self.source.caps, probe, None, 100, base=base, last_full=last_full)
+        plan = build_plan(self.spec, self.source.caps, probe, None, 100, base=base, last_full=last_full)
         for shard in plan.shards:
             await self._read(shard)
         return RunRow(

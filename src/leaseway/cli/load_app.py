@@ -4,7 +4,7 @@ from types import ModuleType
 
 from leaseway.app import App
 from leaseway.domain.errors import UsageError
-from leaseway.imports.load_object import MISSING, found_in, load_module, refuse_path
+from leaseway.imports.load_object import MISSING, find_attribute, load_module, refuse_path
 
 
 def load_app(name: str) -> App:
@@ -15,7 +15,7 @@ def load_app(name: str) -> App:
 
 
 def named_app(module: ModuleType, attribute: str) -> App:
-    found = found_in(module, attribute)
+    found = find_attribute(module, attribute)
     if found is MISSING:
         raise UsageError(f"module {module.__name__!r} has no {attribute!r}; {apps_in_words(module)}")
     if not isinstance(found, App):

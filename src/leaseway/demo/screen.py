@@ -8,13 +8,13 @@ from rich.text import Text
 
 from leaseway.demo.fleet import Member
 from leaseway.imports.progress import progress_view
-from leaseway.imports.progress.progress import Snapshot
+from leaseway.imports.progress.progress import RunSnapshot
 
 
 class DemoScreen:
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.run = progress_view.Screen(console, "ocm → poi", self.say)
+        self.run = progress_view.ProgressView(console, "ocm → poi", self.say)
         self._started_at = time.monotonic()
 
     def say(self, event: str, style: str = "") -> None:
@@ -22,7 +22,7 @@ class DemoScreen:
         at = f"{time.monotonic() - self._started_at:6.1f} s  "
         self.console.print(Text.assemble((at, "dim"), (event, style)), soft_wrap=True)
 
-    def show(self, snapshot: Snapshot, members: Sequence[Member], held: Mapping[int, set[str]]) -> None:
+    def show(self, snapshot: RunSnapshot, members: Sequence[Member], held: Mapping[int, set[str]]) -> None:
         self.run.show(snapshot, workers(members, held))
 
 

@@ -20,8 +20,8 @@ from leaseway.domain.errors import TransientError
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
 from leaseway.imports.plan.probe_source import plan_with_history
-from leaseway.imports.progress.progress import Snapshot, Watching
-from leaseway.imports.progress.progress_view import limit_of
+from leaseway.imports.progress.progress import ProgressTracker, RunSnapshot
+from leaseway.imports.progress.progress_view import source_rate
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import register_jobs
 from leaseway.imports.run.start import start_planned
@@ -171,7 +171,7 @@ class DemoCourse:
 
     async def run(self) -> None:
         """Until all have left, or nothing moved for too long."""
-        watching, rows, moved_at = Watching(limit_of(self._parts)), 0, time.monotonic()
+        watching, rows, moved_at = ProgressTracker(source_rate(self._parts)), 0, time.monotonic()
         while self._fleet.alive():
             await asyncio.sleep(LOOK_SECONDS)
             self._fleet.look()
@@ -190,7 +190,7 @@ class DemoCourse:
             if not any(row.state in OPEN for row in shards):
                 return
 
-    async def _step(self, snapshot: Snapshot, shards: list[ShardRow]) -> None:
+    async def _step(self, snapshot: RunSnapshot, shards: list[ShardRow]) -> None:
         held = self._leases.held()
         if self.kill is None and self._kill_at <= snapshot.share < 1:
             # On a busy machine some may not have begun: whose hands are empty is no victim.

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leaseway.domain.errors import UsageError
-from leaseway.imports.call_page_function import Caller
+from leaseway.imports.call_page_function import PageFunctionCaller
 from leaseway.imports.domain.guards import Ceilings
 from leaseway.imports.domain.shard import Cursor, Shard
-from leaseway.imports.domain.splitting import split
-from leaseway.imports.load_object import found_in, load_module, refuse_path
-from leaseway.imports.open_sink import sink_at
-from leaseway.imports.rows import Moulds
+from leaseway.imports.domain.splitting import split_shard
+from leaseway.imports.load_object import find_attribute, load_module, refuse_path
+from leaseway.imports.open_sink import sink_for_url
+from leaseway.imports.rows import RowBuilder
 from leaseway.imports.shard_job.page_writes import ShardTask
 from leaseway.imports.sinks.port import Sink
-from leaseway.imports.sources.factory import Chosen, source_of
+from leaseway.imports.sources.factory import ImportSource, make_source
 from leaseway.imports.sources.function import FunctionSource
-from leaseway.imports.spec.importer_options import Declared
+from leaseway.imports.spec.importer_options import DeclaredImporter
 from leaseway.imports.spec.reader import Spec, read_spec, spec_hash
 
 
@@ -27,7 +27,7 @@ class ImportParts(NamedTuple):
     path: Path
     """The TOML file, or `module:name` of an importer."""
     spec: Spec
-    source: Chosen
+    source: ImportSource
     sink: Sink
     task: ShardTask
 
@@ -47,12 +47,12 @@ def load_import(path: Path | str, environ: Mapping[str, str] = os.environ) -> Im
         return assemble_importer(found, path)
     path = Path(path)
     spec = read_spec(path.read_text("utf-8"), str(path))
-    source, sink = source_of(spec, path.parent, environ), make_sink(spec)
+    source, sink = make_source(spec, path.parent, environ), make_sink(spec)
     return ImportParts(path, spec, source, sink, make_shard_task(spec, source, sink))
 
 
-def assemble_importer(found: Declared, name: Path | str) -> ImportParts:
-    source, sink = FunctionSource(*found, Caller()), make_sink(found.spec)
+def assemble_importer(found: DeclaredImporter, name: Path | str) -> ImportParts:
+    source, sink = FunctionSource(*found, PageFunctionCaller()), make_sink(found.spec)
     return ImportParts(Path(name), found.spec, source, sink, make_shard_task(found.spec, source, sink))
 
 
@@ -63,16 +63,18 @@ def load_sink(path: Path | str) -> tuple[Spec, Sink, str]:
     return spec, make_sink(spec), spec_hash(spec)
 
 
-def find_importer(name: Path | str) -> Declared | None:
+def find_importer(name: Path | str) -> DeclaredImporter | None:
     """None: it is the name of a file."""
     module_name, colon, attribute = str(name).partition(":")
     if not colon or str(name).endswith(".toml") or Path(name).is_file():
         return None
     module = load_module(refuse_path(module_name, str(name), "MODULE:IMPORTER, for example shop:things"))
-    found = getattr(found_in(module, attribute), "declared", None)
-    if isinstance(found, Declared):
+    found = getattr(find_attribute(module, attribute), "declared", None)
+    if isinstance(found, DeclaredImporter):
         return found
-    known = [each for each, value in vars(module).items() if isinstance(getattr(value, "declared", None), Declared)]
+    known = [
+        each for each, value in vars(module).items() if isinstance(getattr(value, "declared", None), DeclaredImporter)
+    ]
     names = ", ".join(f"{module_name}:{each}" for each in known)
     there = f"it has: {names}" if known else "it has none at all: decorate the function with @app.importer(...)"
     raise UsageError(f"{name} is no importer; {there}")
@@ -80,19 +82,19 @@ def find_importer(name: Path | str) -> Declared | None:
 
 def make_sink(spec: Spec) -> Sink:
     columns = {name: column.type for name, column in spec.resource.columns.items()}
-    return sink_at(spec.sink.url, spec.sink.table, columns)
+    return sink_for_url(spec.sink.url, spec.sink.table, columns)
 
 
-def make_shard_task(spec: Spec, source: Chosen, sink: Sink) -> ShardTask:
+def make_shard_task(spec: Spec, source: ImportSource, sink: Sink) -> ShardTask:
     guards = spec.resource.guards
 
     def parts(shard: Shard, cursor: Cursor | None, why: str, id_max: int | None) -> list[Shard]:
-        return split(shard, cursor, why, source.caps, id_max)
+        return split_shard(shard, cursor, why, source.caps, id_max)
 
     return ShardTask(
         source=source,
         sink=sink,
-        shape=Moulds(spec.resource).rows_of,
+        shape=RowBuilder(spec.resource).rows_of,
         split=parts,
         key=source.key_of,
         is_ours=source.is_ours,

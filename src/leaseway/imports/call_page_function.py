@@ -6,18 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from leaseway.imports.sources.port import Asker
+from leaseway.imports.sources.port import RequestClient
 from leaseway.worker.provider_http import Http, SyncHttp
 from leaseway.worker.threads import HandlerThreads
 
 
-class Caller:
+class PageFunctionCaller:
     def __init__(self) -> None:
         self._threads = HandlerThreads()
 
-    async def __call__(self, function: Callable[..., Any], given: dict[str, Any], http: Asker | None) -> Any:
+    async def __call__(self, function: Callable[..., Any], given: dict[str, Any], http: RequestClient | None) -> Any:
         if http is not None:
-            given = {**given, "http": AskingHttp(http)}
+            given = {**given, "http": PageFunctionHttp(http)}
         if is_async(function):
             return await function(**given)
         if http is not None:
@@ -31,10 +31,10 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
 
 
-class AskingHttp(Http):
+class PageFunctionHttp(Http):
     """All the ways to ask of `ctx.http`, through whoever admits and counts the requests of an import."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: RequestClient) -> None:
         self._asker = asker
 
     async def request(self, method: str, url: str, **options: Any) -> Any:

@@ -34,13 +34,15 @@ def load_module(name: str) -> ModuleType:
                 f"there is no module {error.name!r} in {here} or among the installed packages; "
                 "go to the folder that holds it, or correct the name"
             ) from error
-        raise UsageError(f"importing {name!r} failed: {error}{where(error)}; install what is missing") from error
+        raise UsageError(
+            f"importing {name!r} failed: {error}{error_location(error)}; install what is missing"
+        ) from error
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise UsageError(f"importing {name!r} failed: {what}{where(error)}") from error
+        raise UsageError(f"importing {name!r} failed: {what}{error_location(error)}") from error
 
 
-def where(error: BaseException) -> str:
+def error_location(error: BaseException) -> str:
     """The place in the user's code, not in the machinery of importing."""
     if isinstance(error, SyntaxError):
         return ""  # its text says so
@@ -49,7 +51,7 @@ def where(error: BaseException) -> str:
     return f" ({Path(last.filename).name}, line {last.lineno})" if len(frames) > 1 else ""
 
 
-def found_in(module: ModuleType, attribute: str) -> Any:
+def find_attribute(module: ModuleType, attribute: str) -> Any:
     """`MISSING` if there is no such thing."""
     found: Any = module
     for part in attribute.split("."):

@@ -15,7 +15,7 @@ KNOWN = (
 )
 
 
-def sink_at(url: str, table: str, columns: Mapping[str, ColumnType]) -> Sink:
+def sink_for_url(url: str, table: str, columns: Mapping[str, ColumnType]) -> Sink:
     """Not yet opened."""
     match urlsplit(url).scheme:
         case "sqlite":
@@ -23,30 +23,30 @@ def sink_at(url: str, table: str, columns: Mapping[str, ColumnType]) -> Sink:
 
             return SqliteSink(sqlite_path(url), table, columns)
         case "postgresql" | "postgres":
-            need("asyncpg", "PostgreSQL needs its driver", "postgres")
+            require_module("asyncpg", "PostgreSQL needs its driver", "postgres")
             from leaseway.imports.sinks.postgres.sink import PostgresSink
 
             return PostgresSink(url, table, columns)
         case "mongodb" | "mongodb+srv":
-            need("pymongo", "MongoDB needs its driver", "mongodb")
+            require_module("pymongo", "MongoDB needs its driver", "mongodb")
             from leaseway.imports.sinks.mongodb import MongoSink
 
             return MongoSink(url, table, columns)
         case "parquet":
-            need("pyarrow", "Parquet files need their library", "parquet")
+            require_module("pyarrow", "Parquet files need their library", "parquet")
             from leaseway.imports.sinks.parquet.sink import ParquetSink
 
-            return ParquetSink(folder_of(url), table, columns)
+            return ParquetSink(parquet_folder(url), table, columns)
         case scheme:
             raise StoreRefused(f"sink.url: {scheme}:// is no sink; there are {KNOWN}")
 
 
-def need(module: str, what: str, extra: str) -> None:
+def require_module(module: str, what: str, extra: str) -> None:
     if find_spec(module) is None:
         raise StoreRefused(f"sink.url: {what}; install it with: pip install 'leaseway[{extra}]'")
 
 
-def folder_of(url: str) -> str:
+def parquet_folder(url: str) -> str:
     """parquet:///places is relative, parquet:////places absolute, as with sqlite://."""
     path = url.removeprefix("parquet://")
     if not path.startswith("/") or path == "/":

@@ -15,23 +15,23 @@ import msgspec
 
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.jsonpath import EVERY, MISSING, Path, path_of
+from leaseway.imports.domain.jsonpath import EVERY, MISSING, JsonPath, parse_path
 from leaseway.imports.domain.page import BadRow, Record, Row
 from leaseway.imports.domain.shard import canonical
-from leaseway.imports.domain.timestamps import PARSERS, of_any
-from leaseway.imports.spec.model import Check, Column, Resource
+from leaseway.imports.domain.timestamps import PARSERS, parse_any
+from leaseway.imports.spec.model import ColumnSpec, QualityCheck, Resource
 
-Tree = dict[Any, Any]
+PathTree = dict[Any, Any]
 """Steps, and what to leave out below them; empty: all of it."""
 
 
-def stable_of(volatile: Sequence[Path]) -> Callable[[Record], Any]:
+def compile_stable_part(volatile: Sequence[JsonPath]) -> Callable[[Record], Any]:
     """What is left of a record for its hash. Fields of the record itself, as most are, cost little."""
     if not volatile:
         return lambda record: record
-    tree = tree_of(volatile)
+    tree = build_path_tree(volatile)
     if EVERY in tree or any(tree.values()):
-        return lambda record: without(record, tree)
+        return lambda record: remove_paths(record, tree)
     names = list(tree)
 
     def without_names(record: Record) -> Any:
@@ -43,8 +43,8 @@ def stable_of(volatile: Sequence[Path]) -> Callable[[Record], Any]:
     return without_names
 
 
-def tree_of(paths: Iterable[Path]) -> Tree:
-    tree: Tree = {}
+def build_path_tree(paths: Iterable[JsonPath]) -> PathTree:
+    tree: PathTree = {}
     for path in paths:
         level, is_covered = tree, False
         for step in path.steps[:-1]:
@@ -57,20 +57,20 @@ def tree_of(paths: Iterable[Path]) -> Tree:
     return tree
 
 
-def without(value: Any, tree: Tree) -> Any:
+def remove_paths(value: Any, tree: PathTree) -> Any:
     """A copy without those fields; what they do not touch is shared."""
     if isinstance(value, Mapping):
         steps: Iterable[Any] = list(value) if EVERY in tree else [step for step in tree if step in value]
         copy: Any = dict(value)
     elif isinstance(value, list):
-        steps = range(len(value)) if EVERY in tree else [step for step in tree if is_place(step, value)]
+        steps = range(len(value)) if EVERY in tree else [step for step in tree if is_index(step, value)]
         copy = list(value)
     else:
         return value
     for step in steps:
         below = tree.get(step, tree.get(EVERY))
         if below:
-            copy[step] = without(copy[step], below)
+            copy[step] = remove_paths(copy[step], below)
         elif isinstance(copy, dict):
             del copy[step]
         else:
@@ -78,7 +78,7 @@ def without(value: Any, tree: Tree) -> Any:
     return copy
 
 
-def is_place(step: Any, value: list[Any]) -> bool:
+def is_index(step: Any, value: list[Any]) -> bool:
     return isinstance(step, int) and step < len(value)
 
 
@@ -87,7 +87,7 @@ WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 TRUTH = {True: True, False: False, "true": True, "false": False, "True": True, "False": False}
 
 
-class Unfit(Exception):
+class BadRecord(Exception):
     """A record that cannot become a row, with the code under which it is kept."""
 
     def __init__(self, code: str, problem: str) -> None:
@@ -96,7 +96,7 @@ class Unfit(Exception):
         self.problem = problem
 
 
-def converter_of(type_: ColumnType) -> Callable[[Any], Any]:
+def converter_for(type_: ColumnType) -> Callable[[Any], Any]:
     return CONVERTERS[type_]
 
 
@@ -105,7 +105,7 @@ def text(value: Any) -> str:
         return value
     if isinstance(value, bool | int | float):
         return canonical(value)
-    raise unfit("text", value)
+    raise wrong_type("text", value)
 
 
 def integer(value: Any) -> int | None:
@@ -115,14 +115,14 @@ def integer(value: Any) -> int | None:
         if not value:
             return None
         if not WHOLE.fullmatch(value):
-            raise unfit("a whole number", value)
+            raise wrong_type("a whole number", value)
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise unfit("a whole number", value)
+        raise wrong_type("a whole number", value)
     if not INTEGER_MIN <= value <= INTEGER_MAX:
-        raise Unfit("out_of_range", f"must fit into 64 bits (is {value})")
+        raise BadRecord("out_of_range", f"must fit into 64 bits (is {value})")
     return value
 
 
@@ -136,7 +136,7 @@ def real(value: Any) -> float | None:
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise unfit("a number", value)
+        raise wrong_type("a number", value)
     return number
 
 
@@ -145,22 +145,22 @@ def boolean(value: Any) -> bool | None:
         return None
     truth = TRUTH.get(value) if isinstance(value, bool | int | str) else None
     if truth is None:
-        raise unfit("true or false", value)
+        raise wrong_type("true or false", value)
     return truth
 
 
 def timestamp(value: Any) -> int | None:
     if value == "":
         return None
-    instant = of_any(value)
+    instant = parse_any(value)
     if instant is None:
-        raise unfit("an instant", value)
+        raise wrong_type("an instant", value)
     return instant
 
 
-def unfit(what: str, value: Any) -> Unfit:
+def wrong_type(what: str, value: Any) -> BadRecord:
     is_now = repr(value)
-    return Unfit("bad_type", f"must be {what} (is {is_now[:SHOWN_LENGTH]})")
+    return BadRecord("bad_type", f"must be {what} (is {is_now[:SHOWN_LENGTH]})")
 
 
 CONVERTERS: dict[ColumnType, Callable[[Any], Any]] = {
@@ -183,29 +183,29 @@ encode = msgspec.json.Encoder().encode
 encode_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Field(NamedTuple):
+class ColumnReader(NamedTuple):
     name: str
     get: Getter
     convert: Callable[[Any], Any]
 
 
-class Moulds:
+class RowBuilder:
     """What becomes of the records of one resource."""
 
     def __init__(self, resource: Resource) -> None:
-        self._key = path_of("key", resource.key).first
-        self._stamp = None if resource.stamp is None else path_of("stamp.field", resource.stamp.field).first
+        self._key = parse_path("key", resource.key).first
+        self._stamp = None if resource.stamp is None else parse_path("stamp.field", resource.stamp.field).first
         self._parse = PARSERS["auto" if resource.stamp is None else resource.stamp.format]
         self._stamp_is_optional = resource.stamp is None or resource.stamp.optional
-        self._columns = [field_of(name, column) for name, column in resource.columns.items()]
-        self._checks = [(name, path_of("quality", name).first, check) for name, check in resource.quality.items()]
-        self._stable = stable_of([path_of("volatile", text) for text in resource.volatile])
+        self._columns = [compile_column(name, column) for name, column in resource.columns.items()]
+        self._checks = [(name, parse_path("quality", name).first, check) for name, check in resource.quality.items()]
+        self._stable = compile_stable_part([parse_path("volatile", text) for text in resource.volatile])
         self._bytes_max = resource.guards.row_bytes_max
 
     def external_id(self, record: Record) -> str | None:
         try:
             return key_text(self._key(record))
-        except Unfit:
+        except BadRecord:
             return None
 
     def rows_of(self, records: Sequence[Record], server_time: Instant | None = None) -> tuple[list[Row], list[BadRow]]:
@@ -217,8 +217,8 @@ class Moulds:
             try:
                 row = self._row_of(record, latest)
                 if row.external_id in seen:
-                    raise Unfit("duplicate_key_in_page", f"{row.external_id!r} came before in the same page")
-            except Unfit as unfit:
+                    raise BadRecord("duplicate_key_in_page", f"{row.external_id!r} came before in the same page")
+            except BadRecord as unfit:
                 bad.append(self._bad_row(position, record, unfit))
             else:
                 seen.add(row.external_id)
@@ -227,10 +227,10 @@ class Moulds:
 
     def _row_of(self, record: Record, latest: Instant | None) -> Row:
         if not isinstance(record, dict):
-            raise Unfit("bad_type", f"must be an object (is {shown(record)})")
-        document = document_of(record)
+            raise BadRecord("bad_type", f"must be an object (is {render_value(record)})")
+        document = encode_document(record)
         if len(document) > self._bytes_max:
-            raise Unfit("too_large", f"has {len(document):,} bytes; at most {self._bytes_max:,} are taken")
+            raise BadRecord("too_large", f"has {len(document):,} bytes; at most {self._bytes_max:,} are taken")
         external_id = key_text(self._key(record))
         stamp = self._stamp_of(record, latest)
         for name, get, check in self._checks:
@@ -248,12 +248,12 @@ class Moulds:
         if value is None or value is MISSING:
             if self._stamp_is_optional:
                 return 0
-            raise Unfit("bad_stamp", "is null" if value is None else "is missing")
+            raise BadRecord("bad_stamp", "is null" if value is None else "is missing")
         stamp = self._parse(value)
         if stamp is None:
-            raise Unfit("bad_stamp", f"is no instant (is {shown(value)})")
+            raise BadRecord("bad_stamp", f"is no instant (is {render_value(value)})")
         if latest is not None and stamp > latest:
-            raise Unfit("bad_stamp", f"lies more than a day after the source's own time (is {shown(value)})")
+            raise BadRecord("bad_stamp", f"lies more than a day after the source's own time (is {render_value(value)})")
         return stamp
 
     def _hash_of(self, record: Record) -> str:
@@ -265,33 +265,33 @@ class Moulds:
             value = get(record)
             try:
                 values[name] = None if value is None or value is MISSING else convert(value)
-            except Unfit as unfit:
-                raise Unfit(unfit.code, f"{name}: {unfit.problem}") from None
+            except BadRecord as unfit:
+                raise BadRecord(unfit.code, f"{name}: {unfit.problem}") from None
         return values
 
-    def _bad_row(self, position: int, record: Record, unfit: Unfit) -> BadRow:
+    def _bad_row(self, position: int, record: Record, unfit: BadRecord) -> BadRow:
         return BadRow(
             position=position,
             external_id=self.external_id(record),
             code=unfit.code,
             problem=unfit.problem,
-            document=text_of(record),
+            document=render_record(record),
         )
 
 
-def field_of(name: str, column: Column) -> Field:
-    path = path_of(name, column.path)
-    return Field(name, path.all if path.has_star else path.first, converter_of(column.type))
+def compile_column(name: str, column: ColumnSpec) -> ColumnReader:
+    path = parse_path(name, column.path)
+    return ColumnReader(name, path.all if path.has_star else path.first, converter_for(column.type))
 
 
-def document_of(record: Record) -> bytes:
+def encode_document(record: Record) -> bytes:
     try:
         return encode(record)
     except (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
-        raise Unfit("bad_type", f"cannot be written as JSON again: {error}") from error
+        raise BadRecord("bad_type", f"cannot be written as JSON again: {error}") from error
 
 
-def text_of(record: Any) -> str:
+def render_record(record: Any) -> str:
     """For people and for another try, whatever it is."""
     try:
         return encode(record).decode()
@@ -306,34 +306,35 @@ def key_text(key: Any) -> str:
     if type(key) is int:  # as most are
         return str(key)
     if key is None or key is MISSING or key == "":
-        raise Unfit("missing_key", "has no key" if key is MISSING else f"its key is {shown(key)}")
+        raise BadRecord("missing_key", "has no key" if key is MISSING else f"its key is {render_value(key)}")
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key)
     if not isinstance(key, str):
-        raise Unfit("bad_type", f"its key must be text or a whole number (is {shown(key)})")
+        raise BadRecord("bad_type", f"its key must be text or a whole number (is {render_value(key)})")
     if len(key) > KEY_LENGTH_MAX:
-        raise Unfit("bad_type", f"its key has {len(key):,} characters; at most {KEY_LENGTH_MAX} are taken")
+        raise BadRecord("bad_type", f"its key has {len(key):,} characters; at most {KEY_LENGTH_MAX} are taken")
     return key
 
 
-def check_value(name: str, value: Any, check: Check) -> None:
+def check_value(name: str, value: Any, check: QualityCheck) -> None:
     if value is None or value is MISSING:
         if check.not_null:
-            raise Unfit("bad_type", f"{name}: must not be null")
+            raise BadRecord("bad_type", f"{name}: must not be null")
         return
     if check.range is not None:
-        number = number_in(value)
+        number = parse_float(value)
         if number is None:
-            raise Unfit("bad_type", f"{name}: must be a number (is {shown(value)})")
+            raise BadRecord("bad_type", f"{name}: must be a number (is {render_value(value)})")
         if not check.range[0] <= number <= check.range[1]:
-            raise Unfit(
-                "out_of_range", f"{name}: must lie in {check.range[0]:g} … {check.range[1]:g} (is {shown(value)})"
+            raise BadRecord(
+                "out_of_range",
+                f"{name}: must lie in {check.range[0]:g} … {check.range[1]:g} (is {render_value(value)})",
             )
     if check.one_of is not None and value not in check.one_of:
-        raise Unfit("out_of_range", f"{name}: must be one of {check.one_of} (is {shown(value)})")
+        raise BadRecord("out_of_range", f"{name}: must be one of {check.one_of} (is {render_value(value)})")
 
 
-def number_in(value: Any) -> float | None:
+def parse_float(value: Any) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     try:
@@ -342,6 +343,6 @@ def number_in(value: Any) -> float | None:
         return None
 
 
-def shown(value: object) -> str:
+def render_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= SHOWN_LENGTH else f"{text[:SHOWN_LENGTH]}…"

@@ -13,8 +13,8 @@ from leaseway.domain.errors import TransientError
 from leaseway.domain.job import Submitted
 from leaseway.imports.assembly import ImportParts
 from leaseway.imports.domain.run_state import RunMode, RunState
-from leaseway.imports.plan.plan import Plan, history_of
-from leaseway.imports.plan.watermark import History
+from leaseway.imports.plan.plan import Plan, load_history
+from leaseway.imports.plan.watermark import RunHistory
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import ImportJobs, register_jobs, submit_open_shards
 from leaseway.imports.run.start import start_planned
@@ -106,11 +106,11 @@ class Operator:
         await self._insist(lambda: start_planned(*self._mine, self.run, plan, self._universe.now_us(), seats=seats))
         self.is_busy = False
 
-    async def begin_again(self, plan_of: Callable[[History, RunMode], Plan], mode: RunMode, seats: int) -> None:
+    async def begin_again(self, plan_of: Callable[[RunHistory, RunMode], Plan], mode: RunMode, seats: int) -> None:
         HERE.set(self.process)
         self.run, self.mode, self.requests_max = SECOND_RUN, mode, None
         parts = self._mine[0]
-        history = await self._insist(lambda: history_of(parts.sink, parts.source.name, parts.task.spec_hash))
+        history = await self._insist(lambda: load_history(parts.sink, parts.source.name, parts.task.spec_hash))
         plan, now = plan_of(history, mode), self._universe.now_us()
         await self._insist(
             lambda: start_planned(*self._mine, self.run, plan, now, seats=seats, requests_max=REQUESTS_ENOUGH)

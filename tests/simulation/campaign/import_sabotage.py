@@ -10,26 +10,26 @@ from tests.simulation.campaign.sabotage import Sabotage
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.outcome import Fail
 from leaseway.imports.domain import guards, splitting
-from leaseway.imports.domain.guards import Confirm, TheEnd, Verdict
-from leaseway.imports.domain.page import Page, Record, Written
+from leaseway.imports.domain.guards import ConfirmEnd, EndShard, PageVerdict
+from leaseway.imports.domain.page import Page, Record, WriteCounts
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
 from leaseway.imports.domain.shard import Cursor, Shard
 from leaseway.imports.plan import watermark
 from leaseway.imports.run.finish_run import ConfirmClient, Sweeper
 from leaseway.imports.shard_job import import_shard
-from leaseway.imports.shard_job.import_shard import Attempt, CountingAsker, ShardTask
+from leaseway.imports.shard_job.import_shard import BudgetedHttp, ShardAttempt, ShardTask
 from leaseway.imports.sinks import shard_transitions
 from leaseway.imports.sinks.port import PageWrite
-from leaseway.imports.sinks.shard_transitions import Known, Sorted
+from leaseway.imports.sinks.shard_transitions import PageChanges, StoredRow
 from leaseway.imports.sinks.sqlite import sink
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.imports.sources.http_json import JsonSource
-from leaseway.imports.sources.port import BadReply, Refused
+from leaseway.imports.sources.port import BadReply, SourceRefused
 
 real_write = SqliteSink.write
 real_add_shards = SqliteSink._add_shards
-real_begun = shard_transitions.begun
-real_may_turn = shard_transitions.may_turn
+real_begun = shard_transitions.begin_shard
+real_may_turn = shard_transitions.accepts_page
 real_fetch = JsonSource.fetch
 real_id_halves = splitting.id_halves
 
@@ -46,8 +46,8 @@ def begin_with_any_fence(row: ShardRow, fence: int, now: int) -> ShardRow | None
     return real_begun(row, max(fence, row.fence), now)
 
 
-async def believe_the_page(attempt: Attempt, page: Page, verdict: Confirm) -> Verdict:
-    return TheEnd(verdict.page_hash)
+async def believe_the_page(attempt: ShardAttempt, page: Page, verdict: ConfirmEnd) -> PageVerdict:
+    return EndShard(verdict.page_hash)
 
 
 def order_is_fine(ids: Sequence[Any], cursor: Cursor | None) -> str | None:
@@ -58,26 +58,26 @@ def everything_is_ours(source: JsonSource, shard: Shard) -> Callable[[Record], b
     return lambda record: True
 
 
-def newest_word_wins(lines: Sequence[Any], known: Mapping[str, Known], quarantined: int) -> Sorted:
+def newest_word_wins(lines: Sequence[Any], known: Mapping[str, StoredRow], quarantined: int) -> PageChanges:
     new = [line for line in lines if line[0] not in known]
     changed = [line for line in lines if line[0] in known and line[2] != known[line[0]].content_hash]
-    counts = Written(len(new), len(changed), len(lines) - len(new) - len(changed), 0, quarantined)
-    return Sorted(new, changed, counts)
+    counts = WriteCounts(len(new), len(changed), len(lines) - len(new) - len(changed), 0, quarantined)
+    return PageChanges(new, changed, counts)
 
 
-async def write_rows_then_place(sink: SqliteSink, page: PageWrite) -> Written | None:
+async def write_rows_then_place(sink: SqliteSink, page: PageWrite) -> WriteCounts | None:
     """Two transactions: a worker may die between them."""
     rows = replace(page, after=page.before, state=ShardState.RUNNING, page_hash="", children=())
     written = await real_write(sink, rows)
     if written is not None:
         turn = partial(replace, cursor=page.after, state=page.state, why=page.why)
         await sink._pages.write(partial(sink._turn, run=page.run, shard=page.shard, turn=turn))
-        children = [shard_transitions.waiting(page.run, child, page.shard) for child in page.children]
+        children = [shard_transitions.new_shard_row(page.run, child, page.shard) for child in page.children]
         await sink._pages.write(partial(real_add_shards, sink, shards=children))
     return written
 
 
-async def write_then_children(sink: SqliteSink, page: PageWrite) -> Written | None:
+async def write_then_children(sink: SqliteSink, page: PageWrite) -> WriteCounts | None:
     late: list[ShardRow] = []
     sink._add_shards = lambda connection, shards: late.extend(shards)  # type: ignore[method-assign]
     try:
@@ -89,7 +89,7 @@ async def write_then_children(sink: SqliteSink, page: PageWrite) -> Written | No
     return written
 
 
-async def look_and_ask(asker: CountingAsker, method: str, url: str, **options: Any) -> Any:
+async def look_and_ask(asker: BudgetedHttp, method: str, url: str, **options: Any) -> Any:
     """Looks whether something is left, asks, and then says so: others look meanwhile."""
     task, run = asker._task, asker._run
     now = await task.sink.run(run.id)
@@ -111,7 +111,7 @@ async def refused_or_heavy(source: JsonSource, *args: Any) -> Page:
     """As if a refused key were only a page that cannot be had now."""
     try:
         return await real_fetch(source, *args)
-    except Refused as refused:
+    except SourceRefused as refused:
         raise BadReply(str(refused)) from refused
 
 
@@ -136,22 +136,22 @@ def sabotage(removes: str, *code: tuple[Any, str, Any], first: int = 0) -> Sabot
 SABOTAGES: dict[str, Sabotage] = {
     "import_any_cursor": sabotage(
         "a page counts only at the cursor with which it was fetched",
-        (shard_transitions, "may_turn", turn_at_any_cursor),
+        (shard_transitions, "accepts_page", turn_at_any_cursor),
         first=24,
     ),
     "import_any_fence": sabotage(
         "a page of a worker whose shard somebody else has begun is refused",
-        (shard_transitions, "may_turn", turn_with_any_fence),
+        (shard_transitions, "accepts_page", turn_with_any_fence),
         first=30,
     ),
     "import_begun_by_all": sabotage(
         "a shard is begun by the last worker only",
-        (shard_transitions, "begun", begin_with_any_fence),
-        (shard_transitions, "may_turn", turn_with_any_fence),
+        (shard_transitions, "begin_shard", begin_with_any_fence),
+        (shard_transitions, "accepts_page", turn_with_any_fence),
         first=30,
     ),
     "import_empty_believed": sabotage(
-        "an empty page is no proof of the end", (Attempt, "_confirmed", believe_the_page), first=1
+        "an empty page is no proof of the end", (ShardAttempt, "_confirmed", believe_the_page), first=1
     ),
     "import_confirmed_once": sabotage(
         "the end is confirmed twice, the second time after the source's lag",
@@ -194,7 +194,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "import_budget_looked_at": sabotage(
         "a request is taken from the run's budget before it leaves",
-        (CountingAsker, "request", look_and_ask),
+        (BudgetedHttp, "request", look_and_ask),
         first=8,
     ),
     "import_failed_goes_on": sabotage(

@@ -23,13 +23,13 @@ from tests.simulation.campaign.source_api import UNKNOWN_COUNTRY, Api, Cable
 from leaseway.domain.ids import SECOND_US
 from leaseway.imports.assembly import ImportParts, make_shard_task
 from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
-from leaseway.imports.plan.plan import Plan, planned
-from leaseway.imports.plan.watermark import History
+from leaseway.imports.plan.plan import Plan, build_plan
+from leaseway.imports.plan.watermark import RunHistory
 from leaseway.imports.run import shard_jobs
 from leaseway.imports.shard_job import import_shard
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.http_json import JsonSource
-from leaseway.imports.sources.port import Probe
+from leaseway.imports.sources.port import SourceProbe
 from leaseway.simulation.process import HERE
 from leaseway.simulation.scenario import LOOK_SECONDS, Load, Scenario, SimulationReport, run_load
 from leaseway.simulation.swarm import FaultRates
@@ -48,7 +48,7 @@ RAGE_SECONDS = 8.0
 ROUNDS_MAX = 8
 """So often somebody says resume, in calm times, before the run must be complete."""
 
-NO_HISTORY = History()
+NO_HISTORY = RunHistory()
 
 
 class Import(Scenario):
@@ -72,12 +72,12 @@ class Import(Scenario):
         self._table = TableJudge(universe, self.api, self.shelf, self.operator)
         universe.judge.meter = self._table
 
-    def _plan(self, history: History = NO_HISTORY, mode: RunMode | None = None) -> Plan:
+    def _plan(self, history: RunHistory = NO_HISTORY, mode: RunMode | None = None) -> Plan:
         spec, table = self._terms.spec, self.api.standin.table
         countries = [str(each) for each in spec.resource.filters["country"].values or []]
-        probe = Probe(id_max=table.id_max, server_time=self.api.now_us(), values={"country": countries})
+        probe = SourceProbe(id_max=table.id_max, server_time=self.api.now_us(), values={"country": countries})
         source = self._source
-        return planned(spec, source.caps, probe, source.limit, source.page_limit, **history._asdict(), wanted=mode)
+        return build_plan(spec, source.caps, probe, source.limit, source.page_limit, **history._asdict(), wanted=mode)
 
     async def _story(self) -> None:
         swarm = self._universe.swarm

@@ -18,8 +18,8 @@ import msgspec
 from tests.simulation.campaign.source_api import ATTEMPT
 
 from leaseway.imports.domain.page import Row as PageRow
-from leaseway.imports.domain.page import Written
-from leaseway.imports.domain.partition import instant_in
+from leaseway.imports.domain.page import WriteCounts
+from leaseway.imports.domain.partition import parse_instant
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.domain.shard import canonical
 from leaseway.imports.sinks.port import PageWrite
@@ -191,7 +191,7 @@ class Shelf:
     # -- a page -----------------------------------------------------------------------------------------------------
 
     def _wrongs_of_write(
-        self, process: Process, page: PageWrite, answer: Written | None, before: Contents, after: Contents
+        self, process: Process, page: PageWrite, answer: WriteCounts | None, before: Contents, after: Contents
     ) -> Iterator[str]:
         key = (page.run, page.shard)
         who = f"{process.name}: a page of {page.shard}"
@@ -218,7 +218,7 @@ class Shelf:
         reach = self.universe.books.reach
         reach("a page of a fenced worker was refused" if page.fence < fence else "a page that was written came again")
 
-    def _note_page(self, page: PageWrite, answer: Written) -> None:
+    def _note_page(self, page: PageWrite, answer: WriteCounts) -> None:
         reach = self.universe.books.reach
         if page.state is ShardState.SPLIT:
             reach("a shard shared its rest with idle workers" if "shared" in page.guards else "a shard was split")
@@ -249,7 +249,7 @@ def same_rows(before: Contents, after: Contents, who: str) -> Iterator[str]:
         yield f"P4 {who} changed rows"
 
 
-def wrong_counts(who: str, page: PageWrite, answer: Written, before: Place, after: Place) -> Iterator[str]:
+def wrong_counts(who: str, page: PageWrite, answer: WriteCounts, before: Place, after: Place) -> Iterator[str]:
     """P5: of the answer and of the shard."""
     if answer.rows + answer.quarantined != len(page.rows) + len(page.bad):
         yield f"P5 {who} has {len(page.rows)} rows and {len(page.bad)} bad ones, and is counted as {answer}"
@@ -295,7 +295,7 @@ def belongs(row: PageRow, place: Place) -> bool:
     is_within = (low is None or document["ID"] >= low) and (high is None or document["ID"] < high)
     countries = {str(each) for each in predicate.get("country", ())}
     since = predicate.get("window", (None, None))[0]
-    is_since = since is None or row.stamp >= instant_in(since)
+    is_since = since is None or row.stamp >= parse_instant(since)
     return is_within and is_since and (not countries or str(document["AddressInfo"]["CountryID"]) in countries)
 
 

@@ -19,10 +19,10 @@ from leaseway.api.schemas.import_serializers import Pace, progress_json, report_
 from leaseway.api.ttl_cache import Remembered
 from leaseway.domain.errors import LeasewayError
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow
-from leaseway.imports.progress.progress import RATE_SECONDS, Snapshot, Watching, tightest
-from leaseway.imports.progress.report import in_families, report_of
+from leaseway.imports.progress.progress import RATE_SECONDS, ProgressTracker, RunSnapshot, tightest
+from leaseway.imports.progress.report import build_report, order_by_parent
 from leaseway.imports.sinks.port import Sink
-from leaseway.imports.sources.factory import limit_of
+from leaseway.imports.sources.factory import source_limit
 from leaseway.ports.clock import Clock
 from leaseway.system import wall_clock_us
 
@@ -49,7 +49,7 @@ class ImportReports:
         row = await sink.run(run)
         assert known is not None
         assert row is not None, "it was there a moment ago"
-        document = report_json(await report_of(sink, row, wall_clock_us()), known.spec.budget)
+        document = report_json(await build_report(sink, row, wall_clock_us()), known.spec.budget)
         # A run may have very many; they have a list of their own.
         return {name: value for name, value in document.items() if name != "by_shard"}
 
@@ -77,7 +77,7 @@ Name = tuple[str, str]
 class Watched:
     """What is remembered of one run, from look to look."""
 
-    def __init__(self, watching: Watching) -> None:
+    def __init__(self, watching: ProgressTracker) -> None:
         self.watching = watching
         self.turn = asyncio.Lock()
         self.looked_at = self.wanted_at = self.doubted_at = float("-inf")
@@ -92,7 +92,7 @@ class Watched:
         shards = 0 if self.document is None else self.document["shards_total"]
         return bool(now - self.looked_at < max(look_seconds, shards / SHARDS_PER_SECOND) * 0.9)
 
-    def pace(self, now: float, snapshot: Snapshot) -> Pace | None:
+    def pace(self, now: float, snapshot: RunSnapshot) -> Pace | None:
         """Rows and requests a second. None: nobody has looked before."""
         seconds = now - self.looked_at
         if seconds < RATE_SECONDS:
@@ -166,8 +166,10 @@ class ImportWatch:
         watched = self._watched.get(name)
         if watched is None:
             known = self._imports.named(name[0])
-            limit = None if known is None else limit_of(known.spec)
-            watched = self._watched[name] = Watched(Watching(tightest(limit.definition.rates) if limit else None))
+            limit = None if known is None else source_limit(known.spec)
+            watched = self._watched[name] = Watched(
+                ProgressTracker(tightest(limit.definition.rates) if limit else None)
+            )
         self._watched.move_to_end(name)
         while len(self._watched) > KEPT_MAX:
             self._watched.popitem(last=False)
@@ -238,7 +240,7 @@ class ImportWatch:
         snapshot = watched.watching.seen(began, row, shards)
         pace = watched.pace(began, snapshot)
         watched.document = progress_json(row, shards, known.spec.budget, snapshot, pace)
-        watched.shards = in_families(shards)
+        watched.shards = order_by_parent(shards)
         watched.looked_at, watched.counts = began, (snapshot.rows, snapshot.requests)
         self._forget_shards(began)
 

@@ -19,15 +19,15 @@ from leaseway.app import App
 from leaseway.domain.errors import UsageError
 from leaseway.imports.assembly import ImportParts, load_sink, make_shard_task
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardState
-from leaseway.imports.plan.forecast import Forecast, forecast
+from leaseway.imports.plan.forecast import Forecast, make_forecast
 from leaseway.imports.plan.plan import Plan
 from leaseway.imports.plan.probe_source import SourceUnavailable, make_plan
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import ImportJobs, have_all_failed, is_stalled, register_jobs
 from leaseway.imports.run.start import NewRun, resume, start
 from leaseway.imports.sinks.port import Sink
-from leaseway.imports.sources.factory import source_of
-from leaseway.imports.spec.geo_grid import Position, position_of
+from leaseway.imports.sources.factory import make_source
+from leaseway.imports.spec.geo_grid import RowPosition, find_position
 from leaseway.imports.spec.reader import Spec
 
 SPECS_MAX = 200
@@ -41,7 +41,7 @@ class Known(NamedTuple):
     spec: Spec
     sink: Sink
     """Open from the first look on, as long as the service."""
-    position: Position | None
+    position: RowPosition | None
     """Where its rows say on which place of the globe they lie."""
 
 
@@ -86,7 +86,7 @@ class Imports:
         parts, _ = await self._parts(source)
         with source_errors(parts):
             plan = await make_plan(parts, mode, PROBE_SECONDS_MAX)
-        return plan, forecast(plan, parts.source.limit, parts.source.page_limit, parts.spec.budget)
+        return plan, make_forecast(plan, parts.source.limit, parts.source.page_limit, parts.spec.budget)
 
     async def start(self, source: str, new: NewRun) -> RunRow:
         parts, jobs = await self._parts(source)
@@ -119,7 +119,7 @@ class Imports:
         await self.sink(source)
         if source not in self._made:
             path, spec, sink, _ = self._known[source]
-            chosen = source_of(spec, path.parent, os.environ)
+            chosen = make_source(spec, path.parent, os.environ)
             parts = ImportParts(path, spec, chosen, sink, make_shard_task(spec, chosen, sink))
             self._made[source] = parts, register_jobs(self._app, parts)
         return self._made[source]
@@ -150,5 +150,5 @@ def known_in(folder: Path) -> dict[str, Known]:
         name = spec.source.name
         if name in found:
             raise UsageError(f"--imports: {path.name} and {found[name].path.name} both name the source {name!r}")
-        found[name] = Known(path, spec, sink, position_of(spec.resource))
+        found[name] = Known(path, spec, sink, find_position(spec.resource))
     return found

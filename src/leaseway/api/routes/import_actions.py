@@ -15,8 +15,8 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Scope
 from leaseway.domain.validators import check_int
 from leaseway.imports.domain.run_state import RunMode
-from leaseway.imports.rows import Moulds
-from leaseway.imports.run.quarantine_replay import discard, in_quarantine, replay
+from leaseway.imports.rows import RowBuilder
+from leaseway.imports.run.quarantine_replay import discard, read_quarantine, replay
 from leaseway.imports.run.start import NewRun
 from leaseway.system import wall_clock_us
 
@@ -97,7 +97,7 @@ async def replay_quarantine(request: Request, caller: Asking, source: str) -> Re
     row = await run_of(imports, source, (await body_of(request, ReplayBody)).run)
     sink = await imports.sink(source)
     newest = next((each.id for each in await sink.runs(source, 1)), None)
-    moulds = Moulds(known.spec.resource)
+    moulds = RowBuilder(known.spec.resource)
     return answer(replayed_json(await replay(sink, moulds, [row.id], newest, wall_clock_us(), rows_max=QUARANTINE_MAX)))
 
 
@@ -116,7 +116,7 @@ async def refuse_strangers(imports: Imports, source: str, run: str, numbers: lis
     if not 0 < len(numbers) <= QUARANTINE_MAX:
         raise BadValue("numbers", f"must be 1 to {QUARANTINE_MAX:,} numbers (are {len(numbers):,})")
     sink = await imports.sink(source)
-    known = {each.number async for each in in_quarantine(sink, [run], QUARANTINE_MAX)}
+    known = {each.number async for each in read_quarantine(sink, [run], QUARANTINE_MAX)}
     strangers = [str(number) for number in numbers if number not in known]
     if strangers:
         detail = f"numbers: {', '.join(strangers[:10])}: not among the oldest in quarantine of run {run}"

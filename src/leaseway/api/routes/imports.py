@@ -21,9 +21,9 @@ from leaseway.api.service import service_of
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Caller, Scope
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardState
-from leaseway.imports.run.quarantine_replay import Kept, in_quarantine
-from leaseway.imports.sinks.row_map_port import Placed
-from leaseway.imports.spec.geo_grid import DEGREES, Cell
+from leaseway.imports.run.quarantine_replay import QuarantinedRow, read_quarantine
+from leaseway.imports.sinks.row_map_port import RowMap
+from leaseway.imports.spec.geo_grid import DEGREES, GridCell
 from leaseway.system import wall_clock_us
 
 log = logging.getLogger("leaseway.api")
@@ -108,7 +108,7 @@ async def list_points(
     row, sink = await run_of(imports, source, run), await imports.sink(source)
     settings, about = service_of(request).settings, f"{request.url.path} {caller.name}"
     place = "" if after is None else place_of(settings.cursor_secret, after, about)
-    if known.position is None or not isinstance(sink, Placed):
+    if known.position is None or not isinstance(sink, RowMap):
         return answer(points_json(False, [], False, None))
     found = await sink.places(source, row.id, known.position, place.removeprefix("@"), limit)
     is_over = row.state is not RunState.RUNNING and not found.has_more
@@ -136,8 +136,8 @@ async def list_quarantine(
     imports, _ = known_as(request, caller, source)
     sink = await imports.sink(source)
     rows = await sink.runs(source, 1) if run is None else [await run_of(imports, source, run)]
-    kept: list[Kept] = []
-    async for each in in_quarantine(sink, [row.id for row in rows], QUARANTINE_MAX):
+    kept: list[QuarantinedRow] = []
+    async for each in read_quarantine(sink, [row.id for row in rows], QUARANTINE_MAX):
         kept.append(each)
     shown, more = paged(request, caller, kept, lambda each: str(each.number), limit, cursor)
     return page([quarantined_json(each) for each in shown], more)
@@ -181,13 +181,13 @@ async def import_json(imports: Imports, source: str) -> dict[str, Any]:
         "source": source,
         "spec": known.path.name,
         "table": known.spec.sink.table,
-        "has_positions": known.position is not None and isinstance(known.sink, Placed),
+        "has_positions": known.position is not None and isinstance(known.sink, RowMap),
         "is_reachable": runs is not None,
         "last_run": run_json(runs[0]) if runs else None,
     }
 
 
-def points_json(has_positions: bool, cells: list[Cell], more: bool, after: str | None) -> dict[str, Any]:
+def points_json(has_positions: bool, cells: list[GridCell], more: bool, after: str | None) -> dict[str, Any]:
     return {
         "items": [[*cell.middle, cell.rows] for cell in cells if cell.is_of_run],
         "others": [[*cell.middle, cell.rows] for cell in cells if not cell.is_of_run],

@@ -11,19 +11,19 @@ from leaseway.imports.domain.drift import Drift
 from leaseway.imports.domain.run_state import EXIT_CODES, RunRow, ShardRow, ShardState
 from leaseway.imports.plan.forecast import Forecast
 from leaseway.imports.plan.plan import Plan
-from leaseway.imports.progress.diff import Differences
-from leaseway.imports.progress.progress import Snapshot
+from leaseway.imports.progress.diff import RunDiff
+from leaseway.imports.progress.progress import RunSnapshot
 from leaseway.imports.progress.report import (
     COUNTS,
-    Report,
-    reactions_of,
-    seconds_of,
-    slowest_of,
-    spent,
-    states_of,
-    totals_of,
+    RunReport,
+    count_reactions,
+    count_requests,
+    count_states,
+    shard_seconds,
+    slowest_shards,
+    sum_counts,
 )
-from leaseway.imports.run.quarantine_replay import Kept, Replayed
+from leaseway.imports.run.quarantine_replay import QuarantinedRow, ReplayResult
 from leaseway.imports.sinks.port import Changes
 from leaseway.imports.spec.model import RunBudget
 
@@ -53,11 +53,11 @@ def run_json(run: RunRow) -> dict[str, Any]:
 
 def summary_json(run: RunRow, shards: Sequence[ShardRow], budget: RunBudget | None = None) -> dict[str, Any]:
     """What `run`, `status` and `report` all say."""
-    totals = {name: count for name, count in totals_of(shards).items() if name != "size_bytes"}
+    totals = {name: count for name, count in sum_counts(shards).items() if name != "size_bytes"}
     return {
         **run_json(run),
-        "shards": states_of(shards),
-        "guards": reactions_of(shards),
+        "shards": count_states(shards),
+        "guards": count_reactions(shards),
         **totals,
         "bytes": sum(row.size_bytes for row in shards),
         "budget": budget_json(run, shards, budget),
@@ -71,7 +71,7 @@ def summary_json(run: RunRow, shards: Sequence[ShardRow], budget: RunBudget | No
 
 
 def progress_json(
-    run: RunRow, shards: Sequence[ShardRow], budget: RunBudget | None, snapshot: Snapshot, pace: Pace | None
+    run: RunRow, shards: Sequence[ShardRow], budget: RunBudget | None, snapshot: RunSnapshot, pace: Pace | None
 ) -> dict[str, Any]:
     """One look at a run, with what can only be seen between two of them."""
     summary = summary_json(run, shards, budget)
@@ -95,7 +95,7 @@ def budget_json(run: RunRow, shards: Sequence[ShardRow], budget: RunBudget | Non
     price = None if budget is None else budget.price
     if run.requests_max is None and price is None:
         return None
-    used = spent(run, shards)
+    used = count_requests(run, shards)
     return {
         "requests_max": run.requests_max,
         "requests": used,
@@ -124,11 +124,11 @@ def shard_json(row: ShardRow, now: Instant) -> dict[str, Any]:
         "page_limit": row.page_limit,
         "started_at": iso(row.started_at),
         "finished_at": iso(row.finished_at),
-        "seconds": seconds_of(row, now),
+        "seconds": shard_seconds(row, now),
     }
 
 
-def report_json(found: Report, budget: RunBudget | None) -> dict[str, Any]:
+def report_json(found: RunReport, budget: RunBudget | None) -> dict[str, Any]:
     return {
         **summary_json(found.run, found.shards, budget),
         "seconds": found.seconds,
@@ -136,7 +136,7 @@ def report_json(found: Report, budget: RunBudget | None) -> dict[str, Any]:
         "deletes": found.run.notes.get("deletes"),
         "compared_with": None if found.compared_with is None else found.compared_with.id,
         "drift": drift_json(found.drift),
-        "slowest": [row.shard.key for row in slowest_of(found.shards, found.now)],
+        "slowest": [row.shard.key for row in slowest_shards(found.shards, found.now)],
         "by_shard": [shard_json(row, found.now) for row in found.shards],
     }
 
@@ -154,7 +154,7 @@ def drift_json(found: Drift | None) -> dict[str, Any] | None:
     return None if found is None else msgspec.to_builtins(found)
 
 
-def differences_json(found: Differences) -> dict[str, Any]:
+def differences_json(found: RunDiff) -> dict[str, Any]:
     after, until = found.window
     return {
         "before": {**run_json(found.before), **found.totals_before},
@@ -176,7 +176,7 @@ def facts_json(row: ShardRow) -> dict[str, Any]:
     return {"state": row.state.value, "rows": row.rows, "why": row.why}
 
 
-def quarantined_json(each: Kept) -> dict[str, Any]:
+def quarantined_json(each: QuarantinedRow) -> dict[str, Any]:
     bad = each.bad
     return {
         "number": each.number,
@@ -190,7 +190,7 @@ def quarantined_json(each: Kept) -> dict[str, Any]:
     }
 
 
-def replayed_json(done: Replayed) -> dict[str, Any]:
+def replayed_json(done: ReplayResult) -> dict[str, Any]:
     return {
         "written": done.written,
         "discarded": done.discarded,

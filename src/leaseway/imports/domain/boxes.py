@@ -23,7 +23,7 @@ MARGIN = 1e-6
 """Degrees that a grown edge moves further, against rounding: a tenth of a metre."""
 
 
-def box_of(field: str, value: Sequence[float]) -> Box:
+def parse_box(field: str, value: Sequence[float]) -> Box:
     """As somebody wrote it; west may be east of east, across the antimeridian."""
     if len(value) != 4 or not all(isinstance(side, int | float) and math.isfinite(side) for side in value):
         raise BadValue(field, f"must be four numbers: south, west, north, east (is {value!r})")
@@ -36,12 +36,12 @@ def box_of(field: str, value: Sequence[float]) -> Box:
     return south, west, north, east
 
 
-def parts(box: Box) -> list[Box]:
+def split_wide_box(box: Box) -> list[Box]:
     """Cut at the antimeridian, and at every 90 degrees if it is wider than that."""
     south, west, north, east = box
     if west > east:
         sides = [(west, 180.0), (-180.0, east)]
-        return [part for low, high in sides if low < high for part in parts((south, low, north, high))]
+        return [part for low, high in sides if low < high for part in split_wide_box((south, low, north, high))]
     if east - west <= WIDTH_MAX:
         return [box]
     cuts = [west, *(cut for cut in (-90.0, 0.0, 90.0) if west < cut < east), east]
@@ -57,16 +57,16 @@ def quadrants(box: Box) -> list[Box]:
     return [(south, west, y, x), (south, x, y, east), (y, west, north, x), (y, x, north, east)]
 
 
-def cells(box: Box, degrees: float) -> Iterator[Box]:
+def grid_cells(box: Box, degrees: float) -> Iterator[Box]:
     """A grid whose lines are the multiples of `degrees`, whatever the box: two plans of two areas share their cells."""
     south, west, north, east = box
-    rows, columns = lines(south, north, degrees), lines(west, east, degrees)
+    rows, columns = grid_lines(south, north, degrees), grid_lines(west, east, degrees)
     for low, high in pairwise(rows):
         for left, right in pairwise(columns):
             yield low, left, high, right
 
 
-def lines(low: float, high: float, degrees: float) -> list[float]:
+def grid_lines(low: float, high: float, degrees: float) -> list[float]:
     first, last = math.floor(low / degrees) + 1, math.ceil(high / degrees)
     return [low, *(line for step in range(first, last) if low < (line := step * degrees) < high), high]
 
@@ -77,7 +77,7 @@ def owns(box: Box, latitude: float, longitude: float) -> bool:
     return is_between and (west <= longitude < east or longitude == east == 180)
 
 
-def grown(box: Box) -> Box:
+def expand_box(box: Box) -> Box:
     """What to ask of a server whose edges are great circles, so that no point of the box is left out.
 
     Such an edge bends towards its pole. The edge nearer to the equator bends into the box: it is moved until its
@@ -85,19 +85,19 @@ def grown(box: Box) -> Box:
     """
     south, west, north, east = box
     flatter = math.cos(math.radians((east - west) / 2))
-    low = drawn(south, flatter) if south > 0 else south
-    high = drawn(north, flatter) if north < 0 else north
+    low = bend_latitude(south, flatter) if south > 0 else south
+    high = bend_latitude(north, flatter) if north < 0 else north
     return max(-90.0, low - MARGIN), max(-180.0, west - MARGIN), min(90.0, high + MARGIN), min(180.0, east + MARGIN)
 
 
-def reach(box: Box) -> Box:
+def geodesic_extent(box: Box) -> Box:
     """The parallels and meridians that such a server stays within: its edges bend out of the box, towards the poles."""
     south, west, north, east = box
     steeper = 1 / math.cos(math.radians((east - west) / 2))
-    low = drawn(south, steeper) if south < 0 else south
-    high = drawn(north, steeper) if north > 0 else north
+    low = bend_latitude(south, steeper) if south < 0 else south
+    high = bend_latitude(north, steeper) if north > 0 else north
     return max(-90.0, low - MARGIN), west - MARGIN, min(90.0, high + MARGIN), east + MARGIN
 
 
-def drawn(latitude: float, flatter: float) -> float:
+def bend_latitude(latitude: float, flatter: float) -> float:
     return math.degrees(math.atan(math.tan(math.radians(latitude)) * flatter))

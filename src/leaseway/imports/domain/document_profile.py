@@ -15,30 +15,30 @@ ITEMS_MAX = 3
 """Of a list."""
 
 
-def profile_of(records: Sequence[Record]) -> Profile:
+def profile_documents(records: Sequence[Record]) -> Profile:
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     step = max(len(records) // SAMPLE_MAX, 1)
     for record in records[::step][:SAMPLE_MAX]:
-        for path, kind in set(walked(record, "", 0)):
+        for path, kind in set(walk_paths(record, "", 0)):
             if path in counts or len(counts) < PATHS_MAX:
                 counts[path][kind] += 1
     return {path: dict(kinds) for path, kinds in counts.items()}
 
 
-def walked(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def walk_paths(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
     if path:
-        yield path, kind_of(value)
+        yield path, json_type(value)
     if depth >= DEPTH_MAX:
         return
     if isinstance(value, Mapping):
         for name, below in value.items():
-            yield from walked(below, f"{path}.{name}" if path else str(name), depth + 1)
+            yield from walk_paths(below, f"{path}.{name}" if path else str(name), depth + 1)
     elif isinstance(value, list):
         for item in value[:ITEMS_MAX]:
-            yield from walked(item, f"{path}[*]", depth + 1)
+            yield from walk_paths(item, f"{path}[*]", depth + 1)
 
 
-def kind_of(value: Any) -> str:
+def json_type(value: Any) -> str:
     match value:
         case None:
             return "null"
@@ -56,7 +56,7 @@ def kind_of(value: Any) -> str:
             return "object"
 
 
-def added(one: Profile, other: Profile) -> Profile:
+def add_profiles(one: Profile, other: Profile) -> Profile:
     """Both together."""
     together = {path: dict(kinds) for path, kinds in one.items()}
     for path, kinds in other.items():

@@ -33,7 +33,7 @@ class Drift(Struct, frozen=True):
         return bool(self.new or self.vanished or self.changed)
 
 
-def merged(profiles: Iterable[Profile]) -> dict[str, dict[str, int]]:
+def merge_profiles(profiles: Iterable[Profile]) -> dict[str, dict[str, int]]:
     """Of all shards together."""
     total: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for profile in profiles:
@@ -42,13 +42,13 @@ def merged(profiles: Iterable[Profile]) -> dict[str, dict[str, int]]:
     return {path: dict(types) for path, types in total.items()}
 
 
-def drift(before: Profile, after: Profile) -> Drift | None:
+def compare_profiles(before: Profile, after: Profile) -> Drift | None:
     """None: one of them has no profile, and nothing can be said."""
     if not before or not after:
         return None
-    was, is_ = sample_of(before), sample_of(after)
-    new = [path for path in after if path not in before and is_told(seen(after[path]), is_, was)]
-    vanished = [path for path in before if path not in after and is_told(seen(before[path]), was, is_)]
+    was, is_ = sample_size(before), sample_size(after)
+    new = [path for path in after if path not in before and is_significant(count_types(after[path]), is_, was)]
+    vanished = [path for path in before if path not in after and is_significant(count_types(before[path]), was, is_)]
     both = sorted(path for path in before if path in after)
     changed = [
         TypeChange(path, tuple(sorted(before[path])), tuple(sorted(after[path])))
@@ -60,23 +60,23 @@ def drift(before: Profile, after: Profile) -> Drift | None:
 
 def types_differ(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
     """Counted among the times that the path was there: a path that became rarer has the same types."""
-    was, is_ = seen(before), seen(after)
-    return any(is_told(count, is_, was) for type_, count in after.items() if type_ not in before) or any(
-        is_told(count, was, is_) for type_, count in before.items() if type_ not in after
+    was, is_ = count_types(before), count_types(after)
+    return any(is_significant(count, is_, was) for type_, count in after.items() if type_ not in before) or any(
+        is_significant(count, was, is_) for type_, count in before.items() if type_ not in after
     )
 
 
-def is_told(count: int, of: int, other: int) -> bool:
+def is_significant(count: int, of: int, other: int) -> bool:
     """Whether a sample of `other` would have shown what was seen `count` times in a sample of `of`."""
     share = min(count / of, 1.0) if of else 0.0
     return bool((1.0 - share) ** other <= CHANCE_MAX)
 
 
-def sample_of(profile: Profile) -> int:
+def sample_size(profile: Profile) -> int:
     """How many documents were looked at. What lies in a list is seen more often than there are documents."""
-    top = [seen(types) for path, types in profile.items() if not BELOW_TOP & set(path.removeprefix("$."))]
-    return max(top or [seen(types) for types in profile.values()], default=0)
+    top = [count_types(types) for path, types in profile.items() if not BELOW_TOP & set(path.removeprefix("$."))]
+    return max(top or [count_types(types) for types in profile.values()], default=0)
 
 
-def seen(types: Mapping[str, int]) -> int:
+def count_types(types: Mapping[str, int]) -> int:
     return sum(types.values())

@@ -58,67 +58,69 @@ class Expectation(Struct, frozen=True, kw_only=True):
     ceilings: Ceilings = Ceilings()
 
 
-class GoOn(Struct, frozen=True):
+class ContinueShard(Struct, frozen=True):
     page_hash: str
 
 
-class TheEnd(Struct, frozen=True):
+class EndShard(Struct, frozen=True):
     page_hash: str
 
 
-class Confirm(Struct, frozen=True):
+class ConfirmEnd(Struct, frozen=True):
     """It looks like the end. Ask again for one record past the cursor, and believe it the second time."""
 
     page_hash: str
 
 
-class Split(Struct, frozen=True):
+class SplitShard(Struct, frozen=True):
     guard: str
     why: str
     keeps_page: bool
     page_hash: str = ""
 
 
-class Park(Struct, frozen=True):
+class ParkShard(Struct, frozen=True):
     guard: str
     why: str
 
 
-class Again(Struct, frozen=True):
+class RetryPage(Struct, frozen=True):
     """Perhaps it is right the next time: the attempt fails, and the job is tried again later."""
 
     guard: str
     why: str
 
 
-Verdict = GoOn | TheEnd | Confirm | Split | Park | Again
+PageVerdict = ContinueShard | EndShard | ConfirmEnd | SplitShard | ParkShard | RetryPage
 
 
-def judge(page: Page, row: ShardRow, expected: Expectation) -> Verdict:
+def judge_page(page: Page, row: ShardRow, expected: Expectation) -> PageVerdict:
     """Before anything of the page is written."""
     stranger = next((record for record in page.records if not expected.is_ours(record)), None)
     if stranger is not None:
-        return Park("filter_ignored", f"record {expected.key(stranger)!r} is not of this shard: the filter was ignored")
+        return ParkShard(
+            "filter_ignored", f"record {expected.key(stranger)!r} is not of this shard: the filter was ignored"
+        )
     ids = [expected.key(record) for record in page.records]
-    if expected.is_ordered and (problem := disorder(ids, expected.cursor)) is not None:
-        return Again("order_violated", problem)
-    page_hash = hash_of(ids or [canonical(page.next)])
+    if expected.is_ordered and (problem := find_disorder(ids, expected.cursor)) is not None:
+        return RetryPage("order_violated", problem)
+    page_hash = hash_ids(ids or [canonical(page.next)])
     if ids and page_hash in row.recent:
-        return Park("repeated_page", f"the same {len(ids):,} records came again")
+        return ParkShard("repeated_page", f"the same {len(ids):,} records came again")
     if page.next is not None and page_hash in row.recent:
-        return Park("repeated_page", f"an empty page leads where one before it led: {canonical(page.next)}")
+        return ParkShard("repeated_page", f"an empty page leads where one before it led: {canonical(page.next)}")
     if page.next is not None and canonical(page.next) == canonical(expected.cursor or {}):
-        return Park("stuck_cursor", f"the next cursor is the one that we have: {canonical(page.next)}")
+        return ParkShard("stuck_cursor", f"the next cursor is the one that we have: {canonical(page.next)}")
     if page.next is None:
-        return at_the_end(page, expected, page_hash)
+        return judge_last_page(page, expected, page_hash)
     if page.is_end:
-        return TheEnd(page_hash)
+        return EndShard(page_hash)
     if page.is_end is None and page.raw_count < expected.limit:
-        return TheEnd(page_hash) if expected.short_page_is_end and page.raw_count else Confirm(page_hash)
-    return under_ceilings(page, row, expected.ceilings, page_hash)
+        return EndShard(page_hash) if expected.short_page_is_end and page.raw_count else ConfirmEnd(page_hash)
+    return check_ceilings(page, row, expected.ceilings, page_hash)
 
 
-def disorder(ids: Sequence[Any], cursor: Cursor | None) -> str | None:
+def find_disorder(ids: Sequence[Any], cursor: Cursor | None) -> str | None:
     before = None if cursor is None else cursor.get("after")
     for each in ids:
         if each is None:
@@ -136,15 +138,17 @@ def is_after(one: Any, other: Any) -> bool:
         return False
 
 
-def at_the_end(page: Page, expected: Expectation, page_hash: str) -> Verdict:
+def judge_last_page(page: Page, expected: Expectation, page_hash: str) -> PageVerdict:
     if page.is_end:
-        return TheEnd(page_hash)
+        return EndShard(page_hash)
     if page.raw_count >= expected.limit and not expected.has_next:
-        return Split("truncated", f"a full page of {page.raw_count:,}, and no way to ask for more", keeps_page=True)
-    return TheEnd(page_hash) if expected.short_page_is_end and page.raw_count else Confirm(page_hash)
+        return SplitShard(
+            "truncated", f"a full page of {page.raw_count:,}, and no way to ask for more", keeps_page=True
+        )
+    return EndShard(page_hash) if expected.short_page_is_end and page.raw_count else ConfirmEnd(page_hash)
 
 
-def under_ceilings(page: Page, row: ShardRow, ceilings: Ceilings, page_hash: str) -> Verdict:
+def check_ceilings(page: Page, row: ShardRow, ceilings: Ceilings, page_hash: str) -> PageVerdict:
     over = {
         "pages": row.pages + 1 >= ceilings.pages,
         "rows": row.rows + len(page.records) >= ceilings.rows,
@@ -152,20 +156,22 @@ def under_ceilings(page: Page, row: ShardRow, ceilings: Ceilings, page_hash: str
     }
     broken = [name for name, is_over in over.items() if is_over]
     if broken:
-        return Split("ceiling", f"it has more {broken[0]} than a shard may have", keeps_page=True, page_hash=page_hash)
-    return GoOn(page_hash)
+        return SplitShard(
+            "ceiling", f"it has more {broken[0]} than a shard may have", keeps_page=True, page_hash=page_hash
+        )
+    return ContinueShard(page_hash)
 
 
-def hash_of(ids: Sequence[Any]) -> str:
+def hash_ids(ids: Sequence[Any]) -> str:
     # Not as JSON: an id may be text that no encoding takes, and its row is a bad one, not the end of the page.
     return hashlib.sha256(repr(list(ids)).encode()).hexdigest()[:16]
 
 
-def halved(limit: int, least: int = LIMIT_MIN) -> int:
+def halve_page_limit(limit: int, least: int = LIMIT_MIN) -> int:
     """After a page that the source could not bear. The smallest stays."""
     return max(limit // 2, min(least, limit))
 
 
-def grown(limit: int, wanted: int, good_pages: int) -> int:
+def grow_page_limit(limit: int, wanted: int, good_pages: int) -> int:
     """After some good pages a quarter more, up to what was wanted."""
     return min(limit + limit // 4, wanted) if good_pages and good_pages % GROW_AFTER_PAGES == 0 else limit

@@ -16,11 +16,11 @@ LENGTH_MAX = 500
 STEPS_MAX = 20
 
 
-class Nothing(Enum):
+class Missing(Enum):
     MISSING = "missing"
 
 
-MISSING: Final = Nothing.MISSING
+MISSING: Final = Missing.MISSING
 EVERY: Final = None
 """The step `[*]`."""
 
@@ -33,45 +33,45 @@ INDEX = re.compile(r"\[\s*(\d{1,9})\s*\]")
 STAR = re.compile(r"\[\s*\*\s*\]|\.\*")
 
 
-class Path:
+class JsonPath:
     """One compiled path. Paths are equal if their steps are."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self.steps = steps
         self.has_star = EVERY in steps
-        self.first: Callable[[Any], Any] = getter_of(steps)
+        self.first: Callable[[Any], Any] = compile_getter(steps)
         """What is there, or MISSING. For a path with [*], the first of many."""
 
     def all(self, document: Any) -> list[Any]:
         """Everything that is there, in its order."""
-        return all_of(self.steps, document)
+        return select_all(self.steps, document)
 
     def __str__(self) -> str:
-        return "$" + "".join(step_text(step) for step in self.steps)
+        return "$" + "".join(render_step(step) for step in self.steps)
 
     def __repr__(self) -> str:
         return f"Path({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Path) and other.steps == self.steps
+        return isinstance(other, JsonPath) and other.steps == self.steps
 
     def __hash__(self) -> int:
         return hash(self.steps)
 
 
-def path_of(field: str, text: object) -> Path:
+def parse_path(field: str, text: object) -> JsonPath:
     """Compile it, or say at which character it stops being a path."""
     if not isinstance(text, str):
         raise BadValue(field, f"must be a path such as '$.items' (is {text!r})")
     if not text or len(text) > LENGTH_MAX:
         raise BadValue(field, f"must be a path of 1 to {LENGTH_MAX} characters, such as '$.items' (is {text[:40]!r})")
-    steps = tuple(steps_of(field, text))
+    steps = tuple(parse_steps(field, text))
     if len(steps) > STEPS_MAX:
         raise BadValue(field, f"has {len(steps)} steps; at most {STEPS_MAX} are followed")
-    return Path(steps)
+    return JsonPath(steps)
 
 
-def steps_of(field: str, text: str) -> Iterator[Step]:
+def parse_steps(field: str, text: str) -> Iterator[Step]:
     at = 0
     if text.startswith("$"):
         at = 1
@@ -79,13 +79,13 @@ def steps_of(field: str, text: str) -> Iterator[Step]:
         yield found[0]
         at = found.end()
     else:
-        raise wrong(field, text, 0)
+        raise path_error(field, text, 0)
     while at < len(text):  # each turn moves on, or raises
-        step, at = step_at(field, text, at)
+        step, at = parse_step(field, text, at)
         yield step
 
 
-def step_at(field: str, text: str, at: int) -> tuple[Step, int]:
+def parse_step(field: str, text: str, at: int) -> tuple[Step, int]:
     if (found := DOT_NAME.match(text, at)) is not None:
         return found[1], found.end()
     if (found := STAR.match(text, at)) is not None:
@@ -94,10 +94,10 @@ def step_at(field: str, text: str, at: int) -> tuple[Step, int]:
         return found[1] or found[2], found.end()
     if (found := INDEX.match(text, at)) is not None:
         return int(found[1]), found.end()
-    raise wrong(field, text, at)
+    raise path_error(field, text, at)
 
 
-def wrong(field: str, text: str, at: int) -> BadValue:
+def path_error(field: str, text: str, at: int) -> BadValue:
     rest = text[at:]
     if rest.startswith(".."):
         problem = "'..' looks everywhere, which is not supported; write the whole path"
@@ -112,7 +112,7 @@ def wrong(field: str, text: str, at: int) -> BadValue:
     return BadValue(field, f"{text!r} is no path: at character {at + 1} ({rest[:12]!r}), {problem}")
 
 
-def step_text(step: Step) -> str:
+def render_step(step: Step) -> str:
     if step is EVERY:
         return "[*]"
     if isinstance(step, int):
@@ -123,32 +123,32 @@ def step_text(step: Step) -> str:
     return f"[{quote}{step}{quote}]"
 
 
-def all_of(steps: tuple[Step, ...], document: Any) -> list[Any]:
+def select_all(steps: tuple[Step, ...], document: Any) -> list[Any]:
     found = [document]
     for step in steps:
-        found = [each for value in found for each in below_of(value, step)]
+        found = [each for value in found for each in select_children(value, step)]
     return found
 
 
-def below_of(value: Any, step: Step) -> list[Any]:
+def select_children(value: Any, step: Step) -> list[Any]:
     if step is EVERY:
         if isinstance(value, list):
             return value
         return list(value.values()) if isinstance(value, dict) else []
-    found = below(value, step)
+    found = select_child(value, step)
     return [] if found is MISSING else [found]
 
 
-def below(value: Any, step: str | int) -> Any:
+def select_child(value: Any, step: str | int) -> Any:
     if isinstance(step, str):
         return value.get(step, MISSING) if isinstance(value, dict) else MISSING
     return value[step] if isinstance(value, list) and step < len(value) else MISSING
 
 
-def getter_of(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
+def compile_getter(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
     """A function for these steps: a record is asked many times, so the common cases have their own."""
     if EVERY in steps:
-        return lambda document: next(iter(all_of(steps, document)), MISSING)
+        return lambda document: next(iter(select_all(steps, document)), MISSING)
     names = tuple(step for step in steps if step is not EVERY)
     if len(names) == 1 and isinstance(names[0], str):
         only = names[0]
@@ -167,7 +167,7 @@ def getter_of(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
 
     def follow(document: Any) -> Any:
         for step in names:
-            document = below(document, step)
+            document = select_child(document, step)
             if document is MISSING:
                 return MISSING
         return document

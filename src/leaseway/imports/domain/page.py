@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.jsonpath import MISSING, path_of
+from leaseway.imports.domain.jsonpath import MISSING, parse_path
 from leaseway.imports.domain.shard import Cursor
 
 NAMES_SHOWN_MAX = 8
@@ -37,9 +37,9 @@ class Page(Struct, frozen=True, kw_only=True):
         """
         if not records:
             return cls(records=(), raw_count=0, next=None)
-        after = path_of("key", key).first(records[-1])
+        after = parse_path("key", key).first(records[-1])
         if after is MISSING or after is None:
-            raise BadValue("Page.keyset: key", f"the last record has no {key!r}; it has {names_in(records[-1])}")
+            raise BadValue("Page.keyset: key", f"the last record has no {key!r}; it has {field_names(records[-1])}")
         is_end = True if limit is not None and len(records) < limit else None
         return cls(records=records, raw_count=len(records), next=None if is_end else {"after": after}, is_end=is_end)
 
@@ -62,7 +62,7 @@ class Page(Struct, frozen=True, kw_only=True):
         return cls(records=records, raw_count=len(records), next=None, is_end=True)
 
 
-def names_in(record: Any) -> str:
+def field_names(record: Any) -> str:
     names = [repr(name) for name in record] if isinstance(record, Mapping) else []
     return ", ".join(names[:NAMES_SHOWN_MAX]) or "no names at all"
 
@@ -93,7 +93,7 @@ class BadRow(Struct, frozen=True, kw_only=True):
     document: str
 
 
-class Written(Struct, frozen=True):
+class WriteCounts(Struct, frozen=True):
     """What became of the rows of one page."""
 
     inserted: int = 0

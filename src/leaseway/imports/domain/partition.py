@@ -11,8 +11,8 @@ from typing import Protocol
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.domain.validators import EPOCH, MICROSECOND
-from leaseway.imports.domain.boxes import Box, box_of, cells, parts, quadrants
-from leaseway.imports.domain.shard import Predicate, Shard, shard_of
+from leaseway.imports.domain.boxes import Box, grid_cells, parse_box, quadrants, split_wide_box
+from leaseway.imports.domain.shard import Predicate, Shard, make_shard
 
 SHARDS_MAX = 100_000
 """More are a mistake in a step or a size."""
@@ -22,8 +22,8 @@ DEPTH_MAX = 20
 MINUTE_US = 60_000_000
 
 
-class Abilities(Protocol):
-    """What a source can do, as far as plans depend on it; `leaseway.imports.sources.port.Caps` has it all."""
+class PartitionSupport(Protocol):
+    """What a source can do, as far as plans depend on it; `leaseway.imports.sources.port.SourceCapabilities` has it all."""
 
     @property
     def order(self) -> str | None: ...
@@ -38,7 +38,7 @@ class Abilities(Protocol):
 # -- ids --------------------------------------------------------------------------------------------------------------
 
 
-def id_ranges(source: str, lower: int, upper: int, size: int) -> list[Shard]:
+def id_range_shards(source: str, lower: int, upper: int, size: int) -> list[Shard]:
     """[lower, …) in ranges of `size`. The last one is open: what is created while we read has higher ids than all."""
     if size < 1:
         raise BadValue("resource.partition.size", f"must be at least 1 (is {size})")
@@ -46,7 +46,9 @@ def id_ranges(source: str, lower: int, upper: int, size: int) -> list[Shard]:
     check_count("resource.partition.size", max(upper - lower, 0) // size + 1)
     starts = range(lower, max(upper, lower) + 1, size)
     ends: list[int | None] = [*starts[1:], None]
-    return [shard_of(source, id_label(low, high), {"id": [low, high]}) for low, high in zip(starts, ends, strict=True)]
+    return [
+        make_shard(source, id_label(low, high), {"id": [low, high]}) for low, high in zip(starts, ends, strict=True)
+    ]
 
 
 def id_label(low: int | None, high: int | None) -> str:
@@ -56,7 +58,7 @@ def id_label(low: int | None, high: int | None) -> str:
 # -- values -----------------------------------------------------------------------------------------------------------
 
 
-def countries(
+def country_shards(
     source: str, values: Iterable[str], estimates: Mapping[str, int] | None = None, group_below: int = 0
 ) -> list[Shard]:
     """One shard a country; those with fewer rows than `group_below` share one, until together they have as many."""
@@ -64,12 +66,12 @@ def countries(
     ordered = sorted(set(values))
     small = [value for value in ordered if estimates.get(value, group_below) < group_below]
     alone = [[value] for value in ordered if value not in set(small)]
-    groups = sorted([*alone, *grouped(small, estimates, group_below)])
+    groups = sorted([*alone, *group_small_countries(small, estimates, group_below)])
     check_count("resource.partition.values", len(groups))
     return [country_shard(source, group, estimates) for group in groups]
 
 
-def grouped(values: Sequence[str], estimates: Mapping[str, int], group_below: int) -> list[list[str]]:
+def group_small_countries(values: Sequence[str], estimates: Mapping[str, int], group_below: int) -> list[list[str]]:
     groups: list[list[str]] = []
     rows = group_below
     for value in values:
@@ -84,7 +86,7 @@ def grouped(values: Sequence[str], estimates: Mapping[str, int], group_below: in
 def country_shard(source: str, group: Sequence[str], estimates: Mapping[str, int]) -> Shard:
     known = all(value in estimates for value in group)
     rows = sum(estimates[value] for value in group) if known else None
-    return shard_of(source, country_label(group), {"country": list(group)}, rows)
+    return make_shard(source, country_label(group), {"country": list(group)}, rows)
 
 
 def country_label(group: Sequence[str]) -> str:
@@ -94,7 +96,7 @@ def country_label(group: Sequence[str]) -> str:
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
-def windows(
+def window_shards(
     source: str,
     start: Instant,
     end: Instant | None,
@@ -113,7 +115,7 @@ def windows(
     first = start - start % grain_us
     last = max(until or first, first + 1) if end is None else end - end % grain_us
     if end is not None and last <= first:
-        problem = f"must lie after the start, {text_of(first)} (is {text_of(end)})"
+        problem = f"must lie after the start, {format_instant(first)} (is {format_instant(end)})"
         raise BadValue("resource.partition.end", problem)
     starts = range(first, last, step_us)
     check_count("resource.partition.step", len(starts))
@@ -122,32 +124,32 @@ def windows(
 
 
 def window_shard(source: str, low: Instant, high: Instant | None) -> Shard:
-    window = [text_of(low), None if high is None else text_of(high)]
-    return shard_of(source, window_label(window), {"window": window})
+    window = [format_instant(low), None if high is None else format_instant(high)]
+    return make_shard(source, window_label(window), {"window": window})
 
 
 def window_label(window: Sequence[str | None]) -> str:
     return f"window={window[0] or ''}..{window[1] or ''}"
 
 
-def text_of(instant: Instant) -> str:
+def format_instant(instant: Instant) -> str:
     """As short as it is exact: 2026-04-01T00:00Z."""
     moment = (EPOCH + timedelta(microseconds=instant)).astimezone(UTC).replace(tzinfo=None)
     spec = "minutes" if instant % MINUTE_US == 0 else "auto"
     return f"{moment.isoformat(timespec=spec)}Z"
 
 
-def instant_in(text: str) -> Instant:
+def parse_instant(text: str) -> Instant:
     return (datetime.fromisoformat(text) - EPOCH) // MICROSECOND
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
 
 
-def boxes(source: str, area: Sequence[float], count: Callable[[Box], int], rows_max: int) -> list[Shard]:
+def quadtree_shards(source: str, area: Sequence[float], count: Callable[[Box], int], rows_max: int) -> list[Shard]:
     """A quadtree: every box in which `count` finds more than `rows_max` is cut in four."""
     found: list[tuple[Box, int]] = []
-    waiting = [(part, 0) for part in reversed(parts(box_of("resource.partition.area", area)))]
+    waiting = [(part, 0) for part in reversed(split_wide_box(parse_box("resource.partition.area", area)))]
     while waiting:  # ends: DEPTH_MAX and SHARDS_MAX
         box, depth = waiting.pop()
         rows = count(box)
@@ -158,22 +160,26 @@ def boxes(source: str, area: Sequence[float], count: Callable[[Box], int], rows_
     return [box_shard(source, box, rows) for box, rows in found]
 
 
-def grid(source: str, area: Sequence[float], degrees: float) -> list[Shard]:
+def grid_shards(source: str, area: Sequence[float], degrees: float) -> list[Shard]:
     check_grid(area, degrees)
-    found = [cell for part in parts(box_of("resource.partition.area", area)) for cell in cells(part, degrees)]
+    found = [
+        cell
+        for part in split_wide_box(parse_box("resource.partition.area", area))
+        for cell in grid_cells(part, degrees)
+    ]
     return [box_shard(source, cell) for cell in found]
 
 
 def check_grid(area: Sequence[float], degrees: float) -> None:
     if not 0.01 <= degrees <= 90:
         raise BadValue("resource.partition.degrees", f"must lie in 0.01 … 90 (is {degrees})")
-    south, west, north, east = box_of("resource.partition.area", area)
+    south, west, north, east = parse_box("resource.partition.area", area)
     width = east - west if west < east else east - west + 360
     check_count("resource.partition.degrees", int(width / degrees) * int((north - south) / degrees))
 
 
 def box_shard(source: str, box: Box, rows: int | None = None) -> Shard:
-    return shard_of(source, box_label(box), {"box": list(box)}, rows)
+    return make_shard(source, box_label(box), {"box": list(box)}, rows)
 
 
 def box_label(box: Sequence[float]) -> str:
@@ -183,33 +189,33 @@ def box_label(box: Sequence[float]) -> str:
 # -- both -------------------------------------------------------------------------------------------------------------
 
 
-def crossed(source: str, outer: Sequence[Shard], inner: Sequence[Shard]) -> list[Shard]:
+def cross_shards(source: str, outer: Sequence[Shard], inner: Sequence[Shard]) -> list[Shard]:
     """Geography first, then windows: every shard of the one with every shard of the other."""
     check_count("resource.partition", len(outer) * len(inner))
-    return [both(source, first, second, len(inner)) for first in outer for second in inner]
+    return [combine_shards(source, first, second, len(inner)) for first in outer for second in inner]
 
 
-def both(source: str, first: Shard, second: Shard, shares: int) -> Shard:
+def combine_shards(source: str, first: Shard, second: Shard, shares: int) -> Shard:
     if shared := set(first.predicate) & set(second.predicate):
         raise BadValue(
             "resource.partition", f"both parts divide by {', '.join(sorted(shared))}; take two different ones"
         )
     rows = None if first.estimated_rows is None else first.estimated_rows // shares
-    return shard_of(source, f"{first.label};{second.label}", {**first.predicate, **second.predicate}, rows)
+    return make_shard(source, f"{first.label};{second.label}", {**first.predicate, **second.predicate}, rows)
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def check_plan(shards: Sequence[Shard], can: Abilities, field: str = "resource.partition.by") -> None:
+def check_plan(shards: Sequence[Shard], can: PartitionSupport, field: str = "resource.partition.by") -> None:
     """Refuse what the source cannot express, or only at many times the price."""
     for name in sorted({name for shard in shards for name in shard.predicate}):
         predicates = [shard.predicate for shard in shards if name in shard.predicate]
-        if problem := problem_of(name, predicates, can):
+        if problem := partition_problem(name, predicates, can):
             raise BadValue(field, problem)
 
 
-def problem_of(name: str, predicates: Sequence[Predicate], can: Abilities) -> str | None:
+def partition_problem(name: str, predicates: Sequence[Predicate], can: PartitionSupport) -> str | None:
     if name not in can.filters:
         return f"the source has no filter {name!r}; it has {', '.join(sorted(can.filters)) or 'none at all'}"
     has_lower, has_upper = can.bounds.get(name, (True, True))
@@ -217,7 +223,7 @@ def problem_of(name: str, predicates: Sequence[Predicate], can: Abilities) -> st
     if distinct == 1:
         return None
     if name == "window" and not (has_lower and has_upper):
-        return one_sided(distinct, "upper" if has_lower else "lower")
+        return one_sided_problem(distinct, "upper" if has_lower else "lower")
     if name == "id" and not has_lower:
         return "the source has no lower bound for ids: every range would read from the very first record"
     if name == "id" and not has_upper and can.order is None:
@@ -225,7 +231,7 @@ def problem_of(name: str, predicates: Sequence[Predicate], can: Abilities) -> st
     return None
 
 
-def one_sided(count: int, missing: str) -> str:
+def one_sided_problem(count: int, missing: str) -> str:
     return (
         f"the source has no {missing} bound for times, so that each window reads all that lies beyond it: about "
         f"{(count + 1) / 2:g} times the rows in {count} windows. Divide by id or country, with one window for all"

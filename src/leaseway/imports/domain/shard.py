@@ -34,6 +34,8 @@ def canonical(value: Any) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
-def shard_of(source: str, label: str, predicate: Predicate, estimated_rows: int | None = None, depth: int = 0) -> Shard:
+def make_shard(
+    source: str, label: str, predicate: Predicate, estimated_rows: int | None = None, depth: int = 0
+) -> Shard:
     digest = hashlib.sha256(canonical(predicate).encode()).hexdigest()[:12]
     return Shard(f"{source}/{label}/{digest}", label, predicate, estimated_rows, depth)

@@ -9,22 +9,24 @@ from typing import Any
 from leaseway.imports.domain.boxes import quadrants
 from leaseway.imports.domain.partition import (
     DEPTH_MAX,
-    Abilities,
+    PartitionSupport,
     box_label,
     country_label,
+    format_instant,
     id_label,
-    instant_in,
-    text_of,
+    parse_instant,
     window_label,
 )
-from leaseway.imports.domain.shard import Cursor, Predicate, Shard, shard_of
+from leaseway.imports.domain.shard import Cursor, Predicate, Shard, make_shard
 
 IDLE = "idle"
 """Why a shard is split that nothing is wrong with: others have no work while it goes on."""
 ID_LOWEST = 0
 
 
-def split(shard: Shard, cursor: Cursor | None, why: str, can: Abilities, id_max: int | None = None) -> list[Shard]:
+def split_shard(
+    shard: Shard, cursor: Cursor | None, why: str, can: PartitionSupport, id_max: int | None = None
+) -> list[Shard]:
     """Children that cover exactly what the shard has left; none: it cannot be divided.
 
     What is left is told from a cursor by id, if the source can be asked for ids. Otherwise the children begin anew, and
@@ -33,17 +35,17 @@ def split(shard: Shard, cursor: Cursor | None, why: str, can: Abilities, id_max:
     """
     if shard.depth >= DEPTH_MAX:
         return []
-    rest = rest_of(shard.predicate, cursor, can)
+    rest = remaining_predicate(shard.predicate, cursor, can)
     if rest is None and why == IDLE:
         return []
     predicate = shard.predicate if rest is None else rest
-    children = next((found for found in divisions(predicate, can, id_max) if found), [])
+    children = next((found for found in divide_predicate(predicate, can, id_max) if found), [])
     source = shard.key.rpartition(f"/{shard.label}/")[0]
     rows = None if shard.estimated_rows is None else shard.estimated_rows // max(len(children), 1)
-    return [shard_of(source, label_of(child), child, rows, shard.depth + 1) for child in children]
+    return [make_shard(source, predicate_label(child), child, rows, shard.depth + 1) for child in children]
 
 
-def rest_of(predicate: Predicate, cursor: Cursor | None, can: Abilities) -> Predicate | None:
+def remaining_predicate(predicate: Predicate, cursor: Cursor | None, can: PartitionSupport) -> Predicate | None:
     """None: it cannot be said."""
     if cursor is None:
         return predicate
@@ -65,7 +67,7 @@ def rows_left(shard: Shard, cursor: Cursor | None, rows: int, id_max: int | None
     return max(beyond - after - 1, 0) * rows // passed
 
 
-def divisions(predicate: Predicate, can: Abilities, id_max: int | None) -> Iterator[list[Predicate]]:
+def divide_predicate(predicate: Predicate, can: PartitionSupport, id_max: int | None) -> Iterator[list[Predicate]]:
     """Along each filter, the cheapest first."""
     if "id" in can.filters and can.bounds.get("id", (True, True))[0]:
         yield [{**predicate, "id": part} for part in id_halves(predicate.get("id", [None, None]), id_max)]
@@ -98,13 +100,13 @@ def window_halves(window: list[str | None], granularity_us: int) -> list[list[st
     low, high = window
     if low is None or high is None:
         return []
-    start, end, grain_us = instant_in(low), instant_in(high), max(granularity_us, 1)
+    start, end, grain_us = parse_instant(low), parse_instant(high), max(granularity_us, 1)
     middle = start + (end - start) // 2
     middle -= middle % grain_us
-    return [[low, text_of(middle)], [text_of(middle), high]] if start < middle < end else []
+    return [[low, format_instant(middle)], [format_instant(middle), high]] if start < middle < end else []
 
 
-def label_of(predicate: Mapping[str, Any]) -> str:
+def predicate_label(predicate: Mapping[str, Any]) -> str:
     labels = {
         "country": lambda: country_label(predicate["country"]),
         "box": lambda: box_label(predicate["box"]),

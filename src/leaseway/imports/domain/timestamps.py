@@ -15,13 +15,13 @@ INSTANT_MAX = 253_402_300_800 * SECOND_US
 INSTANT_MIN = -62_135_596_800 * SECOND_US
 
 
-def stamp_of(value: Any, format: str = "auto") -> Instant | None:
+def parse_stamp(value: Any, format: str = "auto") -> Instant | None:
     """None: it is no stamp. A text without a zone is in UTC."""
     return PARSERS[format](value)
 
 
 @lru_cache(maxsize=4_096)  # many records of a page were changed in the same minute
-def iso(value: str) -> Instant | None:
+def parse_iso_text(value: str) -> Instant | None:
     try:
         moment = datetime.fromisoformat(value.strip())
         return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
@@ -29,28 +29,28 @@ def iso(value: str) -> Instant | None:
         return None
 
 
-def of_iso(value: Any) -> Instant | None:
+def parse_iso(value: Any) -> Instant | None:
     # "20260401" would be read as a date, and is as likely a number.
-    return iso(value) if isinstance(value, str) and len(value) <= 50 and "-" in value else None
+    return parse_iso_text(value) if isinstance(value, str) and len(value) <= 50 and "-" in value else None
 
 
-def of_epoch(value: Any) -> Instant | None:
-    return scaled(value, SECOND_US)
+def parse_epoch(value: Any) -> Instant | None:
+    return scale_number(value, SECOND_US)
 
 
-def of_epoch_ms(value: Any) -> Instant | None:
-    return scaled(value, SECOND_US // 1_000)
+def parse_epoch_ms(value: Any) -> Instant | None:
+    return scale_number(value, SECOND_US // 1_000)
 
 
-def of_any(value: Any) -> Instant | None:
+def parse_any(value: Any) -> Instant | None:
     if isinstance(value, str):
-        return of_iso(value) if "-" in value[1:] else scaled(value, None)
-    return scaled(value, None)
+        return parse_iso(value) if "-" in value[1:] else scale_number(value, None)
+    return scale_number(value, None)
 
 
-def scaled(value: Any, unit_us: int | None) -> Instant | None:
+def scale_number(value: Any, unit_us: int | None) -> Instant | None:
     try:
-        number = number_of(value)
+        number = parse_number(value)
     except ValueError:
         return None
     if number is None:
@@ -61,15 +61,15 @@ def scaled(value: Any, unit_us: int | None) -> Instant | None:
     return round(instant) if INSTANT_MIN <= instant < INSTANT_MAX else None
 
 
-def number_of(value: Any) -> int | float | None:
+def parse_number(value: Any) -> int | float | None:
     if isinstance(value, str):
         return None if len(value) > 30 else float(value) if "." in value else int(value)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 PARSERS: dict[str, Callable[[Any], Instant | None]] = {
-    "auto": of_any,
-    "iso": of_iso,
-    "epoch": of_epoch,
-    "epoch_ms": of_epoch_ms,
+    "auto": parse_any,
+    "iso": parse_iso,
+    "epoch": parse_epoch,
+    "epoch_ms": parse_epoch_ms,
 }

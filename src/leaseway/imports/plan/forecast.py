@@ -5,7 +5,7 @@ from typing import NamedTuple
 from leaseway.domain.limits.limit import Limit
 from leaseway.imports.domain.run_state import RunMode
 from leaseway.imports.domain.shard import Shard
-from leaseway.imports.plan.plan import Plan, seconds_of
+from leaseway.imports.plan.plan import Plan, estimate_seconds
 from leaseway.imports.spec.model import RunBudget
 
 CONFIRMATIONS = 2
@@ -28,22 +28,22 @@ class Forecast(NamedTuple):
         return self.requests is not None and self.requests_max is not None and self.requests > self.requests_max
 
 
-def forecast(
+def make_forecast(
     plan: Plan, limit: Limit | None, page_limit: int, budget: RunBudget | None, requests_max: int | None = None
 ) -> Forecast:
     """`requests_max` of the command line counts instead of the spec's."""
-    spans = [span_of(shard, plan.id_max) for shard in plan.shards]
+    spans = [id_span(shard, plan.id_max) for shard in plan.shards]
     is_most = plan.rows is None and plan.mode is RunMode.FULL and None not in spans
-    by_shard = spans if is_most else shared_out(plan, spans)
+    by_shard = spans if is_most else distribute_rows(plan, spans)
     rows = sum(count or 0 for count in by_shard) if is_most else plan.rows
-    requests = requests_of(by_shard, rows, page_limit)
+    requests = estimate_requests(by_shard, rows, page_limit)
     price = None if budget is None else budget.price
     most = requests_max if requests_max is not None else None if budget is None else budget.requests_max
     cost = None if requests is None or price is None else requests * price
-    return Forecast(by_shard, rows, requests, seconds_of(requests, limit), cost, is_most, most)
+    return Forecast(by_shard, rows, requests, estimate_seconds(requests, limit), cost, is_most, most)
 
 
-def span_of(shard: Shard, id_max: int | None) -> int | None:
+def id_span(shard: Shard, id_max: int | None) -> int | None:
     """How many ids there are in it."""
     low, high = shard.predicate.get("id", (None, None))
     if high is None and id_max is not None:
@@ -51,7 +51,7 @@ def span_of(shard: Shard, id_max: int | None) -> int | None:
     return max(high - low, 0) if isinstance(low, int) and isinstance(high, int) else None
 
 
-def shared_out(plan: Plan, spans: list[int | None]) -> list[int | None]:
+def distribute_rows(plan: Plan, spans: list[int | None]) -> list[int | None]:
     """The rows of the whole, shared out by ids where nothing better is known."""
     known = [shard.estimated_rows for shard in plan.shards]
     whole = sum(span or 0 for span in spans)
@@ -60,7 +60,7 @@ def shared_out(plan: Plan, spans: list[int | None]) -> list[int | None]:
     return [round(plan.rows * (span or 0) / whole) for span in spans]
 
 
-def requests_of(by_shard: list[int | None], rows: int | None, page_limit: int) -> int | None:
+def estimate_requests(by_shard: list[int | None], rows: int | None, page_limit: int) -> int | None:
     """A request for each page, and those that confirm the end."""
     if rows is None:
         return None

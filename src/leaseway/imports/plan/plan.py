@@ -12,14 +12,21 @@ from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import size_limit
 from leaseway.domain.limits.limit import Limit
 from leaseway.imports.domain.durations import duration_us
-from leaseway.imports.domain.partition import check_plan, countries, crossed, grid, id_ranges, windows
+from leaseway.imports.domain.partition import (
+    check_plan,
+    country_shards,
+    cross_shards,
+    grid_shards,
+    id_range_shards,
+    window_shards,
+)
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
-from leaseway.imports.domain.shard import Predicate, Shard, shard_of
-from leaseway.imports.domain.splitting import label_of
-from leaseway.imports.domain.timestamps import stamp_of
-from leaseway.imports.plan.watermark import Course, Grain, History, course_of, window_of
+from leaseway.imports.domain.shard import Predicate, Shard, make_shard
+from leaseway.imports.domain.splitting import predicate_label
+from leaseway.imports.domain.timestamps import parse_stamp
+from leaseway.imports.plan.watermark import RunHistory, RunScope, StampGrain, choose_scope, open_window
 from leaseway.imports.sinks.port import Sink
-from leaseway.imports.sources.port import Caps, Probe
+from leaseway.imports.sources.port import SourceCapabilities, SourceProbe
 from leaseway.imports.spec.model import Boxes, Country, IdRange, Spec, Windows
 
 RUNS_LOOKED_AT_MAX = 100
@@ -39,22 +46,22 @@ class Plan(NamedTuple):
     id_max: int | None = None
 
 
-async def history_of(sink: Sink, source: str, spec_hash: str) -> History:
+async def load_history(sink: Sink, source: str, spec_hash: str) -> RunHistory:
     """What a new run can go on from. The sink is open."""
     complete = await sink.runs(source, RUNS_LOOKED_AT_MAX, state=RunState.COMPLETE)
     full = await sink.runs(source, RUNS_LOOKED_AT_MAX, state=RunState.COMPLETE, mode=RunMode.FULL)
     marked = [run for run in complete if run.watermark is not None]
-    return History(
+    return RunHistory(
         base=next((run for run in marked if run.spec_hash == spec_hash), None),
         last_full=next((run for run in full if run.spec_hash == spec_hash), None),
         known=next(iter(marked), None),
     )
 
 
-def planned(
+def build_plan(
     spec: Spec,
-    caps: Caps,
-    probe: Probe,
+    caps: SourceCapabilities,
+    probe: SourceProbe,
     limit: Limit | None,
     page_limit: int,
     *,
@@ -66,20 +73,20 @@ def planned(
 ) -> Plan:
     """`base`, `last_full` and `known` as `history_of` finds them; `now` is our time, for sources that do not tell."""
     time = probe.server_time if probe.server_time is not None else now
-    grain = Grain(caps.granularity_us, caps.lag_us)
-    course = course_of(spec.resource.incremental, grain, History(base, last_full, known), wanted, time)
-    shards = [*shards_of(spec, probe, course, time), *feed_of(spec, course)]
-    check_lower(spec, caps, course)
+    grain = StampGrain(caps.granularity_us, caps.lag_us)
+    course = choose_scope(spec.resource.incremental, grain, RunHistory(base, last_full, known), wanted, time)
+    shards = [*plan_shards(spec, probe, course, time), *plan_delete_feed(spec, course)]
+    check_lower_bound(spec, caps, course)
     check_plan(shards, caps)
-    rows = rows_of(shards, probe) if course.mode is RunMode.FULL else None
+    rows = estimate_rows(shards, probe) if course.mode is RunMode.FULL else None
     requests = None if rows is None else -(-rows // page_limit) + 2 * len(shards)
     return Plan(
-        shards, rows, requests, seconds_of(requests, limit), course.mode, course.since, course.watermark, course.why,
+        shards, rows, requests, estimate_seconds(requests, limit), course.mode, course.since, course.watermark, course.why,
         probe.id_max,
     )  # fmt: skip
 
 
-def rows_of(shards: Sequence[Shard], probe: Probe) -> int | None:
+def estimate_rows(shards: Sequence[Shard], probe: SourceProbe) -> int | None:
     if probe.rows is not None or any(shard.estimated_rows is None for shard in shards):
         return probe.rows
     return sum(shard.estimated_rows or 0 for shard in shards)
@@ -88,21 +95,25 @@ def rows_of(shards: Sequence[Shard], probe: Probe) -> int | None:
 # -- shards -----------------------------------------------------------------------------------------------------------
 
 
-def shards_of(spec: Spec, probe: Probe, course: Course, now: Instant | None) -> list[Shard]:
+def plan_shards(spec: Spec, probe: SourceProbe, course: RunScope, now: Instant | None) -> list[Shard]:
     """Changes are few: they are divided by geography if the whole is, and are one shard otherwise."""
     if course.since is None or spec.resource.incremental is None:
-        return full_shards(spec, probe, now)
-    name, window = spec.source.name, {spec.resource.incremental.filter: window_of(course.since)}
-    changes = shard_of(name, label_of(window), window)
-    places = places_of(spec, probe)
-    return [changes] if places is None else crossed(name, places, [changes])
+        return plan_full_shards(spec, probe, now)
+    name, window = spec.source.name, {spec.resource.incremental.filter: open_window(course.since)}
+    changes = make_shard(name, predicate_label(window), window)
+    places = plan_geographic_shards(spec, probe)
+    return [changes] if places is None else cross_shards(name, places, [changes])
 
 
-def full_shards(spec: Spec, probe: Probe, now: Instant | None) -> list[Shard]:
+def plan_full_shards(spec: Spec, probe: SourceProbe, now: Instant | None) -> list[Shard]:
     name, partition = spec.source.name, spec.resource.partition
-    if (places := places_of(spec, probe)) is not None:
+    if (places := plan_geographic_shards(spec, probe)) is not None:
         then = getattr(partition, "then", None)
-        return places if then is None else crossed(name, places, windows_of(spec, then, "resource.partition.then", now))
+        return (
+            places
+            if then is None
+            else cross_shards(name, places, plan_window_shards(spec, then, "resource.partition.then", now))
+        )
     match partition:
         case IdRange(size=size_, lower=lower, upper=upper):
             most = upper if isinstance(upper, int) else probe.id_max
@@ -110,14 +121,14 @@ def full_shards(spec: Spec, probe: Probe, now: Instant | None) -> list[Shard]:
                 raise BadValue("resource.partition.upper", "is needed: the source does not say what its largest id is")
             if most > ID_MAX:
                 raise BadValue("resource.partition.upper", f"must be a number of 64 bits (is {str(most)[:40]})")
-            return id_ranges(name, lower, most + 1, size_)
+            return id_range_shards(name, lower, most + 1, size_)
         case Windows():
-            return windows_of(spec, partition, "resource.partition", now)
+            return plan_window_shards(spec, partition, "resource.partition", now)
         case _:
-            return [shard_of(name, "all", {}, probe.rows)]
+            return [make_shard(name, "all", {}, probe.rows)]
 
 
-def places_of(spec: Spec, probe: Probe) -> list[Shard] | None:
+def plan_geographic_shards(spec: Spec, probe: SourceProbe) -> list[Shard] | None:
     """One shard for each country or box; None: the source is not divided by geography."""
     name = spec.source.name
     match spec.resource.partition:
@@ -127,22 +138,22 @@ def places_of(spec: Spec, probe: Probe) -> list[Shard] | None:
                 raise BadValue("resource.filters.country", "names no countries; give values or values_from")
             known = spec.resource.filters.get("country")
             rows = {**probe.counts.get("country", {}), **(known.rows if known is not None else {})}
-            return countries(name, values, rows, group_below)
+            return country_shards(name, values, rows, group_below)
         case Boxes(area=area, degrees=degrees):
-            return grid(name, area, degrees)
+            return grid_shards(name, area, degrees)
         case _:
             return None
 
 
-def windows_of(spec: Spec, partition: Windows, place: str, now: Instant | None) -> list[Shard]:
-    start, end = (None if text is None else stamp_of(text) for text in (partition.start, partition.end))
+def plan_window_shards(spec: Spec, partition: Windows, place: str, now: Instant | None) -> list[Shard]:
+    start, end = (None if text is None else parse_stamp(text) for text in (partition.start, partition.end))
     if start is None:
         raise BadValue(f"{place}.start", f"must be an instant such as '2026-04-01T00:00Z' (is {partition.start!r})")
     grain_us = 1 if spec.resource.stamp is None else spec.resource.stamp.granularity_us
-    return windows(spec.source.name, start, end, duration_us(f"{place}.step", partition.step), grain_us, now)
+    return window_shards(spec.source.name, start, end, duration_us(f"{place}.step", partition.step), grain_us, now)
 
 
-def feed_of(spec: Spec, course: Course) -> list[Shard]:
+def plan_delete_feed(spec: Spec, course: RunScope) -> list[Shard]:
     """The shard of records that the source says are no more.
 
     A full run reads it as well, from the last watermark on: it sets a watermark of its own, and the deletions before it
@@ -155,15 +166,15 @@ def feed_of(spec: Spec, course: Course) -> list[Shard]:
     if incremental is not None:
         if course.deleted_since is None:
             return []
-        window = {incremental.filter: window_of(course.deleted_since)}
+        window = {incremental.filter: open_window(course.deleted_since)}
     predicate = {"deleted": True, **window}
-    return [shard_of(spec.source.name, label_of(predicate), predicate)]
+    return [make_shard(spec.source.name, predicate_label(predicate), predicate)]
 
 
 # -- what it takes ----------------------------------------------------------------------------------------------------
 
 
-def check_lower(spec: Spec, caps: Caps, course: Course) -> None:
+def check_lower_bound(spec: Spec, caps: SourceCapabilities, course: RunScope) -> None:
     incremental = spec.resource.incremental
     if incremental is None or course.since is None:
         return
@@ -174,7 +185,7 @@ def check_lower(spec: Spec, caps: Caps, course: Course) -> None:
         )
 
 
-def seconds_of(requests: int | None, limit: Limit | None) -> float | None:
+def estimate_seconds(requests: int | None, limit: Limit | None) -> float | None:
     """At the pace of the slowest window."""
     if requests is None or limit is None or not limit.definition.rates:
         return None

@@ -6,27 +6,27 @@ from leaseway.domain.errors import TransientError, UsageError
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
 from leaseway.imports.assembly import ImportParts
 from leaseway.imports.domain.run_state import RunMode
-from leaseway.imports.plan.plan import Plan, history_of, planned
-from leaseway.imports.plan.watermark import History
-from leaseway.imports.sources.port import Probe, Refused
+from leaseway.imports.plan.plan import Plan, build_plan, load_history
+from leaseway.imports.plan.watermark import RunHistory
+from leaseway.imports.sources.port import SourceProbe, SourceRefused
 from leaseway.system import SystemChance, SystemClock, wall_clock_us
 from leaseway.worker.provider_http import Delivery, Http, HttpEnvironment, RequestGrant, SharedClient
 
 
-class OpenDoor:
+class UnlimitedRequests:
     async def before(self) -> RequestGrant:
-        return Leave()
+        return AlwaysGranted()
 
     async def after(self, pass_: RequestGrant, said: RateLimitStatus | None, fate: Delivery) -> None:
         """Nobody is told."""
 
 
-class Leave:
+class AlwaysGranted:
     def check(self) -> bool:
         return True
 
 
-NO_HISTORY = History()
+NO_HISTORY = RunHistory()
 
 
 class SourceUnavailable(TransientError):
@@ -35,7 +35,7 @@ class SourceUnavailable(TransientError):
 
 async def make_plan(parts: ImportParts, mode: RunMode | None = None, probe_seconds_max: float | None = None) -> Plan:
     """Plan the next run from the runs in the sink, which is open, and from what the source reports about itself."""
-    history = await history_of(parts.sink, parts.spec.source.name, parts.task.spec_hash)
+    history = await load_history(parts.sink, parts.spec.source.name, parts.task.spec_hash)
     try:
         async with asyncio.timeout(probe_seconds_max):
             return await plan_with_history(parts, history, mode)
@@ -49,12 +49,14 @@ async def make_plan(parts: ImportParts, mode: RunMode | None = None, probe_secon
         raise SourceUnavailable(str(error)) from error
 
 
-async def plan_with_history(parts: ImportParts, history: History = NO_HISTORY, wanted: RunMode | None = None) -> Plan:
+async def plan_with_history(
+    parts: ImportParts, history: RunHistory = NO_HISTORY, wanted: RunMode | None = None
+) -> Plan:
     """Without a history, the plan is a full run."""
-    return planned(
+    return build_plan(
         parts.spec,
         parts.source.caps,
-        await probed(parts),
+        await probe_source(parts),
         parts.source.limit,
         parts.source.page_limit,
         base=history.base,
@@ -65,13 +67,13 @@ async def plan_with_history(parts: ImportParts, history: History = NO_HISTORY, w
     )
 
 
-async def probed(parts: ImportParts) -> Probe:
+async def probe_source(parts: ImportParts) -> SourceProbe:
     """Nobody counts these few requests."""
     wire = SharedClient()
     try:
-        http = Http(HttpEnvironment(wire, SystemClock(), SystemChance()), OpenDoor(), lambda step: step)
+        http = Http(HttpEnvironment(wire, SystemClock(), SystemChance()), UnlimitedRequests(), lambda step: step)
         return await parts.source.probe(http)
-    except Refused as error:
+    except SourceRefused as error:
         raise UsageError(str(error)) from error
     except OSError as error:  # as the HTTP client's own errors are not
         raise unreachable(parts, error) from error

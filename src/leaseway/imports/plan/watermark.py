@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.partition import text_of
+from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunRow
 from leaseway.imports.spec.model import Incremental
 
 
-class History(NamedTuple):
+class RunHistory(NamedTuple):
     """Runs of a source that became complete. A partial, failed or suspect one is none: it moves nothing."""
 
     base: RunRow | None = None
@@ -26,7 +26,7 @@ class History(NamedTuple):
     """The newest with a watermark, whatever its spec was: the rows that are there were true then."""
 
 
-class Grain(NamedTuple):
+class StampGrain(NamedTuple):
     """How exact and how late the stamps of a source are."""
 
     granularity_us: int
@@ -36,7 +36,7 @@ class Grain(NamedTuple):
         return instant - instant % max(self.granularity_us, 1)
 
 
-class Course(NamedTuple):
+class RunScope(NamedTuple):
     mode: RunMode
     since: Instant | None
     """None: all there is."""
@@ -46,9 +46,9 @@ class Course(NamedTuple):
     """From when on to ask for records that are no more. None: nothing is there that could have been deleted."""
 
 
-def course_of(
-    incremental: Incremental | None, grain: Grain, history: History, wanted: RunMode | None, now: Instant | None
-) -> Course:
+def choose_scope(
+    incremental: Incremental | None, grain: StampGrain, history: RunHistory, wanted: RunMode | None, now: Instant | None
+) -> RunScope:
     """`now` is the source's time, or ours if it does not tell; None: nobody knows, and no watermark is set."""
     watermark = None if now is None else grain.floored(now)
     if incremental is None:
@@ -56,20 +56,20 @@ def course_of(
             raise UsageError(
                 "the spec does not say how to ask for changes; add [resource.incremental], or run without --incremental"
             )
-        return Course(RunMode.FULL, None, watermark, "the spec has no [resource.incremental]")
+        return RunScope(RunMode.FULL, None, watermark, "the spec has no [resource.incremental]")
     check_overlap(incremental, grain)
-    deleted_since = since_of(history.base or history.known, incremental, grain, watermark)
-    since = since_of(history.base, incremental, grain, watermark)
-    obstacle = obstacle_of(history, incremental, now)
+    deleted_since = changes_since(history.base or history.known, incremental, grain, watermark)
+    since = changes_since(history.base, incremental, grain, watermark)
+    obstacle = full_run_reason(history, incremental, now)
     if wanted is RunMode.INCREMENTAL and since is None:
         raise UsageError(f"an incremental run is not possible: {obstacle}; run without --incremental first")
     if since is None or wanted is RunMode.FULL or (wanted is None and obstacle is not None):
         why = "it was asked for" if wanted is RunMode.FULL else str(obstacle)
-        return Course(RunMode.FULL, None, watermark, why, deleted_since)
-    return Course(RunMode.INCREMENTAL, since, watermark, reason_of(history, incremental), deleted_since)
+        return RunScope(RunMode.FULL, None, watermark, why, deleted_since)
+    return RunScope(RunMode.INCREMENTAL, since, watermark, incremental_reason(history, incremental), deleted_since)
 
 
-def obstacle_of(history: History, incremental: Incremental, now: Instant | None) -> str | None:
+def full_run_reason(history: RunHistory, incremental: Incremental, now: Instant | None) -> str | None:
     """Why everything has to be read; None: it does not have to."""
     if history.base is None:
         return "no run of this spec has become complete yet"
@@ -84,12 +84,14 @@ def obstacle_of(history: History, incremental: Incremental, now: Instant | None)
     return None
 
 
-def reason_of(history: History, incremental: Incremental) -> str:
+def incremental_reason(history: RunHistory, incremental: Incremental) -> str:
     base = history.base.id if history.base is not None else ""
     return f"changes since run {base}, which is complete, and {incremental.overlap} of overlap"
 
 
-def since_of(base: RunRow | None, incremental: Incremental, grain: Grain, watermark: Instant | None) -> Instant | None:
+def changes_since(
+    base: RunRow | None, incremental: Incremental, grain: StampGrain, watermark: Instant | None
+) -> Instant | None:
     if base is None or base.watermark is None:
         return None
     # A source whose clock was set back gives stamps that lie before the last watermark.
@@ -97,7 +99,7 @@ def since_of(base: RunRow | None, incremental: Incremental, grain: Grain, waterm
     return grain.floored(start - incremental.overlap_us)
 
 
-def check_overlap(incremental: Incremental, grain: Grain) -> None:
+def check_overlap(incremental: Incremental, grain: StampGrain) -> None:
     least_us = grain.granularity_us + grain.lag_us
     if incremental.overlap_us < least_us:
         raise BadValue(
@@ -107,6 +109,6 @@ def check_overlap(incremental: Incremental, grain: Grain) -> None:
         )
 
 
-def window_of(since: Instant) -> list[str | None]:
+def open_window(since: Instant) -> list[str | None]:
     """No upper end: what is changed while we read is written, too, and moves no watermark."""
-    return [text_of(since), None]
+    return [format_instant(since), None]

@@ -23,7 +23,7 @@ ETA_SECONDS_MIN = 2.0
 ENDED = (ShardState.DONE, ShardState.SPLIT, ShardState.PARKED)
 
 
-class Strip(NamedTuple):
+class RunningShard(NamedTuple):
     """One shard that somebody works on."""
 
     label: str
@@ -32,19 +32,19 @@ class Strip(NamedTuple):
     """None: nothing says how much of it there is."""
 
 
-class Trouble(NamedTuple):
+class ShardProblem(NamedTuple):
     label: str
     why: str
     is_parked: bool
     """False: it will be tried again."""
 
 
-class Budget(NamedTuple):
+class RequestBudget(NamedTuple):
     requests: int
     requests_max: int
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
+class RunSnapshot(Struct, frozen=True, kw_only=True):
     """One look at a run."""
 
     run: str
@@ -60,32 +60,32 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     requests_per_second: float = 0.0
     seconds_left: float | None = None
     limit: Rate | None = None
-    budget: Budget | None = None
-    strips: Sequence[Strip] = ()
+    budget: RequestBudget | None = None
+    strips: Sequence[RunningShard] = ()
     guards: Mapping[str, int] = {}
     quarantined: int = 0
-    troubles: Sequence[Trouble] = ()
+    troubles: Sequence[ShardProblem] = ()
 
 
-class Look(NamedTuple):
+class ProgressSample(NamedTuple):
     at: float
     rows: int
     requests: int
     share: float
 
 
-class Watching:
+class ProgressTracker:
     """Remembers the last looks, for what can only be seen between two of them."""
 
     def __init__(self, limit: Rate | None = None) -> None:
         self._limit = limit
         self._began_at: float | None = None
-        self._looks: deque[Look] = deque()
+        self._looks: deque[ProgressSample] = deque()
 
-    def seen(self, at: float, run: RunRow, shards: Sequence[ShardRow]) -> Snapshot:
+    def seen(self, at: float, run: RunRow, shards: Sequence[ShardRow]) -> RunSnapshot:
         """`at` is in seconds, on a clock that never goes back."""
         rows, requests = sum(row.rows for row in shards), sum(row.requests for row in shards)
-        look = Look(at, rows, requests, share_of(run, shards))
+        look = ProgressSample(at, rows, requests, completed_share(run, shards))
         self._began_at = at if self._began_at is None else self._began_at
         self._looks.append(look)
         while self._looks[0].at < at - ETA_SECONDS:
@@ -94,8 +94,8 @@ class Watching:
         guards: Counter[str] = Counter()
         for row in shards:
             guards.update(row.guards)
-        running, id_max = [row for row in shards if row.state is ShardState.RUNNING], id_max_of(run, shards)
-        return Snapshot(
+        running, id_max = [row for row in shards if row.state is ShardState.RUNNING], known_id_max(run, shards)
+        return RunSnapshot(
             run=run.id,
             seconds=at - self._began_at,
             shards=len(shards),
@@ -104,27 +104,27 @@ class Watching:
             rows=rows,
             requests=requests,
             share=look.share,
-            rows_per_second=pace(recent, look.rows - recent[0].rows),
-            requests_per_second=pace(recent, look.requests - recent[0].requests),
+            rows_per_second=rate_per_second(recent, look.rows - recent[0].rows),
+            requests_per_second=rate_per_second(recent, look.requests - recent[0].requests),
             seconds_left=seconds_left(self._looks[0], look),
             limit=self._limit,
-            budget=None if run.requests_max is None else Budget(run.requests, run.requests_max),
-            strips=[Strip(row.shard.label, row.rows, share_in(row, id_max)) for row in running],
+            budget=None if run.requests_max is None else RequestBudget(run.requests, run.requests_max),
+            strips=[RunningShard(row.shard.label, row.rows, shard_share(row, id_max)) for row in running],
             guards=dict(guards),
             quarantined=sum(row.quarantined for row in shards),
-            troubles=[trouble for row in shards if (trouble := trouble_of(row)) is not None],
+            troubles=[trouble for row in shards if (trouble := shard_problem(row)) is not None],
         )
 
 
 # -- how fast ---------------------------------------------------------------------------------------------------------
 
 
-def pace(looks: Sequence[Look], gained: int) -> float:
+def rate_per_second(looks: Sequence[ProgressSample], gained: int) -> float:
     """What a second has brought."""
     return gained / max(looks[-1].at - looks[0].at, PACE_SECONDS_MIN)
 
 
-def seconds_left(first: Look, last: Look) -> float | None:
+def seconds_left(first: ProgressSample, last: ProgressSample) -> float | None:
     """None: too early to tell, or it stands still."""
     seconds, gained = last.at - first.at, last.share - first.share
     if last.share >= 1:
@@ -140,46 +140,46 @@ def tightest(rates: Sequence[Rate]) -> Rate | None:
 # -- how far ----------------------------------------------------------------------------------------------------------
 
 
-class Extent(NamedTuple):
+class ShardExtent(NamedTuple):
     """How much of a shard is done, in rows or in ids."""
 
     done: float
     whole: float
 
 
-def share_of(run: RunRow, shards: Sequence[ShardRow]) -> float:
+def completed_share(run: RunRow, shards: Sequence[ShardRow]) -> float:
     """Of the rows, if all shards know how many they have; else of the ids; else of the shards."""
-    id_max = id_max_of(run, shards)
+    id_max = known_id_max(run, shards)
     for measure in (by_rows, by_ids):
         found = [measure(row, id_max) for row in shards]
         extents = [extent for extent in found if extent is not None]
         if len(extents) == len(found):
             break
     else:
-        extents = [Extent(row.state in ENDED, 1) for row in shards]
+        extents = [ShardExtent(row.state in ENDED, 1) for row in shards]
     whole = sum(extent.whole for extent in extents)
     return min(sum(extent.done for extent in extents) / whole, 1.0) if whole else 0.0
 
 
-def id_max_of(run: RunRow, shards: Sequence[ShardRow]) -> int | None:
+def known_id_max(run: RunRow, shards: Sequence[ShardRow]) -> int | None:
     """Where nobody wrote it down, the last closed range ends there: the open one after it is short."""
     ends = [row.shard.predicate["id"][1] for row in shards if "id" in row.shard.predicate]
     return run.id_max if run.id_max is not None else max((end for end in ends if isinstance(end, int)), default=None)
 
 
-def share_in(row: ShardRow, id_max: int | None) -> float | None:
+def shard_share(row: ShardRow, id_max: int | None) -> float | None:
     extent = by_rows(row, id_max) or by_ids(row, id_max)
     return None if extent is None or not extent.whole else min(extent.done / extent.whole, 1.0)
 
 
-def by_rows(row: ShardRow, id_max: int | None) -> Extent | None:
+def by_rows(row: ShardRow, id_max: int | None) -> ShardExtent | None:
     if row.state in (ShardState.DONE, ShardState.SPLIT):  # what a split one has not, its children have
-        return Extent(row.rows, row.rows)
+        return ShardExtent(row.rows, row.rows)
     estimate = row.shard.estimated_rows
-    return None if estimate is None else Extent(row.rows, max(estimate, row.rows, 1))
+    return None if estimate is None else ShardExtent(row.rows, max(estimate, row.rows, 1))
 
 
-def by_ids(row: ShardRow, id_max: int | None) -> Extent | None:
+def by_ids(row: ShardRow, id_max: int | None) -> ShardExtent | None:
     """Where the cursor stands between the ends of a range of ids."""
     low, high = row.shard.predicate.get("id", (None, None))
     if high is None and id_max is not None:
@@ -189,14 +189,14 @@ def by_ids(row: ShardRow, id_max: int | None) -> Extent | None:
     after = None if row.cursor is None else row.cursor.get("after")
     done = min(max(after + 1 - low, 0), high - low) if isinstance(after, int) else 0
     if row.state is ShardState.DONE:
-        return Extent(high - low, high - low)
-    return Extent(done, done if row.state is ShardState.SPLIT else high - low)
+        return ShardExtent(high - low, high - low)
+    return ShardExtent(done, done if row.state is ShardState.SPLIT else high - low)
 
 
 # -- what went wrong --------------------------------------------------------------------------------------------------
 
 
-def trouble_of(row: ShardRow) -> Trouble | None:
+def shard_problem(row: ShardRow) -> ShardProblem | None:
     if row.why is None or row.state in (ShardState.DONE, ShardState.SPLIT):
         return None
-    return Trouble(row.shard.label, row.why, row.state is ShardState.PARKED)
+    return ShardProblem(row.shard.label, row.why, row.state is ShardState.PARKED)

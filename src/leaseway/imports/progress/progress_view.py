@@ -14,7 +14,7 @@ from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.limit import Rate
 from leaseway.imports.assembly import ImportParts
-from leaseway.imports.progress.progress import Snapshot, Strip, Trouble, Watching, tightest
+from leaseway.imports.progress.progress import ProgressTracker, RunningShard, RunSnapshot, ShardProblem, tightest
 from leaseway.system import SystemClock
 
 FRAMES_PER_SECOND = 8
@@ -33,10 +33,10 @@ INDENT = (0, 2, 0, 0)
 
 async def watch(parts: ImportParts, run: str, processes: "list[subprocess.Popen[bytes]]", console: Console) -> None:
     """Show the run until all of these processes have left."""
-    clock, watching = SystemClock(), Watching(limit_of(parts))
+    clock, watching = SystemClock(), ProgressTracker(source_rate(parts))
     await parts.sink.open()
     try:
-        with Screen(console, f"{parts.spec.source.name} → {parts.spec.sink.table}") as screen:
+        with ProgressView(console, f"{parts.spec.source.name} → {parts.spec.sink.table}") as screen:
             pause = LOOK_SECONDS
             while is_any_left(processes):
                 until = clock.monotonic() + pause
@@ -58,22 +58,22 @@ def is_any_left(processes: "list[subprocess.Popen[bytes]]") -> bool:
     return any(process.poll() is None for process in processes)
 
 
-def limit_of(parts: ImportParts) -> Rate | None:
+def source_rate(parts: ImportParts) -> Rate | None:
     return tightest(parts.source.limit.definition.rates) if parts.source.limit else None
 
 
-class Screen:
+class ProgressView:
     """On a terminal a live table; elsewhere lines, which `say` writes."""
 
     def __init__(self, console: Console, title: str, say: Callable[[str], None] | None = None) -> None:
         self._console = console
         self._title = title
         self._say = self._told if say is None else say
-        self._last: Snapshot | None = None
+        self._last: RunSnapshot | None = None
         self._line_at = LINE_SECONDS
         self._live = Live(console=console, refresh_per_second=FRAMES_PER_SECOND)
 
-    def show(self, snapshot: Snapshot, footer: RenderableType | None = None) -> None:
+    def show(self, snapshot: RunSnapshot, footer: RenderableType | None = None) -> None:
         """`footer`: what somebody else wants to have shown below."""
         self._last = snapshot
         if self._console.is_terminal:
@@ -86,7 +86,7 @@ class Screen:
     def _told(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
 
-    def __enter__(self) -> "Screen":
+    def __enter__(self) -> "ProgressView":
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -100,12 +100,12 @@ class Screen:
 # -- on a terminal ----------------------------------------------------------------------------------------------------
 
 
-def frame(snapshot: Snapshot, title: str, width: int) -> RenderableType:
+def frame(snapshot: RunSnapshot, title: str, width: int) -> RenderableType:
     """Its height does not depend on how many are at work, so that nothing jumps."""
     return Group(summary(snapshot, title), "", strips(snapshot.strips, width), reactions(snapshot))
 
 
-def summary(snapshot: Snapshot, title: str, *, is_over: bool = False) -> RenderableType:
+def summary(snapshot: RunSnapshot, title: str, *, is_over: bool = False) -> RenderableType:
     """When it is over, the pace of the last seconds says nothing any more."""
     head = Table.grid(expand=True)
     head.add_column()
@@ -116,7 +116,7 @@ def summary(snapshot: Snapshot, title: str, *, is_over: bool = False) -> Rendera
     for least in (5, 12, 9):
         bar.add_column(justify="right", no_wrap=True, min_width=least)
     bar.add_row(
-        bar_of(snapshot.share),
+        make_bar(snapshot.share),
         f"{snapshot.share:.0%}",
         f"{snapshot.rows:,} rows",
         left(snapshot) or span(snapshot.seconds),
@@ -124,18 +124,18 @@ def summary(snapshot: Snapshot, title: str, *, is_over: bool = False) -> Rendera
     return Group(head, bar, Text(" · ".join(standing(snapshot) if is_over else figures(snapshot))))
 
 
-def figures(snapshot: Snapshot) -> list[str]:
+def figures(snapshot: RunSnapshot) -> list[str]:
     return [f"{snapshot.rows_per_second:,.0f} rows/s", asked(snapshot), *standing(snapshot)]
 
 
-def standing(snapshot: Snapshot) -> list[str]:
+def standing(snapshot: RunSnapshot) -> list[str]:
     found = [f"{snapshot.ended:,} of {snapshot.shards:,} shards, {snapshot.running:,} at work"]
     if snapshot.budget is not None:
         found.append(f"budget {snapshot.budget.requests:,} of {snapshot.budget.requests_max:,}")
     return found
 
 
-def strips(running: Sequence[Strip], width: int) -> RenderableType:
+def strips(running: Sequence[RunningShard], width: int) -> RenderableType:
     columns = max(min(width // STRIP_WIDTH, 2), 1)
     most = STRIPS_MAX * columns
     grid = Table.grid(expand=True, padding=INDENT)
@@ -149,21 +149,21 @@ def strips(running: Sequence[Strip], width: int) -> RenderableType:
     return Group(grid, Text(f"and {more:,} more" if more > 0 else "", "dim"))
 
 
-def strip(each: Strip) -> RenderableType:
+def strip(each: RunningShard) -> RenderableType:
     grid = Table.grid(expand=True, padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=24, style="dim")
     grid.add_column(ratio=1)
     grid.add_column(justify="right", no_wrap=True, min_width=8)
-    bar: RenderableType = Text("") if each.share is None else bar_of(each.share)
+    bar: RenderableType = Text("") if each.share is None else make_bar(each.share)
     grid.add_row(each.label, bar, f"{each.rows:,}")
     return grid
 
 
-def bar_of(share: float) -> ProgressBar:
+def make_bar(share: float) -> ProgressBar:
     return ProgressBar(1.0, share, complete_style="cyan", finished_style="green")
 
 
-def reactions(snapshot: Snapshot) -> RenderableType:
+def reactions(snapshot: RunSnapshot) -> RenderableType:
     found = [Text(f"{name} {count:,}", "yellow") for name, count in sorted(snapshot.guards.items())]
     if snapshot.quarantined:
         found.append(Text(f"in quarantine {snapshot.quarantined:,}", "yellow"))
@@ -171,7 +171,7 @@ def reactions(snapshot: Snapshot) -> RenderableType:
     return Group(told, *(trouble(each) for each in snapshot.troubles[:TROUBLES_MAX]))
 
 
-def trouble(each: Trouble) -> Text:
+def trouble(each: ShardProblem) -> Text:
     what, style = ("parked", "red") if each.is_parked else ("tried again", "yellow")
     return Text(f"{what}: {each.label}: {each.why}", style, overflow="ellipsis", no_wrap=True)
 
@@ -179,7 +179,7 @@ def trouble(each: Trouble) -> Text:
 # -- elsewhere --------------------------------------------------------------------------------------------------------
 
 
-def line(snapshot: Snapshot) -> str:
+def line(snapshot: RunSnapshot) -> str:
     parts = [f"{snapshot.share:.0%}", f"{snapshot.rows:,} rows", *figures(snapshot), left(snapshot)]
     if snapshot.quarantined:
         parts.append(f"in quarantine {snapshot.quarantined:,}")
@@ -192,7 +192,7 @@ def line(snapshot: Snapshot) -> str:
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
-def asked(snapshot: Snapshot) -> str:
+def asked(snapshot: RunSnapshot) -> str:
     """In the limit's own window: 47.8 of 50 requests/s."""
     rate = snapshot.limit
     if rate is None:
@@ -202,7 +202,7 @@ def asked(snapshot: Snapshot) -> str:
     return f"{snapshot.requests_per_second * seconds:,.1f} of {rate.count:,} requests/{unit}"
 
 
-def left(snapshot: Snapshot) -> str:
+def left(snapshot: RunSnapshot) -> str:
     return f"{span(snapshot.seconds_left)} left" if snapshot.seconds_left else ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.drift import Drift, drift, merged
+from leaseway.imports.domain.drift import Drift, compare_profiles, merge_profiles
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.sinks.port import Changes, Sink
 
@@ -15,7 +15,7 @@ SLOWEST_SHOWN = 5
 RUNS_SEEN_MAX = 100
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class RunReport(Struct, frozen=True, kw_only=True):
     run: RunRow
     shards: Sequence[ShardRow]
     now: Instant
@@ -31,16 +31,16 @@ class Report(Struct, frozen=True, kw_only=True):
         return ((self.run.finished_at or self.now) - self.run.started_at) / 1_000_000
 
 
-async def report_of(sink: Sink, run: RunRow, now: Instant) -> Report:
+async def build_report(sink: Sink, run: RunRow, now: Instant) -> RunReport:
     shards = await sink.shards(run.id)
     before = await complete_before(sink, run)
-    return Report(
+    return RunReport(
         run=run,
-        shards=in_families(shards),
+        shards=order_by_parent(shards),
         now=now,
         changes=await sink.changes(run.source, run.started_at, run.finished_at or now),
         compared_with=before,
-        drift=None if before is None else drift_of(await sink.shards(before.id), shards),
+        drift=None if before is None else find_drift(await sink.shards(before.id), shards),
     )
 
 
@@ -51,19 +51,19 @@ async def complete_before(sink: Sink, run: RunRow) -> RunRow | None:
     return next((row for row in earlier if row.mode is RunMode.FULL), next(iter(earlier), None))
 
 
-def drift_of(before: Sequence[ShardRow], after: Sequence[ShardRow]) -> Drift | None:
-    return drift(merged(row.profile for row in before), merged(row.profile for row in after))
+def find_drift(before: Sequence[ShardRow], after: Sequence[ShardRow]) -> Drift | None:
+    return compare_profiles(merge_profiles(row.profile for row in before), merge_profiles(row.profile for row in after))
 
 
-def totals_of(shards: Sequence[ShardRow]) -> dict[str, int]:
+def sum_counts(shards: Sequence[ShardRow]) -> dict[str, int]:
     return {name: sum(getattr(row, name) for row in shards) for name in COUNTS}
 
 
-def states_of(shards: Sequence[ShardRow]) -> dict[str, int]:
+def count_states(shards: Sequence[ShardRow]) -> dict[str, int]:
     return dict(Counter(row.state.value for row in shards))
 
 
-def reactions_of(shards: Sequence[ShardRow]) -> dict[str, int]:
+def count_reactions(shards: Sequence[ShardRow]) -> dict[str, int]:
     """How often each guard has reacted."""
     total: Counter[str] = Counter()
     for row in shards:
@@ -71,7 +71,7 @@ def reactions_of(shards: Sequence[ShardRow]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-def seconds_of(row: ShardRow, now: Instant) -> float | None:
+def shard_seconds(row: ShardRow, now: Instant) -> float | None:
     """From its first page to its last, pauses included. None: nobody has begun it."""
     if row.started_at is None:
         return None
@@ -80,12 +80,12 @@ def seconds_of(row: ShardRow, now: Instant) -> float | None:
     return max(end - row.started_at, 0) / 1_000_000
 
 
-def slowest_of(shards: Sequence[ShardRow], now: Instant, count: int = SLOWEST_SHOWN) -> list[ShardRow]:
-    timed = [(seconds_of(row, now) or 0.0, row) for row in shards if row.pages]
+def slowest_shards(shards: Sequence[ShardRow], now: Instant, count: int = SLOWEST_SHOWN) -> list[ShardRow]:
+    timed = [(shard_seconds(row, now) or 0.0, row) for row in shards if row.pages]
     return [row for _, row in sorted(timed, key=lambda each: -each[0])[:count]]
 
 
-def in_families(shards: Sequence[ShardRow]) -> list[ShardRow]:
+def order_by_parent(shards: Sequence[ShardRow]) -> list[ShardRow]:
     """Children after their parent, and every shard once: also one whose parent is not among them."""
     by_parent: dict[str | None, list[ShardRow]] = {}
     keys = {row.shard.key for row in shards}
@@ -100,6 +100,6 @@ def in_families(shards: Sequence[ShardRow]) -> list[ShardRow]:
     return ordered
 
 
-def spent(run: RunRow, shards: Sequence[ShardRow]) -> int:
+def count_requests(run: RunRow, shards: Sequence[ShardRow]) -> int:
     """Requests. The budget counts those that brought no page as well; without one, the shards are all we know."""
-    return run.requests if run.requests_max is not None else totals_of(shards)["requests"]
+    return run.requests if run.requests_max is not None else sum_counts(shards)["requests"]

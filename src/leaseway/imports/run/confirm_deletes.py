@@ -4,28 +4,28 @@ from collections.abc import Sequence
 
 from leaseway.domain.errors import TransientError
 from leaseway.imports.assembly import ImportParts
-from leaseway.imports.domain.shard import shard_of
-from leaseway.imports.sources.port import Asker
+from leaseway.imports.domain.shard import make_shard
+from leaseway.imports.sources.port import RequestClient
 
 WITNESSES = 2
 
 
-class Present:
+class PresenceCheck:
     """Ids stand between two that the source certainly has.
 
     An answer without these two says nothing about the others: so answers an API whose database is away, and one that
     reads the first or the last of many ids alone.
     """
 
-    def __init__(self, parts: ImportParts, http: Asker, witnesses: Sequence[str]) -> None:
+    def __init__(self, parts: ImportParts, http: RequestClient, witnesses: Sequence[str]) -> None:
         self._source, self._http, self._witnesses = parts.source, http, witnesses
         self._is_between = len(witnesses) > 1 and self._source.confirm_max > len(witnesses)
         self.batch = self._source.confirm_max - len(witnesses) if self._is_between else 1
 
     @classmethod
-    async def of(cls, parts: ImportParts, http: Asker) -> "Present":
+    async def of(cls, parts: ImportParts, http: RequestClient) -> "PresenceCheck":
         """With the first records of the source, as it shows itself now."""
-        page = await parts.source.fetch(shard_of(parts.source.name, "all", {}), None, WITNESSES, http)
+        page = await parts.source.fetch(make_shard(parts.source.name, "all", {}), None, WITNESSES, http)
         rows, _ = parts.task.shape(page.records[:WITNESSES], page.server_time)
         if not rows:
             raise TransientError(f"source {parts.source.name}: shows no record at all; nothing is deleted")

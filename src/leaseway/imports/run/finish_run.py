@@ -19,11 +19,18 @@ from typing import Any, NamedTuple
 from leaseway.domain.errors import NoSuchJob
 from leaseway.imports.assembly import ImportParts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
-from leaseway.imports.run.confirm_deletes import Present, batched
-from leaseway.imports.run.run_verdict import DELETED, Verdict, collapse_of, duplicates_in, ending_of, too_absent
-from leaseway.imports.shard_job.import_shard import CountingAsker
-from leaseway.imports.sources.port import Asker
-from leaseway.imports.spec.model import Sweeping
+from leaseway.imports.run.confirm_deletes import PresenceCheck, batched
+from leaseway.imports.run.run_verdict import (
+    DELETED,
+    RunVerdict,
+    duplicate_warning,
+    find_excess_absence,
+    find_yield_collapse,
+    judge_shards,
+)
+from leaseway.imports.shard_job.import_shard import BudgetedHttp
+from leaseway.imports.sources.port import RequestClient
+from leaseway.imports.spec.model import SweepSettings
 from leaseway.ports.clock import Clock
 
 SWEEPS = "sweeps"
@@ -40,7 +47,7 @@ PAUSE_SECONDS_MAX = 2.0
 class ConfirmClient(NamedTuple):
     """How a job sends requests to the source."""
 
-    http: Asker
+    http: RequestClient
     clock: Clock
 
 
@@ -50,10 +57,10 @@ def can_confirm(parts: ImportParts) -> bool:
 
 async def is_swept(parts: ImportParts, run: str) -> bool:
     row = await parts.sink.run(run)
-    return row is not None and sweeping_of(parts, row) is not None
+    return row is not None and sweep_settings(parts, row) is not None
 
 
-def sweeping_of(parts: ImportParts, run: RunRow) -> Sweeping | None:
+def sweep_settings(parts: ImportParts, run: RunRow) -> SweepSettings | None:
     deletes = parts.spec.resource.deletes
     is_kept = run.mode is RunMode.FULL and run.notes.get(SWEEPS) is True
     return deletes.sweep if deletes is not None and is_kept else None
@@ -65,26 +72,26 @@ async def finish_run(parts: ImportParts, run: str, client: ConfirmClient | None 
     if row is None:
         raise NoSuchJob(f"there is no run {run} in the sink")
     shards = await parts.sink.shards(run)
-    verdict = await verdict_of(parts, row, shards)
-    if verdict.state is RunState.COMPLETE and (sweeping := sweeping_of(parts, row)) is not None:
+    verdict = await judge_run(parts, row, shards)
+    if verdict.state is RunState.COMPLETE and (sweeping := sweep_settings(parts, row)) is not None:
         sweep = Sweeper(parts, row, sweeping, client)
         verdict = await sweep.judged() or verdict
         if verdict.state is RunState.COMPLETE:
             await sweep.bury()
     row = await parts.sink.run(run) or row
-    await parts.sink.finish_run(run, verdict.state, verdict.why, notes_of(parts, row, shards, verdict))
+    await parts.sink.finish_run(run, verdict.state, verdict.why, build_notes(parts, row, shards, verdict))
     return verdict.state
 
 
-async def verdict_of(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow]) -> Verdict:
+async def judge_run(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow]) -> RunVerdict:
     """Of its shards, and of how many rows there are compared with the last time."""
-    verdict = ending_of(row, shards)
+    verdict = judge_shards(row, shards)
     if verdict.state is not RunState.COMPLETE or row.mode is not RunMode.FULL:
         return verdict
     before = await last_full_before(parts, row)
     if before is None:
         return verdict
-    return collapse_of(shards, await parts.sink.shards(before.id), parts.spec.resource.guards) or verdict
+    return find_yield_collapse(shards, await parts.sink.shards(before.id), parts.spec.resource.guards) or verdict
 
 
 async def last_full_before(parts: ImportParts, row: RunRow) -> RunRow | None:
@@ -93,11 +100,11 @@ async def last_full_before(parts: ImportParts, row: RunRow) -> RunRow | None:
     return next((run for run in older if run.spec_hash == row.spec_hash), None)
 
 
-def notes_of(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow], verdict: Verdict) -> dict[str, Any]:
+def build_notes(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow], verdict: RunVerdict) -> dict[str, Any]:
     notes = {name: value for name, value in row.notes.items() if name not in ("guards", "warnings")}
     if verdict.guard is not None:
         notes["guards"] = {verdict.guard: 1}
-    if (warning := duplicates_in(shards, parts.spec.resource.guards)) is not None:
+    if (warning := duplicate_warning(shards, parts.spec.resource.guards)) is not None:
         notes["warnings"] = [warning]
     feed = [shard for shard in shards if DELETED in shard.shard.predicate]
     if feed:
@@ -109,15 +116,15 @@ def notes_of(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow], verdic
 class Sweeper:
     """What a full run did not see."""
 
-    def __init__(self, parts: ImportParts, run: RunRow, sweeping: Sweeping, client: ConfirmClient | None) -> None:
+    def __init__(self, parts: ImportParts, run: RunRow, sweeping: SweepSettings, client: ConfirmClient | None) -> None:
         self._parts, self._run, self._sweeping, self._client = parts, run, sweeping, client
         self._sink, self._source = parts.sink, parts.source
         self._tally = dict(run.notes.get("deletes", {}))
 
-    async def judged(self) -> Verdict | None:
+    async def judged(self) -> RunVerdict | None:
         """Too much is absent, and it is the run that is wrong; None: it may be believed."""
         sweep = await self._sink.sweep(self._run.id)
-        verdict = too_absent(sweep.stored, sweep.absent, self._sweeping)
+        verdict = find_excess_absence(sweep.stored, sweep.absent, self._sweeping)
         if verdict is not None:
             # A run that is not believed must not be one of those that a row was absent from.
             await self._forgive_all()
@@ -152,13 +159,13 @@ class Sweeper:
         """So many at once that a limit which is used up for hours costs few questions that have to be asked again."""
         if not await self._sink.absentees(self._run.source, self._sweeping.after, 1):
             return
-        http = CountingAsker(client.http, client.clock, self._parts.task, self._run)
-        ask = await Present.of(self._parts, http)
+        http = BudgetedHttp(client.http, client.clock, self._parts.task, self._run)
+        ask = await PresenceCheck.of(self._parts, http)
         async for ids in self._batches(ask.batch * QUESTIONS_AT_ONCE):
             await self._ask_twice(ask, ids, client.clock)
         await self._keep("requests", self._tally.get("requests", 0) + http.count)
 
-    async def _ask_twice(self, ask: Present, ids: Sequence[str], clock: Clock) -> None:
+    async def _ask_twice(self, ask: PresenceCheck, ids: Sequence[str], clock: Clock) -> None:
         """The second time after the source's lag: what is absent then is gone."""
         absent: list[str] = []
         for some in batched(ids, ask.batch):
@@ -172,7 +179,7 @@ class Sweeper:
         for some in batched(absent, ask.batch):
             await self._bury_what_is_gone(ask, some)
 
-    async def _bury_what_is_gone(self, ask: Present, ids: Sequence[str]) -> None:
+    async def _bury_what_is_gone(self, ask: PresenceCheck, ids: Sequence[str]) -> None:
         """An answer that has some of them may have been cut, so that the others are asked for again. Only one that has
         none of them says that they are gone."""
         for _ in range(len(ids)):  # each turn but the last finds one of them

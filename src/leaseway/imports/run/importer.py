@@ -17,7 +17,7 @@ from leaseway.imports.plan.probe_source import make_plan
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import ImportHost, ImportJobs, register_jobs
 from leaseway.imports.run.start import NewRun, find_run, resume, start
-from leaseway.imports.spec.importer_options import Declared
+from leaseway.imports.spec.importer_options import DeclaredImporter
 from leaseway.worker.loop import WorkerSummary
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class ImporterHost(ImportHost, Protocol):
     def sync(self, call: Coroutine[Any, Any, T]) -> T: ...
 
 
-class Progress(NamedTuple):
+class ImportProgress(NamedTuple):
     """How far a run has come."""
 
     run: RunRow
@@ -50,7 +50,7 @@ class Progress(NamedTuple):
 class Importer:
     """A function that fetches one page. Calling it fetches one, here and now: good for tests."""
 
-    def __init__(self, app: ImporterHost, declared: Declared) -> None:
+    def __init__(self, app: ImporterHost, declared: DeclaredImporter) -> None:
         self.app = app
         self.declared = declared
         self.name = declared.spec.source.name
@@ -65,7 +65,7 @@ class Importer:
 
     @cached_property
     def parts(self) -> ImportParts:
-        return assemble_importer(self.declared, address_of(self.declared.function))
+        return assemble_importer(self.declared, importer_name(self.declared.function))
 
     @cached_property
     def _jobs(self) -> ImportJobs:
@@ -84,14 +84,14 @@ class Importer:
         mode: RunMode | str | None = None,
         resume: bool = False,
         requests_max: int | None = None,
-    ) -> Progress:
+    ) -> ImportProgress:
         """Run the import in this process, with up to `workers` shards at once.
 
         Other processes can take part: `leaseway import work module:name`. With `resume`, continue the run named `run`,
         or the latest one. `requests_max` is the run's budget of requests; None keeps the budget of the run or the spec.
         """
 
-        async def work() -> Progress:
+        async def work() -> ImportProgress:
             name = await (self._resume(run, requests_max) if resume else self._start(new))
             await self.app.run_worker(queues=[self.parts.queue], until_empty=True, concurrency=workers)
             await finish_run(self.parts, name)
@@ -100,17 +100,17 @@ class Importer:
         new = NewRun(run, parse_mode(mode), requests_max, seats=workers)
         return await self._with_sink(work)
 
-    async def status(self, run: str | None = None) -> Progress:
+    async def status(self, run: str | None = None) -> ImportProgress:
         """The progress of the run named `run`, or of the latest one."""
         return await self._with_sink(lambda: self._progress(run))
 
     def plan_sync(self, mode: RunMode | str | None = None) -> Plan:
         return self.app.sync(self.plan(mode))
 
-    def run_sync(self, workers: int = WORKERS, **options: Any) -> Progress:
+    def run_sync(self, workers: int = WORKERS, **options: Any) -> ImportProgress:
         return self.app.sync(self.run(workers, **options))
 
-    def status_sync(self, run: str | None = None) -> Progress:
+    def status_sync(self, run: str | None = None) -> ImportProgress:
         return self.app.sync(self.status(run))
 
     async def _start(self, new: NewRun) -> str:
@@ -121,9 +121,9 @@ class Importer:
         await resume(self.parts, self._jobs, found, requests_max)
         return found.id
 
-    async def _progress(self, run: str | None) -> Progress:
+    async def _progress(self, run: str | None) -> ImportProgress:
         found = await find_run(self.parts.sink, self.name, run, self.parts.path)
-        return Progress(found, await self.parts.sink.shards(found.id))
+        return ImportProgress(found, await self.parts.sink.shards(found.id))
 
     async def _with_sink(self, work: Callable[[], Awaitable[T]]) -> T:
         await self.parts.sink.open()
@@ -139,7 +139,7 @@ def parse_mode(mode: RunMode | str | None) -> RunMode | None:
     return None if mode is None else RunMode(mode)
 
 
-def address_of(function: Callable[..., Any]) -> str:
+def importer_name(function: Callable[..., Any]) -> str:
     """As it is named on the command line."""
     module = str(getattr(function, "__module__", ""))
     if module == "__main__":

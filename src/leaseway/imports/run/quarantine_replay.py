@@ -12,7 +12,7 @@ import msgspec
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import BadRow, Row
-from leaseway.imports.rows import Moulds
+from leaseway.imports.rows import RowBuilder
 from leaseway.imports.run.run_verdict import DELETED
 from leaseway.imports.sinks.port import Sink
 
@@ -21,7 +21,7 @@ ROWS_MAX = 100_000
 """Of one run: a sink reads those that stay again and again, and more than this in quarantine is no quarantine."""
 
 
-class Kept(NamedTuple):
+class QuarantinedRow(NamedTuple):
     """One record in quarantine."""
 
     number: int
@@ -30,7 +30,7 @@ class Kept(NamedTuple):
     bad: BadRow
 
 
-class Replayed:
+class ReplayResult:
     """What became of the records."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Replayed:
         self.stayed.setdefault(code, []).append((number, problem))
 
 
-async def in_quarantine(sink: Sink, runs: Iterable[str], rows_max: int = ROWS_MAX) -> AsyncIterator[Kept]:
+async def read_quarantine(sink: Sink, runs: Iterable[str], rows_max: int = ROWS_MAX) -> AsyncIterator[QuarantinedRow]:
     """Run after run, the oldest record first. A sink lists from the beginning: what stays is passed over."""
     for run in runs:
         seen: set[int] = set()
@@ -61,42 +61,42 @@ async def in_quarantine(sink: Sink, runs: Iterable[str], rows_max: int = ROWS_MA
                 break
             for number, shard, bad in fresh:
                 seen.add(number)
-                yield Kept(number, run, shard, bad)
+                yield QuarantinedRow(number, run, shard, bad)
 
 
 async def replay(
     sink: Sink,
-    moulds: Moulds,
+    moulds: RowBuilder,
     runs: Iterable[str],
     newest: str | None,
     now: Instant,
     told: Callable[[int], None] = lambda count: None,
     rows_max: int = ROWS_MAX,
-) -> Replayed:
+) -> ReplayResult:
     """`runs`: the oldest first, so that what came later is written later; `newest`: the last run of the source;
     `rows_max`: of each run."""
-    done = Replayed()
+    done = ReplayResult()
     for run in runs:
-        feeds = await feeds_of(sink, run)
-        async for kept in in_quarantine(sink, [run], rows_max):
-            shaped = shaped_again(moulds, kept.bad, now)
+        feeds = await find_delete_feeds(sink, run)
+        async for kept in read_quarantine(sink, [run], rows_max):
+            shaped = rebuild_row(moulds, kept.bad, now)
             if isinstance(shaped, BadRow):
                 done.stays(kept.number, shaped.code, shaped.problem)
-            elif problem := too_old(shaped, kept.bad, run == newest):
+            elif problem := refuse_old_row(shaped, kept.bad, run == newest):
                 done.stays(kept.number, "no_stamp", problem)
             else:
                 row = msgspec.structs.replace(shaped, is_deleted=kept.shard in feeds)
-                await written(sink, kept.number, row, done)
+                await write_row(sink, kept.number, row, done)
             told(1)
     return done
 
 
-async def feeds_of(sink: Sink, run: str) -> frozenset[str]:
+async def find_delete_feeds(sink: Sink, run: str) -> frozenset[str]:
     """Shards whose records are no more: to write one as if it were there would bring it back to life."""
     return frozenset(row.shard.key for row in await sink.shards(run) if DELETED in row.shard.predicate)
 
 
-async def written(sink: Sink, number: int, row: Row, done: Replayed) -> None:
+async def write_row(sink: Sink, number: int, row: Row, done: ReplayResult) -> None:
     try:
         was_there = await sink.release(number, row)
     except BadValue as error:  # the table cannot hold it
@@ -108,7 +108,7 @@ async def written(sink: Sink, number: int, row: Row, done: Replayed) -> None:
         done.gone.append(number)
 
 
-def shaped_again(moulds: Moulds, bad: BadRow, now: Instant) -> Row | BadRow:
+def rebuild_row(moulds: RowBuilder, bad: BadRow, now: Instant) -> Row | BadRow:
     try:
         record = msgspec.json.decode(bad.document)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -117,7 +117,7 @@ def shaped_again(moulds: Moulds, bad: BadRow, now: Instant) -> Row | BadRow:
     return rows[0] if rows else still_bad[0]
 
 
-def too_old(row: Row, bad: BadRow, is_newest: bool) -> str | None:
+def refuse_old_row(row: Row, bad: BadRow, is_newest: bool) -> str | None:
     """With a stamp, the sink knows which of two documents is the newer one. Without, an old one must not win."""
     if row.stamp:
         return None
@@ -128,8 +128,8 @@ def too_old(row: Row, bad: BadRow, is_newest: bool) -> str | None:
     return None
 
 
-async def discard(sink: Sink, numbers: Iterable[int]) -> Replayed:
-    done = Replayed()
+async def discard(sink: Sink, numbers: Iterable[int]) -> ReplayResult:
+    done = ReplayResult()
     for number in numbers:
         if await sink.release(number, None):
             done.discarded += 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.spec.model import Guards, Sweeping
+from leaseway.imports.spec.model import GuardSettings, SweepSettings
 
 ROWS_COMPARED_MIN = 100
 """Smaller shards may lose half of their rows any day."""
@@ -16,25 +16,25 @@ DELETED = "deleted"
 """The predicate of the feed of deleted records, which are no yield."""
 
 
-class Verdict(NamedTuple):
+class RunVerdict(NamedTuple):
     state: RunState
     why: str | None = None
     guard: str | None = None
     """That made it suspect."""
 
 
-COMPLETE = Verdict(RunState.COMPLETE)
+COMPLETE = RunVerdict(RunState.COMPLETE)
 
 
-def ending_of(run: RunRow, shards: Sequence[ShardRow]) -> Verdict:
+def judge_shards(run: RunRow, shards: Sequence[ShardRow]) -> RunVerdict:
     """What the states of its shards say."""
     if run.state is RunState.FAILED:
-        return Verdict(RunState.FAILED, run.why)
+        return RunVerdict(RunState.FAILED, run.why)
     left = [row for row in shards if row.state not in (ShardState.DONE, ShardState.SPLIT)]
-    return Verdict(RunState.PARTIAL, "; ".join(reasons_of(run, left, len(shards)))) if left else COMPLETE
+    return RunVerdict(RunState.PARTIAL, "; ".join(partial_reasons(run, left, len(shards)))) if left else COMPLETE
 
 
-def reasons_of(run: RunRow, left: Sequence[ShardRow], count: int) -> Iterator[str]:
+def partial_reasons(run: RunRow, left: Sequence[ShardRow], count: int) -> Iterator[str]:
     parked = [row for row in left if row.state is ShardState.PARKED]
     others = [row for row in left if row.state is not ShardState.PARKED]
     if parked:
@@ -54,9 +54,11 @@ def first_reason(shards: Sequence[ShardRow]) -> str:
 # -- the yield --------------------------------------------------------------------------------------------------------
 
 
-def collapse_of(now: Sequence[ShardRow], before: Sequence[ShardRow], guards: Guards) -> Verdict | None:
+def find_yield_collapse(
+    now: Sequence[ShardRow], before: Sequence[ShardRow], guards: GuardSettings
+) -> RunVerdict | None:
     """Compare with the last complete full run; None: as many rows as one may expect."""
-    rows, rows_before = rows_in(now), rows_in(before)
+    rows, rows_before = rows_by_planned_shard(now), rows_by_planned_shard(before)
     total, total_before = sum(rows.values()), sum(rows_before.values())
     what_to_do = (
         "look at the source; if it is right, lower resource.guards.yield_floor and resume the run, which asks for "
@@ -64,26 +66,26 @@ def collapse_of(now: Sequence[ShardRow], before: Sequence[ShardRow], guards: Gua
     )
     if total < guards.yield_floor * total_before:
         problem = f"{total:,} rows, and the last complete full run had {total_before:,}"
-        return Verdict(RunState.SUSPECT, f"{problem}; {what_to_do}", "yield_collapse")
+        return RunVerdict(RunState.SUSPECT, f"{problem}; {what_to_do}", "yield_collapse")
     for key, count in rows_before.items():
         if count >= ROWS_COMPARED_MIN and key in rows and rows[key] < guards.yield_floor * count:
             problem = f"shard {key} has {rows[key]:,} rows, and had {count:,} in the last complete full run"
-            return Verdict(RunState.SUSPECT, f"{problem}; {what_to_do}", "yield_collapse")
+            return RunVerdict(RunState.SUSPECT, f"{problem}; {what_to_do}", "yield_collapse")
     return None
 
 
-def rows_in(shards: Sequence[ShardRow]) -> dict[str, int]:
+def rows_by_planned_shard(shards: Sequence[ShardRow]) -> dict[str, int]:
     """Of each shard as it was planned, together with what it was split into."""
     parents = {row.shard.key: row.parent for row in shards}
     rows: dict[str, int] = {}
     for row in shards:
         if DELETED not in row.shard.predicate:
-            first = first_of(row.shard.key, parents)
+            first = planned_ancestor(row.shard.key, parents)
             rows[first] = rows.get(first, 0) + row.rows
     return rows
 
 
-def first_of(key: str, parents: Mapping[str, str | None]) -> str:
+def planned_ancestor(key: str, parents: Mapping[str, str | None]) -> str:
     for _ in range(len(parents)):  # no shard has more forebears than there are shards
         parent = parents.get(key)
         if parent is None:
@@ -95,17 +97,17 @@ def first_of(key: str, parents: Mapping[str, str | None]) -> str:
 # -- deletes and duplicates -------------------------------------------------------------------------------------------
 
 
-def too_absent(stored: int, absent: int, sweeping: Sweeping) -> Verdict | None:
+def find_excess_absence(stored: int, absent: int, sweeping: SweepSettings) -> RunVerdict | None:
     if absent <= sweeping.max_ratio * stored:
         return None
     problem = f"{absent:,} of {stored:,} rows are absent, more than {sweeping.max_ratio:.1%}; nothing was deleted"
     what_to_do = (
         "look at the source; if they are gone, raise resource.deletes.sweep.max_ratio and run a full import again"
     )
-    return Verdict(RunState.SUSPECT, f"{problem}; {what_to_do}", "sweep_ratio")
+    return RunVerdict(RunState.SUSPECT, f"{problem}; {what_to_do}", "sweep_ratio")
 
 
-def duplicates_in(shards: Sequence[ShardRow], guards: Guards) -> str | None:
+def duplicate_warning(shards: Sequence[ShardRow], guards: GuardSettings) -> str | None:
     """A warning, and no more: rows that came twice were written once."""
     rows = sum(row.rows for row in shards)
     doubled = sum(row.guards.get("duplicate", 0) for row in shards)

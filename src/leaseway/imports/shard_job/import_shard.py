@@ -18,28 +18,35 @@ from leaseway.domain.limits.rate_limit_headers import Throttled, parse_rate_limi
 from leaseway.domain.outcome import Fail, Snooze
 from leaseway.imports.domain.guards import (
     RECENT_MAX,
-    Again,
-    Confirm,
+    ConfirmEnd,
+    ContinueShard,
+    EndShard,
     Expectation,
-    GoOn,
-    TheEnd,
-    Verdict,
-    grown,
-    halved,
-    judge,
+    PageVerdict,
+    RetryPage,
+    grow_page_limit,
+    halve_page_limit,
+    judge_page,
 )
-from leaseway.imports.domain.page import Page, Written
+from leaseway.imports.domain.page import Page, WriteCounts
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Cursor
 from leaseway.imports.domain.splitting import IDLE, rows_left
-from leaseway.imports.shard_job.page_writes import Doubt, ShardTask, parked, shared_out, together, write_of
+from leaseway.imports.shard_job.page_writes import (
+    DoubtfulPage,
+    ShardTask,
+    add_counts,
+    build_page_write,
+    park_write,
+    split_rest,
+)
 from leaseway.imports.sinks.port import PageWrite
-from leaseway.imports.sources.port import BadReply, HeavyPage, Refused
+from leaseway.imports.sources.port import BadReply, HeavyPage, SourceRefused
 from leaseway.ports.clock import Clock
 from leaseway.worker.context import Context
 from leaseway.worker.provider_http import TOO_MANY
 
-__all__ = ["ShardDone", "ShardTask", "import_shard"]
+__all__ = ["ShardResult", "ShardTask", "import_shard"]
 
 CONFIRMATIONS = 2
 CONFIRM_SECONDS_MAX = 2.0
@@ -54,7 +61,7 @@ SEEN_MAX = 200_000
 """Ids of one attempt that are remembered, against records that come twice."""
 
 
-class ShardDone(Struct, frozen=True):
+class ShardResult(Struct, frozen=True):
     """What a shard's job answers."""
 
     state: str
@@ -66,20 +73,20 @@ class ShardDone(Struct, frozen=True):
 
 async def import_shard(
     ctx: Context, clock: Clock, task: ShardTask, run: str, shard: str, fence: int | None = None
-) -> ShardDone:
+) -> ShardResult:
     """`fence` None: the job's own, which is enough where a shard has one job for ever."""
-    found = await run_of(task, run)
+    found = await load_run(task, run)
     row = await task.sink.begin(run, shard, ctx.fence if fence is None else fence)
     if row is None:
-        row = await ended_without_us(task, run, shard)
-    row = await Attempt(ctx, clock, task, found, row).to_the_end()
+        row = await load_ended_shard(task, run, shard)
+    row = await ShardAttempt(ctx, clock, task, found, row).to_the_end()
     children: tuple[str, ...] = ()
     if row.state is ShardState.SPLIT:  # perhaps by an earlier attempt, which did not get to say so
         children = tuple(each.shard.key for each in await task.sink.shards(run) if each.parent == shard)
-    return ShardDone(row.state.value, row.pages, row.rows, children, row.why)
+    return ShardResult(row.state.value, row.pages, row.rows, children, row.why)
 
 
-async def ended_without_us(task: ShardTask, run: str, shard: str) -> ShardRow:
+async def load_ended_shard(task: ShardTask, run: str, shard: str) -> ShardRow:
     """We could not begin it. A job that is one too many ends with its shard: else it would be tried for ever."""
     row = next((row for row in await task.sink.shards(run) if row.shard.key == shard), None)
     if row is None:
@@ -89,7 +96,7 @@ async def ended_without_us(task: ShardTask, run: str, shard: str) -> ShardRow:
     return row
 
 
-async def run_of(task: ShardTask, run: str) -> RunRow:
+async def load_run(task: ShardTask, run: str) -> RunRow:
     """What stopped one shard for good stops those that have not begun, and rows of two specs are not mixed."""
     row = await task.sink.run(run)
     if row is None:
@@ -101,7 +108,7 @@ async def run_of(task: ShardTask, run: str) -> RunRow:
     return row
 
 
-class Attempt:
+class ShardAttempt:
     """One worker on one shard, until it ends or somebody else has it."""
 
     def __init__(self, ctx: Context, clock: Clock, task: ShardTask, run: RunRow, row: ShardRow) -> None:
@@ -111,7 +118,7 @@ class Attempt:
         self._run = run
         self._row = row
         self._limit = row.page_limit or task.page_limit
-        self._http = CountingAsker(ctx.http, clock, task, run)
+        self._http = BudgetedHttp(ctx.http, clock, task, run)
         self._reactions: Counter[str] = Counter()
         """Of guards, since the last page."""
         self._seen: set[int] = set()
@@ -134,13 +141,13 @@ class Attempt:
             write = await self._shared(write)
         ids = self._ids_in(page) if write.rows else []
         self._reactions["duplicate"] += len(ids) - len(set(ids) - self._seen)
-        reactions = together(write.guards, +self._reactions)
+        reactions = add_counts(write.guards, +self._reactions)
         write = replace(write, guards=reactions, requests=self._http.count, page_limit=self._limit_kept())
-        self._row = await written(self._task, self._row, write)
+        self._row = await write_page(self._task, self._row, write)
         self._http.count, self._reactions = 0, Counter()
         if len(self._seen) < SEEN_MAX:
             self._seen.update(ids)
-        self._limit = grown(self._limit, self._task.page_limit, self._row.pages)
+        self._limit = grow_page_limit(self._limit, self._task.page_limit, self._row.pages)
         self._ctx.progress(self._row.rows, self._row.shard.estimated_rows, f"{self._row.pages:,} pages")
 
     def _ids_in(self, page: Page | None) -> list[int]:
@@ -159,12 +166,12 @@ class Attempt:
         for number in range(DOUBTS_MAX):
             try:
                 page = await self._fetched()
-                return page, write_of(self._task, self._run, self._row, page, await self._judged(page))
+                return page, build_page_write(self._task, self._run, self._row, page, await self._judged(page))
             except (TerminalError, UsageError) as error:
                 # Another attempt would meet the same. Parked, it says why, and can be resumed by who has mended it.
-                return None, parked(self._row, "source_failed", str(error))
-            except (Doubt, BadReply) as error:
-                self._reactions[error.guard if isinstance(error, Doubt) else "wrong_body"] += 1
+                return None, park_write(self._row, "source_failed", str(error))
+            except (DoubtfulPage, BadReply) as error:
+                self._reactions[error.guard if isinstance(error, DoubtfulPage) else "wrong_body"] += 1
                 if number == DOUBTS_MAX - 1:
                     raise
                 await self._clock.sleep(DOUBT_SECONDS * 2**number)
@@ -177,7 +184,7 @@ class Attempt:
                 return await self._ask(self._row.cursor, self._limit)
             except HeavyPage as heavy:
                 self._reactions["heavy_page"] += 1
-                smaller = halved(self._limit, self._task.limit_min)
+                smaller = halve_page_limit(self._limit, self._task.limit_min)
                 if smaller == self._limit:
                     raise
                 self._ctx.progress(self._row.rows, self._row.shard.estimated_rows, f"pages of {smaller:,}: {heavy}")
@@ -186,12 +193,12 @@ class Attempt:
     async def _ask(self, cursor: Cursor | None, limit: int) -> Page:
         try:
             return await self._task.source.fetch(self._row.shard, cursor, limit, self._http)
-        except Refused as refused:
+        except SourceRefused as refused:
             # A wrong key must not be tried by every shard, five times each.
             await self._task.sink.finish_run(self._run.id, RunState.FAILED, str(refused))
             raise Fail(str(refused), code="refused") from refused
 
-    async def _judged(self, page: Page) -> Verdict:
+    async def _judged(self, page: Page) -> PageVerdict:
         caps = self._task.source.caps
         expected = Expectation(
             limit=self._limit,
@@ -203,10 +210,10 @@ class Attempt:
             short_page_is_end=caps.short_page_is_end,
             ceilings=self._task.ceilings,
         )
-        verdict = judge(page, self._row, expected)
-        return await self._confirmed(page, verdict) if isinstance(verdict, Confirm) else verdict
+        verdict = judge_page(page, self._row, expected)
+        return await self._confirmed(page, verdict) if isinstance(verdict, ConfirmEnd) else verdict
 
-    async def _confirmed(self, page: Page, verdict: Confirm) -> Verdict:
+    async def _confirmed(self, page: Page, verdict: ConfirmEnd) -> PageVerdict:
         """Nothing past the cursor, twice, the second time after the source's lag: then it is the end."""
         cursor = page.next if page.next is not None else self._row.cursor
         for number in range(CONFIRMATIONS):
@@ -218,10 +225,10 @@ class Attempt:
             if page.next is None:
                 # It was empty though there is more, or says nothing of what comes next: it must be asked for again.
                 what = "a page that does not say where the next one begins" if page.raw_count else "an empty page"
-                return Again("empty_page", f"{what}, and more records behind it")
+                return RetryPage("empty_page", f"{what}, and more records behind it")
             self._reactions["empty_page"] += 1
-            return GoOn(verdict.page_hash)
-        return TheEnd(verdict.page_hash)
+            return ContinueShard(verdict.page_hash)
+        return EndShard(verdict.page_hash)
 
     # -- others -----------------------------------------------------------------------------------------------------
 
@@ -238,7 +245,7 @@ class Attempt:
         if await self._task.sink.open_shards(self._run.id) >= self._run.seats:
             return write
         children = self._task.split(shard, write.after, IDLE, self._run.id_max)
-        return shared_out(write, children) if children else write
+        return split_rest(write, children) if children else write
 
     async def _say(self, error: Exception) -> None:
         """Why the attempt ended without an end, for those who look at the run. It is only a word: it may get lost."""
@@ -252,7 +259,7 @@ class Attempt:
             await self._task.sink.note(row.run, row.shard.key, row.fence, dict(+self._reactions), why)
 
 
-class CountingAsker:
+class BudgetedHttp:
     """Every request of a shard passes here: it is counted, and taken from the run's budget before it leaves."""
 
     def __init__(self, http: Any, clock: Clock, task: ShardTask, run: RunRow) -> None:
@@ -272,11 +279,11 @@ class CountingAsker:
         self.count += 1
         reply = await self._http.request(method, url, **options)
         if self._run.requests_max is not None:
-            refuse_to_repeat(reply, self._clock.wall_us())
+            raise_throttled(reply, self._clock.wall_us())
         return reply
 
 
-def refuse_to_repeat(reply: Any, now: Instant) -> None:
+def raise_throttled(reply: Any, now: Instant) -> None:
     """Nobody has waited in our place: the job is given back for as long as the source asks, and no request is lost to
     asking too early."""
     told = parse_rate_limits(reply.status_code, reply.headers.items(), "", now)
@@ -284,7 +291,7 @@ def refuse_to_repeat(reply: Any, now: Instant) -> None:
         raise Throttled(f"status {reply.status_code}, the source asks us to wait", told.retry_after_us)
 
 
-async def written(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardRow:
+async def write_page(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardRow:
     """Write it, and answer where the shard stands. A lost reply is resolved by looking."""
     for _ in range(WRITE_TRIES_MAX):
         try:
@@ -292,7 +299,7 @@ async def written(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardRow:
         except UnknownOutcome:
             counts = None
         if counts is not None:
-            return moved(row, write, counts)
+            return advance_shard(row, write, counts)
         now = await task.sink.begin(row.run, row.shard.key, row.fence)
         if now is None:
             raise LeaseLost(f"shard {row.shard.key}: somebody else has it by now; this page was not written")
@@ -301,7 +308,7 @@ async def written(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardRow:
     raise TransientError(f"shard {row.shard.key}: the sink did not take the page")
 
 
-def moved(row: ShardRow, write: PageWrite, counts: Written) -> ShardRow:
+def advance_shard(row: ShardRow, write: PageWrite, counts: WriteCounts) -> ShardRow:
     return replace(
         row,
         state=write.state,

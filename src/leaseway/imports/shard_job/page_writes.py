@@ -13,8 +13,18 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.document_profile import profile_of
-from leaseway.imports.domain.guards import LIMIT_MIN, Again, Ceilings, Confirm, GoOn, Park, Split, TheEnd, Verdict
+from leaseway.imports.domain.document_profile import profile_documents
+from leaseway.imports.domain.guards import (
+    LIMIT_MIN,
+    Ceilings,
+    ConfirmEnd,
+    ContinueShard,
+    EndShard,
+    PageVerdict,
+    ParkShard,
+    RetryPage,
+    SplitShard,
+)
 from leaseway.imports.domain.page import BadRow, Page, Record, Row
 from leaseway.imports.domain.run_state import RunMode, RunRow, ShardRow, ShardState
 from leaseway.imports.domain.shard import Cursor, Shard
@@ -30,13 +40,13 @@ PROFILED_EVERY = 10
 DELETED = "deleted"
 """The predicate of a shard that reads the feed of deleted records."""
 
-Shape = Callable[[Sequence[Record], Instant | None], tuple[list[Row], list[BadRow]]]
+BuildRows = Callable[[Sequence[Record], Instant | None], tuple[list[Row], list[BadRow]]]
 """Records become rows, or bad rows. The instant is the source's own time, if it says one."""
-SplitInto = Callable[[Shard, Cursor | None, str, int | None], list[Shard]]
+SplitFunction = Callable[[Shard, Cursor | None, str, int | None], list[Shard]]
 """What is left of a shard after the cursor, in parts; the reason, and the largest id there is, if it is known."""
 
 
-class Doubt(TransientError):
+class DoubtfulPage(TransientError):
     """A page that may be right the next time."""
 
     def __init__(self, guard: str, why: str) -> None:
@@ -49,8 +59,8 @@ class ShardTask(Struct, frozen=True, kw_only=True):
 
     source: Source
     sink: Sink
-    shape: Shape
-    split: SplitInto
+    shape: BuildRows
+    split: SplitFunction
     key: Callable[[Record], Any]
     is_ours: Callable[[Shard], Callable[[Record], bool]]
     page_limit: int
@@ -65,30 +75,30 @@ class ShardTask(Struct, frozen=True, kw_only=True):
     """Whether full runs keep what they have seen, so that what they have not seen can be found."""
 
 
-def write_of(task: ShardTask, run: RunRow, row: ShardRow, page: Page, verdict: Verdict) -> PageWrite:
-    plain = replace(staying(row), size_bytes=page.size_bytes)
+def build_page_write(task: ShardTask, run: RunRow, row: ShardRow, page: Page, verdict: PageVerdict) -> PageWrite:
+    plain = replace(unchanged_write(row), size_bytes=page.size_bytes)
     match verdict:
-        case GoOn(page_hash) | TheEnd(page_hash):
-            state = ShardState.DONE if isinstance(verdict, TheEnd) else ShardState.RUNNING
+        case ContinueShard(page_hash) | EndShard(page_hash):
+            state = ShardState.DONE if isinstance(verdict, EndShard) else ShardState.RUNNING
             after = page.next if page.next is not None else row.cursor
-            return filled(task, run, row, page, replace(plain, after=after, state=state, page_hash=page_hash))
-        case Split(guard, why, keeps_page, page_hash):
+            return add_rows(task, run, row, page, replace(plain, after=after, state=state, page_hash=page_hash))
+        case SplitShard(guard, why, keeps_page, page_hash):
             children = task.split(row.shard, page.next if keeps_page else row.cursor, why, run.id_max)
             state = ShardState.SPLIT if children else ShardState.PARKED
             cut = replace(
                 plain, state=state, why=why, children=children, guards={guard: 1}, page_hash=page_hash,
                 after=page.next or row.cursor,
             )  # fmt: skip
-            return filled(task, run, row, page if keeps_page else replace(page, records=[]), cut)
-        case Park(guard, why):
+            return add_rows(task, run, row, page if keeps_page else replace(page, records=[]), cut)
+        case ParkShard(guard, why):
             return replace(plain, state=ShardState.PARKED, why=why, guards={guard: 1})
-        case Again(guard, why):
-            raise Doubt(guard, why)
-        case Confirm():
+        case RetryPage(guard, why):
+            raise DoubtfulPage(guard, why)
+        case ConfirmEnd():
             raise AssertionError("an end that was not confirmed")
 
 
-def staying(row: ShardRow) -> PageWrite:
+def unchanged_write(row: ShardRow) -> PageWrite:
     """A write that changes nothing yet."""
     return PageWrite(
         run=row.run, shard=row.shard.key, fence=row.fence, before=row.cursor, after=row.cursor,
@@ -96,10 +106,10 @@ def staying(row: ShardRow) -> PageWrite:
     )  # fmt: skip
 
 
-def filled(task: ShardTask, run: RunRow, row: ShardRow, page: Page, write: PageWrite) -> PageWrite:
+def add_rows(task: ShardTask, run: RunRow, row: ShardRow, page: Page, write: PageWrite) -> PageWrite:
     """With the rows of the page, unless too many of them are bad."""
     rows, bad = task.shape(page.records, page.server_time)
-    why = too_bad(bad, row, page, task)
+    why = too_many_bad_rows(bad, row, page, task)
     if why is not None:
         return replace(
             write, children=[], after=write.before, state=ShardState.PARKED, why=why, page_hash="",
@@ -110,7 +120,7 @@ def filled(task: ShardTask, run: RunRow, row: ShardRow, page: Page, write: PageW
         write,
         rows=[replace(each, is_deleted=True) for each in rows] if is_feed else rows,
         bad=[] if task.on_bad_row == "skip" else bad,
-        profile=profile_of(page.records) if is_profiled(row) and not is_feed else {},
+        profile=profile_documents(page.records) if is_profiled(row) and not is_feed else {},
         remembers=task.sweeps and run.mode is RunMode.FULL and not is_feed,
     )
 
@@ -119,13 +129,13 @@ def is_profiled(row: ShardRow) -> bool:
     return row.pages < PROFILED_FIRST or row.pages % PROFILED_EVERY == 0
 
 
-def too_bad(found: Sequence[BadRow], row: ShardRow, page: Page, task: ShardTask) -> str | None:
+def too_many_bad_rows(found: Sequence[BadRow], row: ShardRow, page: Page, task: ShardTask) -> str | None:
     """Some bad rows are kept aside, or left out. Many mean that something else is wrong. None: it can be borne."""
     if not found:
         return None
     count, ratio_max = len(page.records), task.bad_ratio_max
     bad, seen = row.quarantined + len(found), row.rows + row.quarantined + count
-    if not row.rows and len(found) == count and (problem := wrong_from_the_start(found, page, task)) is not None:
+    if not row.rows and len(found) == count and (problem := wrong_spec(found, page, task)) is not None:
         return problem
     if task.on_bad_row == "fail":
         return f"a bad record, and none is allowed: {found[0].problem}"
@@ -134,32 +144,32 @@ def too_bad(found: Sequence[BadRow], row: ShardRow, page: Page, task: ShardTask)
     return None
 
 
-def wrong_from_the_start(found: Sequence[BadRow], page: Page, task: ShardTask) -> str | None:
+def wrong_spec(found: Sequence[BadRow], page: Page, task: ShardTask) -> str | None:
     """Not one object or not one key, and none before: then it is the spec that is wrong, and few records are no
     excuse."""
     if not any(isinstance(record, Mapping) for record in page.records):
         return f"resource.records: no record of a page is an object; the first: {found[0].problem}"
     if all(each.code == "missing_key" for each in found):
-        return f"resource.key: no record of a page has {task.key_name}; the first has: {names_in(page.records[0])}"
+        return f"resource.key: no record of a page has {task.key_name}; the first has: {shown_names(page.records[0])}"
     return None
 
 
-def names_in(record: Any) -> str:
+def shown_names(record: Any) -> str:
     names = [repr(name) for name in record] if isinstance(record, Mapping) else []
     return ", ".join(names[:NAMES_SHOWN_MAX]) or "nothing"
 
 
-def parked(row: ShardRow, guard: str, why: str) -> PageWrite:
-    return replace(staying(row), state=ShardState.PARKED, why=why, guards={guard: 1})
+def park_write(row: ShardRow, guard: str, why: str) -> PageWrite:
+    return replace(unchanged_write(row), state=ShardState.PARKED, why=why, guards={guard: 1})
 
 
-def shared_out(write: PageWrite, children: Sequence[Shard]) -> PageWrite:
+def split_rest(write: PageWrite, children: Sequence[Shard]) -> PageWrite:
     """The same page, and the rest for everybody."""
     return replace(
         write, state=ShardState.SPLIT, children=children, why="others had nothing to do",
-        guards=together(write.guards, {"shared": 1}),
+        guards=add_counts(write.guards, {"shared": 1}),
     )  # fmt: skip
 
 
-def together(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+def add_counts(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return dict(Counter(one) + Counter(other))

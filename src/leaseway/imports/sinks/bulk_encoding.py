@@ -1,6 +1,6 @@
 """rows ─► lines, a whole page at once: column by column, which takes less than half of the time.
 
-Only pages without anything odd in them. One odd value, and the page goes row by row through `Fitting`, which decides
+Only pages without anything odd in them. One odd value, and the page goes row by row through `RowEncoder`, which decides
 what becomes of it: the rules are there, and here is a shorter way for the pages that need none of them.
 """
 
@@ -17,49 +17,49 @@ from leaseway.imports.sinks.row_encoding import (
     INSTANT_MIN,
     INTEGER_MAX,
     INTEGER_MIN,
-    Fitting,
     Line,
-    Unfit,
-    readable,
+    RowEncoder,
+    Unstorable,
+    replace_surrogates,
 )
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC, as everything here is; without a zone it is written faster
 Values = list[Any]
-Whole = Callable[[Values], Values]
+ColumnEncoder = Callable[[Values], Values]
 
 
-class Odd(Exception):
+class UnusualValue(Exception):
     """Something in the page wants a closer look."""
 
 
-class PageFitting(Fitting):
+class PageEncoder(RowEncoder):
     def __init__(self, columns: Mapping[str, ColumnType], document: Callable[[str], str]) -> None:
         super().__init__(columns, document)
         fits = zip(self._columns, columns.values(), strict=True)
-        self._wholes = [(name, WHOLE.get(kind) or one_by_one(fit)) for (name, fit), kind in fits]
+        self._wholes = [(name, COLUMN_ENCODERS.get(kind) or encode_each(fit)) for (name, fit), kind in fits]
 
     def lines(self, rows: Sequence[Row]) -> tuple[list[Line], list[BadRow]]:
         try:
             return self._whole(rows), []
-        except (Odd, Unfit):
+        except (UnusualValue, Unstorable):
             return super().lines(rows)
 
     def _whole(self, rows: Sequence[Row]) -> list[Line]:
         ids = keys([row.external_id for row in rows])
         stamps = integers([row.stamp for row in rows])
         if None in stamps:
-            raise Odd
+            raise UnusualValue
         hashes = [row.content_hash for row in rows]
         documents = [row.document for row in rows]
         if not all(map(str.isascii, documents)):
-            documents = list(map(readable, documents))
+            documents = list(map(replace_surrogates, documents))
         deleted = [row.is_deleted for row in rows]
         values = [row.values for row in rows]
         columns = [whole([each.get(name) for each in values]) for name, whole in self._wholes]
         return list(zip(ids, stamps, hashes, map(self._document, documents), deleted, *columns, strict=True))
 
 
-def one_by_one(fit: Callable[[Any], Any]) -> Whole:
+def encode_each(fit: Callable[[Any], Any]) -> ColumnEncoder:
     return lambda values: [None if value is None else fit(value) for value in values]
 
 
@@ -68,22 +68,22 @@ def keys(ids: list[str]) -> list[str]:
     # A character has four bytes at the most.
     is_plain = "\0" not in together and is_storable(together) and max(map(len, ids), default=0) * 4 <= ID_BYTES_MAX
     if not is_plain or len(set(ids)) < len(ids):
-        raise Odd
+        raise UnusualValue
     return ids
 
 
 def texts(values: Values) -> Values:
-    present = of_types(values, str)
+    present = require_type(values, str)
     together = "".join(present)
     if "\0" in together or not (together.isascii() or is_storable(together)):
-        raise Odd
+        raise UnusualValue
     return values
 
 
 def integers(values: Values) -> Values:
-    present = of_types(values, int)
+    present = require_type(values, int)
     if present and not INTEGER_MIN <= min(present) <= max(present) <= INTEGER_MAX:
-        raise Odd
+        raise UnusualValue
     return values
 
 
@@ -92,39 +92,39 @@ def reals(values: Values) -> Values:
     if types <= {float}:
         return values
     if not types <= {float, int}:
-        raise Odd
+        raise UnusualValue
     try:
         return [None if value is None else float(value) for value in values]
     except OverflowError:
-        raise Odd from None
+        raise UnusualValue from None
 
 
 def booleans(values: Values) -> Values:
-    of_types(values, bool)
+    require_type(values, bool)
     return values
 
 
 def timestamps(values: Values) -> Values:
-    present = of_types(values, int)
+    present = require_type(values, int)
     if present and not INSTANT_MIN <= min(present) <= max(present) <= INSTANT_MAX:
-        raise Odd
+        raise UnusualValue
     return [
         None if value is None else f"{(EPOCH + timedelta(0, 0, value)).isoformat('T', 'microseconds')}Z"
         for value in values
     ]
 
 
-def of_types(values: Values, kind: type) -> Values:
+def require_type(values: Values, kind: type) -> Values:
     """Those that are there, all of this type and of no other that is derived from it."""
     types = set(map(type, values))
     if types <= {kind}:
         return values
     if not types <= {kind, type(None)}:
-        raise Odd
+        raise UnusualValue
     return [value for value in values if value is not None]
 
 
-WHOLE: Mapping[ColumnType, Whole] = {
+COLUMN_ENCODERS: Mapping[ColumnType, ColumnEncoder] = {
     ColumnType.TEXT: texts,
     ColumnType.INTEGER: integers,
     ColumnType.REAL: reals,

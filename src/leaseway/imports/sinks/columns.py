@@ -33,7 +33,7 @@ NAME_BYTES_MAX = 63
 TAKEN = ("leaseway_", "sqlite_", "pg_")
 
 
-class Found(Struct, frozen=True):
+class ExistingColumn(Struct, frozen=True):
     """A column that is there."""
 
     name: str
@@ -42,14 +42,14 @@ class Found(Struct, frozen=True):
     """No row can be written without a value for it."""
 
 
-class Wanted(Struct, frozen=True):
+class RequiredColumn(Struct, frozen=True):
     name: str
     declaration: str
     fits: Callable[[str], bool]
     """Whether a type that is there can hold what we write."""
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """As SQL takes it, whatever is in it."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -94,7 +94,9 @@ def is_storable(text: str) -> bool:
     return True
 
 
-def refuse_other_shape(where: str, table: str, found: Collection[Found], wanted: Iterable[Wanted]) -> None:
+def refuse_other_shape(
+    where: str, table: str, found: Collection[ExistingColumn], wanted: Iterable[RequiredColumn]
+) -> None:
     """The first column that does not fit, and what to do about it."""
     present = {column.name: column for column in found}
     names = set()
@@ -104,7 +106,7 @@ def refuse_other_shape(where: str, table: str, found: Collection[Found], wanted:
         if column is None:
             raise StoreRefused(
                 f"{where}: table {table} has no column {want.name!r}; add it (ALTER TABLE {table} ADD COLUMN "
-                f"{quoted(want.name)} {want.declaration}), or name another table and it will be made"
+                f"{quote_name(want.name)} {want.declaration}), or name another table and it will be made"
             )
         if not want.fits(column.type):
             raise StoreRefused(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.page import BadRow, Row, Written
+from leaseway.imports.domain.page import BadRow, Row, WriteCounts
 from leaseway.imports.domain.run_state import Profile, RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Cursor, Shard
 
@@ -78,7 +78,7 @@ class Sink(Protocol):
         has it, or there is no such shard."""
         ...
 
-    async def write(self, page: PageWrite) -> Written | None:
+    async def write(self, page: PageWrite) -> WriteCounts | None:
         """None: fenced, nothing was written. A page that was written before, sent again after a lost reply, is None as
         well: the shard's cursor has moved on."""
         ...

@@ -29,20 +29,22 @@ IMPOSSIBLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})")
 Line = tuple[Any, ...]
 """external_id, stamp, content_hash, document, is_deleted, and the projected columns in their order."""
 IS_DELETED = 4
-Fit = Callable[[Any], Any]
+ValueEncoder = Callable[[Any], Any]
 
 
-class Fitting:
+class RowEncoder:
     """How the rows of one table are stored. A database says how it takes documents."""
 
     def __init__(self, columns: Mapping[str, ColumnType], document: Callable[[str], str]) -> None:
-        fits: Mapping[ColumnType, Fit] = {
+        fits: Mapping[ColumnType, ValueEncoder] = {
             ColumnType.TEXT: text,
             ColumnType.INTEGER: integer,
             ColumnType.REAL: real,
             ColumnType.BOOLEAN: boolean,
             ColumnType.TIMESTAMP: timestamp,
-            ColumnType.JSON: lambda value: document(readable(value if isinstance(value, str) else canonical(value))),
+            ColumnType.JSON: lambda value: document(
+                replace_surrogates(value if isinstance(value, str) else canonical(value))
+            ),
         }
         self._columns = [(name, fits[kind]) for name, kind in columns.items()]
         self._document = document
@@ -53,9 +55,9 @@ class Fitting:
         for position, row in enumerate(rows):
             try:
                 if row.external_id in lines:
-                    raise Unfit("duplicate_key_in_page", "the page has another row with this id, which was taken")
+                    raise Unstorable("duplicate_key_in_page", "the page has another row with this id, which was taken")
                 lines[row.external_id] = self.line(row)
-            except Unfit as unfit:
+            except Unstorable as unfit:
                 bad.append(bad_row(position, row, unfit))
         return list(lines.values()), bad
 
@@ -63,14 +65,20 @@ class Fitting:
         """A row without a page: its sender can be told what is wrong with it."""
         try:
             return self.line(row)
-        except Unfit as unfit:
+        except Unstorable as unfit:
             raise BadValue("row", f"{unfit} ({unfit.code})") from None
 
     def line(self, row: Row) -> Line:
         key = row.external_id
-        if not can_be_an_id(key):
-            raise unfit_id(key)
-        own = (key, integer(row.stamp), row.content_hash, self._document(readable(row.document)), row.is_deleted)
+        if not is_storable_id(key):
+            raise unstorable_id(key)
+        own = (
+            key,
+            integer(row.stamp),
+            row.content_hash,
+            self._document(replace_surrogates(row.document)),
+            row.is_deleted,
+        )
         return (*own, *self._projected(row.values)) if self._columns else own
 
     def _projected(self, values: Mapping[str, Any]) -> list[Any]:
@@ -79,12 +87,12 @@ class Fitting:
             value = values.get(name)
             try:
                 fitted.append(None if value is None else fit(value))
-            except Unfit as unfit:
-                raise Unfit(unfit.code, f"{name}: {unfit}") from None
+            except Unstorable as unfit:
+                raise Unstorable(unfit.code, f"{name}: {unfit}") from None
         return fitted
 
 
-class Unfit(Exception):
+class Unstorable(Exception):
     """This value cannot be stored."""
 
     def __init__(self, code: str, problem: str) -> None:
@@ -92,37 +100,37 @@ class Unfit(Exception):
         self.code = code
 
 
-def bad_row(position: int, row: Row, unfit: Unfit) -> BadRow:
+def bad_row(position: int, row: Row, unfit: Unstorable) -> BadRow:
     return BadRow(
         position=position, external_id=row.external_id, code=unfit.code, problem=str(unfit), document=row.document
     )
 
 
-def can_be_an_id(key: str) -> bool:
+def is_storable_id(key: str) -> bool:
     if key.isascii():
         return len(key) <= ID_BYTES_MAX and "\0" not in key
     return len(key) <= ID_BYTES_MAX and "\0" not in key and is_storable(key) and len(key.encode()) <= ID_BYTES_MAX
 
 
-def unfit_id(key: str) -> Unfit:
+def unstorable_id(key: str) -> Unstorable:
     if "\0" in key or not is_storable(key):
-        return Unfit("out_of_range", "the id holds NUL or a lone surrogate, which no database keeps")
-    return Unfit("too_large", f"the id is longer than {ID_BYTES_MAX:,} bytes")
+        return Unstorable("out_of_range", "the id holds NUL or a lone surrogate, which no database keeps")
+    return Unstorable("too_large", f"the id is longer than {ID_BYTES_MAX:,} bytes")
 
 
-def readable(value: str) -> str:
+def replace_surrogates(value: str) -> str:
     """What is no character becomes one that says so."""
     if value.isascii() or is_storable(value):
         return value
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def without_nul(value: str) -> str:
+def replace_nul(value: str) -> str:
     """Texts that every database and every C program reads to their end."""
-    return readable(value).replace("\0", UNKNOWN)
+    return replace_surrogates(value).replace("\0", UNKNOWN)
 
 
-def binary_json(document: str) -> str:
+def jsonb_text(document: str) -> str:
     """PostgreSQL's jsonb knows neither NUL nor lone surrogates, not even in escapes."""
     if "\\u" not in document:
         return document
@@ -131,40 +139,40 @@ def binary_json(document: str) -> str:
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Unfit("bad_type", f"must be a text (is {shown(value)})")
-    return without_nul(value)
+        raise Unstorable("bad_type", f"must be a text (is {shorten(value)})")
+    return replace_nul(value)
 
 
 def integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Unfit("bad_type", f"must be an integer (is {shown(value)})")
+        raise Unstorable("bad_type", f"must be an integer (is {shorten(value)})")
     if not INTEGER_MIN <= value <= INTEGER_MAX:
-        raise Unfit("out_of_range", "must be an integer of 64 bits")
+        raise Unstorable("out_of_range", "must be an integer of 64 bits")
     return value
 
 
 def real(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unfit("bad_type", f"must be a number (is {shown(value)})")
+        raise Unstorable("bad_type", f"must be a number (is {shorten(value)})")
     try:
         return float(value)
     except OverflowError:
-        raise Unfit("out_of_range", "is too large for a number of 64 bits") from None
+        raise Unstorable("out_of_range", "is too large for a number of 64 bits") from None
 
 
 def boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Unfit("bad_type", f"must be true or false (is {shown(value)})")
+        raise Unstorable("bad_type", f"must be true or false (is {shorten(value)})")
     return value
 
 
 def timestamp(value: Any) -> str:
     """0800-12-25T12:30:00.000000Z: always as long, so that the order of texts is the order of time."""
     if not INSTANT_MIN <= integer(value) <= INSTANT_MAX:
-        raise Unfit("out_of_range", "must be an instant of the years 1 to 9999, in microseconds since 1970")
+        raise Unstorable("out_of_range", "must be an instant of the years 1 to 9999, in microseconds since 1970")
     moment = EPOCH + timedelta(microseconds=value)
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-def shown(value: Any) -> str:
+def shorten(value: Any) -> str:
     return f"{value!r:.40}"

@@ -6,12 +6,12 @@ Not every sink can tell; one that cannot has no such method.
 
 from typing import Protocol, runtime_checkable
 
-from leaseway.imports.spec.geo_grid import Places, Position
+from leaseway.imports.spec.geo_grid import RowMapPage, RowPosition
 
 
 @runtime_checkable
-class Placed(Protocol):
-    async def places(self, source: str, run: str, position: Position, after: str, rows_max: int) -> Places:
+class RowMap(Protocol):
+    async def places(self, source: str, run: str, position: RowPosition, after: str, rows_max: int) -> RowMapPage:
         """Rows of the source that are there and not deleted, counted on a grid: those that this run wrote last, and
         those that others did. `after` is "" for the beginning, or what the last look answered.
 

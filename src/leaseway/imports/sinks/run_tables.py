@@ -18,7 +18,7 @@ from leaseway.imports.domain.page import BadRow
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard, canonical
 from leaseway.imports.sinks.port import Sweep
-from leaseway.imports.sinks.row_encoding import can_be_an_id, without_nul
+from leaseway.imports.sinks.row_encoding import is_storable_id, replace_nul
 
 SQL = files(__package__) / "sql"
 
@@ -77,18 +77,18 @@ def statements(dialect: str) -> Mapping[str, str]:
 # -- runs -----------------------------------------------------------------------------------------------------------
 
 
-def of_run(run: RunRow, target: str) -> Values:
+def run_values(run: RunRow, target: str) -> Values:
     return {
         **msgspec.structs.asdict(run),
         "state": run.state.value,
         "mode": run.mode.value,
         "notes": canonical(run.notes),
-        "why": None if run.why is None else without_nul(run.why),
+        "why": None if run.why is None else replace_nul(run.why),
         "target": target,
     }
 
 
-def run_of(line: Sequence[Any]) -> RunRow:
+def decode_run(line: Sequence[Any]) -> RunRow:
     found = dict(zip(RUN_COLUMNS, line[: len(RUN_COLUMNS)], strict=True))
     found |= {
         "state": RunState(found["state"]),
@@ -98,16 +98,18 @@ def run_of(line: Sequence[Any]) -> RunRow:
     return RunRow(**found)
 
 
-def of_finish(run: RunRow, state: RunState, why: str | None, notes: Mapping[str, Any] | None, now: Instant) -> Values:
+def finish_values(
+    run: RunRow, state: RunState, why: str | None, notes: Mapping[str, Any] | None, now: Instant
+) -> Values:
     """What a sweep has found stays, whoever writes the notes: it says that the run was swept."""
     swept = {name: note for name, note in run.notes.items() if name == SWEEP}
     kept = run.notes if notes is None else {**notes, **swept}
-    why = None if why is None else without_nul(why)
+    why = None if why is None else replace_nul(why)
     ended = None if state is RunState.RUNNING else now
     return {"id": run.id, "state": state.value, "why": why, "notes": canonical(kept), "now": ended}
 
 
-def of_list(source: str | None, limit: int, state: RunState | None, mode: RunMode | None) -> Values:
+def list_values(source: str | None, limit: int, state: RunState | None, mode: RunMode | None) -> Values:
     return {
         "source": source,
         "limit": limit,
@@ -116,14 +118,14 @@ def of_list(source: str | None, limit: int, state: RunState | None, mode: RunMod
     }
 
 
-def found_run(lines: Sequence[Sequence[Any]], target: str) -> RunRow | None:
+def find_own_run(lines: Sequence[Sequence[Any]], target: str) -> RunRow | None:
     """A run of another table of the database is nobody's here."""
-    return next((run_of(line) for line in lines if line[len(RUN_COLUMNS)] == target), None)
+    return next((decode_run(line) for line in lines if line[len(RUN_COLUMNS)] == target), None)
 
 
 def refuse_other_run(asked: RunRow, line: Sequence[Any], target: str) -> RunRow:
     """One id, one spec, one table: else the rows of two imports would be counted as one."""
-    found, found_target = run_of(line), line[len(RUN_COLUMNS)]
+    found, found_target = decode_run(line), line[len(RUN_COLUMNS)]
     if found_target != target:
         raise KeyConflict(f"run {asked.id}: writes to table {found_target}, not {target}; start a run with another id")
     if found.spec_hash != asked.spec_hash:
@@ -146,33 +148,33 @@ def no_such_run(run: str) -> BadValue:
 # -- shards ---------------------------------------------------------------------------------------------------------
 
 
-def of_shard(row: ShardRow) -> Values:
+def shard_values(row: ShardRow) -> Values:
     values = {name: getattr(row, name) for name in KEPT_AS_THEY_ARE}
     shard = row.shard
     return values | {
         "key": shard.key,
-        "label": without_nul(shard.label),
+        "label": replace_nul(shard.label),
         "predicate": canonical(shard.predicate),
         "estimated_rows": shard.estimated_rows,
         "depth": shard.depth,
         "state": row.state.value,
-        "cursor": text_of(row.cursor),
-        "resumed_at": text_of(row.resumed_at),
+        "cursor": encode_json(row.cursor),
+        "resumed_at": encode_json(row.resumed_at),
         "recent": canonical(row.recent),
         "guards": canonical(row.guards),
-        "why": None if row.why is None else without_nul(row.why),
+        "why": None if row.why is None else replace_nul(row.why),
         "profile": canonical(row.profile),
     }
 
 
-def shard_row_of(line: Sequence[Any]) -> ShardRow:
+def decode_shard(line: Sequence[Any]) -> ShardRow:
     found = dict(zip(SHARD_COLUMNS, line[: len(SHARD_COLUMNS)], strict=True))
     predicate = msgspec.json.decode(found.pop("predicate"))
     shard = Shard(found.pop("key"), found.pop("label"), predicate, found.pop("estimated_rows"), found.pop("depth"))
     found |= {
         "state": ShardState(found["state"]),
-        "cursor": value_of(found["cursor"]),
-        "resumed_at": value_of(found["resumed_at"]),
+        "cursor": decode_json(found["cursor"]),
+        "resumed_at": decode_json(found["resumed_at"]),
         "recent": tuple(msgspec.json.decode(found["recent"])),
         "guards": msgspec.json.decode(found["guards"]),
         "profile": msgspec.json.decode(found["profile"]),
@@ -180,32 +182,32 @@ def shard_row_of(line: Sequence[Any]) -> ShardRow:
     return ShardRow(shard=shard, **found)
 
 
-def text_of(value: Mapping[str, Any] | None) -> str | None:
+def encode_json(value: Mapping[str, Any] | None) -> str | None:
     return None if value is None else canonical(value)
 
 
-def value_of(text: str | None) -> Any:
+def decode_json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
 # -- quarantine -----------------------------------------------------------------------------------------------------
 
 
-def of_bad(run: str, shard: str, page: int, bad: BadRow, now: Instant) -> Values:
+def bad_row_values(run: str, shard: str, page: int, bad: BadRow, now: Instant) -> Values:
     return {
         "run": run,
         "shard": shard,
         "page": page,
         "position": bad.position,
-        "external_id": None if bad.external_id is None else without_nul(bad.external_id),
+        "external_id": None if bad.external_id is None else replace_nul(bad.external_id),
         "code": bad.code,
-        "problem": without_nul(bad.problem),
-        "document": without_nul(bad.document),
+        "problem": replace_nul(bad.problem),
+        "document": replace_nul(bad.document),
         "first_seen": now,
     }
 
 
-def bad_of(line: Sequence[Any]) -> tuple[int, str, BadRow]:
+def decode_bad_row(line: Sequence[Any]) -> tuple[int, str, BadRow]:
     number, shard, position, external_id, code, problem, document = line
     bad = BadRow(position=position, external_id=external_id, code=code, problem=problem, document=document)
     return number, shard, bad
@@ -214,17 +216,17 @@ def bad_of(line: Sequence[Any]) -> tuple[int, str, BadRow]:
 # -- sweeps ---------------------------------------------------------------------------------------------------------
 
 
-def sweep_of(run: RunRow) -> Sweep | None:
+def stored_sweep(run: RunRow) -> Sweep | None:
     """What its sweep has found, if there was one."""
     found = run.notes.get(SWEEP)
     return None if found is None else Sweep(found["stored"], found["absent"])
 
 
-def with_sweep(run: RunRow, sweep: Sweep) -> str:
+def notes_with_sweep(run: RunRow, sweep: Sweep) -> str:
     """The run's notes, as they are kept."""
     return canonical({**run.notes, SWEEP: {"stored": sweep.stored, "absent": sweep.absent}})
 
 
-def of_ids(ids: Sequence[str]) -> list[str]:
+def storable_ids(ids: Sequence[str]) -> list[str]:
     """What no table can hold is in none, and would only stop the statement."""
-    return [key for key in ids if can_be_an_id(key)]
+    return [key for key in ids if is_storable_id(key)]

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.page import BadRow, Written
+from leaseway.imports.domain.page import BadRow, WriteCounts
 from leaseway.imports.domain.run_state import Profile, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard, canonical
 from leaseway.imports.sinks.port import PageWrite
-from leaseway.imports.sinks.row_encoding import IS_DELETED, Line, can_be_an_id, readable
+from leaseway.imports.sinks.row_encoding import IS_DELETED, Line, is_storable_id, replace_surrogates
 
 RECENT_MAX = 8
 """Loops longer than this end at the ceiling of pages."""
@@ -23,7 +23,7 @@ FLAGGED = "flagged"
 OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
 
-def check(page: PageWrite) -> None:
+def check_page_write(page: PageWrite) -> None:
     if (page.state is ShardState.SPLIT) != bool(page.children):
         raise BadValue("children", "a shard that is split has children, and no other has")
     if page.state is ShardState.WAITING:
@@ -38,41 +38,43 @@ def check_shards(shards: Sequence[Shard]) -> None:
         raise BadValue("shards", f"{twice[0]} is there twice; each predicate makes one shard")
 
 
-def waiting(run: str, shard: Shard, parent: str | None = None) -> ShardRow:
+def new_shard_row(run: str, shard: Shard, parent: str | None = None) -> ShardRow:
     return ShardRow(run=run, shard=shard, state=ShardState.WAITING, fence=0, cursor=None, parent=parent)
 
 
-def begun(row: ShardRow, fence: int, now: Instant) -> ShardRow | None:
+def begin_shard(row: ShardRow, fence: int, now: Instant) -> ShardRow | None:
     """None: a later worker has it."""
     if fence < row.fence:
         return None
     if fence == row.fence and row.attempts:  # the same worker, which lost an answer and asks where it stands
         return row
     started_at = now if row.started_at is None else row.started_at
-    return opened(replace(row, fence=fence, attempts=row.attempts + 1, resumed_at=row.cursor, started_at=started_at))
+    return reopen_shard(
+        replace(row, fence=fence, attempts=row.attempts + 1, resumed_at=row.cursor, started_at=started_at)
+    )
 
 
-def opened(row: ShardRow) -> ShardRow:
+def reopen_shard(row: ShardRow) -> ShardRow:
     """What is finished stays finished. What a guard stopped, somebody has looked at: else no worker would come."""
     if row.state in (ShardState.DONE, ShardState.SPLIT):
         return row
     return replace(row, state=ShardState.RUNNING, why=None, finished_at=None)
 
 
-def may_turn(row: ShardRow, page: PageWrite) -> bool:
+def accepts_page(row: ShardRow, page: PageWrite) -> bool:
     """False: somebody with a larger fence has it, or the page was written before."""
-    if page.fence < row.fence or row.state not in OPEN or same(page.before, row.cursor) is False:
+    if page.fence < row.fence or row.state not in OPEN or is_same_cursor(page.before, row.cursor) is False:
         return False
     # A cursor that stays where it is cannot tell a page from its repetition; the page's own hash can.
-    stays = page.state is ShardState.RUNNING and same(page.before, page.after)
+    stays = page.state is ShardState.RUNNING and is_same_cursor(page.before, page.after)
     return not (stays and page.page_hash and row.recent[-1:] == (page.page_hash,))
 
 
-def same(one: Mapping[str, object] | None, other: Mapping[str, object] | None) -> bool:
+def is_same_cursor(one: Mapping[str, object] | None, other: Mapping[str, object] | None) -> bool:
     return canonical(one) == canonical(other)
 
 
-def turned(row: ShardRow, page: PageWrite, written: Written, now: Instant) -> ShardRow:
+def apply_page(row: ShardRow, page: PageWrite, written: WriteCounts, now: Instant) -> ShardRow:
     """The shard after a page that may turn."""
     return replace(
         row,
@@ -93,11 +95,11 @@ def turned(row: ShardRow, page: PageWrite, written: Written, now: Instant) -> Sh
         guards=dict(Counter(row.guards) + Counter(page.guards)),
         why=page.why,
         finished_at=None if page.state in OPEN else now,
-        profile=profiled(row.profile, page.profile),
+        profile=add_profile(row.profile, page.profile),
     )
 
 
-def noted(row: ShardRow, fence: int, guards: Mapping[str, int], why: str | None) -> ShardRow | None:
+def note_shard(row: ShardRow, fence: int, guards: Mapping[str, int], why: str | None) -> ShardRow | None:
     """None: a later worker has it, or it has ended."""
     if fence < row.fence or row.state not in OPEN:
         return None
@@ -106,13 +108,13 @@ def noted(row: ShardRow, fence: int, guards: Mapping[str, int], why: str | None)
     )
 
 
-def profiled(known: Profile, more: Profile) -> Profile:
+def add_profile(known: Profile, more: Profile) -> Profile:
     """Both together. Once there are enough paths, new ones are left out, and those that are known go on counting."""
     if not more:
         return known
     sum_of = {path: dict(types) for path, types in known.items()}
     for name, types in more.items():
-        path = readable(name)
+        path = replace_surrogates(name)
         if path in sum_of or len(sum_of) < PATHS_MAX:
             counts = sum_of.setdefault(path, {})
             for type_, count in types.items():
@@ -120,13 +122,13 @@ def profiled(known: Profile, more: Profile) -> Profile:
     return sum_of
 
 
-def seen(lines: Sequence[Line], bad: Sequence[BadRow]) -> list[str]:
+def ids_seen(lines: Sequence[Line], bad: Sequence[BadRow]) -> list[str]:
     """What the source still has. A record that is bad is there as well: else its row would be taken for deleted."""
     living = [line[0] for line in lines if not line[IS_DELETED]]
-    return living + [row.external_id for row in bad if row.external_id is not None and can_be_an_id(row.external_id)]
+    return living + [row.external_id for row in bad if row.external_id is not None and is_storable_id(row.external_id)]
 
 
-class Known(NamedTuple):
+class StoredRow(NamedTuple):
     """What is stored of a row, as far as news are judged by it."""
 
     stamp: Instant
@@ -134,13 +136,13 @@ class Known(NamedTuple):
     is_deleted: bool
 
 
-class Sorted(NamedTuple):
+class PageChanges(NamedTuple):
     new: list[Line]
     changed: list[Line]
-    written: Written
+    written: WriteCounts
 
 
-def sorted_out(lines: Sequence[Line], known: Mapping[str, Known], quarantined: int) -> Sorted:
+def classify_rows(lines: Sequence[Line], known: Mapping[str, StoredRow], quarantined: int) -> PageChanges:
     """Older rows never replace newer ones. Equal ones are not written again, unless one is deleted and one is not."""
     new, changed, stale = [], [], 0
     for line in lines:
@@ -152,4 +154,4 @@ def sorted_out(lines: Sequence[Line], known: Mapping[str, Known], quarantined: i
         elif line[2] != stored.content_hash or line[IS_DELETED] != stored.is_deleted:
             changed.append(line)
     unchanged = len(lines) - len(new) - len(changed) - stale
-    return Sorted(new, changed, Written(len(new), len(changed), unchanged, stale, quarantined))
+    return PageChanges(new, changed, WriteCounts(len(new), len(changed), unchanged, stale, quarantined))

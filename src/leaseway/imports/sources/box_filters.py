@@ -7,8 +7,8 @@ kept in the one box that owns it, dropped in the others, and a stranger where no
 from collections.abc import Callable
 from typing import Any
 
-from leaseway.imports.domain.boxes import Box, grown, owns, reach
-from leaseway.imports.domain.jsonpath import path_of
+from leaseway.imports.domain.boxes import Box, expand_box, geodesic_extent, owns
+from leaseway.imports.domain.jsonpath import parse_path
 from leaseway.imports.domain.page import Record
 from leaseway.imports.spec.model import Filter
 
@@ -16,16 +16,16 @@ SIDES = ("south", "west", "north", "east")
 SLACK = 1e-6
 """Degrees: whoever rounds a coordinate is not taken for somebody who ignores the box."""
 
-Test = Callable[[Record], bool]
+BoxTest = Callable[[Record], bool]
 
 
-def box_in(wanted: Any) -> Box:
+def to_box(wanted: Any) -> Box:
     south, west, north, east = wanted
     return south, west, north, east
 
 
 def asked_box(wanted: Any, is_geodesic: bool) -> Box:
-    return grown(box_in(wanted)) if is_geodesic else box_in(wanted)
+    return expand_box(to_box(wanted)) if is_geodesic else to_box(wanted)
 
 
 def box_param(filter_: Filter, wanted: Any) -> str:
@@ -36,9 +36,9 @@ def box_param(filter_: Filter, wanted: Any) -> str:
     return text
 
 
-def keeps_in_box(filter_: Filter, wanted: Any) -> Test:
+def keeps_in_box(filter_: Filter, wanted: Any) -> BoxTest:
     """Without what lies in the next box: what is on the edge of two comes from both."""
-    box, is_near, place_of = box_in(wanted), in_reach(filter_, wanted), place_reader(filter_)
+    box, is_near, place_of = to_box(wanted), in_reach(filter_, wanted), place_reader(filter_)
 
     def keeps(record: Record) -> bool:
         place = place_of(record)
@@ -47,7 +47,7 @@ def keeps_in_box(filter_: Filter, wanted: Any) -> Test:
     return keeps
 
 
-def allows_in_box(filter_: Filter, wanted: Any) -> Test:
+def allows_in_box(filter_: Filter, wanted: Any) -> BoxTest:
     is_near, place_of = in_reach(filter_, wanted), place_reader(filter_)
 
     def allows(record: Record) -> bool:
@@ -60,7 +60,7 @@ def allows_in_box(filter_: Filter, wanted: Any) -> Test:
 def in_reach(filter_: Filter, wanted: Any) -> Callable[[float, float], bool]:
     """Whether a server that was asked for this box may send a point."""
     asked = asked_box(wanted, filter_.is_geodesic)
-    south, west, north, east = reach(asked) if filter_.is_geodesic else asked
+    south, west, north, east = geodesic_extent(asked) if filter_.is_geodesic else asked
 
     def is_near(latitude: float, longitude: float) -> bool:
         in_height = south - SLACK <= latitude <= north + SLACK
@@ -72,16 +72,16 @@ def in_reach(filter_: Filter, wanted: Any) -> Callable[[float, float], bool]:
 def place_reader(filter_: Filter) -> Callable[[Record], tuple[float, float] | None]:
     """Latitude and longitude. None: it does not say them, and is kept: perhaps a bad row, and no stranger."""
     paths = (filter_.latitude, filter_.longitude)
-    latitude_of, longitude_of = (path_of("filters.box", str(path)).first for path in paths)
+    latitude_of, longitude_of = (parse_path("filters.box", str(path)).first for path in paths)
 
     def read(record: Record) -> tuple[float, float] | None:
-        latitude, longitude = degrees_of(latitude_of(record)), degrees_of(longitude_of(record))
+        latitude, longitude = parse_degrees(latitude_of(record)), parse_degrees(longitude_of(record))
         return None if latitude is None or longitude is None else (latitude, longitude)
 
     return read
 
 
-def degrees_of(value: Any) -> float | None:
+def parse_degrees(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

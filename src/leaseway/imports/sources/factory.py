@@ -11,13 +11,13 @@ from leaseway.domain.limits.limit import Limit
 from leaseway.imports.domain.page import Record
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sources.files import FileSource
-from leaseway.imports.sources.http_json import JsonSource, secret_of
+from leaseway.imports.sources.http_json import JsonSource, read_secret
 from leaseway.imports.sources.ocm import USER_AGENT, OpenChargeMap
-from leaseway.imports.sources.port import Asker, Probe, Source
+from leaseway.imports.sources.port import RequestClient, Source, SourceProbe
 from leaseway.imports.spec.model import Spec
 
 
-class Chosen(Source, Protocol):
+class ImportSource(Source, Protocol):
     """A source as an import needs it: also with what the guards look at."""
 
     @property
@@ -37,27 +37,27 @@ class Chosen(Source, Protocol):
         ...
 
 
-def source_of(spec: Spec, folder: Path, environ: Mapping[str, str]) -> Chosen:
+def make_source(spec: Spec, folder: Path, environ: Mapping[str, str]) -> ImportSource:
     """`folder`: where the spec is, for files; `environ`: where secrets are."""
     if spec.source.file is not None:
         return FileSource(spec, folder)
-    return ChosenOcm(spec, environ) if spec.source.kind == "ocm" else JsonSource(spec, environ)
+    return OcmSource(spec, environ) if spec.source.kind == "ocm" else JsonSource(spec, environ)
 
 
-def limit_of(spec: Spec) -> Limit | None:
+def source_limit(spec: Spec) -> Limit | None:
     source = spec.source
     if not source.limits and source.concurrency is None:
         return None
     return Limit(source.name, *source.limits, concurrency=source.concurrency)
 
 
-class ChosenOcm(OpenChargeMap):
+class OcmSource(OpenChargeMap):
     """Open Charge Map's client, with the name, the pace and the countries of a spec."""
 
     def __init__(self, spec: Spec, environ: Mapping[str, str]) -> None:
         agent = spec.source.headers.get("User-Agent", USER_AGENT)
         try:
-            super().__init__(secret_of(spec, environ) or "", spec.source.base_url or "", agent)
+            super().__init__(read_secret(spec, environ) or "", spec.source.base_url or "", agent)
         except BadValue as error:
             place = "source.headers.User-Agent" if error.field == "user_agent" else "source.auth.env"
             raise UsageError(f"{place}: {error.problem}") from error
@@ -67,12 +67,12 @@ class ChosenOcm(OpenChargeMap):
 
     @property
     def limit(self) -> Limit | None:  # type: ignore[override]
-        return limit_of(self._spec)
+        return source_limit(self._spec)
 
     def key_of(self, record: Record) -> Any:
         return record.get(self.key_field) if isinstance(record, dict) else None
 
-    async def probe(self, http: Asker) -> Probe:
+    async def probe(self, http: RequestClient) -> SourceProbe:
         found = await super().probe(http)
         values = self._spec.resource.filters["country"].values
         if values is None:

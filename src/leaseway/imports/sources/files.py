@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import msgspec
 
 from leaseway.domain.errors import BadValue, TerminalError, UsageError
-from leaseway.imports.domain.jsonpath import MISSING, path_of
+from leaseway.imports.domain.jsonpath import MISSING, parse_path
 from leaseway.imports.domain.page import Page, Record
 from leaseway.imports.domain.shard import Cursor, Shard
-from leaseway.imports.sources.port import Asker, Caps, Probe
+from leaseway.imports.sources.port import RequestClient, SourceCapabilities, SourceProbe
 from leaseway.imports.spec.model import Spec
 
 LINE_BYTES_MAX = 64 * 1_048_576
@@ -25,7 +25,7 @@ PAGE_LINES = 1_000
 BOM = b"\xef\xbb\xbf"
 
 
-class Place(NamedTuple):
+class FilePosition(NamedTuple):
     offset: int
     """In bytes."""
     line: int
@@ -34,9 +34,9 @@ class Place(NamedTuple):
     """Which file it is a place in."""
 
 
-class Read(NamedTuple):
+class FilePage(NamedTuple):
     records: list[Record]
-    place: Place
+    place: FilePosition
     size_bytes: int
     is_end: bool
 
@@ -53,10 +53,10 @@ class FileSource:
             raise BadValue("source.file", "is missing")
         self.name = spec.source.name
         self.path = folder / spec.source.file
-        self.caps = Caps(cursor="offset", page_max=PAGE_LINES)
+        self.caps = SourceCapabilities(cursor="offset", page_max=PAGE_LINES)
         is_csv = spec.source.format == "csv" or (spec.source.format is None and self.path.suffix.lower() == ".csv")
         self._records_in = csv_records if is_csv else json_records
-        self._key = path_of("key", spec.resource.key).first
+        self._key = parse_path("key", spec.resource.key).first
 
     def key_of(self, record: Record) -> Any:
         key = self._key(record)
@@ -65,11 +65,11 @@ class FileSource:
     def is_ours(self, shard: Shard) -> Callable[[Record], bool]:
         return lambda record: True
 
-    async def probe(self, http: Asker) -> Probe:
+    async def probe(self, http: RequestClient) -> SourceProbe:
         await asyncio.to_thread(self._state)
-        return Probe()
+        return SourceProbe()
 
-    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: Asker) -> Page:
+    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
         read = await asyncio.to_thread(self._read, cursor, limit)
         return Page(
             records=read.records,
@@ -79,7 +79,7 @@ class FileSource:
             size_bytes=read.size_bytes,
         )
 
-    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+    async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
         raise BadValue("resource.deletes.sweep.confirm", "a file cannot be asked for single records")
 
     def _state(self) -> str:
@@ -91,18 +91,18 @@ class FileSource:
             raise UsageError(f"source.file: {self.path}: {error.strerror}") from error
         return f"{state.st_size}-{state.st_mtime_ns}"
 
-    def _read(self, cursor: Cursor | None, limit: int) -> Read:
+    def _read(self, cursor: Cursor | None, limit: int) -> FilePage:
         file = self._state()
-        place = Place(0, 0, file) if cursor is None else Place(**cursor)
+        place = FilePosition(0, 0, file) if cursor is None else FilePosition(**cursor)
         if place.file != file:
             raise TerminalError(f"{self.path} has changed since this run began to read it; start a new run")
         try:
             with self.path.open("rb") as stream:
-                return self._page(Lines(stream, place), limit)
+                return self._page(LineReader(stream, place), limit)
         except OSError as error:
             raise UsageError(f"source.file: {self.path}: {error.strerror}") from error
 
-    def _page(self, lines: "Lines", limit: int) -> Read:
+    def _page(self, lines: "LineReader", limit: int) -> FilePage:
         records: list[Record] = []
         first = lines.offset
         try:
@@ -113,19 +113,19 @@ class FileSource:
         except csv.Error as error:
             where = f"{self.path}: line {lines.line:,}"
             raise TerminalError(f"{where}: {error}; a quote may be open since an earlier line") from error
-        place = Place(lines.offset, lines.line, lines.file)
-        return Read(records, place, lines.offset - first, lines.is_at_end())
+        place = FilePosition(lines.offset, lines.line, lines.file)
+        return FilePage(records, place, lines.offset - first, lines.is_at_end())
 
 
-class Lines:
+class LineReader:
     """The lines of a file from a place on. After each one, it is known where the next begins."""
 
-    def __init__(self, stream: BinaryIO, place: Place) -> None:
+    def __init__(self, stream: BinaryIO, place: FilePosition) -> None:
         self._stream = stream
         self.offset, self.line, self.file = place
 
-    def from_the_top(self) -> "Lines":
-        return Lines(self._stream, Place(0, 0, self.file))
+    def from_the_top(self) -> "LineReader":
+        return LineReader(self._stream, FilePosition(0, 0, self.file))
 
     def __iter__(self) -> Iterator[bytes]:
         self._stream.seek(self.offset)
@@ -145,7 +145,7 @@ class Lines:
         return True
 
 
-def json_records(lines: Lines) -> Iterator[Record]:
+def json_records(lines: LineReader) -> Iterator[Record]:
     for line in lines:
         if line.strip():
             yield cast(Record, json_record(line))
@@ -162,7 +162,7 @@ def json_record(line: bytes) -> Any:
             return line.decode("utf-8", "replace").rstrip("\r\n")
 
 
-def csv_records(lines: Lines) -> Iterator[Record]:
+def csv_records(lines: LineReader) -> Iterator[Record]:
     is_first = lines.offset == 0
     names = next(fields_in(lines if is_first else lines.from_the_top()), [])
     check_names(names)
@@ -173,7 +173,7 @@ def csv_records(lines: Lines) -> Iterator[Record]:
             yield cast(Record, ",".join(fields))
 
 
-def fields_in(lines: Lines) -> Iterator[list[str]]:
+def fields_in(lines: LineReader) -> Iterator[list[str]]:
     # The library's own bound, which is one for the whole process, is less than the outline of a country.
     csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES_MAX))
     # Bytes that are no text become a bad row, not the end of the file.

@@ -15,28 +15,35 @@ from msgspec.structs import replace
 from leaseway.domain.errors import LeasewayError, UsageError
 from leaseway.domain.limits.limit import Limit
 from leaseway.domain.outcome import Fail, Snooze
-from leaseway.imports.domain.jsonpath import MISSING, path_of
+from leaseway.imports.domain.jsonpath import MISSING, parse_path
 from leaseway.imports.domain.page import Page, Record
 from leaseway.imports.domain.shard import Cursor, Predicate, Shard, canonical
-from leaseway.imports.sources.factory import limit_of
-from leaseway.imports.sources.paging import Answer, ByKey, Question, ascend
-from leaseway.imports.sources.port import Asker, BadReply, Caps, HeavyPage, Probe, Refused
-from leaseway.imports.sources.predicates import DELETED, Narrowing, Test
-from leaseway.imports.sources.status_mapping import REFUSING, check_status, sample_of, too_slow
-from leaseway.imports.spec.model import IdRange, Keyset, Spec
+from leaseway.imports.sources.factory import source_limit
+from leaseway.imports.sources.paging import KeysetPager, PageQuery, PageReply, are_ascending
+from leaseway.imports.sources.port import (
+    BadReply,
+    HeavyPage,
+    RequestClient,
+    SourceCapabilities,
+    SourceProbe,
+    SourceRefused,
+)
+from leaseway.imports.sources.predicates import DELETED, PredicateFilters, RecordTest
+from leaseway.imports.sources.status_mapping import REFUSING, body_sample, check_status, timeout_errors
+from leaseway.imports.spec.model import IdRange, KeysetPaging, Spec
 from leaseway.imports.spec.page_functions import (
     BadPage,
     PageFunction,
-    given_to,
-    kind_of,
-    line_of,
-    place_of,
-    said,
-    shown,
+    describe_error,
+    describe_function,
+    describe_value,
+    error_line,
+    page_parameters,
+    render_short,
 )
 
 EXPECTED = "a Page, a list of records, or (records, next_cursor)"
-Call = Callable[[PageFunction, dict[str, Any], Asker | None], Awaitable[Any]]
+CallFunction = Callable[[PageFunction, dict[str, Any], RequestClient | None], Awaitable[Any]]
 """With these arguments, and with `http` if there is one."""
 MISTAKES = (TypeError, AttributeError, NameError, ImportError, LookupError, ArithmeticError, AssertionError)
 """The function would make them again."""
@@ -47,21 +54,21 @@ class FunctionSource:
 
     confirm_max = 0
 
-    def __init__(self, spec: Spec, function: PageFunction, call: Call) -> None:
+    def __init__(self, spec: Spec, function: PageFunction, call: CallFunction) -> None:
         self.name = spec.source.name
         self._spec, self._function, self._call = spec, function, call
-        self._given = given_to(function)
-        self._where = place_of(function)
-        self._key = path_of("key", spec.resource.key).first
-        self._narrowing = Narrowing(spec.resource)
+        self._given = page_parameters(function)
+        self._where = describe_function(function)
+        self._key = parse_path("key", spec.resource.key).first
+        self._narrowing = PredicateFilters(spec.resource)
         page = spec.resource.page
-        self._pager = ByKey(page, spec.resource.key) if isinstance(page, Keyset) else None
+        self._pager = KeysetPager(page, spec.resource.key) if isinstance(page, KeysetPaging) else None
         self.caps = self._caps()
 
-    def _caps(self) -> Caps:
+    def _caps(self) -> SourceCapabilities:
         stamp, deletes = self._spec.resource.stamp, self._spec.resource.deletes
         has_feed = deletes is not None and deletes.flag is not None
-        return Caps(
+        return SourceCapabilities(
             cursor="token" if self._pager is None else "keyset",
             order=None if self._pager is None else self._spec.resource.key,
             filters=self._narrowing.names | ({DELETED} if has_feed else set()),
@@ -77,7 +84,7 @@ class FunctionSource:
 
     @property
     def limit(self) -> Limit | None:
-        return limit_of(self._spec)
+        return source_limit(self._spec)
 
     def key_of(self, record: Record) -> Any:
         if self._pager is not None:
@@ -85,21 +92,21 @@ class FunctionSource:
         key = self._key(record)
         return None if key is MISSING else key
 
-    def is_ours(self, shard: Shard) -> Test:
+    def is_ours(self, shard: Shard) -> RecordTest:
         return self._narrowing.is_ours(shard.predicate)
 
-    async def probe(self, http: Asker) -> Probe:
+    async def probe(self, http: RequestClient) -> SourceProbe:
         """Asks nobody: what there is, is declared."""
         partition, country = self._spec.resource.partition, self._spec.resource.filters.get("country")
         upper = partition.upper if isinstance(partition, IdRange) else None
         values = {} if country is None else {"country": [str(value) for value in country.values or ()]}
-        return Probe(id_max=upper if isinstance(upper, int) else None, values=values)
+        return SourceProbe(id_max=upper if isinstance(upper, int) else None, values=values)
 
-    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+    async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
         raise UsageError(f"{self.name}: {self._where} fetches pages, and cannot be asked for single records")
 
-    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: Asker) -> Page:
-        asked = Question(shard.predicate, self._begun(shard.predicate, cursor), limit)
+    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
+        asked = PageQuery(shard.predicate, self._begun(shard.predicate, cursor), limit)
         returned = await self._called({"shard": shard, "cursor": asked.cursor, "limit": limit}, http)
         page = self._kept(self._page_of(returned, asked), asked.predicate)
         if page.next is not None and canonical(page.next) == canonical(asked.cursor):
@@ -113,20 +120,22 @@ class FunctionSource:
 
     # -- calling --
 
-    async def _called(self, arguments: dict[str, Any], http: Asker) -> Any:
+    async def _called(self, arguments: dict[str, Any], http: RequestClient) -> Any:
         given = {name: value for name, value in arguments.items() if name in self._given}
         try:
             return await self._call(self._function, given, http if "http" in self._given else None)
         except (LeasewayError, Fail, Snooze):
             raise
-        except too_slow() as error:
+        except timeout_errors() as error:
             raise HeavyPage(f"{self._where} takes too long") from error
         except MISTAKES as error:
             raise BadPage(
-                f"{self._where} raised {said(error)}{line_of(error, self._function)}; it must return {EXPECTED}"
+                f"{self._where} raised {describe_error(error)}{error_line(error, self._function)}; it must return {EXPECTED}"
             ) from error
         except ValueError as error:  # as a body that is no JSON
-            raise BadReply(f"{self._where} raised {said(error)}{line_of(error, self._function)}") from error
+            raise BadReply(
+                f"{self._where} raised {describe_error(error)}{error_line(error, self._function)}"
+            ) from error
         except Exception as error:
             self._check_reply(error)
             raise
@@ -138,12 +147,14 @@ class FunctionSource:
         if not isinstance(status, int):
             return
         if status in REFUSING:
-            raise Refused(f"{self._where}: the source answers {status}: the key is wrong, or has no rights") from error
-        check_status(status, self._where, sample_of(getattr(reply, "content", b"")))
+            raise SourceRefused(
+                f"{self._where}: the source answers {status}: the key is wrong, or has no rights"
+            ) from error
+        check_status(status, self._where, body_sample(getattr(reply, "content", b"")))
 
     # -- looking --
 
-    def _page_of(self, returned: Any, asked: Question) -> Page:
+    def _page_of(self, returned: Any, asked: PageQuery) -> Page:
         match returned:
             case Page():
                 page = self._checked(returned)
@@ -154,10 +165,10 @@ class FunctionSource:
                 is_end = False if following is not None else True if records else None
                 page = Page(records=records, raw_count=len(records), next=self._cursor(following), is_end=is_end)
             case _:
-                raise self._nonsense(kind_of(returned))
+                raise self._nonsense(describe_value(returned))
         return page if self._pager is None else self._in_order(page, asked, self._pager)
 
-    def _of_list(self, records: list[Record], asked: Question) -> Page:
+    def _of_list(self, records: list[Record], asked: PageQuery) -> Page:
         count = len(records)
         if self._pager is not None:
             return Page(records=records, raw_count=count, next=None)
@@ -169,10 +180,10 @@ class FunctionSource:
             )
         return Page(records=records, raw_count=count, next=None, is_end=True if records else None)
 
-    def _in_order(self, page: Page, asked: Question, pager: ByKey) -> Page:
+    def _in_order(self, page: Page, asked: PageQuery, pager: KeysetPager) -> Page:
         """Where keys ascend, the last one says where the next page begins, and whether the shard ends here."""
         try:
-            onward = pager.onward(asked, Answer("", None, {}, page.records))
+            onward = pager.onward(asked, PageReply("", None, {}, page.records))
         except BadReply as error:
             raise self._nonsense(f"records without a key that can be used: {error}", "records with keys") from error
         if page.is_end or onward.is_end:
@@ -183,7 +194,7 @@ class FunctionSource:
 
     def _kept(self, page: Page, predicate: Predicate) -> Page:
         """Without what is not of the shard, and could not be left out by whoever was asked."""
-        if self._pager is not None and not ascend(self._pager.keys_in(page.records)):
+        if self._pager is not None and not are_ascending(self._pager.keys_in(page.records)):
             return page  # the guards shall see the disorder, which may be in what would be dropped
         keeps = self._narrowing.keeps(predicate)
         return replace(page, records=[record for record in page.records if keeps(record)])
@@ -202,10 +213,12 @@ class FunctionSource:
 
     def _records(self, found: Any) -> list[Record]:
         if not isinstance(found, list | tuple):
-            raise self._nonsense(f"a Page whose records are {kind_of(found)}", "a list of records")
+            raise self._nonsense(f"a Page whose records are {describe_value(found)}", "a list of records")
         stranger = next((number for number, each in enumerate(found) if not isinstance(each, dict)), None)
         if stranger is not None:
-            raise self._nonsense(f"records of which number {stranger} is {kind_of(found[stranger])}", "objects (dict)")
+            raise self._nonsense(
+                f"records of which number {stranger} is {describe_value(found[stranger])}", "objects (dict)"
+            )
         return list(found)
 
     def _cursor(self, cursor: Any) -> Cursor | None:
@@ -217,7 +230,7 @@ class FunctionSource:
         except (TypeError, ValueError):
             pass
         raise self._nonsense(
-            f"the next cursor {shown(cursor)}", 'a table of plain JSON, such as {"offset": 200}, or None'
+            f"the next cursor {render_short(cursor)}", 'a table of plain JSON, such as {"offset": 200}, or None'
         )
 
     def _nonsense(self, returned: str, expected: str = EXPECTED) -> BadPage:

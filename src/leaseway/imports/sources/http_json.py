@@ -14,20 +14,28 @@ from leaseway.domain.errors import BadValue, TerminalError, UsageError
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.limit import Limit
 from leaseway.domain.limits.rate_limit_headers import TooLarge, parse_date_us
-from leaseway.imports.domain.jsonpath import MISSING, Path, path_of
+from leaseway.imports.domain.jsonpath import MISSING, JsonPath, parse_path
 from leaseway.imports.domain.page import Page, Record
 from leaseway.imports.domain.shard import Cursor, Shard
-from leaseway.imports.sources.lookups import counts_in, id_max_in, references, values_in
-from leaseway.imports.sources.paging import Answer, ByKey, Onward, Question, ascend, limited, pager_of
-from leaseway.imports.sources.port import Asker, Caps, HeavyPage, Probe
-from leaseway.imports.sources.predicates import DELETED, Narrowing, Test
-from leaseway.imports.sources.status_mapping import WrongBody, check_status, sample_of, too_slow
+from leaseway.imports.sources.lookups import list_references, read_counts, read_id_max, read_values
+from leaseway.imports.sources.paging import (
+    KeysetPager,
+    NextPage,
+    PageQuery,
+    PageReply,
+    are_ascending,
+    limit_param,
+    make_pager,
+)
+from leaseway.imports.sources.port import HeavyPage, RequestClient, SourceCapabilities, SourceProbe
+from leaseway.imports.sources.predicates import DELETED, PredicateFilters, RecordTest
+from leaseway.imports.sources.status_mapping import WrongBody, body_sample, check_status, timeout_errors
 from leaseway.imports.spec.model import Spec
 
 BOM = b"\xef\xbb\xbf"
 
 
-class Reply(Protocol):
+class HttpReply(Protocol):
     """What a request brings, as far as it is looked at."""
 
     @property
@@ -47,13 +55,13 @@ class JsonSource:
         self.name = spec.source.name
         self._spec, self._resource = spec, spec.resource
         self._base = spec.source.base_url.rstrip("/")
-        self._secret = secret_of(spec, environ)
+        self._secret = read_secret(spec, environ)
         self._auth_param = spec.source.auth.param if spec.source.auth is not None else None
         self._headers = {"Accept": "application/json", **spec.source.headers, **self._auth_headers()}
-        self._records = path_of("records", self._resource.records)
-        self._key = path_of("key", self._resource.key).first
-        self._narrowing = Narrowing(self._resource)
-        self._pager = pager_of(self._resource, self._auth_param)
+        self._records = parse_path("records", self._resource.records)
+        self._key = parse_path("key", self._resource.key).first
+        self._narrowing = PredicateFilters(self._resource)
+        self._pager = make_pager(self._resource, self._auth_param)
         deletes = self._resource.deletes
         self._flag_params = None if deletes is None or deletes.flag is None else deletes.flag.params
         self._confirm = None if deletes is None or deletes.sweep is None else deletes.sweep.confirm
@@ -62,11 +70,11 @@ class JsonSource:
 
     # -- what it is --
 
-    def _caps(self) -> Caps:
+    def _caps(self) -> SourceCapabilities:
         page, stamp = self._resource.page, self._resource.stamp
-        return Caps(
+        return SourceCapabilities(
             cursor=cast(Any, page.kind),
-            order=self._resource.key if isinstance(self._pager, ByKey) else None,
+            order=self._resource.key if isinstance(self._pager, KeysetPager) else None,
             filters=self._narrowing.names | ({DELETED} if self._flag_params is not None else set()),
             bounds=self._narrowing.applied(),
             page_max=page.limit,
@@ -96,19 +104,19 @@ class JsonSource:
 
     def key_of(self, record: Record) -> Any:
         """The id of a record, as cursors hold it; None if it has none."""
-        if isinstance(self._pager, ByKey):
+        if isinstance(self._pager, KeysetPager):
             return self._pager.key_of(record)
         key = self._key(record)
         return None if key is MISSING else key
 
-    def is_ours(self, shard: Shard) -> Test:
+    def is_ours(self, shard: Shard) -> RecordTest:
         """Whether a record belongs to the shard, as far as the source itself must see to that."""
         return self._narrowing.is_ours(shard.predicate)
 
     # -- asking --
 
-    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: Asker) -> Page:
-        asked = Question(shard.predicate, cursor, limit)
+    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
+        asked = PageQuery(shard.predicate, cursor, limit)
         url = self._url(self._resource.path)
         params = {
             **self._resource.params,
@@ -121,10 +129,10 @@ class JsonSource:
             url, params = str(cursor["next"]), {}
         reply, body = await self._ask(http, url, params)
         raw = self._raw(body, reply)
-        onward = self._pager.onward(asked, Answer(url, body, reply.headers, raw))
+        onward = self._pager.onward(asked, PageReply(url, body, reply.headers, raw))
         return self._page(asked, raw, onward, reply)
 
-    def _page(self, asked: Question, raw: list[Record], onward: Onward, reply: Reply) -> Page:
+    def _page(self, asked: PageQuery, raw: list[Record], onward: NextPage, reply: HttpReply) -> Page:
         raw = raw[onward.skip :]
         return Page(
             records=self._kept(asked, raw),
@@ -135,13 +143,13 @@ class JsonSource:
             size_bytes=len(reply.content),
         )
 
-    def _kept(self, asked: Question, raw: list[Record]) -> list[Record]:
-        if isinstance(self._pager, ByKey) and not ascend(self._pager.keys_in(raw)):
+    def _kept(self, asked: PageQuery, raw: list[Record]) -> list[Record]:
+        if isinstance(self._pager, KeysetPager) and not are_ascending(self._pager.keys_in(raw)):
             return raw  # the guards shall see the disorder, which may be in what would be dropped
         keeps = self._narrowing.keeps(asked.predicate)
         return [record for record in raw if keeps(record)]
 
-    def _raw(self, body: Any, reply: Reply) -> list[Record]:
+    def _raw(self, body: Any, reply: HttpReply) -> list[Record]:
         """The records of a reply, all of them."""
         if self._records.has_star:
             if self._records.all(body) or self._has_list(body):
@@ -151,23 +159,23 @@ class JsonSource:
             found = self._records.first(body)
         if isinstance(found, list):
             return found
-        is_now = "is missing" if found is MISSING else f"is {kind_of(found)}"
+        is_now = "is missing" if found is MISSING else f"is {describe_type(found)}"
         problem = f"resource.records: {self._resource.records} must lead to a list ({is_now})"
-        raise WrongBody(problem, sample_of(reply.content, self._secret))
+        raise WrongBody(problem, body_sample(reply.content, self._secret))
 
     def _has_list(self, body: Any) -> bool:
         """Whether what stands before the first [*] is a list: then it may be empty."""
         steps = self._records.steps
-        return isinstance(Path(steps[: steps.index(None)]).first(body), list)
+        return isinstance(JsonPath(steps[: steps.index(None)]).first(body), list)
 
-    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+    async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
         """An answer with other records than those that were asked for is none: then the parameter was ignored."""
         if self._confirm is None:
             raise BadValue("resource.deletes.sweep.confirm", "is missing: the source cannot be asked for ids")
         params = {
             **self._resource.params,
             **self._resource.page.fixed,
-            **limited(self._resource.page, max(len(ids), 1)),
+            **limit_param(self._resource.page, max(len(ids), 1)),
             self._confirm.param: self._confirm.separator.join(ids),
         }
         reply, body = await self._ask(http, self._url(self._resource.path), params)
@@ -181,27 +189,27 @@ class JsonSource:
             raise TerminalError(f"{problem} {strangers[0]!r}, which is none of them; it may not know the parameter")
         return found
 
-    async def _ask(self, http: Asker, url: str, params: Mapping[str, Any]) -> tuple[Reply, Any]:
+    async def _ask(self, http: RequestClient, url: str, params: Mapping[str, Any]) -> tuple[HttpReply, Any]:
         where = f"GET {url.partition('?')[0]}"
         secret = {} if self._auth_param is None else {self._auth_param: self._secret}
-        query = {name: as_text(value) for name, value in {**params, **secret}.items()}
+        query = {name: render_param(value) for name, value in {**params, **secret}.items()}
         if "?" in url and query:  # the address of a next page has its own
             url, query = f"{url}&{urlencode(query)}", {}
         try:
-            reply = cast(Reply, await http.request("GET", url, params=query or None, headers=self._headers))
-        except too_slow() as error:
+            reply = cast(HttpReply, await http.request("GET", url, params=query or None, headers=self._headers))
+        except timeout_errors() as error:
             raise HeavyPage(f"{where} takes too long") from error
         except TooLarge as error:
             raise HeavyPage(str(error)) from error
-        sample = sample_of(reply.content, self._secret)
+        sample = body_sample(reply.content, self._secret)
         # Where a key is a parameter, a redirection repeats it.
         location = reply.headers.get("location", "").partition("?")[0]
         check_status(reply.status_code, where, sample, location or None)
         return reply, self._decoded(where, reply, sample)
 
-    def _decoded(self, where: str, reply: Reply, sample: str) -> Any:
+    def _decoded(self, where: str, reply: HttpReply, sample: str) -> Any:
         try:
-            return decoded(reply.content)
+            return decode_body(reply.content)
         except (ValueError, RecursionError) as error:
             is_html = "html" in reply.headers.get("content-type", "").lower() or sample.lstrip()[:1] == "<"
             problem = "HTML" if is_html else "nothing" if not reply.content.strip() else f"no JSON ({error})"
@@ -218,11 +226,11 @@ class JsonSource:
 
     # -- before it is read --
 
-    async def probe(self, http: Asker) -> Probe:
+    async def probe(self, http: RequestClient) -> SourceProbe:
         """Asks once for each path that the spec refers to, and once for the first record."""
         bodies: dict[str, Any] = {}
         times: list[Instant | None] = []
-        for reference in references(self._resource):
+        for reference in list_references(self._resource):
             path = reference.partition("#")[0]
             if path not in bodies:
                 reply, bodies[path] = await self._ask(http, self._url(path), {})
@@ -233,24 +241,24 @@ class JsonSource:
             times.append(time)
         known = [time for time in times if time is not None]
         # The earliest: a change that is seen twice does no harm, one that is never seen does.
-        return Probe(
+        return SourceProbe(
             rows=rows,
-            id_max=id_max_in(self._resource, bodies),
+            id_max=read_id_max(self._resource, bodies),
             server_time=min(known, default=None),
-            values=values_in(self._resource, bodies),
-            counts=counts_in(self._resource, bodies),
+            values=read_values(self._resource, bodies),
+            counts=read_counts(self._resource, bodies),
         )
 
-    async def _first_page(self, http: Asker) -> tuple[int | None, Instant | None]:
-        asked = Question({}, None, 1)
+    async def _first_page(self, http: RequestClient) -> tuple[int | None, Instant | None]:
+        asked = PageQuery({}, None, 1)
         params = {**self._resource.params, **self._resource.page.fixed, **self._pager.params(asked)}
         reply, body = await self._ask(http, self._url(self._resource.path), params)
         total = getattr(self._resource.page, "total", None)
-        rows = MISSING if total is None else path_of("page.total", total).first(body)
+        rows = MISSING if total is None else parse_path("page.total", total).first(body)
         return (rows if isinstance(rows, int) else None), server_time(reply)
 
 
-def secret_of(spec: Spec, environ: Mapping[str, str]) -> str | None:
+def read_secret(spec: Spec, environ: Mapping[str, str]) -> str | None:
     auth = spec.source.auth
     if auth is None:
         return None
@@ -262,7 +270,7 @@ def secret_of(spec: Spec, environ: Mapping[str, str]) -> str | None:
     return secret
 
 
-def decoded(content: bytes) -> Any:
+def decode_body(content: bytes) -> Any:
     try:
         return msgspec.json.decode(content.removeprefix(BOM))
     except ValueError:
@@ -274,15 +282,15 @@ def refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def server_time(reply: Reply) -> Instant | None:
+def server_time(reply: HttpReply) -> Instant | None:
     text = reply.headers.get("date")
     return None if text is None else parse_date_us(text)
 
 
-def as_text(value: Any) -> str:
+def render_param(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def kind_of(value: Any) -> str:
+def describe_type(value: Any) -> str:
     kinds = {dict: "an object", str: "text", bool: "true or false", type(None): "null"}
     return kinds.get(type(value), "a number")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from leaseway.imports.domain.jsonpath import MISSING, path_of
+from leaseway.imports.domain.jsonpath import MISSING, parse_path
 from leaseway.imports.sources.port import BadReply
 from leaseway.imports.spec.model import Filter, IdRange, Resource
 
@@ -13,42 +13,42 @@ Bodies = Mapping[str, Any]
 """The replies, by their paths."""
 
 
-class LookedUp(NamedTuple):
+class LookupResult(NamedTuple):
     first: Any
     all: list[Any]
 
 
-def references(resource: Resource) -> list[str]:
+def list_references(resource: Resource) -> list[str]:
     upper = resource.partition.upper if isinstance(resource.partition, IdRange) else None
     of_filters = [each for filter_ in resource.filters.values() for each in (filter_.values_from, filter_.rows_from)]
     return [each for each in (upper, *of_filters) if isinstance(each, str)]
 
 
-def looked_up(reference: str, bodies: Bodies) -> LookedUp:
+def look_up(reference: str, bodies: Bodies) -> LookupResult:
     path, _, place = reference.partition("#")
-    compiled = path_of(reference, place)
-    return LookedUp(compiled.first(bodies[path]), compiled.all(bodies[path]))
+    compiled = parse_path(reference, place)
+    return LookupResult(compiled.first(bodies[path]), compiled.all(bodies[path]))
 
 
-def id_max_in(resource: Resource, bodies: Bodies) -> int | None:
+def read_id_max(resource: Resource, bodies: Bodies) -> int | None:
     upper = resource.partition.upper if isinstance(resource.partition, IdRange) else None
     if not isinstance(upper, str):
         return upper
-    value = looked_up(upper, bodies).first
+    value = look_up(upper, bodies).first
     if not isinstance(value, int) or isinstance(value, bool):
         is_now = "nothing" if value is MISSING else repr(value)
         raise BadReply(f"resource.partition.upper: {upper} must lead to a whole number (leads to {is_now[:100]})")
     return value
 
 
-def values_in(resource: Resource, bodies: Bodies) -> dict[str, list[str]]:
+def read_values(resource: Resource, bodies: Bodies) -> dict[str, list[str]]:
     """Of each filter that has some, in their order."""
     values: dict[str, list[str]] = {}
     for name, filter_ in resource.filters.items():
         if filter_.values is not None:
             values[name] = [str(value) for value in filter_.values]
         elif filter_.values_from is not None:
-            found = [value for value in looked_up(filter_.values_from, bodies).all if isinstance(value, str | int)]
+            found = [value for value in look_up(filter_.values_from, bodies).all if isinstance(value, str | int)]
             if not found or len(found) > VALUES_MAX:
                 place = f"resource.filters.{name}.values_from"
                 raise BadReply(f"{place}: {filter_.values_from} leads to {len(found):,} values")
@@ -56,15 +56,17 @@ def values_in(resource: Resource, bodies: Bodies) -> dict[str, list[str]]:
     return values
 
 
-def counts_in(resource: Resource, bodies: Bodies) -> dict[str, dict[str, int]]:
+def read_counts(resource: Resource, bodies: Bodies) -> dict[str, dict[str, int]]:
     """How many rows each value has, where the source says so."""
     filters = resource.filters.items()
-    return {name: counts_of(f"resource.filters.{name}", each, bodies) for name, each in filters if each.rows_from}
+    return {
+        name: read_filter_counts(f"resource.filters.{name}", each, bodies) for name, each in filters if each.rows_from
+    }
 
 
-def counts_of(place: str, filter_: Filter, bodies: Bodies) -> dict[str, int]:
-    values = looked_up(str(filter_.values_from), bodies).all
-    counts = looked_up(str(filter_.rows_from), bodies).all
+def read_filter_counts(place: str, filter_: Filter, bodies: Bodies) -> dict[str, int]:
+    values = look_up(str(filter_.values_from), bodies).all
+    counts = look_up(str(filter_.rows_from), bodies).all
     if len(values) != len(counts):
         problem = f"leads to {len(counts):,} numbers, and values_from to {len(values):,} values"
         raise BadReply(f"{place}.rows_from: {filter_.rows_from} {problem}; they must stand side by side")

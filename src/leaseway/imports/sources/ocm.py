@@ -17,12 +17,12 @@ from leaseway.domain.errors import BadValue, TerminalError
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import Limit
 from leaseway.domain.validators import EPOCH, MICROSECOND
-from leaseway.imports.domain.boxes import Box, grown, owns
+from leaseway.imports.domain.boxes import Box, expand_box, owns
 from leaseway.imports.domain.page import Page, Record
-from leaseway.imports.domain.partition import instant_in
+from leaseway.imports.domain.partition import parse_instant
 from leaseway.imports.domain.shard import Cursor, Predicate, Shard
-from leaseway.imports.sources.port import Asker, BadReply, Caps, Probe, Refused
-from leaseway.imports.sources.status_mapping import WrongBody, check_status, sample_of
+from leaseway.imports.sources.port import BadReply, RequestClient, SourceCapabilities, SourceProbe, SourceRefused
+from leaseway.imports.sources.status_mapping import WrongBody, body_sample, check_status
 
 BASE_URL = "https://api.openchargemap.io"
 USER_AGENT = "leaseway-import"
@@ -39,7 +39,7 @@ VOLATILE = ("IsRecentlyVerified", "DateLastVerified", "AddressInfo.Distance")
 
 Body = TypeVar("Body")
 
-CAPS = Caps(
+CAPS = SourceCapabilities(
     cursor="keyset",
     order="ID",
     filters=frozenset({"id", "country", "since", "window", "box", "deleted"}),
@@ -66,7 +66,7 @@ class OpenChargeMap:
     def __init__(self, key: str, base_url: str = BASE_URL, user_agent: str = USER_AGENT) -> None:
         if not KEY.fullmatch(key.strip()):
             raise BadValue("key", "must look like 01234567-89ab-cdef-0123-456789abcdef; get one at openchargemap.org")
-        self._headers = {"x-api-key": key.strip(), "User-Agent": agent_of(user_agent)}
+        self._headers = {"x-api-key": key.strip(), "User-Agent": check_user_agent(user_agent)}
         self._base_url = base_url.rstrip("/").removesuffix("/v3")
         self._country_ids: dict[str, int] = {}
 
@@ -75,32 +75,32 @@ class OpenChargeMap:
         """They publish no number, and ban by hand. This is what their policy asks for, as we read it."""
         return Limit(self.name, "1/second", concurrency=2)
 
-    async def probe(self, http: Asker) -> Probe:
+    async def probe(self, http: RequestClient) -> SourceProbe:
         reply = await self._ask(http, "system/status", {})
-        status = decoded(reply, dict[str, Any])
+        status = decode_reply(reply, dict[str, Any])
         id_max = status.get("maxPOIId")
         if not isinstance(id_max, int):
             raise BadReply(f"system/status: maxPOIId must be a whole number (is {id_max!r})")
         countries = await self._countries(http)
-        return Probe(id_max=id_max, server_time=server_time(reply.headers), values={"country": sorted(countries)})
+        return SourceProbe(id_max=id_max, server_time=server_time(reply.headers), values={"country": sorted(countries)})
 
-    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: Asker) -> Page:
+    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
         """Asks once; in each process, the first shard with countries asks for their ids before."""
         predicate = shard.predicate
         country_ids = await self._ids_of(predicate.get("country", ()), http)
-        after = after_of(predicate, cursor)
-        reply = await self._ask(http, "poi", params_of(predicate, after, country_ids, limit))
-        records = decoded(reply, list[dict[str, Any]])
-        return page_of(records, predicate, server_time(reply.headers), len(reply.content))
+        after = start_after(predicate, cursor)
+        reply = await self._ask(http, "poi", query_params(predicate, after, country_ids, limit))
+        records = decode_reply(reply, list[dict[str, Any]])
+        return build_page(records, predicate, server_time(reply.headers), len(reply.content))
 
-    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+    async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
         """By `chargepointid`. It knows nothing else than whole numbers: what is none, it does not have."""
         asked = [id for id in ids if id.isascii() and id.isdecimal()]
         if not asked:
             return frozenset()
         fixed = {"sortby": "id_asc", "compact": "true", "verbose": "false", "maxresults": str(len(asked))}
         reply = await self._ask(http, "poi", {**fixed, "chargepointid": ",".join(asked)})
-        found = frozenset(str(record.get("ID")) for record in decoded(reply, list[dict[str, Any]]))
+        found = frozenset(str(record.get("ID")) for record in decode_reply(reply, list[dict[str, Any]]))
         if strangers := sorted(found - frozenset(asked)):
             raise TerminalError(f"Open Charge Map sent {strangers[0]!r}, and was asked for other ids")
         return found
@@ -110,34 +110,34 @@ class OpenChargeMap:
         predicate = shard.predicate
         low = predicate.get("id", [None, None])[0]
         country_ids = {self._country_ids.get(code) for code in predicate.get("country", ())}
-        since = since_of(predicate)
-        since_us = None if since is None else instant_in(since)
+        since = changed_since(predicate)
+        since_us = None if since is None else parse_instant(since)
 
         def is_ours(record: Record) -> bool:
             return (
                 (low is None or not isinstance(number := record.get("ID"), int) or number >= low)
-                and (not country_ids or country_id_of(record) in country_ids)
+                and (not country_ids or record_country_id(record) in country_ids)
                 and (since_us is None or is_since(record.get("DateLastStatusUpdate"), since_us))
             )
 
         return is_ours
 
-    async def _ask(self, http: Asker, path: str, params: Mapping[str, str]) -> Any:
+    async def _ask(self, http: RequestClient, path: str, params: Mapping[str, str]) -> Any:
         url = f"{self._base_url}/v3/{path}"
         reply = await http.request("GET", url, params={**params, "client": "leaseway"}, headers=self._headers)
         self._check(reply, path)
         return reply
 
     def _check(self, reply: Any, path: str) -> None:
-        sample = sample_of(reply.content, self._headers["x-api-key"])
+        sample = body_sample(reply.content, self._headers["x-api-key"])
         if reply.status_code == ROBOTS_STATUS and "robots" in sample:
-            raise Refused(f"Open Charge Map takes us for a robot, by our user_agent: {sample}")
+            raise SourceRefused(f"Open Charge Map takes us for a robot, by our user_agent: {sample}")
         check_status(reply.status_code, f"Open Charge Map /{path}", "" if reply.status_code == OK else sample)
 
-    async def _countries(self, http: Asker) -> dict[str, int]:
+    async def _countries(self, http: RequestClient) -> dict[str, int]:
         if not self._country_ids:
             reply = await self._ask(http, "referencedata", {})
-            listed = decoded(reply, dict[str, Any]).get("Countries")
+            listed = decode_reply(reply, dict[str, Any]).get("Countries")
             pairs = [(each.get("ISOCode"), each.get("ID")) for each in listed or () if isinstance(each, dict)]
             found = {code: number for code, number in pairs if isinstance(code, str) and isinstance(number, int)}
             if not found:
@@ -145,7 +145,7 @@ class OpenChargeMap:
             self._country_ids = found
         return self._country_ids
 
-    async def _ids_of(self, codes: Sequence[str], http: Asker) -> list[int]:
+    async def _ids_of(self, codes: Sequence[str], http: RequestClient) -> list[int]:
         if not codes:
             return []
         known = await self._countries(http)
@@ -157,7 +157,7 @@ class OpenChargeMap:
         return [known[code] for code in codes]
 
 
-def agent_of(user_agent: str) -> str:
+def check_user_agent(user_agent: str) -> str:
     lower = user_agent.lower()
     bad = [name for name in (*ROBOT_NAMES, ABUSE) if name in lower]
     bad += [name for name in ROBOT_BEGINNINGS if lower.startswith(name)]
@@ -172,24 +172,24 @@ def agent_of(user_agent: str) -> str:
 # -- the question -----------------------------------------------------------------------------------------------------
 
 
-def after_of(predicate: Predicate, cursor: Cursor | None) -> int:
+def start_after(predicate: Predicate, cursor: Cursor | None) -> int:
     if cursor is not None:
         return int(cursor["after"])
     low = predicate.get("id", [None, None])[0]
     return 0 if low is None else low - 1
 
 
-def params_of(predicate: Predicate, after: int, country_ids: Sequence[int], limit: int) -> dict[str, str]:
+def query_params(predicate: Predicate, after: int, country_ids: Sequence[int], limit: int) -> dict[str, str]:
     fixed = {"sortby": "id_asc", "compact": "true", "verbose": "false", "includecomments": "true"}
     params = {**fixed, "greaterthanid": str(after), "maxresults": str(limit)}
     if country_ids:
         params["countryid"] = ",".join(map(str, country_ids))
-    if (since := since_of(predicate)) is not None:
+    if (since := changed_since(predicate)) is not None:
         params["modifiedsince"] = since
     if "deleted" in predicate:
         params["submissionstatustypeid"] = DELISTED
     if "box" in predicate:
-        south, west, north, east = grown(box_in(predicate))
+        south, west, north, east = expand_box(box_in(predicate))
         params["boundingbox"] = f"({south:.7f},{west:.7f}),({north:.7f},{east:.7f})"
     return params
 
@@ -199,7 +199,7 @@ def box_in(predicate: Predicate) -> Box:
     return south, west, north, east
 
 
-def since_of(predicate: Predicate) -> str | None:
+def changed_since(predicate: Predicate) -> str | None:
     """A window's end is not asked for, nor dropped: what is newer is written, too, and moves no watermark."""
     since: str | None = predicate.get("since") or predicate.get("window", [None, None])[0]
     return since
@@ -208,14 +208,14 @@ def since_of(predicate: Predicate) -> str | None:
 # -- the reply --------------------------------------------------------------------------------------------------------
 
 
-def decoded(reply: Any, kind: type[Body]) -> Body:
+def decode_reply(reply: Any, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(reply.content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise WrongBody(f"Open Charge Map sent something else ({error})", sample_of(reply.content)) from error
+        raise WrongBody(f"Open Charge Map sent something else ({error})", body_sample(reply.content)) from error
 
 
-def page_of(records: list[dict[str, Any]], predicate: Predicate, now: Instant | None, size_bytes: int) -> Page:
+def build_page(records: list[dict[str, Any]], predicate: Predicate, now: Instant | None, size_bytes: int) -> Page:
     ids = [record["ID"] for record in records if isinstance(record.get("ID"), int)]
     if records and not ids:
         raise BadReply("Open Charge Map sent records without a single ID")
@@ -223,7 +223,7 @@ def page_of(records: list[dict[str, Any]], predicate: Predicate, now: Instant | 
     is_ascending = all(low < up for low, up in pairwise(ids))
     # Out of order, a record beyond the end proves nothing. All of them are shown to the guards, who know what to do.
     is_end = True if high is not None and is_ascending and ids and ids[-1] >= high else None
-    kept = ours(records, predicate) if is_ascending else records
+    kept = drop_foreign_records(records, predicate) if is_ascending else records
     following = {"after": ids[-1]} if ids else None
     return Page(
         records=kept,
@@ -235,7 +235,7 @@ def page_of(records: list[dict[str, Any]], predicate: Predicate, now: Instant | 
     )
 
 
-def ours(records: list[dict[str, Any]], predicate: Predicate) -> list[dict[str, Any]]:
+def drop_foreign_records(records: list[dict[str, Any]], predicate: Predicate) -> list[dict[str, Any]]:
     """Without what lies beyond the ends that the API does not know."""
     high = predicate.get("id", [None, None])[1]
     if high is not None:
@@ -256,14 +256,14 @@ def lies_in(box: Box, record: Record) -> bool:
     return owns(box, latitude, longitude)
 
 
-def country_id_of(record: Record) -> Any:
+def record_country_id(record: Record) -> Any:
     address = record.get("AddressInfo")
     return address.get("CountryID") if isinstance(address, dict) else None
 
 
 def is_since(stamp: Any, since: Instant) -> bool:
     try:
-        return instant_in(stamp) >= since
+        return parse_instant(stamp) >= since
     except (TypeError, ValueError):
         return True  # a bad row, not a stranger
 

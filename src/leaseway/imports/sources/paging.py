@@ -9,32 +9,40 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
-from leaseway.imports.domain.jsonpath import MISSING, path_of
+from leaseway.imports.domain.jsonpath import MISSING, parse_path
 from leaseway.imports.domain.page import Record
 from leaseway.imports.domain.shard import Cursor, Predicate
 from leaseway.imports.rows import KEY_LENGTH_MAX
 from leaseway.imports.sources.port import BadReply
-from leaseway.imports.spec.model import Keyset, Link, Offset, PageNumber, Resource, Single, Token
+from leaseway.imports.spec.model import (
+    KeysetPaging,
+    LinkPaging,
+    OffsetPaging,
+    PageNumberPaging,
+    Resource,
+    SinglePaging,
+    TokenPaging,
+)
 
 NEXT_LINK = re.compile(r"<([^>]*)>\s*;[^,<]*\brel\s*=\s*\"?(?:[^\",<]*\s)?next\b", re.IGNORECASE)
 TOKEN_LENGTH_MAX = 4_000
 NAMES_SHOWN = 8
 
 
-class Question(NamedTuple):
+class PageQuery(NamedTuple):
     predicate: Predicate
     cursor: Cursor | None
     limit: int
 
 
-class Answer(NamedTuple):
+class PageReply(NamedTuple):
     url: str
     body: Any
     headers: Mapping[str, str]
     raw: Sequence[Record]
 
 
-class Onward(NamedTuple):
+class NextPage(NamedTuple):
     next: Cursor | None
     is_end: bool | None
     skip: int = 0
@@ -42,37 +50,37 @@ class Onward(NamedTuple):
 
 
 class Pager(Protocol):
-    def params(self, asked: Question) -> dict[str, Any]: ...
+    def params(self, asked: PageQuery) -> dict[str, Any]: ...
 
-    def onward(self, asked: Question, answer: Answer) -> Onward: ...
+    def onward(self, asked: PageQuery, answer: PageReply) -> NextPage: ...
 
 
-def pager_of(resource: Resource, auth_param: str | None) -> Pager:
+def make_pager(resource: Resource, auth_param: str | None) -> Pager:
     match resource.page:
-        case Keyset() as page:
-            return ByKey(page, resource.key)
-        case Offset() as page:
-            return ByOffset(page)
-        case PageNumber() as page:
-            return ByNumber(page)
-        case Link() as page:
-            return ByLink(page, auth_param)
-        case Token() as page:
-            return ByToken(page)
-        case Single() as page:
-            return AtOnce(page)
+        case KeysetPaging() as page:
+            return KeysetPager(page, resource.key)
+        case OffsetPaging() as page:
+            return OffsetPager(page)
+        case PageNumberPaging() as page:
+            return PageNumberPager(page)
+        case LinkPaging() as page:
+            return LinkPager(page, auth_param)
+        case TokenPaging() as page:
+            return TokenPager(page)
+        case SinglePaging() as page:
+            return SinglePager(page)
 
 
-def limited(page: Any, limit: int) -> dict[str, Any]:
+def limit_param(page: Any, limit: int) -> dict[str, Any]:
     return {} if page.limit_param is None else {page.limit_param: limit}
 
 
-class ByKey:
-    def __init__(self, page: Keyset, key: str) -> None:
+class KeysetPager:
+    def __init__(self, page: KeysetPaging, key: str) -> None:
         self._page = page
         self._name = key
-        self._get = path_of("key", key).first
-        self._more = None if page.more is None else path_of("page.more", page.more)
+        self._get = parse_path("key", key).first
+        self._more = None if page.more is None else parse_path("page.more", page.more)
         self._is_numeric = isinstance(page.start, int)
 
     def key_of(self, record: Record) -> Any:
@@ -84,29 +92,29 @@ class ByKey:
             return int(key)
         return key if isinstance(key, int | str) and not isinstance(key, bool) and key != "" else None
 
-    def params(self, asked: Question) -> dict[str, Any]:
+    def params(self, asked: PageQuery) -> dict[str, Any]:
         after = self._after(asked)
         if after is None:
-            return limited(self._page, asked.limit)
+            return limit_param(self._page, asked.limit)
         value = after + 1 if self._page.is_inclusive and isinstance(after, int) else after
-        return {self._page.param: value, **limited(self._page, asked.limit)}
+        return {self._page.param: value, **limit_param(self._page, asked.limit)}
 
-    def _after(self, asked: Question) -> Any:
+    def _after(self, asked: PageQuery) -> Any:
         if asked.cursor is not None:
             return asked.cursor["after"]
         low = (asked.predicate.get("id") or (None, None))[0]
         # Ids are whole numbers: from `low` on is the same as after the one before it.
         return self._page.start if low is None else low - 1
 
-    def onward(self, asked: Question, answer: Answer) -> Onward:
+    def onward(self, asked: PageQuery, answer: PageReply) -> NextPage:
         if not answer.raw:
-            return Onward(None, sure(self._said_end(answer.body), answer))
+            return NextPage(None, confirmed_end(self._said_end(answer.body), answer))
         keys = self._keys(answer)
         high = (asked.predicate.get("id") or (None, None))[1]
         # Where ids ascend, there is nothing of the shard after this one. Out of order, it would prove nothing.
-        is_past = high is not None and isinstance(keys[-1], int) and keys[-1] >= high - 1 and ascend(keys)
+        is_past = high is not None and isinstance(keys[-1], int) and keys[-1] >= high - 1 and are_ascending(keys)
         is_end = True if is_past else self._said_end(answer.body)
-        return Onward(None if is_end else {"after": keys[-1]}, is_end)
+        return NextPage(None if is_end else {"after": keys[-1]}, is_end)
 
     def _said_end(self, body: Any) -> bool | None:
         more = MISSING if self._more is None else self._more.first(body)
@@ -115,115 +123,121 @@ class ByKey:
     def keys_in(self, raw: Sequence[Record]) -> list[Any]:
         return [key for key in map(self.key_of, raw) if key is not None]
 
-    def _keys(self, answer: Answer) -> list[Any]:
+    def _keys(self, answer: PageReply) -> list[Any]:
         """At least one, and all of one type."""
         keys = self.keys_in(answer.raw)
         if not keys:
-            raise BadReply(f"none of {len(answer.raw):,} records has the key {self._name!r}; {names_in(answer.raw[0])}")
+            raise BadReply(
+                f"none of {len(answer.raw):,} records has the key {self._name!r}; {describe_fields(answer.raw[0])}"
+            )
         if len({type(key) for key in keys}) > 1:
             raise BadReply(f"the key {self._name!r} is a number in some records and text in others")
         return keys
 
 
-class ByOffset:
-    def __init__(self, page: Offset) -> None:
+class OffsetPager:
+    def __init__(self, page: OffsetPaging) -> None:
         self._page = page
 
-    def params(self, asked: Question) -> dict[str, Any]:
-        return {self._page.param: done_in(asked), **limited(self._page, asked.limit)}
+    def params(self, asked: PageQuery) -> dict[str, Any]:
+        return {self._page.param: query_offset(asked), **limit_param(self._page, asked.limit)}
 
-    def onward(self, asked: Question, answer: Answer) -> Onward:
-        total = count_at(self._page.total, answer.body)
+    def onward(self, asked: PageQuery, answer: PageReply) -> NextPage:
+        total = read_count(self._page.total, answer.body)
         if (fewer := shrunk_by(asked, total)) > 0:
-            return Onward(counted(max(done_in(asked) - fewer, 0), total), False)
-        done = done_in(asked) + len(answer.raw)
+            return NextPage(offset_cursor(max(query_offset(asked) - fewer, 0), total), False)
+        done = query_offset(asked) + len(answer.raw)
         is_end = None if total is None else done >= total
-        return Onward(counted(done, total) if answer.raw and not is_end else None, sure(is_end, answer))
+        return NextPage(
+            offset_cursor(done, total) if answer.raw and not is_end else None, confirmed_end(is_end, answer)
+        )
 
 
-class ByNumber:
+class PageNumberPager:
     """The cursor counts records, not pages: then the size of a page may change on the way. Where pages of the new size
     do not begin at the cursor, those records that were there before are skipped."""
 
-    def __init__(self, page: PageNumber) -> None:
+    def __init__(self, page: PageNumberPaging) -> None:
         self._page = page
 
-    def params(self, asked: Question) -> dict[str, Any]:
+    def params(self, asked: PageQuery) -> dict[str, Any]:
         if self._page.limit_param is None:
             return {self._page.param: self._number(asked)}
         limit = self._limit(asked)
-        return {self._page.param: done_in(asked) // limit + self._page.start, self._page.limit_param: limit}
+        return {self._page.param: query_offset(asked) // limit + self._page.start, self._page.limit_param: limit}
 
-    def _number(self, asked: Question) -> int:
+    def _number(self, asked: PageQuery) -> int:
         return self._page.start if asked.cursor is None else int(asked.cursor["page"])
 
-    def _limit(self, asked: Question) -> int:
+    def _limit(self, asked: PageQuery) -> int:
         return asked.limit if asked.cursor is None else min(asked.limit, int(asked.cursor["size"]))
 
-    def onward(self, asked: Question, answer: Answer) -> Onward:
+    def onward(self, asked: PageQuery, answer: PageReply) -> NextPage:
         if self._page.limit_param is None:
             return self._after_number(asked, answer)
-        limit, done = self._limit(asked), done_in(asked)
+        limit, done = self._limit(asked), query_offset(asked)
         if len(answer.raw) > limit:
             # Then no number means what we think, and records would be left out.
             sent, name = f"{len(answer.raw):,} records came where {limit:,} were asked for", self._page.limit_param
             raise BadReply(f"{sent}: the source does not know {name!r}; leave resource.page.limit_param out")
-        total = count_at(self._page.total, answer.body)
+        total = read_count(self._page.total, answer.body)
         if (fewer := shrunk_by(asked, total)) > 0:
             size = len(answer.raw) if asked.cursor is None else asked.cursor["size"]
-            return Onward({**counted(max(done - fewer, 0), total), "size": size}, False)
+            return NextPage({**offset_cursor(max(done - fewer, 0), total), "size": size}, False)
         skip = done % limit
         done_now = done + max(len(answer.raw) - skip, 0)
         is_end = self._is_end(answer, done // limit + 1, done_now)
         # The first page shows how large a page the source really sends, whatever was asked for.
         size = len(answer.raw) if asked.cursor is None else asked.cursor["size"]
         goes_on = done_now > done and not is_end
-        return Onward({**counted(done_now, total), "size": size} if goes_on else None, sure(is_end, answer), skip)
+        return NextPage(
+            {**offset_cursor(done_now, total), "size": size} if goes_on else None, confirmed_end(is_end, answer), skip
+        )
 
-    def _is_end(self, answer: Answer, passed: int, done: int) -> bool | None:
-        total, pages = count_at(self._page.total, answer.body), count_at(self._page.pages, answer.body)
+    def _is_end(self, answer: PageReply, passed: int, done: int) -> bool | None:
+        total, pages = read_count(self._page.total, answer.body), read_count(self._page.pages, answer.body)
         if total is not None:
             return done >= total
         return None if pages is None else passed >= pages
 
-    def _after_number(self, asked: Question, answer: Answer) -> Onward:
+    def _after_number(self, asked: PageQuery, answer: PageReply) -> NextPage:
         number = self._number(asked)
-        pages = count_at(self._page.pages, answer.body)
+        pages = read_count(self._page.pages, answer.body)
         is_end = None if pages is None else number - self._page.start + 1 >= pages
-        return Onward({"page": number + 1} if answer.raw and not is_end else None, sure(is_end, answer))
+        return NextPage({"page": number + 1} if answer.raw and not is_end else None, confirmed_end(is_end, answer))
 
 
-def counted(done: int, total: int | None) -> dict[str, Any]:
+def offset_cursor(done: int, total: int | None) -> dict[str, Any]:
     """A cursor that counts records, and how many there were in all when it was made, if the source says that."""
     return {"offset": done} if total is None else {"offset": done, "total": total}
 
 
-def shrunk_by(asked: Question, total: int | None) -> int:
+def shrunk_by(asked: PageQuery, total: int | None) -> int:
     """Records that were there when the last page came, and are gone. What follows has moved up by as many, and this
     page may have left them out: we go back by as many, and find most of it again."""
     before = None if asked.cursor is None else asked.cursor.get("total")
     return 0 if before is None or total is None else int(before) - total
 
 
-def done_in(asked: Question) -> int:
+def query_offset(asked: PageQuery) -> int:
     return 0 if asked.cursor is None else int(asked.cursor["offset"])
 
 
-class ByLink:
-    def __init__(self, page: Link, auth_param: str | None) -> None:
+class LinkPager:
+    def __init__(self, page: LinkPaging, auth_param: str | None) -> None:
         self._page = page
-        self._path = None if page.next is None else path_of("page.next", page.next)
+        self._path = None if page.next is None else parse_path("page.next", page.next)
         self._auth_param = auth_param
 
-    def params(self, asked: Question) -> dict[str, Any]:
-        return limited(self._page, asked.limit) if asked.cursor is None else {}
+    def params(self, asked: PageQuery) -> dict[str, Any]:
+        return limit_param(self._page, asked.limit) if asked.cursor is None else {}
 
-    def onward(self, asked: Question, answer: Answer) -> Onward:
-        link = link_in(answer.headers) if self._path is None else self._path.first(answer.body)
+    def onward(self, asked: PageQuery, answer: PageReply) -> NextPage:
+        link = next_link(answer.headers) if self._path is None else self._path.first(answer.body)
         if link is None or link is MISSING or link == "":
             is_said = link is not MISSING or bool(answer.raw)
-            return Onward(None, True if is_said else None)
-        return Onward({"next": self._cleaned(answer.url, link)}, False)
+            return NextPage(None, True if is_said else None)
+        return NextPage({"next": self._cleaned(answer.url, link)}, False)
 
     def _cleaned(self, url: str, link: Any) -> str:
         """The address of the next page, without our secret, which would be stored with the cursor."""
@@ -237,56 +251,56 @@ class ByLink:
         return urlunsplit(target._replace(query=urlencode(query), fragment=""))
 
 
-class ByToken:
-    def __init__(self, page: Token) -> None:
+class TokenPager:
+    def __init__(self, page: TokenPaging) -> None:
         self._page = page
-        self._path = path_of("page.next", page.next)
-        self._more = None if page.more is None else path_of("page.more", page.more)
+        self._path = parse_path("page.next", page.next)
+        self._more = None if page.more is None else parse_path("page.more", page.more)
 
-    def params(self, asked: Question) -> dict[str, Any]:
+    def params(self, asked: PageQuery) -> dict[str, Any]:
         token = {} if asked.cursor is None else {self._page.param: asked.cursor["token"]}
-        return {**token, **limited(self._page, asked.limit)}
+        return {**token, **limit_param(self._page, asked.limit)}
 
-    def onward(self, asked: Question, answer: Answer) -> Onward:
+    def onward(self, asked: PageQuery, answer: PageReply) -> NextPage:
         token = self._path.first(answer.body)
         more = MISSING if self._more is None else self._more.first(answer.body)
         if more is False:
-            return Onward(None, True)
+            return NextPage(None, True)
         if token is None or token is MISSING or token == "":
             is_said = more is MISSING and (token is not MISSING or bool(answer.raw))
-            return Onward(None, True if is_said else None)
+            return NextPage(None, True if is_said else None)
         if not isinstance(token, str | int) or len(str(token)) > TOKEN_LENGTH_MAX:
             raise BadReply(f"the token of the next page must be text or a number (is {str(token)[:100]!r})")
-        return Onward({"token": token}, False)
+        return NextPage({"token": token}, False)
 
 
-class AtOnce:
+class SinglePager:
     """A full page is the only sign of a cut, if its size was asked for."""
 
-    def __init__(self, page: Single) -> None:
+    def __init__(self, page: SinglePaging) -> None:
         self._page = page
 
-    def params(self, asked: Question) -> dict[str, Any]:
-        return limited(self._page, asked.limit)
+    def params(self, asked: PageQuery) -> dict[str, Any]:
+        return limit_param(self._page, asked.limit)
 
-    def onward(self, asked: Question, answer: Answer) -> Onward:
+    def onward(self, asked: PageQuery, answer: PageReply) -> NextPage:
         may_be_cut = self._page.limit_param is not None and len(answer.raw) >= asked.limit
-        return Onward(None, True if answer.raw and not may_be_cut else None)
+        return NextPage(None, True if answer.raw and not may_be_cut else None)
 
 
-def ascend(keys: Sequence[Any]) -> bool:
+def are_ascending(keys: Sequence[Any]) -> bool:
     return all(low < high for low, high in pairwise(keys))
 
 
-def sure(is_end: bool | None, answer: Answer) -> bool | None:
+def confirmed_end(is_end: bool | None, answer: PageReply) -> bool | None:
     """An empty page of which the source says that there is more: it does not know itself."""
     return None if is_end is False and not answer.raw else is_end
 
 
-def count_at(path: str | None, body: Any) -> int | None:
+def read_count(path: str | None, body: Any) -> int | None:
     if path is None:
         return None
-    value = path_of("page", path).first(body)
+    value = parse_path("page", path).first(body)
     if isinstance(value, str) and len(value) <= KEY_LENGTH_MAX and value.isascii() and value.isdecimal():
         value = int(value)
     if value is MISSING or value is None:
@@ -296,13 +310,13 @@ def count_at(path: str | None, body: Any) -> int | None:
     return value
 
 
-def link_in(headers: Mapping[str, str]) -> Any:
+def next_link(headers: Mapping[str, str]) -> Any:
     """The address in a Link header with rel="next"; MISSING: there is none."""
     found = NEXT_LINK.search(headers.get("link") or headers.get("Link") or "")
     return MISSING if found is None else found[1]
 
 
-def names_in(record: Any) -> str:
+def describe_fields(record: Any) -> str:
     if not isinstance(record, dict):
         return f"the first one is no object but {type(record).__name__}; check resource.records"
     return f"they have {', '.join(sorted(map(str, record))[:NAMES_SHOWN])} …; check resource.key"

@@ -11,7 +11,7 @@ from leaseway.imports.domain.page import Page
 from leaseway.imports.domain.shard import Cursor, Shard
 
 
-class Caps(Struct, frozen=True, kw_only=True):
+class SourceCapabilities(Struct, frozen=True, kw_only=True):
     """What a source can do. The planner relies on it, and the guards check it on every page."""
 
     cursor: Literal["keyset", "token", "offset", "page", "link", "none"]
@@ -30,7 +30,7 @@ class Caps(Struct, frozen=True, kw_only=True):
     """How it says that a record is no more: by a feed of such records (`flag`), or when asked for ids (`confirm`)."""
 
 
-class Probe(Struct, frozen=True, kw_only=True):
+class SourceProbe(Struct, frozen=True, kw_only=True):
     """What a source says about itself before it is read. None: it does not say."""
 
     rows: int | None = None
@@ -50,11 +50,11 @@ class BadReply(TransientError):
     """A body that makes no sense: no JSON, or not of the declared shape."""
 
 
-class Refused(TerminalError):
+class SourceRefused(TerminalError):
     """The key is wrong or has no rights (401, 403): asking again with it does harm."""
 
 
-class Asker(Protocol):
+class RequestClient(Protocol):
     """What a source may use to ask: `ctx.http` in a job, a plain client elsewhere."""
 
     async def request(self, method: str, url: str, *args: Any, **options: Any) -> Any: ...
@@ -64,19 +64,19 @@ class Source(Protocol):
     """The shard's predicate says what is asked for. {"deleted": True} in it means: the feed of deleted records."""
 
     name: str
-    caps: Caps
+    caps: SourceCapabilities
     confirm_max: int
 
-    async def probe(self, http: Asker) -> Probe:
+    async def probe(self, http: RequestClient) -> SourceProbe:
         """Asks at most a few times."""
         ...
 
-    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: Asker) -> Page:
+    async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
         """The page after the cursor, the first one for None. Asks once. Raises what `ctx.http` raises, and `BadReply`
         for a body that makes no sense."""
         ...
 
-    async def present(self, ids: Sequence[str], http: Asker) -> frozenset[str]:
+    async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
         """Which of these the source still has. Only sources with `confirm` among their `deletes` are asked; as many ids
         as `confirm_max` at once, and one request."""
         ...

@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.validators import EPOCH
-from leaseway.imports.domain.jsonpath import MISSING, path_of
+from leaseway.imports.domain.jsonpath import MISSING, parse_path
 from leaseway.imports.domain.page import Record
 from leaseway.imports.domain.shard import Predicate
-from leaseway.imports.domain.timestamps import stamp_of
+from leaseway.imports.domain.timestamps import parse_stamp
 from leaseway.imports.rows import KEY_LENGTH_MAX
 from leaseway.imports.sources.box_filters import allows_in_box, box_param, keeps_in_box
-from leaseway.imports.spec.model import Filter, Keyset, Resource
+from leaseway.imports.spec.model import Filter, KeysetPaging, Resource
 
 DAY_US = 86_400 * SECOND_US
 DELETED = "deleted"
 """In a predicate: the feed of records that are no more."""
 
-Test = Callable[[Record], bool]
+RecordTest = Callable[[Record], bool]
 
 
-class Bounds(NamedTuple):
+class RangeBounds(NamedTuple):
     """One range: what is wanted, [low, high), and what was asked for, with both ends. None: open, or not applied."""
 
     low: int | None
@@ -42,14 +42,14 @@ class Bounds(NamedTuple):
         return above and (self.asked_high is None or value <= self.asked_high)
 
 
-class Narrowing:
+class PredicateFilters:
     """How one resource is asked for a part of itself."""
 
     def __init__(self, resource: Resource) -> None:
         self._filters = dict(resource.filters)
         stamp = resource.stamp
         self._granularity_us = SECOND_US if stamp is None else max(stamp.granularity_us, 1)
-        self.is_keyset = isinstance(resource.page, Keyset)
+        self.is_keyset = isinstance(resource.page, KeysetPaging)
         if self.is_keyset and "id" not in self._filters:
             # The cursor is the lower end: the first page begins there, and every other one after it.
             self._filters["id"] = Filter(path=resource.key)
@@ -65,7 +65,7 @@ class Narrowing:
 
     def params(self, predicate: Predicate) -> dict[str, str]:
         params: dict[str, str] = {}
-        for name, wanted in ranged(predicate):
+        for name, wanted in filter_items(predicate):
             filter_ = self._filter(name)
             if filter_.param is not None and filter_.box is not None:
                 params[filter_.param] = box_param(filter_, wanted)
@@ -76,20 +76,20 @@ class Narrowing:
             bounds, is_time = self._bounds(name, wanted), is_time_range(wanted)
             if filter_.lower is not None and bounds.asked_low is not None:
                 low = bounds.asked_low
-                params[filter_.lower] = written(low, filter_.format, is_time)
+                params[filter_.lower] = format_bound(low, filter_.format, is_time)
             if filter_.upper is not None and bounds.asked_high is not None:
-                params[filter_.upper] = written(bounds.asked_high, filter_.format, is_time)
+                params[filter_.upper] = format_bound(bounds.asked_high, filter_.format, is_time)
         return params
 
-    def keeps(self, predicate: Predicate) -> Test:
+    def keeps(self, predicate: Predicate) -> RecordTest:
         """False for what we drop: it is not of the shard, and the source could not know."""
-        tests = [self._keeps_in(name, wanted) for name, wanted in ranged(predicate)]
-        return all_of([test for test in tests if test is not None])
+        tests = [self._keeps_in(name, wanted) for name, wanted in filter_items(predicate)]
+        return match_all([test for test in tests if test is not None])
 
-    def is_ours(self, predicate: Predicate) -> Test:
+    def is_ours(self, predicate: Predicate) -> RecordTest:
         """False for what the source should never have sent."""
-        tests = [self._allows_in(name, wanted) for name, wanted in ranged(predicate)]
-        return all_of([test for test in tests if test is not None])
+        tests = [self._allows_in(name, wanted) for name, wanted in filter_items(predicate)]
+        return match_all([test for test in tests if test is not None])
 
     def _filter(self, name: str) -> Filter:
         if name not in self._filters:
@@ -100,7 +100,7 @@ class Narrowing:
     def _has_lower(self, name: str) -> bool:
         return self._filters[name].lower is not None or (self.is_keyset and name == "id")
 
-    def _keeps_in(self, name: str, wanted: Any) -> Test | None:
+    def _keeps_in(self, name: str, wanted: Any) -> RecordTest | None:
         filter_ = self._filter(name)
         if filter_.box is not None:
             return keeps_in_box(filter_, wanted)
@@ -114,14 +114,14 @@ class Narrowing:
 
         return keeps
 
-    def _allows_in(self, name: str, wanted: Any) -> Test | None:
+    def _allows_in(self, name: str, wanted: Any) -> RecordTest | None:
         filter_ = self._filter(name)
         if filter_.box is not None:
             return allows_in_box(filter_, wanted)
         if filter_.path is None:
             return None
         if filter_.param is not None:
-            return one_of(filter_.path, {str(value) for value in wanted})
+            return match_values(filter_.path, {str(value) for value in wanted})
         bounds, value_of = self._bounds(name, wanted), value_reader(filter_.path, is_time_range(wanted))
 
         def allows(record: Record) -> bool:
@@ -130,9 +130,9 @@ class Narrowing:
 
         return allows
 
-    def _bounds(self, name: str, wanted: Any) -> Bounds:
+    def _bounds(self, name: str, wanted: Any) -> RangeBounds:
         filter_ = self._filters[name]
-        low, high = (as_number(name, end) for end in ends_of(name, wanted))
+        low, high = (parse_bound(name, end) for end in range_ends(name, wanted))
         asked_low = low if self._has_lower(name) else None
         if asked_low is not None and filter_.lower is not None and filter_.lower_is == "exclusive":
             asked_low -= self._granularity_us if is_time_range(wanted) else 1
@@ -143,15 +143,15 @@ class Narrowing:
         if filter_.format == "epoch":
             asked_low = None if asked_low is None else asked_low // SECOND_US * SECOND_US
             asked_high = None if asked_high is None else -(-asked_high // SECOND_US) * SECOND_US
-        return Bounds(low, high, asked_low, asked_high)
+        return RangeBounds(low, high, asked_low, asked_high)
 
 
-def ranged(predicate: Predicate) -> list[tuple[str, Any]]:
+def filter_items(predicate: Predicate) -> list[tuple[str, Any]]:
     """Without the feed of deleted records: it has parameters of its own, and no test can tell its records."""
     return [(name, wanted) for name, wanted in predicate.items() if name != DELETED]
 
 
-def all_of(tests: list[Test]) -> Test:
+def match_all(tests: list[RecordTest]) -> RecordTest:
     if not tests:
         return lambda record: True
     if len(tests) == 1:
@@ -159,8 +159,8 @@ def all_of(tests: list[Test]) -> Test:
     return lambda record: all(test(record) for test in tests)
 
 
-def one_of(path: str, values: set[str]) -> Test:
-    get = path_of("path", path).first
+def match_values(path: str, values: set[str]) -> RecordTest:
+    get = parse_path("path", path).first
 
     def test(record: Record) -> bool:
         value = get(record)
@@ -169,7 +169,7 @@ def one_of(path: str, values: set[str]) -> Test:
     return test
 
 
-def ends_of(name: str, wanted: Any) -> tuple[Any, Any]:
+def range_ends(name: str, wanted: Any) -> tuple[Any, Any]:
     if isinstance(wanted, str | Mapping) or len(wanted) != 2:
         raise BadValue("predicate", f"{name} must be a range of two ends (is {wanted!r})")
     return wanted[0], wanted[1]
@@ -179,10 +179,10 @@ def is_time_range(wanted: Any) -> bool:
     return any(isinstance(end, str) for end in wanted)
 
 
-def as_number(name: str, end: Any) -> int | None:
+def parse_bound(name: str, end: Any) -> int | None:
     if end is None or (isinstance(end, int) and not isinstance(end, bool)):
         return end
-    instant = stamp_of(end, "iso")
+    instant = parse_stamp(end, "iso")
     if instant is None:
         raise BadValue("predicate", f"{name}: {end!r} is neither a whole number nor an instant")
     return instant
@@ -190,12 +190,12 @@ def as_number(name: str, end: Any) -> int | None:
 
 def value_reader(path: str, is_time: bool) -> Callable[[Record], int | None]:
     """What a record says, to compare; None: nothing that can be compared, so that it becomes a bad row later."""
-    get = path_of("path", path).first
+    get = parse_path("path", path).first
 
     def read(record: Record) -> int | None:
         value = get(record)
         if is_time:
-            return stamp_of(value)
+            return parse_stamp(value)
         if isinstance(value, str) and len(value) <= KEY_LENGTH_MAX and value.isascii() and value.isdecimal():
             return int(value)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -203,7 +203,7 @@ def value_reader(path: str, is_time: bool) -> Callable[[Record], int | None]:
     return read
 
 
-def written(value: int, format: str, is_time: bool) -> str:
+def format_bound(value: int, format: str, is_time: bool) -> str:
     if not is_time:
         return str(value)
     moment = EPOCH + timedelta(microseconds=value)

@@ -8,7 +8,7 @@
 """
 
 from leaseway.domain.errors import TerminalError
-from leaseway.imports.sources.port import BadReply, HeavyPage, Refused
+from leaseway.imports.sources.port import BadReply, HeavyPage, SourceRefused
 
 SAMPLE_LENGTH = 2_000
 """So much of a body that makes no sense is kept, for people."""
@@ -28,7 +28,7 @@ class WrongBody(BadReply):
         self.sample = sample
 
 
-def sample_of(body: bytes, secret: str | None = None) -> str:
+def body_sample(body: bytes, secret: str | None = None) -> str:
     """The beginning of a body, without the secret that the source may have echoed."""
     text = body[: SAMPLE_LENGTH * 2].decode("utf-8", "replace")
     return (text.replace(secret, "***") if secret else text)[:SAMPLE_LENGTH]
@@ -40,7 +40,7 @@ def check_status(status: int, where: str, sample: str = "", location: str | None
     if 200 <= status < 300:
         return
     if status in REFUSING:
-        raise Refused(f"{said} (look at source.auth, and at the variable that it names)")
+        raise SourceRefused(f"{said} (look at source.auth, and at the variable that it names)")
     if 300 <= status < 400:
         hint = f" to {location}; if that is right, write it into source.base_url" if location else ""
         raise TerminalError(f"{where} answers {status} and redirects{hint}")
@@ -51,7 +51,7 @@ def check_status(status: int, where: str, sample: str = "", location: str | None
     raise TerminalError(f"{said} (look at source.base_url, and at the path and the params)")
 
 
-def too_slow() -> tuple[type[Exception], ...]:
+def timeout_errors() -> tuple[type[Exception], ...]:
     """What a client raises when a reply takes too long. Whoever asks in another way may not have this client."""
     try:
         import httpx2

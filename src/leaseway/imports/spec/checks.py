@@ -8,24 +8,24 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.limits.limit import WINDOWS_MAX, parse_rate
 from leaseway.imports.domain import durations
 from leaseway.imports.domain.columns import RESERVED
-from leaseway.imports.domain.jsonpath import path_of
+from leaseway.imports.domain.jsonpath import parse_path
 from leaseway.imports.spec.incremental import check_deletes, check_incremental
 from leaseway.imports.spec.model import (
-    Auth,
+    AuthSpec,
     IdRange,
-    Keyset,
-    Link,
-    Paged,
+    KeysetPaging,
+    LinkPaging,
+    PagingSpec,
     Resource,
     RunBudget,
-    Single,
+    SinglePaging,
     SinkSpec,
     SourceSpec,
     Spec,
-    Token,
+    TokenPaging,
     Windows,
 )
-from leaseway.imports.spec.parser import below
+from leaseway.imports.spec.parser import child_field
 from leaseway.imports.spec.partition_checks import check_filter, check_partition
 
 Problem = tuple[str, str]
@@ -38,7 +38,7 @@ TAKEN = ("leaseway_", "sqlite_", "pg_")
 SINKS = ("sqlite", "postgres", "postgresql", "mongodb", "mongodb+srv", "parquet")
 
 
-def check(spec: Spec) -> Iterator[Problem]:
+def check_spec(spec: Spec) -> Iterator[Problem]:
     yield from check_source(spec.source)
     yield from check_resource(spec.resource, is_file=spec.source.file is not None)
     yield from check_deletes(spec)
@@ -60,7 +60,7 @@ def check_source(source: SourceSpec) -> Iterator[Problem]:
     elif source.format is not None:
         yield "source.format", "is for files only; records of a base_url are JSON"
     for name, value in source.headers.items():
-        yield from check_header(below("source.headers", name), name, value)
+        yield from check_header(child_field("source.headers", name), name, value)
     if source.auth is not None:
         yield from check_auth(source.auth)
     yield from check_limits(source.limits)
@@ -104,7 +104,7 @@ def check_header(place: str, name: str, value: str) -> Iterator[Problem]:
         yield place, "looks like a template, and there are none; write the text itself"
 
 
-def check_auth(auth: Auth) -> Iterator[Problem]:
+def check_auth(auth: AuthSpec) -> Iterator[Problem]:
     if (auth.header is None) == (auth.param is None):
         yield "source.auth", "needs either header or param, and not both"
     if auth.header is not None and not HEADER_NAME.fullmatch(auth.header):
@@ -137,13 +137,13 @@ def check_resource(resource: Resource, is_file: bool) -> Iterator[Problem]:
     unreadable = list(check_durations(resource))
     yield from unreadable
     if is_file:
-        yield from check_of_file(resource)
+        yield from check_file_resource(resource)
     elif TEMPLATE.search(resource.path) or "?" in resource.path or "#" in resource.path:
         yield "resource.path", f"must be a plain path; parameters belong into resource.params (is {resource.path!r})"
     for name in resource.params:
         if name.lower() in SECRET_PARAMS:
             yield (
-                below("resource.params", name),
+                child_field("resource.params", name),
                 f'is a secret; write source.auth = {{ param = "{name}", env = "MY_KEY" }}',
             )
     yield from check_page(resource.page)
@@ -161,7 +161,7 @@ def check_paths(resource: Resource) -> Iterator[Problem]:
         singles["resource.stamp.field"] = resource.stamp.field
     singles |= {f"resource.volatile[{number}]": path for number, path in enumerate(resource.volatile)}
     singles |= {f"resource.columns.{name}.path": column.path for name, column in resource.columns.items()}
-    singles |= {below("resource.quality", path): path for path in resource.quality}
+    singles |= {child_field("resource.quality", path): path for path in resource.quality}
     for name in ("more", "total", "pages", "next"):
         if (text := getattr(resource.page, name, None)) is not None:
             singles[f"resource.page.{name}"] = text
@@ -188,7 +188,7 @@ def references(resource: Resource) -> Iterator[tuple[str, str]]:
 
 def check_path(place: str, text: str, is_single: bool = False) -> Iterator[Problem]:
     try:
-        path = path_of(place, text)
+        path = parse_path(place, text)
     except BadValue as error:
         yield place, error.problem
         return
@@ -216,11 +216,11 @@ def check_durations(resource: Resource) -> Iterator[Problem]:
             yield place, error.problem
 
 
-def check_of_file(resource: Resource) -> Iterator[Problem]:
+def check_file_resource(resource: Resource) -> Iterator[Problem]:
     for field in ("path", "params", "filters"):
         if getattr(resource, field):
             yield f"resource.{field}", "is for a base_url; a file needs none"
-    if not isinstance(resource.page, Single):
+    if not isinstance(resource.page, SinglePaging):
         yield "resource.page.cursor", "is for a base_url; leave it out: a file is read from its beginning to its end"
     if resource.records != "$":
         yield "resource.records", "is for a base_url; each line of a file is one record"
@@ -228,16 +228,16 @@ def check_of_file(resource: Resource) -> Iterator[Problem]:
         yield "resource.partition.by", "must be none: a file is one shard"
 
 
-def check_page(page: Paged) -> Iterator[Problem]:
+def check_page(page: PagingSpec) -> Iterator[Problem]:
     if page.limit_min is not None and page.limit_min > page.limit:
         yield "resource.page.limit_min", f"must be at most the limit, {page.limit:,} (is {page.limit_min:,})"
     taken = [page.limit_param, getattr(page, "param", None), *page.fixed]
     names = [name for name in taken if name is not None]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield "resource.page", f"uses the parameter {name!r} twice"
-    if isinstance(page, Keyset) and page.is_inclusive and not isinstance(page.start, int):
+    if isinstance(page, KeysetPaging) and page.is_inclusive and not isinstance(page.start, int):
         yield "resource.page.is_inclusive", "needs a whole number as resource.page.start, such as 0"
-    if page.short_page_is_end and isinstance(page, Link | Token):
+    if page.short_page_is_end and isinstance(page, LinkPaging | TokenPaging):
         yield "resource.page.short_page_is_end", f"is not needed: with cursor = {page.kind!r} the source says the end"
 
 
@@ -247,9 +247,12 @@ def check_columns(resource: Resource) -> Iterator[Problem]:
             yield f"resource.columns.{name}", f"is a column that every table has; call it, say, {name}_"
     for path, made in resource.quality.items():
         if made.range is not None and made.range[0] > made.range[1]:
-            yield f"{below('resource.quality', path)}.range", f"must begin with its smaller end (is {list(made.range)})"
+            yield (
+                f"{child_field('resource.quality', path)}.range",
+                f"must begin with its smaller end (is {list(made.range)})",
+            )
         if made.range is None and made.one_of is None and not made.not_null:
-            yield below("resource.quality", path), "checks nothing; give range, one_of or not_null"
+            yield child_field("resource.quality", path), "checks nothing; give range, one_of or not_null"
 
 
 # -- sink -------------------------------------------------------------------------------------------------------------

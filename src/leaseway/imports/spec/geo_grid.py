@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.jsonpath import EVERY, path_of
-from leaseway.imports.spec.model import Column, Resource
+from leaseway.imports.domain.jsonpath import EVERY, parse_path
+from leaseway.imports.spec.model import ColumnSpec, Resource
 
 DEGREES = 0.5
 """One cell of the grid: however many rows there are, land has some tens of thousands of these, and cities a few."""
@@ -16,7 +16,7 @@ NUMBERS = (ColumnType.REAL, ColumnType.INTEGER)
 Steps = tuple[str | int, ...]
 
 
-class Position(NamedTuple):
+class RowPosition(NamedTuple):
     """Where a row says it: in columns of the table, or in the document."""
 
     latitude: str | Steps
@@ -24,7 +24,7 @@ class Position(NamedTuple):
     longitude: str | Steps
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """Rows that lie close together: `x` counts from the west, `y` from the south."""
 
     x: int
@@ -39,42 +39,42 @@ class Cell(NamedTuple):
         return (self.x + 0.5) * DEGREES - 180, (self.y + 0.5) * DEGREES - 90
 
 
-class Places(NamedTuple):
+class RowMapPage(NamedTuple):
     """One look at a part of a table."""
 
-    cells: list[Cell]
+    cells: list[GridCell]
     after: str
     """Where the next look begins."""
     has_more: bool
     """False: this was the end of the table, for now."""
 
 
-def position_of(resource: Resource) -> Position | None:
+def find_position(resource: Resource) -> RowPosition | None:
     """None: the spec does not say it. Columns are read fastest, those of the filter for boxes are meant for sure."""
     box = resource.filters.get("box")
     paths = (box.latitude, box.longitude) if box is not None else (None, None)
-    latitude = column_of(resource.columns, paths[0], LATITUDES)
-    longitude = column_of(resource.columns, paths[1], LONGITUDES)
+    latitude = find_column(resource.columns, paths[0], LATITUDES)
+    longitude = find_column(resource.columns, paths[1], LONGITUDES)
     if latitude is not None and longitude is not None:
-        return Position(latitude, longitude)
+        return RowPosition(latitude, longitude)
     if paths[0] is None or paths[1] is None:
         return None
-    found = steps_of(paths[0]), steps_of(paths[1])
-    return None if found[0] is None or found[1] is None else Position(found[0], found[1])
+    found = path_steps(paths[0]), path_steps(paths[1])
+    return None if found[0] is None or found[1] is None else RowPosition(found[0], found[1])
 
 
-def column_of(columns: Mapping[str, Column], path: str | None, names: tuple[str, ...]) -> str | None:
+def find_column(columns: Mapping[str, ColumnSpec], path: str | None, names: tuple[str, ...]) -> str | None:
     numbers = {name: column for name, column in columns.items() if column.type in NUMBERS}
     if path is not None:
-        wanted = path_of("latitude", path)
+        wanted = parse_path("latitude", path)
         for name, column in numbers.items():
-            if path_of(name, column.path) == wanted:
+            if parse_path(name, column.path) == wanted:
                 return name
     return next((name for name in names if name in numbers), None)
 
 
-def steps_of(path: str) -> Steps | None:
+def path_steps(path: str) -> Steps | None:
     """None: it leads to many values."""
-    steps = path_of("path", path).steps
+    steps = parse_path("path", path).steps
     known = tuple(step for step in steps if step is not EVERY)
     return known if len(known) == len(steps) else None

@@ -15,11 +15,11 @@ from leaseway.domain.errors import UsageError
 from leaseway.imports.spec.checks import check_budget, check_limits, check_resource, check_sink
 from leaseway.imports.spec.model import (
     Boxes,
-    Column,
+    ColumnSpec,
     Country,
-    Deletes,
+    DeleteSettings,
     Filter,
-    Guards,
+    GuardSettings,
     IdRange,
     Incremental,
     OnBadRow,
@@ -29,8 +29,8 @@ from leaseway.imports.spec.model import (
     Whole,
     Windows,
 )
-from leaseway.imports.spec.page_functions import given_to
-from leaseway.imports.spec.parser import Problems, read, suggestion
+from leaseway.imports.spec.page_functions import page_parameters
+from leaseway.imports.spec.parser import Problems, parse_value, suggestion
 
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 PAGE_LIMIT = 100
@@ -44,7 +44,7 @@ NOTHING = object()
 Table = Mapping[str, Any]
 
 
-class Options(TypedDict, total=False):
+class ImporterOptions(TypedDict, total=False):
     """As in a spec: each may be the part itself, or a table as TOML has it."""
 
     key: Required[str]
@@ -59,17 +59,17 @@ class Options(TypedDict, total=False):
     page_limit: int
     limits: str | Sequence[str]
     concurrency: int
-    columns: Mapping[str, Column | Table]
+    columns: Mapping[str, ColumnSpec | Table]
     volatile: Sequence[str]
     quality: Mapping[str, Table]
     on_bad_row: OnBadRow | Table
-    guards: Guards | Table
+    guards: GuardSettings | Table
     incremental: Incremental | Table
-    deletes: Deletes | Table
+    deletes: DeleteSettings | Table
     budget: RunBudget | Table
 
 
-class Declared(NamedTuple):
+class DeclaredImporter(NamedTuple):
     """An import that is a function of the user's, and what he said about it."""
 
     spec: Spec
@@ -80,31 +80,33 @@ class BadOption(UsageError):
     """Options that cannot work, with everything that is wrong about them."""
 
 
-def declared(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> Declared:
-    given_to(function)  # what it does not take would be noticed at its first page, in a worker somewhere else
-    problems: Problems = list(strangers(name, options))
-    data = {} if problems else data_of(options, problems)
-    spec = None if problems else read(Spec, data, "", problems)
+def declare_importer(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> DeclaredImporter:
+    page_parameters(function)  # what it does not take would be noticed at its first page, in a worker somewhere else
+    problems: Problems = list(unknown_options(name, options))
+    data = {} if problems else build_spec_data(options, problems)
+    spec = None if problems else parse_value(Spec, data, "", problems)
     if isinstance(spec, Spec):
-        problems.extend(misfits(spec))
+        problems.extend(check_declared(spec))
     if problems or not isinstance(spec, Spec):
-        said = (f"importer {name}: {option_of(place)}: {option_of(problem)}" for place, problem in problems)
+        said = (
+            f"importer {name}: {rename_to_option(place)}: {rename_to_option(problem)}" for place, problem in problems
+        )
         raise BadOption("\n".join(said))
-    return Declared(replace(spec, source=replace(spec.source, name=name)), function)
+    return DeclaredImporter(replace(spec, source=replace(spec.source, name=name)), function)
 
 
-def strangers(name: object, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def unknown_options(name: object, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         yield "name", f"must begin with a small letter and hold small letters, digits, _, . and - only (is {name!r})"
-    known = list(Options.__annotations__)
+    known = list(ImporterOptions.__annotations__)
     for option in options:
         if option not in known:
             yield "options", f"unknown option {option!r}{suggestion(option, known, list_all=True)}"
 
 
-def data_of(options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+def build_spec_data(options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     """As a TOML file would have it. The name is checked elsewhere: it may have dots."""
-    said = {name: plain(name, value, problems) for name, value in options.items() if value is not None}
+    said = {name: to_table(name, value, problems) for name, value in options.items() if value is not None}
     top = {name: said.pop(name) for name in ("budget",) if name in said}
     source = {name: said.pop(name) for name in ("limits", "concurrency") if name in said}
     sink = {place: said.pop(name) for name, place in (("sink", "url"), ("table", "table")) if name in said}
@@ -114,8 +116,8 @@ def data_of(options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
         said["stamp"] = {"field": said["stamp"]}
     if isinstance(said.get("deletes"), dict) and said["deletes"].get("flag") == {}:
         said["deletes"] = {**said["deletes"], "flag": {"params": {}}}  # the function knows how to ask for them
-    page = page_of(said.pop("ascending", False), said.pop("page_limit", PAGE_LIMIT), said)
-    filters = filters_of(said.pop("filters", {}), page, said, problems)
+    page = page_options(said.pop("ascending", False), said.pop("page_limit", PAGE_LIMIT), said)
+    filters = filter_options(said.pop("filters", {}), page, said, problems)
     return {
         "version": 1,
         "source": {"name": "importer", **source},
@@ -125,7 +127,7 @@ def data_of(options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     }
 
 
-def plain(name: str, value: Any, problems: Problems) -> Any:
+def to_table(name: str, value: Any, problems: Problems) -> Any:
     """A part of a spec as the table that it is."""
     try:
         return msgspec.to_builtins(value, builtin_types=(bytes,))
@@ -134,40 +136,40 @@ def plain(name: str, value: Any, problems: Problems) -> Any:
         return None
 
 
-def page_of(is_ascending: Any, limit: Any, said: Mapping[str, Any]) -> dict[str, Any]:
+def page_options(is_ascending: Any, limit: Any, said: Mapping[str, Any]) -> dict[str, Any]:
     """How a cursor is to be understood: as the last key, or as whatever the function says."""
     if not is_ascending:
         return {"cursor": "token", "param": "cursor", "next": "$.next", "limit": limit}
-    start = {"start": 0} if kind_of(said.get("partition")) == "id_range" else {}
+    start = {"start": 0} if partition_kind(said.get("partition")) == "id_range" else {}
     return {"cursor": "keyset", "param": "after", "limit": limit, **start}
 
 
-def kind_of(partition: Any) -> str:
+def partition_kind(partition: Any) -> str:
     return str(partition.get("by", "")) if isinstance(partition, dict) else ""
 
 
-def filters_of(given: Any, page: Table, said: Mapping[str, Any], problems: Problems) -> Any:
+def filter_options(given: Any, page: Table, said: Mapping[str, Any], problems: Problems) -> Any:
     """The function is asked by predicates. Which ones it must understand, the partition says."""
     if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
         return given  # the reader says what is wrong about it
     partition = said.get("partition")
-    then = kind_of(partition.get("then")) if isinstance(partition, dict) else ""
+    then = partition_kind(partition.get("then")) if isinstance(partition, dict) else ""
     incremental = said.get("incremental")
-    names = {DIVIDED_BY[kind] for kind in (kind_of(partition), then) if kind in DIVIDED_BY}
+    names = {DIVIDED_BY[kind] for kind in (partition_kind(partition), then) if kind in DIVIDED_BY}
     names |= {str(incremental.get("filter", "window"))} if isinstance(incremental, dict) else set()
     if page["cursor"] == "keyset":
         names.discard("id")  # the cursor is its lower end
     by_key = {"id": {"path": said["key"]}} if "key" in said else {}
-    wanted = {name: {**by_key.get(name, {}), **told(given.get(name, {}))} for name in sorted({*names, *given})}
-    return {name: filter_of(name, each, problems) for name, each in wanted.items()}
+    wanted = {name: {**by_key.get(name, {}), **without_none(given.get(name, {}))} for name in sorted({*names, *given})}
+    return {name: filter_option(name, each, problems) for name, each in wanted.items()}
 
 
-def told(said: dict[str, Any]) -> dict[str, Any]:
+def without_none(said: dict[str, Any]) -> dict[str, Any]:
     """Without what a part was silent about."""
     return {field: value for field, value in said.items() if value is not None}
 
 
-def filter_of(name: str, said: dict[str, Any], problems: Problems) -> dict[str, Any]:
+def filter_option(name: str, said: dict[str, Any], problems: Problems) -> dict[str, Any]:
     known = {field: value for field, value in said.items() if field in FILTER_FIELDS}
     for field, value in said.items():
         if field not in FILTER_FIELDS and value != getattr(Filter(), field, NOTHING):
@@ -179,7 +181,7 @@ def filter_of(name: str, said: dict[str, Any], problems: Problems) -> dict[str, 
     return {"param": name, **known} if has_values else {"lower": name, "upper": name, **known}
 
 
-def misfits(spec: Spec) -> Iterable[tuple[str, str]]:
+def check_declared(spec: Spec) -> Iterable[tuple[str, str]]:
     yield from check_limits(spec.source.limits)
     yield from check_resource(spec.resource, is_file=False)
     yield from check_sink(spec.sink)
@@ -192,7 +194,7 @@ def misfits(spec: Spec) -> Iterable[tuple[str, str]]:
         yield "partition.upper", "must be the largest id, a whole number: a function has no other place to look for it"
 
 
-def option_of(text: str) -> str:
+def rename_to_option(text: str) -> str:
     """Places of a spec, as the options are called."""
     for place, name in PLACES.items():
         text = text.replace(place, name)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from leaseway.imports.spec.model import Deletes, Resource, Spec
+from leaseway.imports.spec.model import DeleteSettings, Resource, Spec
 
 Problem = tuple[str, str]
 
@@ -29,14 +29,14 @@ def check_deletes(spec: Spec) -> Iterator[Problem]:
     if deletes.flag is None and deletes.sweep is None:
         yield "resource.deletes", "says nothing; give flag (a feed of deleted records) or sweep (what was not seen)"
     if spec.source.file is not None:
-        yield from check_of_file(deletes, spec.resource)
+        yield from check_file_deletes(deletes, spec.resource)
     elif spec.source.kind == "ocm":
-        yield from check_of_client(deletes)
+        yield from check_client_deletes(deletes)
     else:
-        yield from check_of_json(deletes, spec.resource)
+        yield from check_json_deletes(deletes, spec.resource)
 
 
-def check_of_file(deletes: Deletes, resource: Resource) -> Iterator[Problem]:
+def check_file_deletes(deletes: DeleteSettings, resource: Resource) -> Iterator[Problem]:
     if deletes.flag is not None:
         yield "resource.deletes.flag", "is for a base_url; with a file, use sweep: what is not in it is gone"
     if deletes.sweep is not None and deletes.sweep.confirm is not None:
@@ -46,14 +46,14 @@ def check_of_file(deletes: Deletes, resource: Resource) -> Iterator[Problem]:
         yield "resource.on_bad_row.policy", f"must not be 'skip': {why}; use quarantine"
 
 
-def check_of_client(deletes: Deletes) -> Iterator[Problem]:
+def check_client_deletes(deletes: DeleteSettings) -> Iterator[Problem]:
     if deletes.flag is not None and deletes.flag.params:
         yield "resource.deletes.flag.params", "come with kind = 'ocm'; write flag = { params = {} }"
     if deletes.sweep is not None and deletes.sweep.confirm is not None:
         yield "resource.deletes.sweep.confirm", "comes with kind = 'ocm'; leave it out"
 
 
-def check_of_json(deletes: Deletes, resource: Resource) -> Iterator[Problem]:
+def check_json_deletes(deletes: DeleteSettings, resource: Resource) -> Iterator[Problem]:
     if deletes.flag is not None and not deletes.flag.params:
         yield "resource.deletes.flag.params", "is empty: without a parameter, every record would count as deleted"
     sweep = deletes.sweep

@@ -23,7 +23,7 @@ OTHERWISE = {"required": ["resource"], "properties": {"resource": {"required": [
 def schema() -> dict[str, Any]:
     made = {**TITLE, **msgspec.json.schema(model.Spec)}
     leave_to_clients(made["$defs"])
-    for part, field, words in explained():
+    for part, field, words in field_descriptions():
         properties = made["$defs"].get(part, {}).get("properties", {})
         if field in properties:
             properties[field] = {**properties[field], "description": words}
@@ -35,12 +35,12 @@ def leave_to_clients(parts: dict[str, Any]) -> None:
     parts["Resource"]["required"].remove("key")
     parts["Spec"]["required"].remove("resource")
     parts["Spec"] |= {"if": HAS_CLIENT, "else": OTHERWISE}
-    sizes = {name: parts["Keyset"]["properties"][name] for name in ("limit", "limit_min")}
+    sizes = {name: parts["KeysetPaging"]["properties"][name] for name in ("limit", "limit_min")}
     parts["PageOfClient"] = {"type": "object", "properties": sizes, "additionalProperties": False}
     parts["Resource"]["properties"]["page"]["anyOf"].append({"$ref": "#/$defs/PageOfClient"})
 
 
-def explained() -> Iterator[tuple[str, str, str]]:
+def field_descriptions() -> Iterator[tuple[str, str, str]]:
     """What is written below the fields of each part, and of those that it is made from."""
     tree = ast.parse(inspect.getsource(model))
     own = {node.name: dict(texts_in(node)) for node in tree.body if isinstance(node, ast.ClassDef)}

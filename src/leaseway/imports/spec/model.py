@@ -14,7 +14,7 @@ Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,200}$", descri
 Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
 JsonPath = Annotated[str, Meta(min_length=1, max_length=500, description="Such as $.items[*] or Address.Title.")]
 Duration = Annotated[str, Meta(pattern=durations.PATTERN, description="Such as 90s, 15m, 1h30m or 7d.")]
-Limit = Annotated[int, Meta(ge=1, le=100_000)]
+PageLimit = Annotated[int, Meta(ge=1, le=100_000)]
 Count = Annotated[int, Meta(ge=1, le=10**12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Reference = Annotated[str, Meta(pattern=r"^/[^#]*#.+$", description="A path of the source and where to look: /a#$.b")]
@@ -23,11 +23,11 @@ LIMIT_MIN = 50
 Param = str | int | float | bool
 
 
-class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SpecPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of a spec. What is not known is refused: a misspelt guard would guard nothing."""
 
 
-class Auth(Part, frozen=True, kw_only=True):
+class AuthSpec(SpecPart, frozen=True, kw_only=True):
     """How the source knows us: by a header or by a parameter."""
 
     env: Variable
@@ -37,7 +37,7 @@ class Auth(Part, frozen=True, kw_only=True):
     """Stands before the secret, as in "Bearer"."""
 
 
-class SourceSpec(Part, frozen=True, kw_only=True):
+class SourceSpec(SpecPart, frozen=True, kw_only=True):
     name: Name
     kind: Literal["json", "ocm"] = "json"
     """"ocm" is Open Charge Map's own client; "json" is any other source."""
@@ -45,14 +45,14 @@ class SourceSpec(Part, frozen=True, kw_only=True):
     file: Text | None = None
     """Instead of a base_url: a file of JSON lines or CSV."""
     format: Literal["jsonl", "csv"] | None = None
-    auth: Auth | None = None
+    auth: AuthSpec | None = None
     headers: dict[str, Text] = {}
     limits: list[str] = []
     """As the source states them: "50/second"."""
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] | None = None
 
 
-class Stamp(Part, frozen=True, kw_only=True):
+class Stamp(SpecPart, frozen=True, kw_only=True):
     """When the source says that a record was changed."""
 
     field: JsonPath
@@ -72,13 +72,13 @@ class Stamp(Part, frozen=True, kw_only=True):
         return durations.duration_us("lag", self.lag)
 
 
-class Paged(Part, frozen=True, kw_only=True, tag_field="cursor"):
+class PagingSpec(SpecPart, frozen=True, kw_only=True, tag_field="cursor"):
     """What all ways of paging share."""
 
-    limit: Limit = 100
+    limit: PageLimit = 100
     limit_param: Text | None = None
     """How the source calls the size of a page. None: it has its own."""
-    limit_min: Limit | None = None
+    limit_min: PageLimit | None = None
     """Pages that are too heavy are halved down to this; None: to 50."""
     fixed: dict[str, Param] = {}
     """Parameters that the way of paging needs, such as an order."""
@@ -94,7 +94,7 @@ class Paged(Part, frozen=True, kw_only=True, tag_field="cursor"):
         return min(self.limit, LIMIT_MIN if self.limit_min is None else self.limit_min)
 
 
-class Keyset(Paged, frozen=True, kw_only=True, tag="keyset"):
+class KeysetPaging(PagingSpec, frozen=True, kw_only=True, tag="keyset"):
     """The records after a key, in the order of their keys."""
 
     param: Text
@@ -105,7 +105,7 @@ class Keyset(Paged, frozen=True, kw_only=True, tag="keyset"):
     """Where the reply says whether there is more."""
 
 
-class Offset(Paged, frozen=True, kw_only=True, tag="offset"):
+class OffsetPaging(PagingSpec, frozen=True, kw_only=True, tag="offset"):
     """The records after so many."""
 
     param: Text = "offset"
@@ -113,7 +113,7 @@ class Offset(Paged, frozen=True, kw_only=True, tag="offset"):
     """Where the reply says how many there are."""
 
 
-class PageNumber(Paged, frozen=True, kw_only=True, tag="page"):
+class PageNumberPaging(PagingSpec, frozen=True, kw_only=True, tag="page"):
     param: Text = "page"
     start: Annotated[int, Meta(ge=0, le=1)] = 1
     total: JsonPath | None = None
@@ -121,14 +121,14 @@ class PageNumber(Paged, frozen=True, kw_only=True, tag="page"):
     """Where the reply says how many pages there are."""
 
 
-class Link(Paged, frozen=True, kw_only=True, tag="link"):
+class LinkPaging(PagingSpec, frozen=True, kw_only=True, tag="link"):
     """The reply names the address of the next page."""
 
     next: JsonPath | None = None
     """None: in its Link header."""
 
 
-class Token(Paged, frozen=True, kw_only=True, tag="token"):
+class TokenPaging(PagingSpec, frozen=True, kw_only=True, tag="token"):
     """The reply holds a word for the next page."""
 
     param: Text
@@ -136,14 +136,14 @@ class Token(Paged, frozen=True, kw_only=True, tag="token"):
     more: JsonPath | None = None
 
 
-class Single(Paged, frozen=True, kw_only=True, tag="none"):
+class SinglePaging(PagingSpec, frozen=True, kw_only=True, tag="none"):
     """There are no pages: one reply holds everything, or was cut."""
 
 
-Page = Keyset | Offset | PageNumber | Link | Token | Single
+Paging = KeysetPaging | OffsetPaging | PageNumberPaging | LinkPaging | TokenPaging | SinglePaging
 
 
-class Filter(Part, frozen=True, kw_only=True):
+class Filter(SpecPart, frozen=True, kw_only=True):
     """How the source is asked for a part: by values (`param`), by a range (`lower`, `upper`), or by a box (`param` and
     `box`)."""
 
@@ -172,7 +172,7 @@ class Filter(Part, frozen=True, kw_only=True):
     """Whether the source draws the edges of a box as great circles: then it is asked for a slightly larger one."""
 
 
-class Partition(Part, frozen=True, kw_only=True, tag_field="by"):
+class Partition(SpecPart, frozen=True, kw_only=True, tag_field="by"):
     """How the source is cut into shards."""
 
     @property
@@ -217,12 +217,12 @@ class Boxes(Partition, frozen=True, kw_only=True, tag="box"):
     then: Windows | None = None
 
 
-class Column(Part, frozen=True, kw_only=True):
+class ColumnSpec(SpecPart, frozen=True, kw_only=True):
     path: JsonPath
     type: ColumnType
 
 
-class Check(Part, frozen=True, kw_only=True):
+class QualityCheck(SpecPart, frozen=True, kw_only=True):
     """What must be true of a field; a row that breaks it is a bad row."""
 
     range: tuple[float, float] | None = None
@@ -230,13 +230,13 @@ class Check(Part, frozen=True, kw_only=True):
     not_null: bool = False
 
 
-class OnBadRow(Part, frozen=True, kw_only=True):
+class OnBadRow(SpecPart, frozen=True, kw_only=True):
     policy: Literal["quarantine", "skip", "fail"] = "quarantine"
     max_ratio: Share = 0.01
     """More of a shard than this, and it fails."""
 
 
-class Guards(Part, frozen=True, kw_only=True):
+class GuardSettings(SpecPart, frozen=True, kw_only=True):
     pages_max: Count = 10_000
     """Of one shard; the same for the next two."""
     rows_max: Count = 10_000_000
@@ -248,7 +248,7 @@ class Guards(Part, frozen=True, kw_only=True):
     duplicate_ratio_max: Share = 0.05
 
 
-class Incremental(Part, frozen=True, kw_only=True):
+class Incremental(SpecPart, frozen=True, kw_only=True):
     """Only what has changed since the last complete run."""
 
     overlap: Duration
@@ -266,13 +266,13 @@ class Incremental(Part, frozen=True, kw_only=True):
         return durations.duration_us("overlap", self.overlap)
 
 
-class FlagFeed(Part, frozen=True, kw_only=True):
+class FlagFeed(SpecPart, frozen=True, kw_only=True):
     """With these parameters the source sends records that are no more."""
 
     params: dict[str, Param]
 
 
-class Confirm(Part, frozen=True, kw_only=True):
+class ConfirmSettings(SpecPart, frozen=True, kw_only=True):
     """How the source is asked for records by their ids."""
 
     param: Text
@@ -280,22 +280,22 @@ class Confirm(Part, frozen=True, kw_only=True):
     separator: Annotated[str, Meta(min_length=1, max_length=5)] = ","
 
 
-class Sweeping(Part, frozen=True, kw_only=True):
+class SweepSettings(SpecPart, frozen=True, kw_only=True):
     """After a full run: what it did not see may be gone."""
 
-    confirm: Confirm | None = None
+    confirm: ConfirmSettings | None = None
     after: Annotated[int, Meta(ge=1, le=10)] = 2
     """So many full runs in a row must miss a record before it is marked as deleted."""
     max_ratio: Share = 0.02
     """More absent rows than this make the run suspect, and nothing is deleted."""
 
 
-class Deletes(Part, frozen=True, kw_only=True):
+class DeleteSettings(SpecPart, frozen=True, kw_only=True):
     flag: FlagFeed | None = None
-    sweep: Sweeping | None = None
+    sweep: SweepSettings | None = None
 
 
-class RunBudget(Part, frozen=True, kw_only=True):
+class RunBudget(SpecPart, frozen=True, kw_only=True):
     """Of one run. What is used up stops it cleanly; `resume` with a larger one goes on."""
 
     requests: Count | None = None
@@ -311,7 +311,7 @@ class RunBudget(Part, frozen=True, kw_only=True):
         return min((bound for bound in (self.requests, by_money) if bound is not None), default=None)
 
 
-class Resource(Part, frozen=True, kw_only=True):
+class Resource(SpecPart, frozen=True, kw_only=True):
     key: JsonPath
     path: str = ""
     """Below the base_url."""
@@ -320,24 +320,24 @@ class Resource(Part, frozen=True, kw_only=True):
     stamp: Stamp | None = None
     volatile: list[JsonPath] = []
     """Fields that change without a change: not part of the content hash."""
-    page: Page = Single()
+    page: Paging = SinglePaging()
     filters: dict[Name, Filter] = {}
     partition: Whole | IdRange | Country | Windows | Boxes = Whole()
-    columns: dict[ColumnName, Column] = {}
-    quality: dict[JsonPath, Check] = {}
+    columns: dict[ColumnName, ColumnSpec] = {}
+    quality: dict[JsonPath, QualityCheck] = {}
     on_bad_row: OnBadRow = OnBadRow()
-    guards: Guards = Guards()
+    guards: GuardSettings = GuardSettings()
     incremental: Incremental | None = None
-    deletes: Deletes | None = None
+    deletes: DeleteSettings | None = None
 
 
-class SinkSpec(Part, frozen=True, kw_only=True):
+class SinkSpec(SpecPart, frozen=True, kw_only=True):
     url: Text
     table: TableName
     """With its schema, where there are schemas."""
 
 
-class Spec(Part, frozen=True, kw_only=True):
+class Spec(SpecPart, frozen=True, kw_only=True):
     version: Literal[1]
     source: SourceSpec
     resource: Resource

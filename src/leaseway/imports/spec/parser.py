@@ -30,41 +30,39 @@ EXAMPLES = {
 }
 
 
-def read(type_: Any, data: Any, place: str, problems: Problems) -> Any:
+def parse_value(type_: Any, data: Any, place: str, problems: Problems) -> Any:
     """The value, or None with at least one more problem."""
-    options = options_of(type_)
+    options = union_members(type_)
     structs = [option for option in options if isinstance(option, type) and issubclass(option, Struct)]
     if structs and not (data is None and NoneType in options):
-        return read_struct(structs, data, place, problems)
+        return parse_struct(structs, data, place, problems)
     if get_origin(type_) is dict and isinstance(data, dict):
-        return read_table(type_, data, place, problems)
-    return read_leaf(type_, data, place, problems)
+        return parse_table(type_, data, place, problems)
+    return parse_leaf(type_, data, place, problems)
 
 
-def options_of(type_: Any) -> tuple[Any, ...]:
+def union_members(type_: Any) -> tuple[Any, ...]:
     return get_args(type_) if get_origin(type_) in (Union, UnionType) else (type_,)
 
 
-def read_struct(structs: list[type[Struct]], data: Any, place: str, problems: Problems) -> Any:
+def parse_struct(structs: list[type[Struct]], data: Any, place: str, problems: Problems) -> Any:
     if not isinstance(data, dict):
-        problems.append((place or "spec", f"must be a table (is {shown(data)})"))
+        problems.append((place or "spec", f"must be a table (is {render_given(data)})"))
         return None
     tag_field = structs[0].__struct_config__.tag_field
     if tag_field is None:
-        return read_fields(structs[0], data, place, problems)
+        return parse_fields(structs[0], data, place, problems)
     by_tag = {struct.__struct_config__.tag: struct for struct in structs}
     tag = data.get(tag_field)
     if tag_field not in data or not isinstance(tag, str) or tag not in by_tag:
-        problem = (
-            f"must be one of {', '.join(map(str, by_tag))} ({'is missing' if tag is None else f'is {shown(tag)}'})"
-        )
-        problems.append((below(place, tag_field), problem + suggestion(tag or "", by_tag)))
+        problem = f"must be one of {', '.join(map(str, by_tag))} ({'is missing' if tag is None else f'is {render_given(tag)}'})"
+        problems.append((child_field(place, tag_field), problem + suggestion(tag or "", by_tag)))
         return None
     rest = {name: value for name, value in data.items() if name != tag_field}
-    return read_fields(by_tag[tag], rest, place, problems)
+    return parse_fields(by_tag[tag], rest, place, problems)
 
 
-def read_fields(struct: type[Struct], data: dict[str, Any], place: str, problems: Problems) -> Any:
+def parse_fields(struct: type[Struct], data: dict[str, Any], place: str, problems: Problems) -> Any:
     before, values = len(problems), {}
     hints = get_type_hints(struct, include_extras=True)
     known = {field.encode_name: field for field in fields(struct)}
@@ -73,66 +71,66 @@ def read_fields(struct: type[Struct], data: dict[str, Any], place: str, problems
             problems.append((place or "spec", f"unknown key {name!r}{suggestion(name, known, list_all=True)}"))
     for name, field in known.items():
         if name in data:
-            values[field.name] = read(hints[field.name], data[name], below(place, name), problems)
+            values[field.name] = parse_value(hints[field.name], data[name], child_field(place, name), problems)
         elif field.required:
-            problems.append((below(place, name), "is missing"))
+            problems.append((child_field(place, name), "is missing"))
     return struct(**values) if len(problems) == before else None
 
 
-def read_table(type_: Any, data: dict[str, Any], place: str, problems: Problems) -> Any:
+def parse_table(type_: Any, data: dict[str, Any], place: str, problems: Problems) -> Any:
     """A table whose keys are the user's own."""
     key_type, value_type = get_args(type_)
     values = {}
     for name, value in data.items():
-        read_leaf(key_type, name, below(place, name), problems, is_key=True)
-        values[name] = read(value_type, value, below(place, name), problems)
+        parse_leaf(key_type, name, child_field(place, name), problems, is_key=True)
+        values[name] = parse_value(value_type, value, child_field(place, name), problems)
     return values
 
 
-def read_leaf(type_: Any, data: Any, place: str, problems: Problems, is_key: bool = False) -> Any:
+def parse_leaf(type_: Any, data: Any, place: str, problems: Problems, is_key: bool = False) -> Any:
     try:
         return msgspec.convert(data, type_)
     except msgspec.ValidationError as error:
         text = str(error)
         inside = PLACE.search(text)
-        value = at(data, inside[1]) if inside else data
-        problem = in_words(PLACE.sub("", text), type_, value)
+        value = value_at(data, inside[1]) if inside else data
+        problem = explain_error(PLACE.sub("", text), type_, value)
         problems.append((place + (inside[1] if inside else ""), f"the name {problem}" if is_key else problem))
         return None
 
 
-def in_words(text: str, type_: Any, value: Any) -> str:
+def explain_error(text: str, type_: Any, value: Any) -> str:
     """What the decoder says, as a sentence about the field."""
-    is_now = f" (is {shown(value)})"
+    is_now = f" (is {render_given(value)})"
     if found := BOUND.search(text):
-        return f"must be {AT_LEAST[found[1]]} {number(found[2])}{is_now}"
+        return f"must be {AT_LEAST[found[1]]} {format_number(found[2])}{is_now}"
     if found := LENGTH.search(text):
         what = "characters" if found[1] == "str" else "entries"
-        return f"must have {AT_LEAST[found[2]]} {number(found[3])} {what}{is_now}"
+        return f"must have {AT_LEAST[found[2]]} {format_number(found[3])} {what}{is_now}"
     if found := PATTERN.search(text):
         return EXAMPLES.get(found[1].replace("\\\\", "\\"), f"must match {found[1]}") + is_now
     if found := TYPES.search(text):
-        return f"must be {kinds(found[1])}{is_now}"
+        return f"must be {type_names(found[1])}{is_now}"
     if text.startswith("Invalid enum value"):
-        choices = choices_of(type_)
+        choices = literal_values(type_)
         one_of = "one of " if len(choices) > 1 else ""
         return f"must be {one_of}{', '.join(choices)}{is_now}{suggestion(value, choices)}"
     return f"{text[:1].lower()}{text[1:]}{is_now}"
 
 
-def kinds(names: str) -> str:
+def type_names(names: str) -> str:
     return " or ".join(KINDS.get(name.strip(), name.strip()) for name in names.split("|") if name.strip() != "null")
 
 
-def choices_of(type_: Any) -> list[str]:
+def literal_values(type_: Any) -> list[str]:
     """Of a Literal or an enum, wherever it stands in the type."""
     if get_origin(type_) is Annotated:
-        return choices_of(get_args(type_)[0])
+        return literal_values(get_args(type_)[0])
     if isinstance(type_, type) and hasattr(type_, "__members__"):
         return [str(member.value) for member in type_.__members__.values()]
     choices: list[str] = []
     for option in get_args(type_):
-        choices.extend(choices_of(option) if get_args(option) else [] if option is NoneType else [str(option)])
+        choices.extend(literal_values(option) if get_args(option) else [] if option is NoneType else [str(option)])
     return choices
 
 
@@ -144,24 +142,24 @@ def suggestion(name: object, known: Any, list_all: bool = False) -> str:
     return f"; there are {', '.join(names)}" if list_all else ""
 
 
-def below(place: str, name: str) -> str:
+def child_field(place: str, name: str) -> str:
     """As TOML would write it."""
     word = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
     return f"{place}.{word}" if place else word
 
 
-def at(data: Any, place: str) -> Any:
+def value_at(data: Any, place: str) -> Any:
     for index in re.findall(r"\[(\d+)\]", place):
         data = data[int(index)]
     return data
 
 
-def shown(value: object) -> str:
+def render_given(value: object) -> str:
     text = {True: "true", False: "false"}.get(value) if isinstance(value, bool) else None
     if text is None:
         text = "a table" if isinstance(value, dict) else repr(value)
     return text if len(text) <= SHOWN_LENGTH else f"{text[:SHOWN_LENGTH]}…"
 
 
-def number(text: str) -> str:
+def format_number(text: str) -> str:
     return f"{float(text):,.12g}"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from leaseway.domain.errors import BadValue
 from leaseway.imports.domain.partition import check_grid
-from leaseway.imports.domain.timestamps import stamp_of
-from leaseway.imports.spec.model import Boxes, Country, Filter, IdRange, Keyset, Resource, Whole, Windows
+from leaseway.imports.domain.timestamps import parse_stamp
+from leaseway.imports.spec.model import Boxes, Country, Filter, IdRange, KeysetPaging, Resource, Whole, Windows
 
 Problem = tuple[str, str]
 
@@ -92,7 +92,7 @@ def check_partition(resource: Resource) -> Iterator[Problem]:
 
 
 def check_ids(resource: Resource, partition: IdRange) -> Iterator[Problem]:
-    if not isinstance(resource.page, Keyset) and "id" not in resource.filters:
+    if not isinstance(resource.page, KeysetPaging) and "id" not in resource.filters:
         yield f"{PLACE}.by", "id_range needs page.cursor = 'keyset', or [resource.filters.id] with lower and upper"
     if "id" in resource.filters and resource.filters["id"].lower is None:
         yield "resource.filters.id.lower", "is needed by partition.by = 'id_range'"
@@ -131,7 +131,7 @@ def check_windows(resource: Resource, partition: Windows, place: str) -> Iterato
     ends = {}
     for name, text in (("start", partition.start), ("end", partition.end)):
         if text is not None:
-            ends[name] = stamp_of(text)
+            ends[name] = parse_stamp(text)
             if ends[name] is None:
                 yield f"{place}.{name}", f"must be an instant such as '2026-04-01T00:00Z' (is {text!r})"
     start, end = ends.get("start"), ends.get("end")

@@ -14,10 +14,10 @@ import msgspec
 
 from leaseway.domain.errors import UsageError
 from leaseway.imports.domain.shard import canonical
-from leaseway.imports.spec.checks import check
-from leaseway.imports.spec.model import PageNumber, Resource, SinkSpec, SourceSpec, Spec
-from leaseway.imports.spec.parser import read
-from leaseway.imports.spec.source_presets import completed
+from leaseway.imports.spec.checks import check_spec
+from leaseway.imports.spec.model import PageNumberPaging, Resource, SinkSpec, SourceSpec, Spec
+from leaseway.imports.spec.parser import parse_value
+from leaseway.imports.spec.source_presets import apply_preset
 
 __all__ = ["BadSpec", "Resource", "SinkSpec", "SourceSpec", "Spec", "read_spec", "spec_hash"]
 
@@ -41,9 +41,9 @@ def read_spec(text: str, path: str) -> Spec:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadSpec(path, [("TOML", str(error))]) from error
     problems: list[tuple[str, str]] = []
-    spec = read(Spec, completed(data, problems), "", problems)
+    spec = parse_value(Spec, apply_preset(data, problems), "", problems)
     if not problems:
-        problems.extend(check(spec))
+        problems.extend(check_spec(spec))
     if problems:
         raise BadSpec(path, problems)
     assert isinstance(spec, Spec)
@@ -66,7 +66,7 @@ def spec_hash(spec: Spec) -> str:
     for section, fields in UNHASHED.items():
         for field in fields:
             data[section].pop(field, None)
-    if not isinstance(spec.resource.page, PageNumber):
+    if not isinstance(spec.resource.page, PageNumberPaging):
         # The number of a page means something else with another size; every other cursor does not.
         data["resource"]["page"].pop("limit", None)
     data["resource"]["page"].pop("limit_min", None)

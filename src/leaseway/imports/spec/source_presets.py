@@ -6,7 +6,7 @@ data of a TOML file, `kind = "ocm"` ─► the same data with what the client sa
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from leaseway.imports.spec.parser import Problems, below
+from leaseway.imports.spec.parser import Problems, child_field
 
 OCM_URL = "https://api.openchargemap.io"
 
@@ -54,12 +54,12 @@ OPEN = {
 CLIENTS = {"source": {"file", "format"}, "resource": {"params", "records", *OCM}}
 
 
-def completed(data: dict[str, Any], problems: Problems) -> dict[str, Any]:
+def apply_preset(data: dict[str, Any], problems: Problems) -> dict[str, Any]:
     """The data of any other kind stays as it is, and so does what is no table where one is due: the reader says so."""
     if table_at(data, "source").get("kind") != "ocm":
         return data
-    problems.extend(too_many(data))
-    return {**data, "source": source_of(data), "resource": resource_of(data)}
+    problems.extend(preset_conflicts(data))
+    return {**data, "source": complete_source(data), "resource": complete_resource(data)}
 
 
 def table_at(data: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -70,43 +70,46 @@ def table_at(data: Mapping[str, Any], place: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def too_many(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def preset_conflicts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for place, names in CLIENTS.items():
         for name in sorted(names & table_at(data, place).keys()):
-            yield below(place, name), "comes with kind = 'ocm'; leave it out, or describe the API with kind = 'json'"
+            yield (
+                child_field(place, name),
+                "comes with kind = 'ocm'; leave it out, or describe the API with kind = 'json'",
+            )
     for place, names in OPEN.items():
         for name in sorted(table_at(data, place).keys() - names):
             yield (
-                below(place, name),
+                child_field(place, name),
                 f"is not for kind = 'ocm'; here you may write {', '.join(sorted(names)) or 'nothing'}",
             )
 
 
-def source_of(data: Mapping[str, Any]) -> dict[str, Any]:
+def complete_source(data: Mapping[str, Any]) -> dict[str, Any]:
     source = table_at(data, "source")
     paced = {} if "limits" in source or "concurrency" in source else OCM_LIMITS
-    return {"base_url": OCM_URL, **paced, **source, "auth": known_and_open(data, "source.auth", OCM_AUTH)}
+    return {"base_url": OCM_URL, **paced, **source, "auth": merge_allowed(data, "source.auth", OCM_AUTH)}
 
 
-def resource_of(data: Mapping[str, Any]) -> Any:
+def complete_resource(data: Mapping[str, Any]) -> Any:
     resource = data.get("resource", {})
     if not isinstance(resource, dict):
         return resource
     country = {"param": "countryid"} if "values" in table_at(data, "resource.filters.country") else OCM_COUNTRY
     deletes = table_at(data, "resource.deletes")
-    flagged = {"flag": known_and_open(data, "resource.deletes.flag", OCM_FLAG)} if "flag" in deletes else {}
-    filters = {**OCM_FILTERS, "country": known_and_open(data, "resource.filters.country", country)}
+    flagged = {"flag": merge_allowed(data, "resource.deletes.flag", OCM_FLAG)} if "flag" in deletes else {}
+    filters = {**OCM_FILTERS, "country": merge_allowed(data, "resource.filters.country", country)}
     return {
         "partition": OCM_PARTITION,
         **resource,
         **OCM,
-        "page": known_and_open(data, "resource.page", OCM_PAGE),
+        "page": merge_allowed(data, "resource.page", OCM_PAGE),
         **({"deletes": {**deletes, **flagged}} if flagged else {}),
         "filters": filters if isinstance(resource.get("filters", {}), dict) else resource["filters"],
     }
 
 
-def known_and_open(data: Mapping[str, Any], place: str, known: Mapping[str, Any]) -> Any:
+def merge_allowed(data: Mapping[str, Any], place: str, known: Mapping[str, Any]) -> Any:
     """What the client knows, and what may be written beside it."""
     above, _, name = place.rpartition(".")
     given = table_at(data, above).get(name, {})

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row, Written
+from leaseway.imports.domain.page import BadRow, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
-from leaseway.imports.domain.shard import Cursor, Shard, canonical, shard_of
+from leaseway.imports.domain.shard import Cursor, Shard, canonical, make_shard
 from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.testing.clock import START_US
 
@@ -24,8 +24,8 @@ COLUMNS: Mapping[str, ColumnType] = {
 """One of each type; some names must be quoted."""
 
 RUN = RunRow(id="run-1", source="maps", spec_hash="hash-1", started_at=START_US)
-LOW = shard_of("maps", "id=0-1000", {"id": [0, 1000]}, 1000)
-HIGH = shard_of("maps", "id=1000-", {"id": [1000, None]})
+LOW = make_shard("maps", "id=0-1000", {"id": [0, 1000]}, 1000)
+HIGH = make_shard("maps", "id=1000-", {"id": [1000, None]})
 STAMP = START_US - 1000 * SECOND_US
 
 
@@ -84,7 +84,7 @@ async def started(sink: Sink, *shards: Shard, run: RunRow = RUN, fence: int = 1)
         assert await sink.begin(run.id, shard.key, fence) is not None
 
 
-async def written(sink: Sink, page: PageWrite) -> Written:
+async def written(sink: Sink, page: PageWrite) -> WriteCounts:
     answer = await sink.write(page)
     assert answer is not None, "fenced"
     return answer
@@ -102,7 +102,7 @@ async def picture(sink: Sink, witness: Witness) -> object:
     return runs, shards, await sink.bad_rows(), await sink.count(), await witness.rows()
 
 
-async def imported(sink: Sink, run: str, *some: Row, source: str = "maps") -> Written:
+async def imported(sink: Sink, run: str, *some: Row, source: str = "maps") -> WriteCounts:
     """A run of one shard with one page."""
     whole = replace(RUN, id=run, source=source)
     await started(sink, LOW, run=whole)

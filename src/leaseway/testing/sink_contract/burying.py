@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
-from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, imported, page, row, rows, started, tombstone
@@ -15,7 +15,7 @@ async def test_a_tombstone_marks_the_row_that_is_there(sink: Sink, clock: FakeCl
     await imported(sink, "run-1", row(1, title="old"), row(2))
     first_seen = clock.now_us()
     clock.advance(60)
-    assert await imported(sink, "run-2", replace(tombstone(1, version=1), values={"title": "new"})) == Written(
+    assert await imported(sink, "run-2", replace(tombstone(1, version=1), values={"title": "new"})) == WriteCounts(
         updated=1
     )
     found = (await witness.rows())["1"]
@@ -26,11 +26,11 @@ async def test_a_tombstone_marks_the_row_that_is_there(sink: Sink, clock: FakeCl
 
 async def test_a_tombstone_of_an_unknown_record_is_kept(sink: Sink, clock: FakeClock, witness: Witness) -> None:
     """A page that was read before it was deleted may still come, and must find that it is no more."""
-    assert await imported(sink, "run-1", tombstone(1, version=1), row(2)) == Written(inserted=2)
+    assert await imported(sink, "run-1", tombstone(1, version=1), row(2)) == WriteCounts(inserted=2)
     found = (await witness.rows())["1"]
     assert (found["deleted_at"], found["deleted_reason"]) == (clock.now_us(), "flagged")
     assert await sink.count() == 1
-    assert await imported(sink, "run-2", row(1)) == Written(stale=1)
+    assert await imported(sink, "run-2", row(1)) == WriteCounts(stale=1)
     assert await sink.count() == 1
 
 
@@ -39,14 +39,14 @@ async def test_a_tombstone_that_comes_again_changes_nothing(sink: Sink, clock: F
     await imported(sink, "run-1", tombstone(1), row(2))
     before = await witness.rows()
     clock.advance(60)
-    assert await imported(sink, "run-2", tombstone(1)) == Written(unchanged=1)
+    assert await imported(sink, "run-2", tombstone(1)) == WriteCounts(unchanged=1)
     assert await witness.rows() == before
 
 
 async def test_a_tombstone_without_other_news_counts(sink: Sink, witness: Witness) -> None:
     """Some sources take a record back without a new stamp and without a changed field."""
     await imported(sink, "run-1", row(1))
-    assert await imported(sink, "run-2", tombstone(1)) == Written(updated=1)
+    assert await imported(sink, "run-2", tombstone(1)) == WriteCounts(updated=1)
     assert await sink.count() == 0
 
 
@@ -54,7 +54,7 @@ async def test_an_old_tombstone_does_not_mark_a_newer_row(sink: Sink, witness: W
     """It was brought back since."""
     await imported(sink, "run-1", row(1, version=5))
     before = await witness.rows()
-    assert await imported(sink, "run-2", tombstone(1, version=4)) == Written(stale=1)
+    assert await imported(sink, "run-2", tombstone(1, version=4)) == WriteCounts(stale=1)
     assert await witness.rows() == before
 
 
@@ -62,7 +62,7 @@ async def test_an_old_tombstone_does_not_mark_a_newer_row(sink: Sink, witness: W
 async def test_a_record_that_lives_again_comes_back(sink: Sink, witness: Witness, version: int) -> None:
     """With a newer stamp or the same one."""
     await imported(sink, "run-1", tombstone(1, version=1))
-    assert await imported(sink, "run-2", row(1, version=version)) == Written(updated=1)
+    assert await imported(sink, "run-2", row(1, version=version)) == WriteCounts(updated=1)
     found = (await witness.rows())["1"]
     assert (found["deleted_at"], found["deleted_reason"]) == (None, None)
     assert await sink.count() == 1
@@ -98,7 +98,7 @@ async def test_a_buried_row_that_comes_back_is_there_again(sink: Sink, witness: 
     """Even unchanged: it was there all the time."""
     await imported(sink, "run-1", *rows(1, 2))
     await sink.bury("run-1", ["1"], "absent")
-    assert await imported(sink, "run-2", *rows(1, 2)) == Written(updated=1, unchanged=1)
+    assert await imported(sink, "run-2", *rows(1, 2)) == WriteCounts(updated=1, unchanged=1)
     found = (await witness.rows())["1"]
     assert (found["deleted_at"], found["deleted_reason"], await sink.count()) == (None, None, 2)
 
@@ -109,7 +109,7 @@ async def test_only_rows_of_the_runs_source_are_buried(sink: Sink) -> None:
     await imported(sink, "run-2", row(7), source="mail")
     assert await sink.bury("run-1", ["7"], "absent") == 1
     assert await sink.count() == 1
-    assert await imported(sink, "run-3", row(7), source="mail") == Written(unchanged=1)
+    assert await imported(sink, "run-3", row(7), source="mail") == WriteCounts(unchanged=1)
 
 
 async def test_only_rows_of_the_runs_table_are_buried(sink: Sink, elsewhere: Sink) -> None:

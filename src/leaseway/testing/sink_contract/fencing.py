@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.imports.domain.run_state import ShardState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.testing.sink_contract.actors import (
     HIGH,
@@ -22,7 +22,7 @@ from leaseway.testing.sink_contract.actors import (
     written,
 )
 
-CHILD = shard_of("maps", "id=500-1000", {"id": [500, 1000]}, depth=1)
+CHILD = make_shard("maps", "id=500-1000", {"id": [500, 1000]}, depth=1)
 
 LATE = {
     "a smaller fence": page(rows(1, 5, 6), 2, 6, fence=1, bad=[bad(0)]),

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.domain.run_state import ShardState
 from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
@@ -57,7 +57,7 @@ async def test_a_newer_row_replaces_the_older_one(sink: Sink, clock: FakeClock, 
     await imported(sink, "run-1", row(1, title="old", size=1))
     first_seen = clock.now_us()
     clock.advance(60)
-    assert await imported(sink, "run-2", row(1, version=1, title="new")) == Written(updated=1)
+    assert await imported(sink, "run-2", row(1, version=1, title="new")) == WriteCounts(updated=1)
     (found,) = (await witness.rows()).values()
     assert (found["title"], found["size"], found["content_hash"], found["run"]) == ("new", None, "hash-1", "run-2")
     assert (found["stamp"], found["first_seen"], found["updated_at"]) == (
@@ -71,7 +71,7 @@ async def test_an_older_row_never_replaces_a_newer_one(sink: Sink, witness: Witn
     """A replica that lags serves the past; a late page of a full sweep does, too."""
     await imported(sink, "run-1", row(1, version=5))
     before = await witness.rows()
-    assert await imported(sink, "run-2", row(1, version=4)) == Written(stale=1)
+    assert await imported(sink, "run-2", row(1, version=4)) == WriteCounts(stale=1)
     assert await witness.rows() == before
 
 
@@ -80,14 +80,14 @@ async def test_an_equal_row_is_not_written_again(sink: Sink, clock: FakeClock, w
     await imported(sink, "run-1", *rows(1, 2, 3))
     before = await witness.rows()
     clock.advance(60)
-    assert await imported(sink, "run-2", *rows(1, 2, 3)) == Written(unchanged=3)
+    assert await imported(sink, "run-2", *rows(1, 2, 3)) == WriteCounts(unchanged=3)
     assert await witness.rows() == before
 
 
 async def test_two_versions_with_one_stamp_are_told_apart_by_their_content(sink: Sink, witness: Witness) -> None:
     """Sources count in minutes: the later page of the same minute wins."""
     await imported(sink, "run-1", row(1, version=1, stamp=STAMP))
-    assert await imported(sink, "run-2", row(1, version=2, stamp=STAMP)) == Written(updated=1)
+    assert await imported(sink, "run-2", row(1, version=2, stamp=STAMP)) == WriteCounts(updated=1)
     assert (await witness.rows())["1"]["content_hash"] == "hash-2"
 
 
@@ -96,7 +96,7 @@ async def test_a_deleted_row_that_comes_back_is_there_again(sink: Sink, clock: F
     await imported(sink, "run-1", *rows(1, 2))
     await witness.delete("1", clock.now_us())
     assert await sink.count() == 1
-    assert await imported(sink, "run-2", *rows(1, 2)) == Written(updated=1, unchanged=1)
+    assert await imported(sink, "run-2", *rows(1, 2)) == WriteCounts(updated=1, unchanged=1)
     assert await sink.count() == 2
     assert (await witness.rows())["1"]["deleted_at"] is None
 
@@ -105,7 +105,7 @@ async def test_a_deleted_row_does_not_come_back_as_it_once_was(sink: Sink, clock
     """An old page knows less than the deletion did."""
     await imported(sink, "run-1", row(1, version=5))
     await witness.delete("1", clock.now_us())
-    assert await imported(sink, "run-2", row(1, version=4)) == Written(stale=1)
+    assert await imported(sink, "run-2", row(1, version=4)) == WriteCounts(stale=1)
     assert await sink.count() == 0
 
 
@@ -114,7 +114,7 @@ async def test_every_row_of_a_page_is_counted_once(sink: Sink) -> None:
     await imported(sink, "run-0", row(1, 5), row(2, 5), row(3, 5))
     await started(sink)
     mixed = [row(1, 5), row(2, 6), row(3, 4), row(4), row(5)]
-    assert await sink.write(page(mixed, state=ShardState.DONE)) == Written(2, 1, 1, 1, 0)
+    assert await sink.write(page(mixed, state=ShardState.DONE)) == WriteCounts(2, 1, 1, 1, 0)
     found = await shard(sink)
     assert (found.rows, found.inserted, found.updated, found.unchanged, found.stale) == (5, 2, 1, 1, 1)
 
@@ -122,7 +122,7 @@ async def test_every_row_of_a_page_is_counted_once(sink: Sink) -> None:
 async def test_sources_do_not_share_ids(sink: Sink, witness: Witness) -> None:
     """Number 7 of one API is not number 7 of another."""
     await imported(sink, "run-1", row(7))
-    assert await imported(sink, "run-2", row(7, version=1), source="mail") == Written(inserted=1)
+    assert await imported(sink, "run-2", row(7, version=1), source="mail") == WriteCounts(inserted=1)
     assert await sink.count() == 2
 
 
@@ -130,8 +130,8 @@ async def test_a_big_page_is_a_page_like_any_other(sink: Sink, witness: Witness)
     """Some sources answer with all they have."""
     await started(sink)
     many = [row(number, title="x" * 200) for number in range(6_000)]
-    assert await written(sink, page(many, after=1)) == Written(inserted=6_000)
-    assert await written(sink, page(many, 1, 2)) == Written(unchanged=6_000)
+    assert await written(sink, page(many, after=1)) == WriteCounts(inserted=6_000)
+    assert await written(sink, page(many, 1, 2)) == WriteCounts(unchanged=6_000)
     assert await sink.count() == 6_000
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from leaseway.domain.errors import BadValue
-from leaseway.imports.domain.page import Written
+from leaseway.imports.domain.page import WriteCounts
 from leaseway.imports.domain.run_state import ShardState
-from leaseway.imports.domain.shard import shard_of
+from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.sinks.port import PageWrite, Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract.actors import (
@@ -22,18 +22,18 @@ from leaseway.testing.sink_contract.actors import (
     written,
 )
 
-LEFT = shard_of("maps", "id=500-750", {"id": [500, 750]}, depth=1)
-RIGHT = shard_of("maps", "id=750-1000", {"id": [750, 1000]}, depth=1)
+LEFT = make_shard("maps", "id=500-750", {"id": [500, 750]}, depth=1)
+RIGHT = make_shard("maps", "id=750-1000", {"id": [750, 1000]}, depth=1)
 
 
 async def test_a_page_changes_everything_at_once(sink: Sink, witness: Witness) -> None:
     """What the report says must be what is in the table."""
     await started(sink)
     first = page(rows(1, 2, 3), after=3, page_hash="a", page_limit=500, requests=2, size_bytes=900, guards={"heavy": 1})
-    assert await sink.write(first) == Written(inserted=3)
+    assert await sink.write(first) == WriteCounts(inserted=3)
     second = page(rows(4), 3, 4, bad=[bad(0), bad(2)], page_hash="b", size_bytes=100, guards={"heavy": 2, "short": 1})
     assert (await shard(sink)).page_limit == 500
-    assert await sink.write(second) == Written(inserted=1, quarantined=2)
+    assert await sink.write(second) == WriteCounts(inserted=1, quarantined=2)
     now = await shard(sink)
     assert (now.state, now.cursor, now.pages, now.rows, now.inserted) == (ShardState.RUNNING, {"after": 4}, 2, 4, 4)
     assert (now.quarantined, now.requests, now.size_bytes, now.page_limit) == (2, 3, 1000, None)
@@ -47,7 +47,7 @@ async def test_a_page_without_rows_turns_too(sink: Sink, clock: FakeClock) -> No
     """The last page of a shard is often empty, and it is the proof of the end."""
     await started(sink)
     clock.advance(5)
-    assert await sink.write(page(state=ShardState.DONE)) == Written()
+    assert await sink.write(page(state=ShardState.DONE)) == WriteCounts()
     now = await shard(sink)
     assert (now.state, now.pages, now.rows, now.finished_at) == (ShardState.DONE, 1, 0, clock.now_us())
 
@@ -95,7 +95,7 @@ REPEATED = {
 async def test_a_page_that_is_sent_twice_counts_once(sink: Sink, witness: Witness, sent: PageWrite) -> None:
     """Its first answer was lost, so its worker asks again."""
     await started(sink)
-    assert await sink.write(sent) == Written(inserted=1, quarantined=1)
+    assert await sink.write(sent) == WriteCounts(inserted=1, quarantined=1)
     before = await picture(sink, witness)
     assert await sink.write(sent) is None
     assert await picture(sink, witness) == before
@@ -115,7 +115,7 @@ async def test_a_split_shard_leaves_the_rest_to_its_children(sink: Sink, witness
     """Parent and children in one transaction: else a crash between them loses the rest or imports it twice."""
     await started(sink)
     split = page(rows(1), after=1, state=ShardState.SPLIT, children=[LEFT, RIGHT], why="truncated")
-    assert await sink.write(split) == Written(inserted=1)
+    assert await sink.write(split) == WriteCounts(inserted=1)
     parent, left, right = await shard(sink), await shard(sink, LEFT.key), await shard(sink, RIGHT.key)
     assert (parent.state, parent.why) == (ShardState.SPLIT, "truncated")
     assert [(one.shard, one.state, one.parent, one.cursor) for one in (left, right)] == [

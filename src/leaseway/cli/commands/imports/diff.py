@@ -10,7 +10,7 @@ from leaseway.cli.output.text import facts, heading, note, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.imports.domain.run_state import RunRow, ShardRow
-from leaseway.imports.progress.diff import Differences, differences
+from leaseway.imports.progress.diff import RunDiff, diff_runs
 from leaseway.system import wall_clock_us
 
 SHARDS_SHOWN_MAX = 40
@@ -29,9 +29,9 @@ def show_diff(settings: CliSettings, text: str, before: str | None, after: str |
     facts(formatting.drift_in_words(found.drift))
 
 
-async def compared(at: OpenedSink, before: str | None, after: str | None) -> Differences:
+async def compared(at: OpenedSink, before: str | None, after: str | None) -> RunDiff:
     first, second = await two_runs(at, before, after)
-    return await differences(at.sink, first, second, wall_clock_us())
+    return await diff_runs(at.sink, first, second, wall_clock_us())
 
 
 async def two_runs(at: OpenedSink, before: str | None, after: str | None) -> tuple[RunRow, RunRow]:
@@ -45,7 +45,7 @@ async def two_runs(at: OpenedSink, before: str | None, after: str | None) -> tup
     return runs[1], runs[0]
 
 
-def show_runs(found: Differences) -> None:
+def show_runs(found: RunDiff) -> None:
     before, after = found.before, found.after
     was, is_ = found.totals_before, found.totals_after
     rows: list[list[TableCell | str]] = [
@@ -73,7 +73,7 @@ def gain(count: int) -> str:
     return f"{count:+,}" if count else ""
 
 
-def show_rows(found: Differences) -> None:
+def show_rows(found: RunDiff) -> None:
     heading("rows between the end of the one and the end of the other, as the table is now")
     changes = found.rows
     for kind, count in (("added", changes.added), ("changed", changes.changed), ("removed", changes.removed)):
@@ -83,7 +83,7 @@ def show_rows(found: Differences) -> None:
         say(f"  {count:,} {kind}{samples}")
 
 
-def show_shards(found: Differences) -> None:
+def show_shards(found: RunDiff) -> None:
     heading("shards")
     if not (found.new or found.gone or found.changed):
         say("  the same in both")

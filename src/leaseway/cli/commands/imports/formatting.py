@@ -8,7 +8,7 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.domain.drift import Drift
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
 from leaseway.imports.domain.shard import Cursor, canonical
-from leaseway.imports.progress.report import states_of
+from leaseway.imports.progress.report import count_states
 
 STATE_STYLES = {"done": "green", "running": "cyan", "waiting": "yellow", "parked": "red", "split": "dim"}
 RUN_STYLES = {
@@ -47,7 +47,7 @@ def of(count: int, name: str) -> str:
 
 
 def shards_in_words(shards: Sequence[ShardRow]) -> str:
-    states = ", ".join(f"{count:,} {name}" for name, count in states_of(shards).items())
+    states = ", ".join(f"{count:,} {name}" for name, count in count_states(shards).items())
     return f"{counted(len(shards), 'shard')}: {states}" if shards else "no shards"
 
 

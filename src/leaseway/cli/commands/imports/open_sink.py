@@ -11,8 +11,8 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import StoreRefused, UsageError, redact_url
 from leaseway.imports.assembly import load_sink
 from leaseway.imports.domain.run_state import RunRow
-from leaseway.imports.load_object import found_in, load_module
-from leaseway.imports.open_sink import folder_of
+from leaseway.imports.load_object import find_attribute, load_module
+from leaseway.imports.open_sink import parquet_folder
 from leaseway.imports.run import start
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.spec.reader import Spec
@@ -57,7 +57,7 @@ def jobs_url(settings: CliSettings, text: str) -> str:
     if isinstance(found, Path):
         return store_url(settings)
     module, _, attribute = found.partition(":")
-    app = getattr(found_in(load_module(module), attribute), "app", None)
+    app = getattr(find_attribute(load_module(module), attribute), "app", None)
     return store_url(settings) if app is None else store_url(settings, app.url)
 
 
@@ -92,7 +92,7 @@ def place_on_disk(url: str) -> Path | None:
         case "sqlite":
             return Path(sqlite_path(url)).absolute()
         case "parquet":
-            return Path(folder_of(url)).absolute()
+            return Path(parquet_folder(url)).absolute()
     return None
 
 

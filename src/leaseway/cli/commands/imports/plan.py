@@ -17,10 +17,10 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import TransientError, UsageError
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunMode
-from leaseway.imports.plan.forecast import Forecast, forecast
-from leaseway.imports.plan.plan import Plan, history_of
+from leaseway.imports.plan.plan import Forecast, make_forecast
+from leaseway.imports.plan.plan import Plan, load_history
 from leaseway.imports.plan.probe_source import NO_HISTORY, plan_with_history
-from leaseway.imports.plan.watermark import History
+from leaseway.imports.plan.watermark import RunHistory
 
 SHARDS_SHOWN_MAX = 40
 REFUSED = 2
@@ -30,7 +30,7 @@ class Prospect(NamedTuple):
     """Everything that is known before a run."""
 
     plan: Plan | None
-    forecast: Forecast | None
+    make_forecast: Forecast | None
     refusals: list[str]
     """Why it cannot run as it is."""
 
@@ -54,17 +54,17 @@ async def prospect(parts: ImportParts, wanted: RunMode | None, requests_max: int
     except UsageError as error:
         return Prospect(None, None, [*refusals, str(error)])
     source = parts.source
-    return Prospect(plan, forecast(plan, source.limit, source.page_limit, parts.spec.budget, requests_max), refusals)
+    return Prospect(plan, make_forecast(plan, source.limit, source.page_limit, parts.spec.budget, requests_max), refusals)
 
 
-async def looked_up(parts: ImportParts) -> tuple[History, list[str]]:
+async def looked_up(parts: ImportParts) -> tuple[RunHistory, list[str]]:
     """The runs so far, and why the sink cannot be written. A missing file is not created."""
     path = place_on_disk(parts.spec.sink.url)
     if path is not None and is_new(path):
         return NO_HISTORY, folderless(parts.spec.sink.url, path)
     try:
         await parts.sink.open()
-        return await history_of(parts.sink, parts.spec.source.name, parts.task.spec_hash), []
+        return await load_history(parts.sink, parts.spec.source.name, parts.task.spec_hash), []
     except (UsageError, TransientError) as error:
         return NO_HISTORY, [f"sink: {error}"]
     finally:

@@ -11,8 +11,8 @@ from leaseway.cli.output.table import TableColumn, show_table
 from leaseway.cli.output.text import counted, note, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
-from leaseway.imports.rows import Moulds
-from leaseway.imports.run.quarantine_replay import ROWS_MAX, Kept, Replayed, discard, in_quarantine, replay
+from leaseway.imports.rows import RowBuilder
+from leaseway.imports.run.quarantine_replay import ROWS_MAX, QuarantinedRow, ReplayResult, discard, read_quarantine, replay
 from leaseway.system import wall_clock_us
 
 SHOWN_MAX = 100
@@ -35,14 +35,14 @@ def show_quarantine(settings: CliSettings, text: str, run: str | None) -> None:
     note(f"correct the spec, then run: {command(settings, 'quarantine replay', text, run)}")
 
 
-def cells(each: Kept) -> list[str]:
+def cells(each: QuarantinedRow) -> list[str]:
     bad = each.bad
     return [f"{each.number:,}", each.run, each.shard, bad.external_id or "", bad.code, bad.problem]
 
 
-async def listed(at: OpenedSink, run: str | None, rows_max: int) -> list[Kept]:
-    kept: list[Kept] = []
-    async for each in in_quarantine(at.sink, await select_runs(at, run)):
+async def listed(at: OpenedSink, run: str | None, rows_max: int) -> list[QuarantinedRow]:
+    kept: list[QuarantinedRow] = []
+    async for each in read_quarantine(at.sink, await select_runs(at, run)):
         kept.append(each)
         if len(kept) >= rows_max:
             break
@@ -76,8 +76,8 @@ def replay_quarantine(settings: CliSettings, text: str, run: str | None, discard
         note(f"no longer in quarantine: {numbers}{' …' if len(done.gone) > NUMBERS_SHOWN_MAX else ''}")
 
 
-async def tried(at: OpenedSink, run: str | None, counter: Counter) -> Replayed:
-    moulds = Moulds(at.spec.resource)
+async def tried(at: OpenedSink, run: str | None, counter: Counter) -> ReplayResult:
+    moulds = RowBuilder(at.spec.resource)
     return await replay(at.sink, moulds, await select_runs(at, run), await newest(at), wall_clock_us(), counter.add)
 
 
@@ -86,9 +86,9 @@ async def newest(at: OpenedSink) -> str | None:
     return None if last is None else last.id
 
 
-async def dropped(at: OpenedSink, numbers: Sequence[int]) -> Replayed:
+async def dropped(at: OpenedSink, numbers: Sequence[int]) -> ReplayResult:
     """Discards nothing if one of the numbers is wrong, because a wrong number may name another record."""
-    known = {each.number async for each in in_quarantine(at.sink, await select_runs(at, None))}
+    known = {each.number async for each in read_quarantine(at.sink, await select_runs(at, None))}
     unknown = [str(number) for number in numbers if number not in known]
     if unknown:
         raise NoSuchJob(

@@ -14,7 +14,7 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.health import render_bytes
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import canonical
-from leaseway.imports.progress.report import Report, reactions_of, report_of, seconds_of, slowest_of, totals_of
+from leaseway.imports.progress.report import RunReport, count_reactions, build_report, shard_seconds, slowest_shards, sum_counts
 from leaseway.system import wall_clock_us
 
 SHARDS_SHOWN_MAX = 100
@@ -47,11 +47,11 @@ def show_report(settings: CliSettings, text: str, run: str | None) -> None:
         say(following)
 
 
-async def reported(at: OpenedSink, run: str | None) -> tuple[OpenedSink, Report]:
-    return at, await report_of(at.sink, await find_run(at, run), wall_clock_us())
+async def reported(at: OpenedSink, run: str | None) -> tuple[OpenedSink, RunReport]:
+    return at, await build_report(at.sink, await find_run(at, run), wall_clock_us())
 
 
-def show_head(at: OpenedSink, found: Report) -> None:
+def show_head(at: OpenedSink, found: RunReport) -> None:
     run = found.run
     say(f"run {run.id} of {run.source}: {run.state.value}", formatting.RUN_STYLES[run.state])
     other_spec = "" if run.spec_hash == at.spec_hash else f" (the spec has changed since, it is {at.spec_hash} now)"
@@ -72,8 +72,8 @@ def show_head(at: OpenedSink, found: Report) -> None:
     )
 
 
-def show_totals(at: OpenedSink, found: Report) -> None:
-    totals, run = totals_of(found.shards), found.run
+def show_totals(at: OpenedSink, found: RunReport) -> None:
+    totals, run = sum_counts(found.shards), found.run
     heading("in all")
     facts(
         [
@@ -82,7 +82,7 @@ def show_totals(at: OpenedSink, found: Report) -> None:
             ("speed", formatting.rate(totals["rows"], found.seconds)),
             ("size", render_bytes(totals["size_bytes"])),
             ("budget", budget_in_words(run, found.shards, at.spec.budget)),
-            ("guards", formatting.reactions_in_words(reactions_of(found.shards)) or "none"),
+            ("guards", formatting.reactions_in_words(count_reactions(found.shards)) or "none"),
             ("table", changes_in_words(found)),
             *noted(found),
             *drifted(found),
@@ -90,12 +90,12 @@ def show_totals(at: OpenedSink, found: Report) -> None:
     )
 
 
-def changes_in_words(found: Report) -> str:
+def changes_in_words(found: RunReport) -> str:
     changes = found.changes
     return f"{changes.added:,} rows added, {changes.changed:,} changed, {changes.removed:,} removed since it began"
 
 
-def noted(found: Report) -> list[tuple[str, str]]:
+def noted(found: RunReport) -> list[tuple[str, str]]:
     """What the end of the run found: deletes first."""
     return [(name, in_words(found.run.notes[note_])) for note_, name in NOTES.items() if found.run.notes.get(note_)]
 
@@ -115,25 +115,25 @@ def in_words(value: Any) -> str:
     return canonical(value)
 
 
-def drifted(found: Report) -> list[tuple[str, str]]:
+def drifted(found: RunReport) -> list[tuple[str, str]]:
     if found.compared_with is None:
         return [("drift", "unknown: no complete run before this one")]
     return [("compared with", f"run {found.compared_with.id}"), *formatting.drift_in_words(found.drift)]
 
 
-def show_shards(found: Report) -> None:
+def show_shards(found: RunReport) -> None:
     heading("shards")
     show_table(COLUMNS, [cells(row, found) for row in found.shards[:SHARDS_SHOWN_MAX]])
     if len(found.shards) > SHARDS_SHOWN_MAX:
         note(f"and {len(found.shards) - SHARDS_SHOWN_MAX:,} more; --json has them all")
-    slowest = slowest_of(found.shards, found.now)
+    slowest = slowest_shards(found.shards, found.now)
     if len(found.shards) > 1 and slowest:
         texts = [f"{row.shard.label} {formatting.duration(seconds_of(row, found.now))}" for row in slowest]
         say()
         facts([("slowest", ", ".join(texts))])
 
 
-def cells(row: ShardRow, found: Report) -> list[TableCell | str]:
+def cells(row: ShardRow, found: RunReport) -> list[TableCell | str]:
     counts = (row.pages, row.rows, row.inserted, row.updated, row.unchanged, row.stale)
     return [
         "  " * row.shard.depth + row.shard.label,
@@ -142,7 +142,7 @@ def cells(row: ShardRow, found: Report) -> list[TableCell | str]:
         f"{row.quarantined:,}" if row.quarantined else "",
         f"{row.requests:,}",
         render_bytes(row.size_bytes),
-        formatting.duration(seconds_of(row, found.now)),
+        formatting.duration(shard_seconds(row, found.now)),
         f"{row.attempts:,}",
         "" if row.page_limit is None else f"{row.page_limit:,}",
         formatting.cursor_in_words(row.resumed_at),
@@ -150,7 +150,7 @@ def cells(row: ShardRow, found: Report) -> list[TableCell | str]:
     ]
 
 
-def show_parked(found: Report) -> None:
+def show_parked(found: RunReport) -> None:
     parked = [row for row in found.shards if row.state is ShardState.PARKED]
     if not parked:
         return

@@ -13,7 +13,7 @@ from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.limit import parse_rate
 from leaseway.imports.domain.run_state import RunRow, RunState
-from leaseway.imports.progress.report import in_families
+from leaseway.imports.progress.report import order_by_parent
 from leaseway.system import SystemClock, wall_clock_us
 
 LOOK_SECONDS = 0.5
@@ -28,7 +28,7 @@ def show_status(settings: CliSettings, text: str, run: str | None, watch: bool) 
 
 async def told(settings: CliSettings, found: OpenedSink, run: str | None) -> None:
     row = await find_run(found, run)
-    shards = in_families(await found.sink.shards(row.id))
+    shards = order_by_parent(await found.sink.shards(row.id))
     dead = await given_up(jobs_url(settings, found.name), found.source, row.id, shards)
     if settings.json:
         now = wall_clock_us()
@@ -54,14 +54,14 @@ async def watched(found: OpenedSink, run: str | None) -> None:
     """Redraw until the run has ended or the user presses Ctrl-C."""
     from rich.console import Console
 
-    from leaseway.imports.progress.progress import Watching, tightest
-    from leaseway.imports.progress.progress_view import Screen
+    from leaseway.imports.progress.progress import ProgressTracker, tightest
+    from leaseway.imports.progress.progress_view import ProgressView
 
     clock, id_ = SystemClock(), (await find_run(found, run)).id
     rates = [parse_rate("source.limits", text) for text in found.spec.source.limits]
-    watching = Watching(tightest(rates))
+    watching = ProgressTracker(tightest(rates))
     title = f"{found.source} → {found.spec.sink.table}"
-    with Screen(Console(stderr=True, highlight=False), title) as screen:
+    with ProgressView(Console(stderr=True, highlight=False), title) as screen:
         while True:  # until the run ends; a run that makes no progress is shown as well
             with contextlib.suppress(TransientError):
                 row, shards = await found.sink.run(id_), await found.sink.shards(id_)

@@ -9,7 +9,7 @@ from leaseway.cli.output.table import TableCell, TableColumn, show_table
 from leaseway.cli.output.text import counted, note, say, wrapped
 from leaseway.cli.settings import CliSettings
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardState
-from leaseway.imports.progress.report import reactions_of, spent, totals_of
+from leaseway.imports.progress.report import count_reactions, count_requests, sum_counts
 from leaseway.imports.spec.model import RunBudget, Spec
 
 SHARDS_SHOWN_MAX = 40
@@ -31,11 +31,11 @@ def show_summary(
     )
     if run.why:
         say(wrapped(f"why: {harmless(run.why)}"))
-    totals = totals_of(shards)
+    totals = sum_counts(shards)
     pace = "" if seconds is None else formatting.rate(totals["rows"], seconds)
     say(formatting.totals_in_words(totals) + (f", {pace}" if pace else ""))
     say(formatting.shards_in_words(shards))
-    if guards := reactions_of(shards):
+    if guards := count_reactions(shards):
         say(f"guards: {formatting.reactions_in_words(guards)}")
     if budget := budget_in_words(run, shards, spec.budget):
         say(f"budget: {budget}")
@@ -49,7 +49,7 @@ def budget_in_words(run: RunRow, shards: Sequence[ShardRow], budget: RunBudget |
     price = None if budget is None else budget.price
     if run.requests_max is None and price is None:
         return ""
-    used = spent(run, shards)
+    used = count_requests(run, shards)
     most = "" if run.requests_max is None else f" of {run.requests_max:,}"
     cost = "" if price is None or budget is None else f", {used * price:,.2f} {budget.currency}"
     return f"{used:,}{most} requests{cost}"
@@ -111,7 +111,7 @@ def shard_cells(row: ShardRow, given_up: GivenUp) -> list[TableCell | str]:
 
 def show_quarantine(settings: CliSettings, name: str, shards: Sequence[ShardRow]) -> None:
     """A run is complete without the records in quarantine, so their number is shown."""
-    if count := totals_of(shards)["quarantined"]:
+    if count := sum_counts(shards)["quarantined"]:
         say(
             f"{counted(count, 'record')} in quarantine; list them with: {command(settings, 'quarantine', name)}",
             "yellow",

@@ -14,7 +14,7 @@ class Address(NamedTuple):
     database: str
 
 
-def address_of(url: str) -> Address:
+def parse_address(url: str) -> Address:
     database = unquote(urlsplit(url).path.removeprefix("/"))
     if not database or any(character in database for character in '/\\. "$*<>:|?\0'):
         raise StoreRefused(

@@ -41,11 +41,11 @@ def check_collection(name: str) -> str:
     return checked
 
 
-def key_of(source: str, external_id: str) -> Document:
+def row_key(source: str, external_id: str) -> Document:
     return {"source": source, "external_id": external_id}
 
 
-def of_source(source: str, after: str | None = None) -> dict[str, Any]:
+def source_range(source: str, after: str | None = None) -> dict[str, Any]:
     """All its rows, or those after an id: a range of the index."""
     lowest = MinKey() if after is None else after
     return {
@@ -56,7 +56,7 @@ def of_source(source: str, after: str | None = None) -> dict[str, Any]:
     }
 
 
-async def prepared(database: Database, target: str, shown: str) -> bool:
+async def prepare(database: Database, target: str, shown: str) -> bool:
     """Make what is missing, and say whether the server has transactions. A refused collection leaves nothing behind."""
     await refuse_old_server(database, shown)
     hello = await database.client.admin.command("hello")
@@ -66,7 +66,7 @@ async def prepared(database: Database, target: str, shown: str) -> bool:
         await refuse_other_documents(shown, database[target])
     for name in (target, *INDEXES, NUMBERS):
         if name not in found:
-            await made(database, name)
+            await create_if_missing(database, name)
     for name, fields in INDEXES.items():
         await database[name].create_index([(field, ASCENDING) for field in fields])
     return "setName" in hello or hello.get("msg") == "isdbgrid"
@@ -103,7 +103,7 @@ async def refuse_other_documents(shown: str, rows: Collection) -> None:
             )
 
 
-async def made(database: Database, name: str) -> None:
+async def create_if_missing(database: Database, name: str) -> None:
     try:
         await database.create_collection(name)
     except CollectionInvalid:

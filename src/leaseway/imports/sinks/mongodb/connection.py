@@ -22,7 +22,7 @@ from pymongo.write_concern import WriteConcern
 
 from leaseway.domain.errors import TransientError, UnknownOutcome
 from leaseway.imports.sinks.mongodb.address import Address
-from leaseway.imports.sinks.mongodb.errors import Conflict, described, translated
+from leaseway.imports.sinks.mongodb.errors import WriteConflict, describe_error, translate_error
 
 CALL_SECONDS_MAX = 60.0
 CONNECT_SECONDS_MAX = 5.0
@@ -41,16 +41,16 @@ Work = Callable[[Session | None], Awaitable[T]]
 """With a session it is part of a transaction, without one it stands for itself."""
 
 
-class Clients:
+class MongoClients:
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, OwnClient] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopClient] = WeakKeyDictionary()
 
     async def database(self) -> Database:
         loop = asyncio.get_running_loop()
         own = self._clients.get(loop)
         if own is None:
-            own = self._clients[loop] = OwnClient(self.address)
+            own = self._clients[loop] = LoopClient(self.address)
             await anext(own.until_the_end)
         return own.database
 
@@ -66,7 +66,7 @@ class Clients:
         try:
             yield await self.database()
         except (PyMongoError, ValueError) as error:
-            raise translated(error, self.address) from error
+            raise translate_error(error, self.address) from error
 
     async def look(self, ask: Callable[[Database], Awaitable[T]]) -> T:
         """What changes nothing: a lost reply is no riddle."""
@@ -85,7 +85,7 @@ class Clients:
         for number in range(TRIES_MAX):
             try:
                 return await once()
-            except Conflict:
+            except WriteConflict:
                 if number == TRIES_MAX - 1:
                     raise
             # The server has no queue for those who are in each other's way. Chance, so that they part.
@@ -104,18 +104,20 @@ class Clients:
             except PyMongoError as error:
                 # What failed before the commit has not happened, even if it is the reply that was lost.
                 if error.has_error_label("TransientTransactionError"):
-                    raise Conflict(f"{self.address.shown}: the transaction was ended ({error}); try again") from error
+                    raise WriteConflict(
+                        f"{self.address.shown}: the transaction was ended ({error}); try again"
+                    ) from error
                 raise
             try:
                 await session.commit_transaction()
             except PyMongoError as error:
                 if error.has_error_label("UnknownTransactionCommitResult"):
-                    raise UnknownOutcome(f"{self.address.shown}: {LOST} ({described(error)})") from error
+                    raise UnknownOutcome(f"{self.address.shown}: {LOST} ({describe_error(error)})") from error
                 raise
             return answer
 
 
-class OwnClient:
+class LoopClient:
     """Of one event loop."""
 
     def __init__(self, address: Address) -> None:

@@ -38,30 +38,30 @@ BUSY = {
 FULL = 14_031
 
 
-class Conflict(StoreBusy):
+class WriteConflict(StoreBusy):
     """Somebody else wrote what we had read. Nothing of ours counts yet, and it may go again."""
 
 
-def translated(error: Exception, address: Address) -> LeasewayError:
+def translate_error(error: Exception, address: Address) -> LeasewayError:
     """The meaning of an error that a command met."""
-    where, code = address.shown, code_of(error)
+    where, code = address.shown, error_code(error)
     if isinstance(error, driver.ServerSelectionTimeoutError):
         return TransientError(f"{where}: {unreachable(error)}")
     if isinstance(error, driver.NotPrimaryError):
         return StoreBusy(f"{where}: the server is no primary any more, another one is elected; try again")
     if isinstance(error, (driver.WriteConcernError, driver.ConnectionFailure)):
-        return UnknownOutcome(f"{where}: the reply was lost ({described(error)}); the call may be repeated")
+        return UnknownOutcome(f"{where}: the reply was lost ({describe_error(error)}); the call may be repeated")
     if code == FULL:
         return StoreFull(f"{where}: the server's disk is full; nothing was written. Free some space and try again")
     if code in REFUSED:
-        return StoreRefused(f"{where}: {described(error)}; {REFUSED[code]}")
+        return StoreRefused(f"{where}: {describe_error(error)}; {REFUSED[code]}")
     if code in BUSY:
-        return Conflict(f"{where}: {BUSY[code]}, and ours gave way; try again")
+        return WriteConflict(f"{where}: {BUSY[code]}, and ours gave way; try again")
     if isinstance(error, (driver.ConfigurationError, driver.InvalidURI, ValueError)):
-        return StoreRefused(f"{where}: cannot be used as an address ({described(error)})")
+        return StoreRefused(f"{where}: cannot be used as an address ({describe_error(error)})")
     if getattr(error, "timeout", False):
         return UnknownOutcome(f"{where}: no answer in time; the call may be repeated")
-    return TerminalError(f"{where}: {described(error)} ({code or type(error).__name__})")
+    return TerminalError(f"{where}: {describe_error(error)} ({code or type(error).__name__})")
 
 
 def unreachable(error: Exception) -> str:
@@ -75,20 +75,20 @@ def unreachable(error: Exception) -> str:
     return "no answer; is it the right host, and does a firewall let us through?"
 
 
-def code_of(error: Exception) -> int | None:
+def error_code(error: Exception) -> int | None:
     """Of a command, or of the first write of many that failed."""
     if isinstance(error, driver.BulkWriteError):
-        codes = codes_of(error)
+        codes = error_codes(error)
         return next((code for code in codes if code not in CONFLICTS), codes[0] if codes else None)
     return error.code if isinstance(error, driver.OperationFailure) else None
 
 
-def codes_of(error: driver.BulkWriteError) -> list[int]:
+def error_codes(error: driver.BulkWriteError) -> list[int]:
     details: Any = error.details
     return [int(each["code"]) for each in details.get("writeErrors", ())]
 
 
-def described(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     if isinstance(error, driver.BulkWriteError):
         details: Any = error.details
         texts = [str(each.get("errmsg", "")) for each in details.get("writeErrors", ())]

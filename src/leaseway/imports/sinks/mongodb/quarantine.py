@@ -10,8 +10,8 @@ from leaseway.imports.domain.page import BadRow
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.mongodb.collections import NUMBERS, QUARANTINE
 from leaseway.imports.sinks.mongodb.connection import Database, Session
-from leaseway.imports.sinks.mongodb.row_encoding import fitted
-from leaseway.imports.sinks.mongodb.shards import Held
+from leaseway.imports.sinks.mongodb.row_encoding import shorten_bad_row
+from leaseway.imports.sinks.mongodb.shards import LockedShard
 from leaseway.imports.sinks.port import PageWrite
 
 COLUMNS = ("_id", "shard", "position", "external_id", "code", "problem", "document")
@@ -21,7 +21,7 @@ async def add(
     database: Database,
     target: str,
     page: PageWrite,
-    held: Held,
+    held: LockedShard,
     bad: Sequence[BadRow],
     now: Instant,
     session: Session | None,
@@ -38,7 +38,11 @@ async def add(
     own = {"target": target, "source": held.source}
     first = last["last"] - len(bad) + 1
     lines = [
-        {"_id": first + place, **run_tables.of_bad(page.run, page.shard, number, fitted(row), now), **own}
+        {
+            "_id": first + place,
+            **run_tables.bad_row_values(page.run, page.shard, number, shorten_bad_row(row), now),
+            **own,
+        }
         for place, row in enumerate(bad)
     ]
     await database[QUARANTINE].insert_many(lines, session=session)
@@ -47,4 +51,4 @@ async def add(
 async def listed(database: Database, target: str, run: str | None, limit: int) -> list[tuple[int, str, BadRow]]:
     asked = {"target": target, **({} if run is None else {"run": run})}
     found = database[QUARANTINE].find(asked).sort("_id", 1).limit(limit)
-    return [run_tables.bad_of([each[name] for name in COLUMNS]) async for each in found]
+    return [run_tables.decode_bad_row([each[name] for name in COLUMNS]) async for each in found]

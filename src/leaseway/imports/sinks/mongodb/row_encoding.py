@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from leaseway.domain.errors import BadValue
 from leaseway.imports.domain.columns import ColumnType
 from leaseway.imports.domain.page import BadRow, Row
-from leaseway.imports.sinks.bulk_encoding import Odd, PageFitting
+from leaseway.imports.sinks.bulk_encoding import PageEncoder, UnusualValue
 from leaseway.imports.sinks.columns import check_columns
-from leaseway.imports.sinks.row_encoding import INTEGER_MAX, INTEGER_MIN, Line, Unfit, binary_json, without_nul
+from leaseway.imports.sinks.row_encoding import INTEGER_MAX, INTEGER_MIN, Line, Unstorable, jsonb_text, replace_nul
 
 SIZE_BYTES_MAX = 16 * 2**20 - 65_536
 """The server takes 16 MiB, with our own fields."""
@@ -43,22 +43,22 @@ def check_fields(columns: Mapping[str, ColumnType]) -> Mapping[str, ColumnType]:
     return check_columns(columns)
 
 
-class DocumentFitting(PageFitting):
+class MongoEncoder(PageEncoder):
     """Lines whose document and JSON columns are values of BSON."""
 
     def __init__(self, columns: Mapping[str, ColumnType]) -> None:
-        super().__init__(columns, document=stored)
+        super().__init__(columns, document=encode_bson)
 
     def line(self, row: Row) -> Line:
         line = super().line(row)
-        if sum(size_of(value) for value in line) > SIZE_BYTES_MAX:
-            raise Unfit("too_large", f"the row is larger than the {SIZE_BYTES_MAX:,} bytes that MongoDB takes")
+        if sum(bson_size(value) for value in line) > SIZE_BYTES_MAX:
+            raise Unstorable("too_large", f"the row is larger than the {SIZE_BYTES_MAX:,} bytes that MongoDB takes")
         return line
 
     def _whole(self, rows: Sequence[Row]) -> list[Line]:
         # Then all of them together are smaller than one row may be, and none needs to be measured.
         if sum(map(length, rows)) * GROWTH_MAX > SIZE_BYTES_MAX:
-            raise Odd
+            raise UnusualValue
         return super()._whole(rows)
 
 
@@ -66,26 +66,26 @@ def length(row: Row) -> int:
     return len(row.document) + sum(len(value if type(value) is str else repr(value)) for value in row.values.values())
 
 
-def stored(document: str) -> Any:
+def encode_bson(document: str) -> Any:
     """A text of JSON as BSON has it. An object is encoded here, once, to see whether it can be."""
-    text = binary_json(document)
+    text = jsonb_text(document)
     if text.count("{") + text.count("[") > DEPTH_MAX:  # else it cannot be too deep
         refuse_depth(text)
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Unfit("bad_type", f"is no JSON ({error})") from None
+        raise Unstorable("bad_type", f"is no JSON ({error})") from None
     if not isinstance(value, dict):
-        return narrowed(value)
+        return replace_big_integers(value)
     try:
         return RawBSONDocument(bson.encode(value))
     except OverflowError:
-        return RawBSONDocument(bson.encode(narrowed(value)))
+        return RawBSONDocument(bson.encode(replace_big_integers(value)))
 
 
-def fitted(bad: BadRow) -> BadRow:
+def shorten_bad_row(bad: BadRow) -> BadRow:
     """A bad row that even quarantine cannot hold is cut, and says so."""
-    if len(bad.document) < SIZE_BYTES_MAX // 4 or len(without_nul(bad.document).encode()) <= SIZE_BYTES_MAX:
+    if len(bad.document) < SIZE_BYTES_MAX // 4 or len(replace_nul(bad.document).encode()) <= SIZE_BYTES_MAX:
         return bad
     problem = f"{bad.problem}; of the document, {CUT_TO:,} characters are kept here"
     return replace(bad, document=bad.document[:CUT_TO], problem=problem)
@@ -102,23 +102,23 @@ def refuse_depth(text: str) -> None:
         elif character in "{[":
             depth += 1
             if depth > DEPTH_MAX:
-                raise Unfit("too_large", f"is nested deeper than the {DEPTH_MAX} levels that MongoDB takes")
+                raise Unstorable("too_large", f"is nested deeper than the {DEPTH_MAX} levels that MongoDB takes")
         elif character in "}]":
             depth -= 1
 
 
-def narrowed(value: Any) -> Any:
+def replace_big_integers(value: Any) -> Any:
     """Without integers that BSON does not have. As deep as `refuse_depth` lets it be."""
     if isinstance(value, dict):
-        return {name: narrowed(each) for name, each in value.items()}
+        return {name: replace_big_integers(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [narrowed(each) for each in value]
+        return [replace_big_integers(each) for each in value]
     if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
         return Decimal128(str(value)) if len(str(abs(value))) <= DECIMAL_DIGITS_MAX else str(value)
     return value
 
 
-def size_of(value: Any) -> int:
+def bson_size(value: Any) -> int:
     if isinstance(value, RawBSONDocument):
         return len(value.raw)
     if isinstance(value, str):

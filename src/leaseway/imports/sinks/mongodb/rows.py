@@ -1,7 +1,7 @@
 """The rows of a page: what is news is written, each row once, and each is counted once.
 
 A row is written only as what was read of it a moment before: a new one is inserted, a known one is replaced if it is
-still the same. Who finds it changed has a `Conflict`, and goes again from the beginning.
+still the same. Who finds it changed has a `WriteConflict`, and goes again from the beginning.
 
 Without transactions a page may be half written. So each row carries the page that wrote it last (`leaseway_page`), and
 when the page comes again its own rows are counted as it had written them, not as known ones.
@@ -14,20 +14,20 @@ from pymongo import InsertOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.page import Written
-from leaseway.imports.sinks.mongodb.collections import Collection, key_of
+from leaseway.imports.domain.page import WriteCounts
+from leaseway.imports.sinks.mongodb.collections import Collection, row_key
 from leaseway.imports.sinks.mongodb.connection import Document, Session
-from leaseway.imports.sinks.mongodb.errors import CONFLICTS, Conflict, codes_of
+from leaseway.imports.sinks.mongodb.errors import CONFLICTS, WriteConflict, error_codes
 from leaseway.imports.sinks.mongodb.row_encoding import MARK
 from leaseway.imports.sinks.row_encoding import IS_DELETED, Line
-from leaseway.imports.sinks.shard_transitions import FLAGGED, Known, sorted_out
+from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRow, classify_rows
 
 IDS_MAX = 2_000
 """In one question: with the longest ids it is four megabytes, and the server takes sixteen."""
 JUDGED_BY = {"stamp": 1, "content_hash": 1, "deleted_at": 1, MARK: 1}
 
 
-class Mark(NamedTuple):
+class PageMark(NamedTuple):
     """A page that may come again."""
 
     run: str
@@ -42,7 +42,7 @@ class Mark(NamedTuple):
         return (mark.get("run"), mark.get("shard"), mark.get("page")) == self
 
 
-class Merge(NamedTuple):
+class RowMerge(NamedTuple):
     """What all rows of a page have in common."""
 
     rows: Collection
@@ -50,23 +50,23 @@ class Merge(NamedTuple):
     source: str
     run: str
     now: Instant
-    mark: Mark | None
+    mark: PageMark | None
     """None: with a transaction, which is never half written."""
     session: Session | None
 
-    async def merged(self, lines: Sequence[Line], quarantined: int = 0) -> Written:
+    async def merged(self, lines: Sequence[Line], quarantined: int = 0) -> WriteCounts:
         stored = await self._stored([line[0] for line in lines])
         own = {key for key, row in stored.items() if self.mark is not None and self.mark.is_on(row)}
-        known = {key: known_of(row) for key, row in stored.items()}
-        fresh = sorted_out([line for line in lines if line[0] not in own], known, quarantined)
-        again = sorted_out([line for line in lines if line[0] in own], known, 0)
+        known = {key: stored_row(row) for key, row in stored.items()}
+        fresh = classify_rows([line for line in lines if line[0] not in own], known, quarantined)
+        again = classify_rows([line for line in lines if line[0] in own], known, 0)
         await self._write(fresh.new, [*fresh.changed, *again.changed], stored, own)
         return with_own(fresh.written, [bool(stored[key][MARK]["is_new"]) for key in own])
 
     async def _stored(self, ids: Sequence[str]) -> dict[str, Document]:
         found: dict[str, Document] = {}
-        for some in portions(ids):
-            keys = [key_of(self.source, key) for key in some]
+        for some in batches(ids):
+            keys = [row_key(self.source, key) for key in some]
             cursor = self.rows.find({"_id": {"$in": keys}}, JUDGED_BY, session=self.session, batch_size=IDS_MAX)
             found |= {row["_id"]["external_id"]: row async for row in cursor}
         return found
@@ -84,14 +84,14 @@ class Merge(NamedTuple):
         try:
             result = await self.rows.bulk_write(requests, ordered=False, session=self.session)
         except BulkWriteError as error:
-            if set(codes_of(error)) <= CONFLICTS:
-                raise Conflict("somebody else wrote a row of the page; try again") from error
+            if set(error_codes(error)) <= CONFLICTS:
+                raise WriteConflict("somebody else wrote a row of the page; try again") from error
             raise
         if result.inserted_count + result.matched_count < len(requests):
-            raise Conflict("somebody else changed a row of the page; try again")
+            raise WriteConflict("somebody else changed a row of the page; try again")
 
     def _document(self, line: Line) -> dict[str, Any]:
-        return {"_id": key_of(self.source, line[0]), **self._changes(line, is_new=True), "first_seen": self.now}
+        return {"_id": row_key(self.source, line[0]), **self._changes(line, is_new=True), "first_seen": self.now}
 
     def _changes(self, line: Line, is_new: bool) -> dict[str, Any]:
         """Fields of somebody else's stay as they are."""
@@ -112,8 +112,8 @@ class Merge(NamedTuple):
 assert IS_DELETED == 4, "`_changes` takes a line apart by the order of its values"
 
 
-def known_of(row: Document) -> Known:
-    return Known(row["stamp"], row["content_hash"], row["deleted_at"] is not None)
+def stored_row(row: Document) -> StoredRow:
+    return StoredRow(row["stamp"], row["content_hash"], row["deleted_at"] is not None)
 
 
 def same_as(row: Document) -> dict[str, Any]:
@@ -121,10 +121,10 @@ def same_as(row: Document) -> dict[str, Any]:
     return {name: row.get(name) for name in ("_id", "stamp", "content_hash", "deleted_at")}
 
 
-def with_own(written: Written, own: Sequence[bool]) -> Written:
+def with_own(written: WriteCounts, own: Sequence[bool]) -> WriteCounts:
     """Rows that an interrupted writing of the same page has written count as it would have counted them."""
     inserted = sum(own)
-    return Written(
+    return WriteCounts(
         written.inserted + inserted,
         written.updated + len(own) - inserted,
         written.unchanged,
@@ -133,6 +133,6 @@ def with_own(written: Written, own: Sequence[bool]) -> Written:
     )
 
 
-def portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(ids), IDS_MAX):
         yield ids[start : start + IDS_MAX]

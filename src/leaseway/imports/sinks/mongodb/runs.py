@@ -12,10 +12,10 @@ from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.mongodb import shards
 from leaseway.imports.sinks.mongodb.collections import RUNS, SHARDS
 from leaseway.imports.sinks.mongodb.connection import Database, Document, Session
-from leaseway.imports.sinks.mongodb.errors import Conflict
+from leaseway.imports.sinks.mongodb.errors import WriteConflict
 
 
-def line_of(found: Document) -> list[Any]:
+def run_columns(found: Document) -> list[Any]:
     """As the books of every sink have it, with its table at the end."""
     return [found["_id" if name == "id" else name] for name in (*run_tables.RUN_COLUMNS, "target")]
 
@@ -26,12 +26,12 @@ def known(target: str, run: str) -> dict[str, Any]:
 
 async def start(database: Database, target: str, run: RunRow, rows: list[ShardRow], session: Session | None) -> RunRow:
     """Planned once: until all its shards are there a run is nobody's, and whoever starts it plans it anew."""
-    values = run_tables.of_run(run, target)
+    values = run_tables.run_values(run, target)
     new = {name: value for name, value in values.items() if name != "id"} | {"is_planned": False}
     found: Any = await database[RUNS].find_one_and_update(
         {"_id": run.id}, {"$setOnInsert": new}, upsert=True, return_document=ReturnDocument.AFTER, session=session
     )
-    started = run_tables.refuse_other_run(run, line_of(found), target)
+    started = run_tables.refuse_other_run(run, run_columns(found), target)
     if not found["is_planned"]:
         await database[SHARDS].delete_many({"run": run.id, "state": "waiting", "fence": 0}, session=session)
         await shards.add(database, target, run.source, rows, session)
@@ -41,7 +41,7 @@ async def start(database: Database, target: str, run: RunRow, rows: list[ShardRo
 
 async def find(database: Database, target: str, run: str) -> RunRow | None:
     found = await database[RUNS].find_one(known(target, run))
-    return None if found is None else run_tables.run_of(line_of(found))
+    return None if found is None else run_tables.decode_run(run_columns(found))
 
 
 async def named(database: Database, target: str, run: str) -> RunRow:
@@ -57,13 +57,13 @@ async def listed(
     asked = {"target": target, "source": source, "state": state, "mode": mode}
     given = {name: str(value) for name, value in asked.items() if value is not None}
     found = database[RUNS].find({**given, "is_planned": True}).sort([("started_at", -1), ("_id", -1)])
-    return [run_tables.run_of(line_of(each)) async for each in found.limit(limit)]
+    return [run_tables.decode_run(run_columns(each)) async for each in found.limit(limit)]
 
 
 async def finish(
     database: Database, run: RunRow, now: Instant, state: RunState, why: str | None, notes: Mapping[str, Any] | None
 ) -> None:
-    values = run_tables.of_finish(run, state, why, notes, now)
+    values = run_tables.finish_values(run, state, why, notes, now)
     change = {"state": values["state"], "why": values["why"], "finished_at": values["now"]}
     await keep_notes(database, run, values["notes"], **change)
 
@@ -73,7 +73,7 @@ async def keep_notes(database: Database, run: RunRow, notes: str, **more: Any) -
     same = {"_id": run.id, "notes": canonical(run.notes)}
     result = await database[RUNS].update_one(same, {"$set": {"notes": notes, **more}})
     if not result.matched_count:
-        raise Conflict(f"run {run.id}: somebody else changed it; try again")
+        raise WriteConflict(f"run {run.id}: somebody else changed it; try again")
 
 
 async def spend(database: Database, target: str, run: str, requests: int) -> bool:

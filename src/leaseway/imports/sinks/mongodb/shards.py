@@ -15,12 +15,12 @@ from leaseway.imports.domain.run_state import ShardRow
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.mongodb.collections import SHARDS
 from leaseway.imports.sinks.mongodb.connection import Database, Document, Session
-from leaseway.imports.sinks.mongodb.errors import Conflict
+from leaseway.imports.sinks.mongodb.errors import WriteConflict
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Held(NamedTuple):
+class LockedShard(NamedTuple):
     """A shard as it was read."""
 
     row: ShardRow
@@ -35,37 +35,41 @@ def shard_key(run: str, key: str) -> Document:
     return {"run": run, "key": key}
 
 
-def row_of(found: Document) -> ShardRow:
-    return run_tables.shard_row_of([found[name] for name in run_tables.SHARD_COLUMNS])
+def decode_shard(found: Document) -> ShardRow:
+    return run_tables.decode_shard([found[name] for name in run_tables.SHARD_COLUMNS])
 
 
-async def held(database: Database, target: str, run: str, key: str, session: Session | None) -> Held | None:
+async def held(database: Database, target: str, run: str, key: str, session: Session | None) -> LockedShard | None:
     stages: list[Document] = [
         {"$match": {"_id": shard_key(run, key), "target": target}},
         {"$set": {"now": "$$NOW"}},
     ]
     async for found in await database[SHARDS].aggregate(stages, session=session):
-        return Held(row_of(found), found["source"], found["version"], found["writer"], instant(found["now"]))
+        return LockedShard(
+            decode_shard(found), found["source"], found["version"], found["writer"], instant(found["now"])
+        )
     return None
 
 
 async def listed(database: Database, target: str, run: str) -> list[ShardRow]:
     """By key."""
     found = database[SHARDS].find({"run": run, "target": target}).sort("key", 1)
-    return [row_of(each) async for each in found]
+    return [decode_shard(each) async for each in found]
 
 
-async def keep(database: Database, held: Held, row: ShardRow, session: Session | None = None, **more: Any) -> None:
+async def keep(
+    database: Database, held: LockedShard, row: ShardRow, session: Session | None = None, **more: Any
+) -> None:
     result = await database[SHARDS].update_one(
         {"_id": shard_key(row.run, row.shard.key), "version": held.version},
-        {"$set": {**run_tables.of_shard(row), "writer": None, **more}, "$inc": {"version": 1}},
+        {"$set": {**run_tables.shard_values(row), "writer": None, **more}, "$inc": {"version": 1}},
         session=session,
     )
     if not result.matched_count:
-        raise Conflict(f"shard {row.shard.key}: somebody else changed it; try again")
+        raise WriteConflict(f"shard {row.shard.key}: somebody else changed it; try again")
 
 
-async def claim(database: Database, held: Held, fence: int, sink: ObjectId) -> bool:
+async def claim(database: Database, held: LockedShard, fence: int, sink: ObjectId) -> bool:
     """Before a page that may be half written: of two with one fence, one writes rows. False: it is the other one."""
     if held.writer is not None and held.writer["fence"] == fence and held.writer["sink"] != sink:
         return False
@@ -74,7 +78,7 @@ async def claim(database: Database, held: Held, fence: int, sink: ObjectId) -> b
         {"$set": {"writer": {"fence": fence, "sink": sink}, "fence": fence}, "$inc": {"version": 1}},
     )
     if not claimed.matched_count:
-        raise Conflict(f"shard {held.row.shard.key}: somebody else changed it; try again")
+        raise WriteConflict(f"shard {held.row.shard.key}: somebody else changed it; try again")
     return True
 
 
@@ -86,7 +90,7 @@ async def add(database: Database, target: str, source: str, rows: Sequence[Shard
     keys = {found["key"] async for found in known}
     own = {"target": target, "source": source, "version": 0, "writer": None}
     new = [
-        {"_id": shard_key(row.run, row.shard.key), **run_tables.of_shard(row), **own}
+        {"_id": shard_key(row.run, row.shard.key), **run_tables.shard_values(row), **own}
         for row in rows
         if row.shard.key not in keys
     ]

@@ -26,7 +26,7 @@ from pymongo.write_concern import WriteConcern
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row, Written
+from leaseway.imports.domain.page import BadRow, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
@@ -34,14 +34,14 @@ from leaseway.imports.sinks.cleanup import closed_if_it_fails
 from leaseway.imports.sinks.mongodb import quarantine, sweep
 from leaseway.imports.sinks.mongodb import runs as run_books
 from leaseway.imports.sinks.mongodb import shards as shard_books
-from leaseway.imports.sinks.mongodb.address import address_of
-from leaseway.imports.sinks.mongodb.collections import QUARANTINE, RUNS, SHARDS, check_collection, prepared
-from leaseway.imports.sinks.mongodb.connection import Clients, Database, Document, Session, Work
-from leaseway.imports.sinks.mongodb.row_encoding import DocumentFitting, check_fields
-from leaseway.imports.sinks.mongodb.rows import Mark, Merge
+from leaseway.imports.sinks.mongodb.address import parse_address
+from leaseway.imports.sinks.mongodb.collections import QUARANTINE, RUNS, SHARDS, check_collection, prepare
+from leaseway.imports.sinks.mongodb.connection import Database, Document, MongoClients, Session, Work
+from leaseway.imports.sinks.mongodb.row_encoding import MongoEncoder, check_fields
+from leaseway.imports.sinks.mongodb.rows import PageMark, RowMerge
 from leaseway.imports.sinks.port import Changes, PageWrite, Sweep
-from leaseway.imports.sinks.row_encoding import Line, without_nul
-from leaseway.imports.sinks.shard_transitions import turned, waiting
+from leaseway.imports.sinks.row_encoding import Line, replace_nul
+from leaseway.imports.sinks.shard_transitions import apply_page, new_shard_row
 
 T = TypeVar("T")
 
@@ -58,18 +58,18 @@ class MongoSink:
         columns: Mapping[str, ColumnType] | None = None,
         now_us: Callable[[], Instant] | None = None,
     ) -> None:
-        self.address = address_of(url)
-        self.clients = Clients(self.address)
+        self.address = parse_address(url)
+        self.clients = MongoClients(self.address)
         self.target = check_collection(table)
         self._columns = check_fields(columns or {})
-        self._fitting = DocumentFitting(self._columns)
+        self._fitting = MongoEncoder(self._columns)
         self._now_us = now_us
         self._id = ObjectId()
         self._has_transactions: bool | None = None
 
     async def open(self) -> None:
         async with closed_if_it_fails(self.close), self.clients.calling() as database:
-            self._has_transactions = await prepared(database, self.target, self.address.shown)
+            self._has_transactions = await prepare(database, self.target, self.address.shown)
 
     async def close(self) -> None:
         await self.clients.close()
@@ -78,7 +78,7 @@ class MongoSink:
 
     async def start_run(self, run: RunRow, shards: Sequence[Shard]) -> RunRow:
         shard_transitions.check_shards(shards)
-        rows = [waiting(run.id, shard) for shard in shards]
+        rows = [new_shard_row(run.id, shard) for shard in shards]
 
         async def work(session: Session | None) -> RunRow:
             return await run_books.start(await self.clients.database(), self.target, run, rows, session)
@@ -124,11 +124,11 @@ class MongoSink:
     # -- shards -----------------------------------------------------------------------------------------------------
 
     async def begin(self, run: str, shard: str, fence: int) -> ShardRow | None:
-        return await self._changed(run, shard, lambda row, now: shard_transitions.begun(row, fence, now))
+        return await self._changed(run, shard, lambda row, now: shard_transitions.begin_shard(row, fence, now))
 
     async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
         return (
-            await self._changed(run, shard, lambda row, now: shard_transitions.noted(row, fence, guards, why))
+            await self._changed(run, shard, lambda row, now: shard_transitions.note_shard(row, fence, guards, why))
             is not None
         )
 
@@ -148,8 +148,8 @@ class MongoSink:
 
         return await self._together(work, in_transaction=False)
 
-    async def write(self, page: PageWrite) -> Written | None:
-        shard_transitions.check(page)
+    async def write(self, page: PageWrite) -> WriteCounts | None:
+        shard_transitions.check_page_write(page)
         lines, unfit = self._fitting.lines(page.rows)
         found = await self._together(partial(self._write, page, lines, [*page.bad, *unfit]))
         if found is not None and page.state is not ShardState.RUNNING:
@@ -158,26 +158,26 @@ class MongoSink:
 
     async def _write(
         self, page: PageWrite, lines: Sequence[Line], bad: Sequence[BadRow], session: Session | None
-    ) -> Written | None:
+    ) -> WriteCounts | None:
         database = await self.clients.database()
         held = await shard_books.held(database, self.target, page.run, page.shard, session)
-        if held is None or not shard_transitions.may_turn(held.row, page):
+        if held is None or not shard_transitions.accepts_page(held.row, page):
             return None
         if session is None:
             if not await shard_books.claim(database, held, page.fence, self._id):
                 return None
             held = held._replace(version=held.version + 1)
         number, now = held.row.pages, self._at(held.server_time)
-        mark = Mark(page.run, page.shard, number) if session is None else None
-        merge = Merge(database[self.target], [*self._columns], held.source, page.run, now, mark, session)
+        mark = PageMark(page.run, page.shard, number) if session is None else None
+        merge = RowMerge(database[self.target], [*self._columns], held.source, page.run, now, mark, session)
         written = await merge.merged(lines, len(bad))
         await quarantine.add(database, self.target, page, held, bad, now, session)
-        children = [waiting(page.run, child, page.shard) for child in page.children]
+        children = [new_shard_row(page.run, child, page.shard) for child in page.children]
         await shard_books.add(database, self.target, held.source, children, session)
         if page.remembers:
-            ids = shard_transitions.seen(lines, bad)
+            ids = shard_transitions.ids_seen(lines, bad)
             await sweep.remember(database, page.run, page.shard, number, ids, session)
-        await shard_books.keep(database, held, turned(held.row, page, written, now), session)
+        await shard_books.keep(database, held, apply_page(held.row, page, written, now), session)
         return written
 
     async def open_shards(self, run: str) -> int:
@@ -204,7 +204,7 @@ class MongoSink:
             if found is None:
                 return False
             now = await self._now()
-            merge = Merge(database[self.target], [*self._columns], found["source"], found["run"], now, None, session)
+            merge = RowMerge(database[self.target], [*self._columns], found["source"], found["run"], now, None, session)
             await merge.merged(lines)
             return bool((await database[QUARANTINE].delete_one(asked, session=session)).deleted_count)
 
@@ -225,10 +225,10 @@ class MongoSink:
 
     async def forgive(self, source: str, ids: Sequence[str]) -> None:
         async with self._calling() as database:
-            await sweep.forgiven(database, self.target, source, run_tables.of_ids(ids))
+            await sweep.forgiven(database, self.target, source, run_tables.storable_ids(ids))
 
     async def bury(self, run: str, ids: Sequence[str], reason: str) -> int:
-        own, marks = run_tables.of_ids(ids), without_nul(reason)
+        own, marks = run_tables.storable_ids(ids), replace_nul(reason)
         async with self._calling() as database:
             found = await run_books.named(database, self.target, run)
             count = await sweep.buried(database[self.target], found, own, marks, await self._now())

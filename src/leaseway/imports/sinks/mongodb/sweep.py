@@ -13,9 +13,9 @@ from pymongo import UpdateOne
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.run_state import RunRow
 from leaseway.imports.sinks import run_tables
-from leaseway.imports.sinks.mongodb.collections import ABSENT, SEEN, Collection, key_of, of_source
+from leaseway.imports.sinks.mongodb.collections import ABSENT, SEEN, Collection, row_key, source_range
 from leaseway.imports.sinks.mongodb.connection import Database, Document, Session
-from leaseway.imports.sinks.mongodb.rows import portions
+from leaseway.imports.sinks.mongodb.rows import batches
 from leaseway.imports.sinks.mongodb.runs import keep_notes
 from leaseway.imports.sinks.port import Changes, Sweep
 
@@ -25,21 +25,21 @@ BATCH = 1_000
 async def remember(
     database: Database, run: str, shard: str, page: int, ids: Sequence[str], session: Session | None
 ) -> None:
-    for part, some in enumerate(portions(ids)):
+    for part, some in enumerate(batches(ids)):
         key = {"run": run, "shard": shard, "page": page, "part": part}
         await database[SEEN].replace_one({"_id": key}, {"run": run, "ids": list(some)}, upsert=True, session=session)
 
 
 async def swept(database: Database, rows: Collection, run: RunRow) -> Sweep:
-    sweep = run_tables.sweep_of(run)
+    sweep = run_tables.stored_sweep(run)
     if sweep is None:
         absent = await marked_absent(database, rows, run)
         # What this sweep did not miss again has been seen, or is deleted by now.
         others = {"target": rows.name, "source": run.source, "run": {"$ne": run.id}}
         await database[ABSENT].delete_many(others)
-        stored = await rows.count_documents({**of_source(run.source), "deleted_at": None})
+        stored = await rows.count_documents({**source_range(run.source), "deleted_at": None})
         sweep = Sweep(stored, absent)
-        await keep_notes(database, run, run_tables.with_sweep(run, sweep))
+        await keep_notes(database, run, run_tables.notes_with_sweep(run, sweep))
     await database[SEEN].delete_many({"run": run.id})
     return sweep
 
@@ -47,7 +47,7 @@ async def swept(database: Database, rows: Collection, run: RunRow) -> Sweep:
 async def marked_absent(database: Database, rows: Collection, run: RunRow) -> int:
     # Rows that came or changed while it was running are no witnesses: their page may have been read before, and whoever
     # wrote them has seen them.
-    asked = {**of_source(run.source), "deleted_at": None, "updated_at": {"$lt": run.started_at}}
+    asked = {**source_range(run.source), "deleted_at": None, "updated_at": {"$lt": run.started_at}}
     stored = rows.find(asked, {"_id": 1}, batch_size=10 * BATCH).sort("_id", 1)
     count, batch = 0, []
     async for key in unseen((row["_id"]["external_id"] async for row in stored), seen_ids(database, run.id)):
@@ -99,7 +99,7 @@ async def absentees(database: Database, target: str, source: str, sweeps: int, l
 
 
 async def forgiven(database: Database, target: str, source: str, ids: Iterable[str]) -> None:
-    for some in portions(list(ids)):
+    for some in batches(list(ids)):
         asked = {"target": target, "source": source, "external_id": {"$in": list(some)}}
         await database[ABSENT].delete_many(asked)
 
@@ -107,8 +107,8 @@ async def forgiven(database: Database, target: str, source: str, ids: Iterable[s
 async def buried(rows: Collection, run: RunRow, ids: Sequence[str], reason: str, now: Instant) -> int:
     count = 0
     marks = {"deleted_at": now, "deleted_reason": reason, "run": run.id, "updated_at": now}
-    for some in portions(ids):
-        keys = [key_of(run.source, key) for key in some]
+    for some in batches(ids):
+        keys = [row_key(run.source, key) for key in some]
         result = await rows.update_many({"_id": {"$in": keys}, "deleted_at": None}, {"$set": marks})
         count += result.modified_count
     return count
@@ -123,7 +123,7 @@ async def changed(rows: Collection, source: str, after: Instant, until: Instant,
     }
     counts, shown = {}, {}
     for kind, condition in asked.items():
-        those = {**of_source(source), **condition}
+        those = {**source_range(source), **condition}
         counts[kind] = await rows.count_documents(those)
         found = rows.find(those, {"_id": 1}).sort("_id", 1).limit(samples) if samples > 0 else None
         shown[kind] = [] if found is None else [row["_id"]["external_id"] async for row in found]

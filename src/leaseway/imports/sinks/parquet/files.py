@@ -41,7 +41,7 @@ GROUP_ROWS = 50_000
 """Of a row group in a merged file: what is in memory at once."""
 
 
-class Shelf:
+class ParquetFolder:
     """The folder of one table."""
 
     def __init__(self, folder: Path, columns: Mapping[str, ColumnType]) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from leaseway.domain.errors import LeasewayError, StoreFull, StoreRefused, TerminalError, TransientError
-from leaseway.imports.sinks.parquet.files import Shelf
+from leaseway.imports.sinks.parquet.files import ParquetFolder
 from leaseway.imports.sinks.sqlite.sink import PageFile
 from leaseway.stores.sqlite.connection import Connection, Work
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class LoggedFile(Connection):
     """The books. What a transaction wrote beside them is shown as soon as it is committed."""
 
-    def __init__(self, path: str, shelf: Shelf) -> None:
+    def __init__(self, path: str, shelf: ParquetFolder) -> None:
         super().__init__(path, random.random)
         self._shelf = shelf
 
@@ -34,7 +34,7 @@ class LoggedFile(Connection):
 
         answer = await super().write(logged)
         if made:
-            await asyncio.to_thread(translating, lambda: self._shelf.show(*made))
+            await asyncio.to_thread(translate_errors, lambda: self._shelf.show(*made))
         return answer
 
 
@@ -42,7 +42,7 @@ class LoggedPages(LoggedFile, PageFile):
     """For pages, which do not wait until the books are on the disk. Their files are there before, in any case."""
 
 
-def translating(step: Callable[[], T]) -> T:
+def translate_errors(step: Callable[[], T]) -> T:
     """What happened, to what, and what to do next."""
     try:
         return step()

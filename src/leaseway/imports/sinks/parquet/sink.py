@@ -32,17 +32,17 @@ from typing import Any
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import Row, Written
+from leaseway.imports.domain.page import Row, WriteCounts
 from leaseway.imports.domain.run_state import RunState
 from leaseway.imports.sinks import run_tables
-from leaseway.imports.sinks.bulk_encoding import PageFitting, timestamps
+from leaseway.imports.sinks.bulk_encoding import PageEncoder, timestamps
 from leaseway.imports.sinks.cleanup import closed_if_it_fails
 from leaseway.imports.sinks.columns import check_columns
-from leaseway.imports.sinks.parquet.files import VERSION, Shelf
-from leaseway.imports.sinks.parquet.run_tables import LoggedFile, LoggedPages, translating
-from leaseway.imports.sinks.row_encoding import IS_DELETED, Line, without_nul
-from leaseway.imports.sinks.shard_transitions import FLAGGED, Known, sorted_out
-from leaseway.imports.sinks.sqlite.sink import SqliteSink, listed
+from leaseway.imports.sinks.parquet.files import VERSION, ParquetFolder
+from leaseway.imports.sinks.parquet.run_tables import LoggedFile, LoggedPages, translate_errors
+from leaseway.imports.sinks.row_encoding import IS_DELETED, Line, replace_nul
+from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRow, classify_rows
+from leaseway.imports.sinks.sqlite.sink import SqliteSink, json_list
 from leaseway.stores.sqlite.limiter_clock import wall_us
 
 BOOKS = "leaseway.db"
@@ -66,7 +66,7 @@ SELECT external_id, first_seen
 """
 
 
-class InstantFitting(PageFitting):
+class ParquetEncoder(PageEncoder):
     """Instants stay numbers: Parquet has a type for them."""
 
     def __init__(self, columns: Mapping[str, ColumnType]) -> None:
@@ -103,14 +103,14 @@ class ParquetSink(SqliteSink):
         projected = check_columns(columns or {})
         if VERSION in projected:
             raise BadValue(f"columns.{VERSION}", "every file has a column of this name; choose another one")
-        self._shelf = Shelf(self.folder / table, projected)
-        self._fitting = InstantFitting(projected)
+        self._shelf = ParquetFolder(self.folder / table, projected)
+        self._fitting = ParquetEncoder(projected)
         self._pages = LoggedPages(self.path, self._shelf)
         self._lasting = LoggedFile(self.path, self._shelf)
 
     async def open(self) -> None:
         async with closed_if_it_fails(self.close):
-            await asyncio.to_thread(translating, lambda: self._shelf.folder.mkdir(parents=True, exist_ok=True))
+            await asyncio.to_thread(translate_errors, lambda: self._shelf.folder.mkdir(parents=True, exist_ok=True))
             await super().open()
             await self._lasting.write(self._catch_up)
 
@@ -118,7 +118,7 @@ class ParquetSink(SqliteSink):
         """While we hold the books nobody else is between a file and its commit."""
         connection.execute(FILES)
         numbers, gone = self._numbers(connection), self._numbers(connection, is_gone=True)
-        translating(lambda: self._shelf.catch_up(numbers, gone))
+        translate_errors(lambda: self._shelf.catch_up(numbers, gone))
         connection.execute("DELETE FROM leaseway_files WHERE target = ? AND is_gone", (self.target,))
 
     def _numbers(self, connection: sqlite3.Connection, run: str | None = None, is_gone: bool = False) -> list[int]:
@@ -130,10 +130,10 @@ class ParquetSink(SqliteSink):
 
     def _merge(
         self, connection: sqlite3.Connection, run: str, source: str, lines: Sequence[Line], now: Instant, bad: int
-    ) -> Written:
-        found = self._ask(connection, "known", {"source": source, "ids": listed([line[0] for line in lines])})
-        known = {key: Known(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found}
-        news = sorted_out(lines, known, bad)
+    ) -> WriteCounts:
+        found = self._ask(connection, "known", {"source": source, "ids": json_list([line[0] for line in lines])})
+        known = {key: StoredRow(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found}
+        news = classify_rows(lines, known, bad)
         first_seen = self._first_seen(connection, source, [line[0] for line in news.changed])
         for verb, some in (("insert", news.new), ("update", news.changed)):
             keys = [(source, run, now, *line[:3], "", line[IS_DELETED]) for line in some]
@@ -151,15 +151,15 @@ class ParquetSink(SqliteSink):
         return news.written
 
     def _first_seen(self, connection: sqlite3.Connection, source: str, ids: Sequence[str]) -> dict[str, Instant]:
-        values = {"source": source, "ids": listed(ids)}
+        values = {"source": source, "ids": json_list(ids)}
         return dict(connection.execute(self._named(FIRST_SEEN), values).fetchall())
 
     async def bury(self, run: str, ids: Sequence[str], reason: str) -> int:
-        marks = without_nul(reason)
+        marks = replace_nul(reason)
 
         def work(connection: sqlite3.Connection) -> int:
             source = self._run(connection, run).source
-            values = {"run": run, "source": source, "ids": listed(run_tables.of_ids(ids))}
+            values = {"run": run, "source": source, "ids": json_list(run_tables.storable_ids(ids))}
             now = self._now_us()
             living = connection.execute(self._named(LIVING), {"source": source, "ids": values["ids"]}).fetchall()
             self._ask(connection, "absent_remove", values)
@@ -182,7 +182,7 @@ class ParquetSink(SqliteSink):
         place = self._shelf.schema.get_field_index(VERSION)
         for version in versions:
             version[place] = number
-        translating(lambda: self._shelf.write(number, versions))
+        translate_errors(lambda: self._shelf.write(number, versions))
         self._shelf.made.append(number)
 
     def _number(self, connection: sqlite3.Connection, run: str, is_gone: bool = False) -> int:
@@ -211,10 +211,10 @@ class ParquetSink(SqliteSink):
             return
         into = await self._lasting.write(lambda connection: self._number(connection, run, is_gone=True))
         # Long work, and so without the books. Who opens the sink meanwhile removes the file, and we leave it at that.
-        if not await asyncio.to_thread(translating, lambda: self._shelf.merge(numbers, into)):
+        if not await asyncio.to_thread(translate_errors, lambda: self._shelf.merge(numbers, into)):
             return
         if await self._lasting.write(lambda connection: self._swap(connection, run, numbers, into)):
-            await asyncio.to_thread(translating, lambda: self._shelf.remove(*numbers))
+            await asyncio.to_thread(translate_errors, lambda: self._shelf.remove(*numbers))
 
     def _swap(self, connection: sqlite3.Connection, run: str, numbers: Sequence[int], into: int) -> bool:
         is_ours = connection.execute("SELECT 1 FROM leaseway_files WHERE number = ? AND is_gone", (into,)).fetchall()

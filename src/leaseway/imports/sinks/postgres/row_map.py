@@ -5,9 +5,9 @@ import re
 import asyncpg
 
 from leaseway.imports.sinks import run_tables
-from leaseway.imports.sinks.postgres.tables import numbered
-from leaseway.imports.sinks.row_map import GRID, cells_of, postgres_names
-from leaseway.imports.spec.geo_grid import Places, Position
+from leaseway.imports.sinks.postgres.tables import number_parameters
+from leaseway.imports.sinks.row_map import GRID, decode_cells, postgres_names
+from leaseway.imports.spec.geo_grid import RowMapPage, RowPosition
 
 PLACE = re.compile(r"\((\d{1,10}),(\d{1,5})\)")
 BEGINNING = "(0,0)"
@@ -16,31 +16,31 @@ ROWS_OF_A_BLOCK = 5
 BLOCKS = "SELECT pg_relation_size(CAST($1::text AS regclass)) / current_setting('block_size')::bigint"
 
 
-async def places_in(
+async def read_row_map(
     connection: asyncpg.Connection,
     table: str,
     source: str,
     run: str,
-    position: Position,
+    position: RowPosition,
     after: str,
     rows_max: int,
-) -> Places:
+) -> RowMapPage:
     """`table`: as SQL takes it. A table of partitions has no blocks of its own, and no map."""
     begin = after or BEGINNING
     until = block_of(begin) + max(rows_max // ROWS_OF_A_BLOCK, 1)
     has_more = until < await connection.fetchval(BLOCKS, table)
-    statement = numbered(run_tables.statements("postgres")["places"], postgres_names(position, table), "")
+    statement = number_parameters(run_tables.statements("postgres")["places"], postgres_names(position, table), "")
     values = {**GRID, "source": source, "run": run, "after": begin, "until": f"({until},0)"}
     lines = await connection.fetch(statement.text, *statement.of(values))
-    last = max((line[-1] for line in lines), key=order_of, default=begin)
-    return Places(cells_of(lines), f"({until},0)" if has_more else last, has_more)
+    last = max((line[-1] for line in lines), key=parse_ctid, default=begin)
+    return RowMapPage(decode_cells(lines), f"({until},0)" if has_more else last, has_more)
 
 
 def block_of(place: str) -> int:
-    return order_of(place)[0]
+    return parse_ctid(place)[0]
 
 
-def order_of(place: str) -> tuple[int, int]:
+def parse_ctid(place: str) -> tuple[int, int]:
     found = PLACE.fullmatch(place)
     if found is None:
         raise ValueError(f"{place!r} is no place in a table")

@@ -17,19 +17,19 @@ import asyncpg
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row, Written
+from leaseway.imports.domain.page import BadRow, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
-from leaseway.imports.sinks.bulk_encoding import PageFitting
+from leaseway.imports.sinks.bulk_encoding import PageEncoder
 from leaseway.imports.sinks.cleanup import closed_if_it_fails
-from leaseway.imports.sinks.columns import check_columns, check_table, quoted
+from leaseway.imports.sinks.columns import check_columns, check_table, quote_name
 from leaseway.imports.sinks.port import Changes, PageWrite, Sweep
-from leaseway.imports.sinks.postgres.row_map import places_in
+from leaseway.imports.sinks.postgres.row_map import read_row_map
 from leaseway.imports.sinks.postgres.tables import STAGED, STAGING, Statement, own_statements, prepare
-from leaseway.imports.sinks.row_encoding import Line, binary_json, without_nul
-from leaseway.imports.sinks.shard_transitions import FLAGGED, turned, waiting
-from leaseway.imports.spec.geo_grid import Places, Position
+from leaseway.imports.sinks.row_encoding import Line, jsonb_text, replace_nul
+from leaseway.imports.sinks.shard_transitions import FLAGGED, apply_page, new_shard_row
+from leaseway.imports.spec.geo_grid import RowMapPage, RowPosition
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import DEADLOCKS_MAX, Connections, Record
 from leaseway.stores.postgres.errors import Deadlocked
@@ -61,7 +61,7 @@ class PostgresSink:
         self._schema = schema[0] if schema else dict(parse_qsl(urlsplit(url).query)).get("schema")
         self._columns = check_columns(columns or {})
         self._now_us = now_us
-        self._fitting = PageFitting(self._columns, document=binary_json)
+        self._fitting = PageEncoder(self._columns, document=jsonb_text)
         self._sql: dict[str, Statement] = {}
         self._staged = [*STAGED, *self._columns]
 
@@ -70,7 +70,7 @@ class PostgresSink:
             refuse_old_server(connection, self.address)
             await refuse_read_only(connection, self.address)
             schema = self._schema or await connection.fetchval("SELECT current_schema()")
-            if schema is None or await connection.fetchval("SELECT to_regnamespace($1)", quoted(schema)) is None:
+            if schema is None or await connection.fetchval("SELECT to_regnamespace($1)", quote_name(schema)) is None:
                 raise StoreRefused(
                     f"{self.address.shown}: there is no schema {schema or 'in the search path'}; create it first, or "
                     "name the table with a schema that is there: public.places"
@@ -87,8 +87,8 @@ class PostgresSink:
     async def start_run(self, run: RunRow, shards: Sequence[Shard]) -> RunRow:
         shard_transitions.check_shards(shards)
         async with self._transaction() as connection:
-            if await self._ask(connection, "run_add", run_tables.of_run(run, self.target)):
-                await self._add_shards(connection, [waiting(run.id, shard) for shard in shards])
+            if await self._ask(connection, "run_add", run_tables.run_values(run, self.target)):
+                await self._add_shards(connection, [new_shard_row(run.id, shard) for shard in shards])
             (found,) = await self._ask(connection, "run_find", {"id": run.id})
             return run_tables.refuse_other_run(run, found, self.target)
 
@@ -97,10 +97,10 @@ class PostgresSink:
     ) -> None:
         async with self._transaction() as connection:
             found, now = await self._lock_run(connection, run)
-            await self._ask(connection, "run_finish", run_tables.of_finish(found, state, why, notes, now))
+            await self._ask(connection, "run_finish", run_tables.finish_values(found, state, why, notes, now))
 
     async def run(self, id: str) -> RunRow | None:
-        return run_tables.found_run(await self._look("run_find", {"id": id}), self.target)
+        return run_tables.find_own_run(await self._look("run_find", {"id": id}), self.target)
 
     async def runs(
         self,
@@ -110,8 +110,8 @@ class PostgresSink:
         state: RunState | None = None,
         mode: RunMode | None = None,
     ) -> list[RunRow]:
-        values = run_tables.of_list(source, limit, state, mode)
-        return [run_tables.run_of(line) for line in await self._look("run_list", values)]
+        values = run_tables.list_values(source, limit, state, mode)
+        return [run_tables.decode_run(line) for line in await self._look("run_list", values)]
 
     async def spend(self, run: str, requests: int) -> bool:
         run_tables.check_requests("requests", requests)
@@ -130,17 +130,18 @@ class PostgresSink:
     async def _lock_run(self, connection: asyncpg.Connection, run: str) -> tuple[RunRow, Instant]:
         """Ours until the transaction ends, with the time."""
         for line in await self._ask(connection, "run_lock", {"id": run}):
-            return run_tables.run_of(line), self._at(line[-1])
+            return run_tables.decode_run(line), self._at(line[-1])
         raise run_tables.no_such_run(run)
 
     # -- shards -----------------------------------------------------------------------------------------------------
 
     async def begin(self, run: str, shard: str, fence: int) -> ShardRow | None:
-        return await self._turn(run, shard, lambda row, now: shard_transitions.begun(row, fence, now))
+        return await self._turn(run, shard, lambda row, now: shard_transitions.begin_shard(row, fence, now))
 
     async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
         return (
-            await self._turn(run, shard, lambda row, now: shard_transitions.noted(row, fence, guards, why)) is not None
+            await self._turn(run, shard, lambda row, now: shard_transitions.note_shard(row, fence, guards, why))
+            is not None
         )
 
     async def _turn(
@@ -148,37 +149,41 @@ class PostgresSink:
     ) -> ShardRow | None:
         async with self._transaction() as connection:
             for line in await self._lock(connection, run, shard):
-                after = turn(run_tables.shard_row_of(line), self._at(line[-1]))
+                after = turn(run_tables.decode_shard(line), self._at(line[-1]))
                 if after is not None:
-                    await self._ask(connection, "shard_keep", run_tables.of_shard(after))
+                    await self._ask(connection, "shard_keep", run_tables.shard_values(after))
                 return after
         return None
 
-    async def write(self, page: PageWrite) -> Written | None:
-        shard_transitions.check(page)
+    async def write(self, page: PageWrite) -> WriteCounts | None:
+        shard_transitions.check_page_write(page)
         lines, unfit = self._fitting.lines(page.rows)
         return await patiently(partial(self._write, page, lines, [*page.bad, *unfit]))
 
-    async def _write(self, page: PageWrite, lines: Sequence[Line], bad: Sequence[BadRow]) -> Written | None:
+    async def _write(self, page: PageWrite, lines: Sequence[Line], bad: Sequence[BadRow]) -> WriteCounts | None:
         async with self._transaction() as connection:
             for line in await self._lock(connection, page.run, page.shard):
-                shard, source, now = run_tables.shard_row_of(line), line[-2], self._at(line[-1])
-                if not shard_transitions.may_turn(shard, page):
+                shard, source, now = run_tables.decode_shard(line), line[-2], self._at(line[-1])
+                if not shard_transitions.accepts_page(shard, page):
                     return None
                 written = await self._merge(connection, page.run, source, lines, now, len(bad))
-                quarantine = [run_tables.of_bad(page.run, page.shard, shard.pages, row, now) for row in bad]
+                quarantine = [run_tables.bad_row_values(page.run, page.shard, shard.pages, row, now) for row in bad]
                 await self._each(connection, "bad_add", quarantine)
                 if page.remembers:
                     await self._ask(
-                        connection, "seen_add", {"run": page.run, "ids": shard_transitions.seen(lines, bad)}
+                        connection, "seen_add", {"run": page.run, "ids": shard_transitions.ids_seen(lines, bad)}
                     )
-                await self._add_shards(connection, [waiting(page.run, child, page.shard) for child in page.children])
-                await self._ask(connection, "shard_keep", run_tables.of_shard(turned(shard, page, written, now)))
+                await self._add_shards(
+                    connection, [new_shard_row(page.run, child, page.shard) for child in page.children]
+                )
+                await self._ask(
+                    connection, "shard_keep", run_tables.shard_values(apply_page(shard, page, written, now))
+                )
                 return written
         return None
 
     async def shards(self, run: str) -> list[ShardRow]:
-        found = [run_tables.shard_row_of(line) for line in await self._look("shard_list", {"run": run})]
+        found = [run_tables.decode_shard(line) for line in await self._look("shard_list", {"run": run})]
         return sorted(found, key=lambda row: row.shard.key)  # the server's order depends on its language
 
     async def open_shards(self, run: str) -> int:
@@ -190,7 +195,7 @@ class PostgresSink:
         return await self._ask(connection, "shard_find", {"run": run, "key": shard})
 
     async def _add_shards(self, connection: asyncpg.Connection, shards: Sequence[ShardRow]) -> None:
-        await self._each(connection, "shard_add", [run_tables.of_shard(shard) for shard in shards])
+        await self._each(connection, "shard_add", [run_tables.shard_values(shard) for shard in shards])
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
@@ -199,7 +204,7 @@ class PostgresSink:
         return int(count)
 
     async def bad_rows(self, run: str | None = None, limit: int = 100) -> list[tuple[int, str, BadRow]]:
-        return [run_tables.bad_of(line) for line in await self._look("bad_list", {"run": run, "limit": limit})]
+        return [run_tables.decode_bad_row(line) for line in await self._look("bad_list", {"run": run, "limit": limit})]
 
     async def release(self, number: int, row: Row | None) -> bool:
         lines = [] if row is None else [self._fitting.single(row)]
@@ -212,9 +217,9 @@ class PostgresSink:
 
     async def _merge(
         self, connection: asyncpg.Connection, run: str, source: str, lines: Sequence[Line], now: Instant, bad: int
-    ) -> Written:
+    ) -> WriteCounts:
         if not lines:
-            return Written(quarantined=bad)
+            return WriteCounts(quarantined=bad)
         await connection.execute(self._sql["stage"].text)
         await connection.copy_records_to_table(
             STAGING, schema_name="pg_temp", columns=self._staged, records=lines, timeout=None
@@ -223,7 +228,7 @@ class PostgresSink:
         stale = 0
         if inserted + updated < len(lines):
             stale = await connection.fetchval(self._sql["stale"].text, source)
-        return Written(inserted, updated, len(lines) - inserted - updated - stale, stale, bad)
+        return WriteCounts(inserted, updated, len(lines) - inserted - updated - stale, stale, bad)
 
     async def changes(self, source: str, after: Instant, until: Instant, samples: int = 10) -> Changes:
         values = {"source": source, "after": after, "until": until, "limit": samples}
@@ -233,11 +238,11 @@ class PostgresSink:
             found = {kind: tuple(key for (key,) in await self._ask(connection, kind, values)) for kind in kinds}
             return Changes(added, changed, removed, found)
 
-    async def places(self, source: str, run: str, position: Position, after: str, rows_max: int) -> Places:
+    async def places(self, source: str, run: str, position: RowPosition, after: str, rows_max: int) -> RowMapPage:
         async with self._transaction() as connection:
             schema = self._schema or await connection.fetchval("SELECT current_schema()")
-            table = f"{quoted(schema)}.{quoted(self.target)}"
-            return await places_in(connection, table, source, run, position, after, rows_max)
+            table = f"{quote_name(schema)}.{quote_name(self.target)}"
+            return await read_row_map(connection, table, source, run, position, after, rows_max)
 
     # -- sweeps -----------------------------------------------------------------------------------------------------
 
@@ -247,7 +252,7 @@ class PostgresSink:
     async def _sweep(self, run: str) -> Sweep:
         async with self._transaction(TABLE_SECONDS_MAX) as connection:
             row, _ = await self._lock_run(connection, run)
-            known = run_tables.sweep_of(row)
+            known = run_tables.stored_sweep(row)
             if known is not None:
                 return known
             values = {"run": run, "source": row.source, "started_at": row.started_at}
@@ -257,7 +262,7 @@ class PostgresSink:
             ((absent,),) = await self._ask(connection, "absent_count", values)
             await self._ask(connection, "seen_clear", values)
             sweep = Sweep(stored, absent)
-            await self._ask(connection, "run_note", {"id": run, "notes": run_tables.with_sweep(row, sweep)})
+            await self._ask(connection, "run_note", {"id": run, "notes": run_tables.notes_with_sweep(row, sweep)})
             return sweep
 
     async def absentees(self, source: str, sweeps: int, limit: int, after: str = "") -> list[str]:
@@ -265,10 +270,10 @@ class PostgresSink:
         return [key for (key,) in await self._look("absent_list", values)]
 
     async def forgive(self, source: str, ids: Sequence[str]) -> None:
-        await self._call("absent_remove", {"source": source, "ids": run_tables.of_ids(ids)})
+        await self._call("absent_remove", {"source": source, "ids": run_tables.storable_ids(ids)})
 
     async def bury(self, run: str, ids: Sequence[str], reason: str) -> int:
-        return await patiently(partial(self._bury, run, run_tables.of_ids(ids), without_nul(reason)))
+        return await patiently(partial(self._bury, run, run_tables.storable_ids(ids), replace_nul(reason)))
 
     async def _bury(self, run: str, ids: Sequence[str], reason: str) -> int:
         async with self._transaction() as connection:

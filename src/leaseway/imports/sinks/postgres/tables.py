@@ -15,9 +15,9 @@ from leaseway.imports.sinks.columns import (
     LATER,
     OPTIONAL,
     OWN,
-    Found,
-    Wanted,
-    quoted,
+    ExistingColumn,
+    RequiredColumn,
+    quote_name,
     refuse_other_shape,
     refuse_without_key,
 )
@@ -76,11 +76,11 @@ async def prepare(
     if await is_missing(connection, schema, [table]):
         await connection.execute(sql["create"].text)
     else:
-        await take_over(connection, sql, where, f"{quoted(schema)}.{quoted(table)}", columns)
+        await take_over(connection, sql, where, f"{quote_name(schema)}.{quote_name(table)}", columns)
 
 
 async def is_missing(connection: asyncpg.Connection, schema: str, tables: Sequence[str]) -> bool:
-    names = [f"{quoted(schema)}.{quoted(table)}" for table in tables]
+    names = [f"{quote_name(schema)}.{quote_name(table)}" for table in tables]
     sql = "SELECT bool_or(to_regclass(name) IS NULL) FROM unnest($1::text[]) AS name"
     return bool(await connection.fetchval(sql, names))
 
@@ -90,7 +90,7 @@ async def bring_up_to_date(connection: asyncpg.Connection, schema: str) -> None:
     for book, added in run_tables.ADDED.items():
         columns = [f"ADD COLUMN IF NOT EXISTS {name} {DECLARED[kind]} {rule}" for name, (kind, rule) in added.items()]
         await connection.execute(
-            f"SET LOCAL client_min_messages = warning; ALTER TABLE {quoted(schema)}.{book} {', '.join(columns)}"
+            f"SET LOCAL client_min_messages = warning; ALTER TABLE {quote_name(schema)}.{book} {', '.join(columns)}"
         )
 
 
@@ -106,30 +106,30 @@ async def take_over(
     )
     if kind not in ("r", "p"):
         raise StoreRefused(f"{where}: {shown} is no table; name another one")
-    found = [Found(*line) for line in await connection.fetch(sql["columns"].text, number)]
+    found = [ExistingColumn(*line) for line in await connection.fetch(sql["columns"].text, number)]
     missing = [name for name in LATER if all(column.name != name for column in found)]
     refuse_other_shape(where, shown, found, [want for want in wanted_columns(columns) if want.name not in missing])
     keys = await connection.fetch(sql["unique_keys"].text, number)
     refuse_without_key(where, shown, [key for (key,) in keys])
     for name in missing:
-        await connection.execute(f"ALTER TABLE {shown} ADD COLUMN {quoted(name)} {DECLARED[OWN[name]]}")
+        await connection.execute(f"ALTER TABLE {shown} ADD COLUMN {quote_name(name)} {DECLARED[OWN[name]]}")
 
 
 def own_statements(schema: str, table: str, columns: Mapping[str, ColumnType], ending: str) -> dict[str, Statement]:
     """All verbs, with the names that the user gave."""
     written = {name: kind for name, kind in {**STAGED, **columns}.items() if name not in MARKS}
-    changes = [f"{quoted(name)} = excluded.{quoted(name)}" for name in written if name != "external_id"]
+    changes = [f"{quote_name(name)} = excluded.{quote_name(name)}" for name in written if name != "external_id"]
     names = {
-        ":table": f"{quoted(schema)}.{quoted(table)}",
-        ":columns": ", ".join(map(quoted, written)),
+        ":table": f"{quote_name(schema)}.{quote_name(table)}",
+        ":columns": ", ".join(map(quote_name, written)),
         ":page_columns": ", ".join(unstaged(name, kind) for name, kind in written.items()),
         ":changes": ", ".join(changes),
-        ":staged": ", ".join(f"{quoted(name)} {staged_as(kind)}" for name, kind in {**STAGED, **columns}.items()),
+        ":staged": ", ".join(f"{quote_name(name)} {staged_as(kind)}" for name, kind in {**STAGED, **columns}.items()),
         ":ending": ending,
         ":bytewise": 'COLLATE "C"',
     }
-    found = {verb: numbered(text, names, schema) for verb, text in run_tables.statements("postgres").items()}
-    lines = [f"{quoted(name)} {declared(name, kind)}" for name, kind in {**OWN, **columns}.items()]
+    found = {verb: number_parameters(text, names, schema) for verb, text in run_tables.statements("postgres").items()}
+    lines = [f"{quote_name(name)} {declared(name, kind)}" for name, kind in {**OWN, **columns}.items()]
     create = f"CREATE TABLE {names[':table']} ({', '.join(lines)}, PRIMARY KEY ({', '.join(KEY)}))"
     count = f"SELECT count(*) FROM {names[':table']} WHERE deleted_at IS NULL"
     return {**found, "create": Statement(create, ()), "count": Statement(count, ())}
@@ -142,17 +142,17 @@ def staged_as(kind: ColumnType) -> str:
 
 
 def unstaged(name: str, kind: ColumnType) -> str:
-    return f"CAST(page.{quoted(name)} AS {DECLARED[kind]})"
+    return f"CAST(page.{quote_name(name)} AS {DECLARED[kind]})"
 
 
-def numbered(text: str, names: Mapping[str, str], schema: str) -> Statement:
+def number_parameters(text: str, names: Mapping[str, str], schema: str) -> Statement:
     """:name becomes $1, $2 …; the books get their schema. In one pass: names that users gave are not read again."""
     parameters: list[str] = []
 
     def written(found: re.Match[str]) -> str:
         word = found[0]
         if word.startswith("leaseway_"):
-            return f"{quoted(schema)}.{word}"
+            return f"{quote_name(schema)}.{word}"
         if word in names:
             return names[word]
         if word[1:] not in parameters:
@@ -171,8 +171,8 @@ def declared(column: str, kind: ColumnType) -> str:
     return DECLARED[kind] + (" NOT NULL" if column in OWN and column not in OPTIONAL else "")
 
 
-def wanted_columns(columns: Mapping[str, ColumnType]) -> list[Wanted]:
-    return [Wanted(name, DECLARED[kind], partial(holds, kind)) for name, kind in {**OWN, **columns}.items()]
+def wanted_columns(columns: Mapping[str, ColumnType]) -> list[RequiredColumn]:
+    return [RequiredColumn(name, DECLARED[kind], partial(holds, kind)) for name, kind in {**OWN, **columns}.items()]
 
 
 def holds(kind: ColumnType, found: str) -> bool:

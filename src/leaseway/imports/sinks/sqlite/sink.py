@@ -16,19 +16,19 @@ import msgspec
 
 from leaseway.domain.ids import Instant
 from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row, Written
+from leaseway.imports.domain.page import BadRow, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
-from leaseway.imports.sinks.bulk_encoding import PageFitting
+from leaseway.imports.sinks.bulk_encoding import PageEncoder
 from leaseway.imports.sinks.cleanup import closed_if_it_fails
 from leaseway.imports.sinks.columns import check_columns, check_table
 from leaseway.imports.sinks.port import Changes, PageWrite, Sweep
-from leaseway.imports.sinks.row_encoding import Line, without_nul
-from leaseway.imports.sinks.shard_transitions import Known, sorted_out, turned, waiting
-from leaseway.imports.sinks.sqlite.row_map import places_in
+from leaseway.imports.sinks.row_encoding import Line, replace_nul
+from leaseway.imports.sinks.shard_transitions import StoredRow, apply_page, classify_rows, new_shard_row
+from leaseway.imports.sinks.sqlite.row_map import read_row_map
 from leaseway.imports.sinks.sqlite.tables import own_statements, prepare
-from leaseway.imports.spec.geo_grid import Places, Position
+from leaseway.imports.spec.geo_grid import RowMapPage, RowPosition
 from leaseway.stores.sqlite.connection import Connection, Work
 from leaseway.stores.sqlite.limiter_clock import wall_us
 
@@ -66,7 +66,7 @@ class SqliteSink:
         (self.target,) = check_table(table, parts_max=1)
         self._columns = check_columns(columns or {})
         self._now_us = now_us
-        self._fitting = PageFitting(self._columns, document=str)
+        self._fitting = PageEncoder(self._columns, document=str)
         self._sql = own_statements(self.target, self._columns)
         self._pages = PageFile(path, random, inline=inline)
         self._lasting = Connection(path, random, inline=inline)
@@ -89,8 +89,8 @@ class SqliteSink:
         shard_transitions.check_shards(shards)
 
         def work(connection: sqlite3.Connection) -> RunRow:
-            if self._ask(connection, "run_add", run_tables.of_run(run, self.target)):
-                self._add_shards(connection, [waiting(run.id, shard) for shard in shards])
+            if self._ask(connection, "run_add", run_tables.run_values(run, self.target)):
+                self._add_shards(connection, [new_shard_row(run.id, shard) for shard in shards])
             (found,) = self._ask(connection, "run_find", {"id": run.id})
             return run_tables.refuse_other_run(run, found, self.target)
 
@@ -101,12 +101,12 @@ class SqliteSink:
     ) -> None:
         def work(connection: sqlite3.Connection) -> None:
             found = self._run(connection, run)
-            self._ask(connection, "run_finish", run_tables.of_finish(found, state, why, notes, self._now_us()))
+            self._ask(connection, "run_finish", run_tables.finish_values(found, state, why, notes, self._now_us()))
 
         await self._lasting.write(work)
 
     async def run(self, id: str) -> RunRow | None:
-        return run_tables.found_run(await self._look("run_find", {"id": id}), self.target)
+        return run_tables.find_own_run(await self._look("run_find", {"id": id}), self.target)
 
     async def runs(
         self,
@@ -116,8 +116,8 @@ class SqliteSink:
         state: RunState | None = None,
         mode: RunMode | None = None,
     ) -> list[RunRow]:
-        values = run_tables.of_list(source, limit, state, mode)
-        return [run_tables.run_of(line) for line in await self._look("run_list", values)]
+        values = run_tables.list_values(source, limit, state, mode)
+        return [run_tables.decode_run(line) for line in await self._look("run_list", values)]
 
     async def spend(self, run: str, requests: int) -> bool:
         run_tables.check_requests("requests", requests)
@@ -136,7 +136,7 @@ class SqliteSink:
 
     def _run(self, connection: sqlite3.Connection, run: str) -> RunRow:
         for line in self._ask(connection, "run_lock", {"id": run}):
-            return run_tables.run_of(line)
+            return run_tables.decode_run(line)
         raise run_tables.no_such_run(run)
 
     # -- shards -----------------------------------------------------------------------------------------------------
@@ -144,16 +144,19 @@ class SqliteSink:
     async def begin(self, run: str, shard: str, fence: int) -> ShardRow | None:
         return await self._pages.write(
             partial(
-                self._turn, run=run, shard=shard, turn=lambda row: shard_transitions.begun(row, fence, self._now_us())
+                self._turn,
+                run=run,
+                shard=shard,
+                turn=lambda row: shard_transitions.begin_shard(row, fence, self._now_us()),
             )
         )
 
     async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
-        turn = partial(shard_transitions.noted, fence=fence, guards=guards, why=why)
+        turn = partial(shard_transitions.note_shard, fence=fence, guards=guards, why=why)
         return await self._pages.write(partial(self._turn, run=run, shard=shard, turn=turn)) is not None
 
-    async def write(self, page: PageWrite) -> Written | None:
-        shard_transitions.check(page)
+    async def write(self, page: PageWrite) -> WriteCounts | None:
+        shard_transitions.check_page_write(page)
         lines, unfit = self._fitting.lines(page.rows)
         work = partial(self._write, page=page, lines=lines, bad=[*page.bad, *unfit])
         file = self._pages if page.state is ShardState.RUNNING else self._lasting
@@ -161,18 +164,20 @@ class SqliteSink:
 
     def _write(
         self, connection: sqlite3.Connection, page: PageWrite, lines: Sequence[Line], bad: Sequence[BadRow]
-    ) -> Written | None:
+    ) -> WriteCounts | None:
         found = self._shard(connection, page.run, page.shard)
-        if found is None or not shard_transitions.may_turn(found[0], page):
+        if found is None or not shard_transitions.accepts_page(found[0], page):
             return None
         (shard, source), now = found, self._now_us()
         written = self._merge(connection, page.run, source, lines, now, len(bad))
-        quarantine = [run_tables.of_bad(page.run, page.shard, shard.pages, row, now) for row in bad]
+        quarantine = [run_tables.bad_row_values(page.run, page.shard, shard.pages, row, now) for row in bad]
         connection.executemany(self._sql["bad_add"], quarantine)
         if page.remembers:
-            self._ask(connection, "seen_add", {"run": page.run, "ids": listed(shard_transitions.seen(lines, bad))})
-        self._add_shards(connection, [waiting(page.run, child, page.shard) for child in page.children])
-        self._ask(connection, "shard_keep", run_tables.of_shard(turned(shard, page, written, now)))
+            self._ask(
+                connection, "seen_add", {"run": page.run, "ids": json_list(shard_transitions.ids_seen(lines, bad))}
+            )
+        self._add_shards(connection, [new_shard_row(page.run, child, page.shard) for child in page.children])
+        self._ask(connection, "shard_keep", run_tables.shard_values(apply_page(shard, page, written, now)))
         return written
 
     def _turn(
@@ -181,11 +186,11 @@ class SqliteSink:
         found = self._shard(connection, run, shard)
         after = None if found is None else turn(found[0])
         if after is not None:
-            self._ask(connection, "shard_keep", run_tables.of_shard(after))
+            self._ask(connection, "shard_keep", run_tables.shard_values(after))
         return after
 
     async def shards(self, run: str) -> list[ShardRow]:
-        return [run_tables.shard_row_of(line) for line in await self._look("shard_list", {"run": run})]
+        return [run_tables.decode_shard(line) for line in await self._look("shard_list", {"run": run})]
 
     async def open_shards(self, run: str) -> int:
         ((count,),) = await self._look("shard_open", {"run": run})
@@ -194,11 +199,11 @@ class SqliteSink:
     def _shard(self, connection: sqlite3.Connection, run: str, shard: str) -> tuple[ShardRow, str] | None:
         """With the name of its source."""
         for line in self._ask(connection, "shard_find", {"run": run, "key": shard}):
-            return run_tables.shard_row_of(line), line[-1]
+            return run_tables.decode_shard(line), line[-1]
         return None
 
     def _add_shards(self, connection: sqlite3.Connection, shards: Sequence[ShardRow]) -> None:
-        connection.executemany(self._sql["shard_add"], [run_tables.of_shard(shard) for shard in shards])
+        connection.executemany(self._sql["shard_add"], [run_tables.shard_values(shard) for shard in shards])
 
     # -- rows -------------------------------------------------------------------------------------------------------
 
@@ -207,7 +212,7 @@ class SqliteSink:
         return int(count)
 
     async def bad_rows(self, run: str | None = None, limit: int = 100) -> list[tuple[int, str, BadRow]]:
-        return [run_tables.bad_of(line) for line in await self._look("bad_list", {"run": run, "limit": limit})]
+        return [run_tables.decode_bad_row(line) for line in await self._look("bad_list", {"run": run, "limit": limit})]
 
     async def release(self, number: int, row: Row | None) -> bool:
         lines = [] if row is None else [self._fitting.single(row)]
@@ -222,11 +227,11 @@ class SqliteSink:
 
     def _merge(
         self, connection: sqlite3.Connection, run: str, source: str, lines: Sequence[Line], now: Instant, bad: int
-    ) -> Written:
+    ) -> WriteCounts:
         # Nobody else writes until we commit: what is known now is known then.
-        found = self._ask(connection, "known", {"source": source, "ids": listed([line[0] for line in lines])})
-        known = {key: Known(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found}
-        news = sorted_out(lines, known, bad)
+        found = self._ask(connection, "known", {"source": source, "ids": json_list([line[0] for line in lines])})
+        known = {key: StoredRow(stamp, content_hash, bool(deleted)) for key, stamp, content_hash, deleted in found}
+        news = classify_rows(lines, known, bad)
         for verb, some in (("insert", news.new), ("update", news.changed)):
             connection.executemany(self._sql[verb], [(source, run, now, *line) for line in some])
         return news.written
@@ -238,8 +243,8 @@ class SqliteSink:
         found = {kind: tuple(key for (key,) in await self._look(kind, values)) for kind in kinds}
         return Changes(added, changed, removed, found)
 
-    async def places(self, source: str, run: str, position: Position, after: str, rows_max: int) -> Places:
-        return await self._pages.read(places_in(self.target, source, run, position, after, rows_max))
+    async def places(self, source: str, run: str, position: RowPosition, after: str, rows_max: int) -> RowMapPage:
+        return await self._pages.read(read_row_map(self.target, source, run, position, after, rows_max))
 
     # -- sweeps -----------------------------------------------------------------------------------------------------
 
@@ -248,7 +253,7 @@ class SqliteSink:
 
     def _sweep(self, connection: sqlite3.Connection, run: str) -> Sweep:
         row = self._run(connection, run)
-        known = run_tables.sweep_of(row)
+        known = run_tables.stored_sweep(row)
         if known is not None:
             return known
         values = {"run": run, "source": row.source, "started_at": row.started_at}
@@ -258,7 +263,7 @@ class SqliteSink:
         ((absent,),) = self._ask(connection, "absent_count", values)
         self._ask(connection, "seen_clear", values)
         sweep = Sweep(stored, absent)
-        self._ask(connection, "run_note", {"id": run, "notes": run_tables.with_sweep(row, sweep)})
+        self._ask(connection, "run_note", {"id": run, "notes": run_tables.notes_with_sweep(row, sweep)})
         return sweep
 
     async def absentees(self, source: str, sweeps: int, limit: int, after: str = "") -> list[str]:
@@ -266,14 +271,18 @@ class SqliteSink:
         return [key for (key,) in await self._look("absent_list", values)]
 
     async def forgive(self, source: str, ids: Sequence[str]) -> None:
-        values = {"source": source, "ids": listed(run_tables.of_ids(ids))}
+        values = {"source": source, "ids": json_list(run_tables.storable_ids(ids))}
         await self._lasting.write(self._asking("absent_remove", values))
 
     async def bury(self, run: str, ids: Sequence[str], reason: str) -> int:
         def work(connection: sqlite3.Connection) -> int:
-            values = {"run": run, "source": self._run(connection, run).source, "ids": listed(run_tables.of_ids(ids))}
+            values = {
+                "run": run,
+                "source": self._run(connection, run).source,
+                "ids": json_list(run_tables.storable_ids(ids)),
+            }
             self._ask(connection, "absent_remove", values)
-            buried = self._ask(connection, "bury", {**values, "now": self._now_us(), "reason": without_nul(reason)})
+            buried = self._ask(connection, "bury", {**values, "now": self._now_us(), "reason": replace_nul(reason)})
             return len(buried)
 
         return await self._lasting.write(work)
@@ -290,5 +299,5 @@ class SqliteSink:
         return await self._pages.read(self._asking(verb, values))
 
 
-def listed(ids: Sequence[str]) -> str:
+def json_list(ids: Sequence[str]) -> str:
     return msgspec.json.encode(ids).decode()

@@ -12,9 +12,9 @@ from leaseway.imports.sinks.columns import (
     LATER,
     OPTIONAL,
     OWN,
-    Found,
-    Wanted,
-    quoted,
+    ExistingColumn,
+    RequiredColumn,
+    quote_name,
     refuse_other_shape,
     refuse_without_key,
 )
@@ -54,7 +54,7 @@ def prepare(
     if not kinds:
         connection.execute(sql["create"])
     elif kinds != [("table",)]:
-        raise StoreRefused(f"{path}: {quoted(table)} is no table but a {kinds[0][0]}; name another table")
+        raise StoreRefused(f"{path}: {quote_name(table)} is no table but a {kinds[0][0]}; name another table")
     else:
         take_over(connection, path, table, columns)
 
@@ -70,19 +70,19 @@ def prepare_books(connection: sqlite3.Connection, schema: str) -> None:
 
 
 def take_over(connection: sqlite3.Connection, path: str, table: str, columns: Mapping[str, ColumnType]) -> None:
-    shown, found = quoted(table), found_columns(connection, table)
+    shown, found = quote_name(table), found_columns(connection, table)
     missing = [name for name in LATER if all(column.name != name for column in found)]
     wanted = [want for want in wanted_columns(columns) if want.name not in missing]
     refuse_other_shape(path, shown, found, wanted)
     refuse_without_key(path, shown, unique_keys(connection, table))
     for name in missing:
-        connection.execute(f"ALTER TABLE {shown} ADD COLUMN {quoted(name)} {DECLARED[OWN[name]]}")
+        connection.execute(f"ALTER TABLE {shown} ADD COLUMN {quote_name(name)} {DECLARED[OWN[name]]}")
 
 
 def own_statements(table: str, columns: Mapping[str, ColumnType]) -> dict[str, str]:
     """All verbs, with the names that the user gave."""
-    name = quoted(table)
-    lines = [f"{quoted(column)} {declared(column, kind)}" for column, kind in {**OWN, **columns}.items()]
+    name = quote_name(table)
+    lines = [f"{quote_name(column)} {declared(column, kind)}" for column, kind in {**OWN, **columns}.items()]
     written = written_columns(columns)
     changes = ", ".join(f"{column} = {value}" for column, value in written.items() if column not in ONCE)
     # The name comes last: whatever is in it is not read again.
@@ -112,7 +112,7 @@ def written_columns(columns: Mapping[str, ColumnType]) -> dict[str, str]:
         "run": "?2",
         "first_seen": "?3",
         "updated_at": "?3",
-        **{quoted(column): f"?{9 + place}" for place, column in enumerate(columns)},
+        **{quote_name(column): f"?{9 + place}" for place, column in enumerate(columns)},
     }
 
 
@@ -120,8 +120,8 @@ def declared(column: str, kind: ColumnType) -> str:
     return DECLARED[kind] + (" NOT NULL" if column in OWN and column not in OPTIONAL else "")
 
 
-def wanted_columns(columns: Mapping[str, ColumnType]) -> list[Wanted]:
-    return [Wanted(name, DECLARED[kind], partial(holds, kind)) for name, kind in {**OWN, **columns}.items()]
+def wanted_columns(columns: Mapping[str, ColumnType]) -> list[RequiredColumn]:
+    return [RequiredColumn(name, DECLARED[kind], partial(holds, kind)) for name, kind in {**OWN, **columns}.items()]
 
 
 def holds(kind: ColumnType, declared_type: str) -> bool:
@@ -139,11 +139,11 @@ def affinity(declared_type: str) -> str:
     return "REAL" if any(part in upper for part in REALS) else "NUMERIC"
 
 
-def found_columns(connection: sqlite3.Connection, table: str) -> list[Found]:
+def found_columns(connection: sqlite3.Connection, table: str) -> list[ExistingColumn]:
     found = connection.execute(
         'SELECT name, type, "notnull" AND dflt_value IS NULL FROM pragma_table_info(?)', (table,)
     )
-    return [Found(name, kind, bool(is_required)) for name, kind, is_required in found]
+    return [ExistingColumn(name, kind, bool(is_required)) for name, kind, is_required in found]
 
 
 def unique_keys(connection: sqlite3.Connection, table: str) -> list[list[str]]:
