@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from benchmarks.imports.provider import PAGE_ROWS
-from leaseway.testing.standin import API_KEY
+from leaseway.testing.fake_open_charge_map import API_KEY
 
 DATASET, TABLE = "ocm", "poi"
 

@@ -18,7 +18,7 @@ import psycopg
 from benchmarks.imports.provider import PAGE_ROWS, Provider
 from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.run_state import ShardRow
-from leaseway.testing.standin import API_KEY
+from leaseway.testing.fake_open_charge_map import API_KEY
 
 SHARD_IDS = 20_000
 """How many ids a shard has: the same ranges for everybody."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from leaseway.testing.standin import API_KEY
+from leaseway.testing.fake_open_charge_map import API_KEY
 
 PAGE_ROWS = 1_000
 OK = 200
@@ -54,7 +54,15 @@ class Provider(NamedTuple):
 @contextmanager
 def provider(rows: int | None = None, *limits: str) -> Iterator[Provider]:
     """`rows`: all places, some 235,000, if it is None."""
-    command = [sys.executable, "-m", "leaseway.testing.standin", "--places", "--encoded", "--faults", VOLATILE]
+    command = [
+        sys.executable,
+        "-m",
+        "leaseway.testing.fake_open_charge_map",
+        "--places",
+        "--encoded",
+        "--faults",
+        VOLATILE,
+    ]
     command += [*(["--rows", str(rows)] if rows else []), *(word for limit in limits for word in ("--limit", limit))]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -19,7 +19,7 @@ from leaseway.domain.errors import UsageError
 from leaseway.domain.identity import Scope
 from leaseway.imports.assembly import load_import
 from leaseway.imports.run.shard_jobs import register_jobs
-from leaseway.testing.standin import Listing, StandIn, standin
+from leaseway.testing.fake_open_charge_map import Listing, StandIn, standin
 
 SPEC = """
 version = 1

@@ -13,7 +13,7 @@ from tests.dashboard.test_pages import BRIGHT, SIDEWAYS
 from leaseway import App
 from leaseway.imports.assembly import load_import
 from leaseway.imports.run.shard_jobs import register_jobs
-from leaseway.testing.standin import Listing, standin
+from leaseway.testing.fake_open_charge_map import Listing, standin
 
 SPEC = """
 version = 1

@@ -18,7 +18,7 @@ from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
-from leaseway.testing.standin import API_KEY, StandIn, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, StandIn, standin
 
 NOON: Instant = 1_790_000_040_000_000
 """An hour on the day on which these tests begin, at the source."""

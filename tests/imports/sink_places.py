@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sinks.postgres.sink import PostgresSink
 from leaseway.imports.sinks.sqlite.sink import SqliteSink

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.open_sink import sink_for_url
 from leaseway.imports.sinks.mongodb import MongoSink
 from leaseway.imports.sinks.parquet.sink import ParquetSink

@@ -10,10 +10,9 @@ from tests.imports.desk import Desk, at_desk, things
 from leaseway.domain.limits.limit import Limit
 from leaseway.imports.domain.run_state import RunMode
 from leaseway.imports.domain.shard import make_shard
-from leaseway.imports.plan.forecast import make_forecast
-from leaseway.imports.plan.plan import Plan
+from leaseway.imports.plan.plan import Plan, make_forecast
 from leaseway.imports.spec.model import RunBudget
-from leaseway.testing.standin import Listing, standin
+from leaseway.testing.fake_open_charge_map import Listing, standin
 
 
 @pytest.fixture

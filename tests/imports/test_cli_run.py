@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.imports.desk import Desk, at_desk, things
 
-from leaseway.testing.standin import API_KEY, Listing, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, Listing, standin
 
 pytestmark = pytest.mark.slow
 

@@ -26,8 +26,8 @@ from leaseway.imports.run.start import start_planned
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.imports.spec.model import GuardSettings, SweepSettings
 from leaseway.system import wall_clock_us
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults
 from leaseway.testing.provider import Answer
-from leaseway.testing.standin import API_KEY, Faults
 
 HUNDREDS = '{ by = "id_range", size = 100, upper = "/system/status#$.maxPOIId" }'
 RUN = RunRow(id="r", source="s", spec_hash="h", started_at=0)

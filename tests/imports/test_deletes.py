@@ -15,9 +15,9 @@ from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunState
 from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.spec.reader import read_spec
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults, standin
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.provider import Answer
-from leaseway.testing.standin import API_KEY, Faults, standin
 
 FLAG = 'deletes = { flag = { params = { submissionstatustypeid = "1000,1001,1002,1020" } } }'
 SWEEP = 'deletes = { sweep = { confirm = { param = "chargepointid", batch = 5 }, after = 2, max_ratio = 0.02 } }'

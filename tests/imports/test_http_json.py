@@ -23,8 +23,8 @@ from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import BadReply, HeavyPage, Source, SourceRefused
 from leaseway.imports.sources.status_mapping import WrongBody
 from leaseway.imports.spec.reader import read_spec
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, standin
 from leaseway.testing.provider import Provider, provider
-from leaseway.testing.standin import API_KEY, Faults, Listing, standin
 from leaseway.worker.provider_http import Http
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "imports"

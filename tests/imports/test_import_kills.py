@@ -25,8 +25,8 @@ from leaseway.imports.plan.probe_source import plan_with_history
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
+from leaseway.testing.fake_open_charge_map import API_KEY, StandIn, standin
 from leaseway.testing.postgres import PostgresServer
-from leaseway.testing.standin import API_KEY, StandIn, standin
 
 ROWS, PAGE_ROWS = 20_000, 20
 WORKERS, KILLS = 4, 25

@@ -28,7 +28,7 @@ from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.partition import format_instant
 from leaseway.imports.domain.run_state import RunMode, RunState, ShardState
 from leaseway.imports.spec.importer_options import BadOption
-from leaseway.testing.standin import API_KEY, Faults, Listing, StandIn, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, StandIn, standin
 
 RECORDS = [{"id": number, "name": f"thing {number}"} for number in range(1, 251)]
 Fetch = Callable[..., Any]

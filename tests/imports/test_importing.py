@@ -20,7 +20,7 @@ from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.system import wall_clock_us
-from leaseway.testing.standin import API_KEY, Faults, Listing, StandIn, standin
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, StandIn, standin
 
 OCM = """
 version = 1

@@ -30,7 +30,7 @@ from leaseway.imports.run.shard_jobs import submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.imports.shard_job.import_shard import ShardResult, ShardTask, import_shard
 from leaseway.system import SystemClock, wall_clock_us
-from leaseway.testing.standin import Listing, standin
+from leaseway.testing.fake_open_charge_map import Listing, standin
 from leaseway.worker.context import Context
 
 FILE = """

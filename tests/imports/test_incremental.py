@@ -15,7 +15,7 @@ from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import SourceProbe
 from leaseway.imports.spec.model import Incremental
 from leaseway.imports.spec.reader import read_spec
-from leaseway.testing.standin import Faults
+from leaseway.testing.fake_open_charge_map import Faults
 
 GRAIN = StampGrain(MINUTE_US, 10 * MINUTE_US)
 WEEKLY = Incremental(overlap="15m", reconcile="7d")

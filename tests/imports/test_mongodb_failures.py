@@ -25,8 +25,7 @@ from leaseway.domain.errors import (
     UnknownOutcome,
 )
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import WriteCounts
+from leaseway.imports.domain.page import ColumnType, WriteCounts
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.sinks.mongodb import MongoSink, connection
 from leaseway.imports.sinks.mongodb.row_encoding import DEPTH_MAX, MARK

@@ -8,7 +8,7 @@ import pytest
 from tests.imports.apps import import_app
 from tests.imports.test_importing import OCM, Place
 
-from leaseway.imports.domain.document_profile import add_profiles, profile_documents
+from leaseway.imports.domain.drift import add_profiles, profile_documents
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.domain.splitting import rows_left
@@ -18,7 +18,7 @@ from leaseway.imports.run.shard_jobs import job_key, submit_open_shards
 from leaseway.imports.run.start import start_planned
 from leaseway.imports.shard_job import import_shard
 from leaseway.system import wall_clock_us
-from leaseway.testing.standin import Faults, Listing, StandIn, standin
+from leaseway.testing.fake_open_charge_map import Faults, Listing, StandIn, standin
 
 
 def place_of(folder: Path, it: StandIn, size: int = 1_000) -> Place:

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from tests.imports.parquet_place import ParquetPlace
 
 from leaseway.domain.errors import BadValue, StoreFull, StoreRefused
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import WriteCounts
+from leaseway.imports.domain.page import ColumnType, WriteCounts
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.sinks.parquet.files import ParquetFolder
 from leaseway.imports.sinks.parquet.sink import ParquetSink

@@ -25,7 +25,7 @@ from leaseway.imports.domain.partition import (
 from leaseway.imports.domain.shard import Shard, make_shard
 from leaseway.imports.domain.splitting import split_shard
 from leaseway.imports.sources.port import SourceCapabilities
-from leaseway.testing.standin.ocm import is_within
+from leaseway.testing.fake_open_charge_map.ocm import is_within
 
 MINUTE_US = 60_000_000
 DAY_US = 86_400_000_000

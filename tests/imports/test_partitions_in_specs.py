@@ -22,8 +22,8 @@ from leaseway.imports.sources.port import BadReply, SourceCapabilities, SourcePr
 from leaseway.imports.sources.predicates import PredicateFilters
 from leaseway.imports.spec.reader import read_spec
 from leaseway.system import wall_clock_us
-from leaseway.testing.standin import API_KEY, Listing, StandIn, standin, synthetic
-from leaseway.testing.standin.reference import ID_BY_CODE
+from leaseway.testing.fake_open_charge_map import API_KEY, Listing, StandIn, standin, synthetic
+from leaseway.testing.fake_open_charge_map.reference import ID_BY_CODE
 
 BY_HAND = """
 version = 1

@@ -9,12 +9,10 @@ import pytest
 from msgspec.structs import replace
 from tests.imports.sink_places import PLACES, Place, empty_place
 
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import Row
+from leaseway.imports.domain.page import ColumnType, Row
 from leaseway.imports.domain.shard import canonical
-from leaseway.imports.sinks.port import Sink
-from leaseway.imports.sinks.row_map_port import RowMap
-from leaseway.imports.spec.geo_grid import RowPosition, find_position
+from leaseway.imports.sinks.port import RowMap, Sink
+from leaseway.imports.sinks.row_map import RowPosition, find_position
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.sink_contract.actors import imported, row
 

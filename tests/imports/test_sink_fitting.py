@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import Row
+from leaseway.imports.domain.page import ColumnType, Row
 from leaseway.imports.sinks.bulk_encoding import PageEncoder
 from leaseway.imports.sinks.row_encoding import RowEncoder, jsonb_text
 from leaseway.testing.sink_contract.actors import COLUMNS, row

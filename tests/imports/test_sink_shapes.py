@@ -13,8 +13,7 @@ from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, emp
 from tests.open_connections import open_connections
 
 from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import WriteCounts
+from leaseway.imports.domain.page import ColumnType, WriteCounts
 from leaseway.imports.sinks.port import Sink, Sweep
 from leaseway.imports.sinks.postgres.sink import PostgresSink
 from leaseway.imports.sinks.run_tables import TABLES

@@ -7,8 +7,7 @@ from tests.imports.sink_earlier import statements
 from tests.imports.sink_places import PLACES, Columns, Place, PostgresPlace, SqlitePlace, empty_place, empty_postgres
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import WriteCounts
+from leaseway.imports.domain.page import ColumnType, WriteCounts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
 from leaseway.imports.sinks.port import PageWrite, Sweep
 from leaseway.imports.sinks.run_tables import TABLES

@@ -12,9 +12,9 @@ import pytest
 
 from leaseway.domain.errors import BadValue, UsageError
 from leaseway.domain.ids import SECOND_US
-from leaseway.testing.standin import API_KEY, Faults, Listing, Poi, StandIn, places, standin, synthetic
-from leaseway.testing.standin.data import BULK_MINUTE
-from leaseway.testing.standin.poi import (
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Listing, Poi, StandIn, places, standin, synthetic
+from leaseway.testing.fake_open_charge_map.data import BULK_MINUTE
+from leaseway.testing.fake_open_charge_map.poi import (
     MINUTE_US,
     ascii_json,
     camel,
@@ -24,8 +24,8 @@ from leaseway.testing.standin.poi import (
     stored,
     without_nulls,
 )
-from leaseway.testing.standin.reference import ID_BY_CODE
-from leaseway.testing.standin.table import Table
+from leaseway.testing.fake_open_charge_map.reference import ID_BY_CODE
+from leaseway.testing.fake_open_charge_map.table import Table
 
 NOW = 1_791_000_000_000_000
 HEADERS = {"x-api-key": API_KEY, "User-Agent": "acme-import/1.0"}
@@ -508,7 +508,7 @@ async def test_it_runs_in_a_process_of_its_own(tmp_path: Any) -> None:
         f"things={things}",
     ]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "leaseway.testing.standin", *arguments, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "leaseway.testing.fake_open_charge_map", *arguments, stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -527,7 +527,14 @@ async def test_it_ends_with_the_process_that_started_it() -> None:
     """However that one died: nobody else knows the port."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "leaseway.testing.standin", "--rows", "5", "--until-eof", stdin=pipe, stdout=pipe
+        sys.executable,
+        "-m",
+        "leaseway.testing.fake_open_charge_map",
+        "--rows",
+        "5",
+        "--until-eof",
+        stdin=pipe,
+        stdout=pipe,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -538,7 +545,7 @@ async def test_it_ends_with_the_process_that_started_it() -> None:
 
 async def test_a_wrong_limit_ends_it_with_a_sentence() -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "leaseway.testing.standin", "--limit", "fast", stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "leaseway.testing.fake_open_charge_map", "--limit", "fast", stderr=asyncio.subprocess.PIPE
     )
     _, said = await process.communicate()
     assert process.returncode == 2

@@ -20,8 +20,8 @@ from leaseway.imports.plan.plan import build_plan
 from leaseway.imports.rows import RowBuilder
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.spec.reader import read_spec
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults, StandIn, synthetic
 from leaseway.testing.provider import Request
-from leaseway.testing.standin import API_KEY, Faults, StandIn, synthetic
 
 SPEC = """
 version = 1

@@ -70,7 +70,9 @@ class DemoFleet:
     def start_provider(self, rows: int | None, limit: int, *, is_real: bool) -> None:
         arguments = ["--limit", f"{limit}/second", "--until-eof", *(["--places"] if is_real else [])]
         arguments += [] if rows is None else ["--rows", str(rows)]  # without it, all there are
-        self._provider = self._start("leaseway.testing.standin", arguments, "provider.log", stdout=subprocess.PIPE)
+        self._provider = self._start(
+            "leaseway.testing.fake_open_charge_map", arguments, "provider.log", stdout=subprocess.PIPE
+        )
         assert self._provider.stdout is not None
         self.url = self._provider.stdout.readline().decode().strip()
         if not self.url:

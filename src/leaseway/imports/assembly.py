@@ -1,12 +1,14 @@
 """A spec, or a function with its options ─► source, sink, and the task that the jobs of its shards have in common."""
 
+import asyncio
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from leaseway.domain.errors import UsageError
-from leaseway.imports.call_page_function import PageFunctionCaller
 from leaseway.imports.domain.guards import Ceilings
 from leaseway.imports.domain.shard import Cursor, Shard
 from leaseway.imports.domain.splitting import split_shard
@@ -17,8 +19,41 @@ from leaseway.imports.shard_job.page_writes import ShardTask
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.factory import ImportSource, make_source
 from leaseway.imports.sources.function import FunctionSource
+from leaseway.imports.sources.port import RequestClient
 from leaseway.imports.spec.importer_options import DeclaredImporter
 from leaseway.imports.spec.reader import Spec, read_spec, spec_hash
+from leaseway.worker.provider_http import Http, SyncHttp
+from leaseway.worker.threads import HandlerThreads
+
+
+class PageFunctionCaller:
+    def __init__(self) -> None:
+        self._threads = HandlerThreads()
+
+    async def __call__(self, function: Callable[..., Any], given: dict[str, Any], http: RequestClient | None) -> Any:
+        if http is not None:
+            given = {**given, "http": PageFunctionHttp(http)}
+        if is_async(function):
+            return await function(**given)
+        if http is not None:
+            given = {**given, "http": SyncHttp(given["http"], asyncio.get_running_loop())}
+        return await self._threads.run(partial(function, **given))
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Also if it is an object that can be called, or stands behind a decorator."""
+    inner = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
+
+
+class PageFunctionHttp(Http):
+    """All the ways to ask of `ctx.http`, through whoever admits and counts the requests of an import."""
+
+    def __init__(self, asker: RequestClient) -> None:
+        self._asker = asker
+
+    async def request(self, method: str, url: str, **options: Any) -> Any:
+        return await self._asker.request(method, url, **options)
 
 
 class ImportParts(NamedTuple):

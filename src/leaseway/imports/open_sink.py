@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.sinks.port import Sink
 from leaseway.wiring import sqlite_path
 

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.imports.domain.columns import ColumnType
 from leaseway.imports.domain.jsonpath import EVERY, MISSING, JsonPath, parse_path
-from leaseway.imports.domain.page import BadRow, Record, Row
+from leaseway.imports.domain.page import BadRow, ColumnType, Record, Row
 from leaseway.imports.domain.shard import canonical
 from leaseway.imports.domain.timestamps import PARSERS, parse_any
 from leaseway.imports.spec.model import ColumnSpec, QualityCheck, Resource

@@ -10,7 +10,7 @@ from tests.simulation.campaign.source_api import COUNTRIES, UNKNOWN_COUNTRY, Man
 from leaseway.imports.domain.run_state import RunMode
 from leaseway.imports.spec.reader import Spec, read_spec
 from leaseway.simulation.swarm import CALM, FaultRates, Streams, Swarm, draw
-from leaseway.testing.standin import Poi, synthetic
+from leaseway.testing.fake_open_charge_map import Poi, synthetic
 
 WORLDS = 4
 """One in four is sluggish, one in four is restless; see below."""

@@ -35,7 +35,7 @@ from leaseway.simulation.scenario import LOOK_SECONDS, Load, Scenario, Simulatio
 from leaseway.simulation.swarm import FaultRates
 from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.sqlite.statements import statements
-from leaseway.testing.standin import API_KEY
+from leaseway.testing.fake_open_charge_map import API_KEY
 from leaseway.worker import provider_http
 from leaseway.worker import run_handler as running_handlers
 from leaseway.worker.provider_http import SharedClient

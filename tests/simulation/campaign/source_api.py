@@ -24,9 +24,9 @@ from leaseway.domain.limits.limit import LimitDefinition, wire_delay_us
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.promises import Promises
 from leaseway.simulation.world import START_US, SimulatedWorld
+from leaseway.testing.fake_open_charge_map import API_KEY, Faults, Poi, StandIn
+from leaseway.testing.fake_open_charge_map import ocm as rules
 from leaseway.testing.provider import Answer, Request
-from leaseway.testing.standin import API_KEY, Faults, Poi, StandIn
-from leaseway.testing.standin import ocm as rules
 
 WORK_SECONDS = (0.005, 0.08)
 BACK_SECONDS_MAX = 0.02

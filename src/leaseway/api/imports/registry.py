@@ -19,15 +19,14 @@ from leaseway.app import App
 from leaseway.domain.errors import UsageError
 from leaseway.imports.assembly import ImportParts, load_sink, make_shard_task
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardState
-from leaseway.imports.plan.forecast import Forecast, make_forecast
-from leaseway.imports.plan.plan import Plan
+from leaseway.imports.plan.plan import Forecast, Plan, make_forecast
 from leaseway.imports.plan.probe_source import SourceUnavailable, make_plan
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import ImportJobs, have_all_failed, is_stalled, register_jobs
 from leaseway.imports.run.start import NewRun, resume, start
 from leaseway.imports.sinks.port import Sink
+from leaseway.imports.sinks.row_map import RowPosition, find_position
 from leaseway.imports.sources.factory import make_source
-from leaseway.imports.spec.geo_grid import RowPosition, find_position
 from leaseway.imports.spec.reader import Spec
 
 SPECS_MAX = 200

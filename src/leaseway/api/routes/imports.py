@@ -22,8 +22,8 @@ from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Caller, Scope
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardState
 from leaseway.imports.run.quarantine_replay import QuarantinedRow, read_quarantine
-from leaseway.imports.sinks.row_map_port import RowMap
-from leaseway.imports.spec.geo_grid import DEGREES, GridCell
+from leaseway.imports.sinks.port import RowMap
+from leaseway.imports.sinks.row_map import DEGREES, GridCell
 from leaseway.system import wall_clock_us
 
 log = logging.getLogger("leaseway.api")

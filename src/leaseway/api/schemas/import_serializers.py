@@ -9,12 +9,11 @@ from leaseway.api.schemas.serializers import iso
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.domain.drift import Drift
 from leaseway.imports.domain.run_state import EXIT_CODES, RunRow, ShardRow, ShardState
-from leaseway.imports.plan.forecast import Forecast
-from leaseway.imports.plan.plan import Plan
-from leaseway.imports.progress.diff import RunDiff
+from leaseway.imports.plan.plan import Forecast, Plan
 from leaseway.imports.progress.progress import RunSnapshot
 from leaseway.imports.progress.report import (
     COUNTS,
+    RunDiff,
     RunReport,
     count_reactions,
     count_requests,

@@ -1,6 +1,7 @@
 """One page, as a source hands it over, and one row, as a sink takes it."""
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
@@ -106,3 +107,31 @@ class WriteCounts(Struct, frozen=True):
     @property
     def rows(self) -> int:
         return self.inserted + self.updated + self.unchanged + self.stale
+
+
+class ColumnType(StrEnum):
+    TEXT = "text"
+    INTEGER = "integer"
+    """Of 64 bits."""
+    REAL = "real"
+    BOOLEAN = "boolean"
+    TIMESTAMP = "timestamp"
+    """As an `Instant`: microseconds since 1970."""
+    JSON = "json"
+    """Any part of a document, as canonical JSON text."""
+
+
+RESERVED = frozenset(
+    {
+        "source",
+        "external_id",
+        "stamp",
+        "content_hash",
+        "document",
+        "deleted_at",
+        "deleted_reason",
+        "run",
+        "first_seen",
+        "updated_at",
+    }
+)

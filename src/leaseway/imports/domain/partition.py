@@ -23,7 +23,7 @@ MINUTE_US = 60_000_000
 
 
 class PartitionSupport(Protocol):
-    """What a source can do, as far as plans depend on it; `leaseway.imports.sources.port.SourceCapabilities` has it all."""
+    """The part of `SourceCapabilities` that plans depend on."""
 
     @property
     def order(self) -> str | None: ...

@@ -11,7 +11,6 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import size_limit
 from leaseway.domain.limits.limit import Limit
-from leaseway.imports.domain.durations import duration_us
 from leaseway.imports.domain.partition import (
     check_plan,
     country_shards,
@@ -23,11 +22,11 @@ from leaseway.imports.domain.partition import (
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState
 from leaseway.imports.domain.shard import Predicate, Shard, make_shard
 from leaseway.imports.domain.splitting import predicate_label
-from leaseway.imports.domain.timestamps import parse_stamp
+from leaseway.imports.domain.timestamps import duration_us, parse_stamp
 from leaseway.imports.plan.watermark import RunHistory, RunScope, StampGrain, choose_scope, open_window
 from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sources.port import SourceCapabilities, SourceProbe
-from leaseway.imports.spec.model import Boxes, Country, IdRange, Spec, Windows
+from leaseway.imports.spec.model import Boxes, Country, IdRange, RunBudget, Spec, Windows
 
 RUNS_LOOKED_AT_MAX = 100
 ID_MAX = 2**63 - 1
@@ -81,9 +80,16 @@ def build_plan(
     rows = estimate_rows(shards, probe) if course.mode is RunMode.FULL else None
     requests = None if rows is None else -(-rows // page_limit) + 2 * len(shards)
     return Plan(
-        shards, rows, requests, estimate_seconds(requests, limit), course.mode, course.since, course.watermark, course.why,
-        probe.id_max,
-    )  # fmt: skip
+        shards=shards,
+        rows=rows,
+        requests=requests,
+        seconds=estimate_seconds(requests, limit),
+        mode=course.mode,
+        since=course.since,
+        watermark=course.watermark,
+        why_mode=course.why,
+        id_max=probe.id_max,
+    )
 
 
 def estimate_rows(shards: Sequence[Shard], probe: SourceProbe) -> int | None:
@@ -190,3 +196,64 @@ def estimate_seconds(requests: int | None, limit: Limit | None) -> float | None:
     if requests is None or limit is None or not limit.definition.rates:
         return None
     return max(requests * window.token_ns / 1e9 for window in size_limit(limit.definition).windows)
+
+
+CONFIRMATIONS = 2
+"""Of the end of each shard."""
+
+
+class Forecast(NamedTuple):
+    by_shard: list[int | None]
+    """Rows, in the order of the plan."""
+    rows: int | None
+    requests: int | None
+    seconds: float | None
+    cost: float | None
+    is_most: bool
+    """There cannot be more rows: not every id is taken. False: about as many, and at least these requests."""
+    requests_max: int | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.requests is not None and self.requests_max is not None and self.requests > self.requests_max
+
+
+def make_forecast(
+    plan: Plan, limit: Limit | None, page_limit: int, budget: RunBudget | None, requests_max: int | None = None
+) -> Forecast:
+    """`requests_max` of the command line counts instead of the spec's."""
+    spans = [id_span(shard, plan.id_max) for shard in plan.shards]
+    is_most = plan.rows is None and plan.mode is RunMode.FULL and None not in spans
+    by_shard = spans if is_most else distribute_rows(plan, spans)
+    rows = sum(count or 0 for count in by_shard) if is_most else plan.rows
+    requests = estimate_requests(by_shard, rows, page_limit)
+    price = None if budget is None else budget.price
+    most = requests_max if requests_max is not None else None if budget is None else budget.requests_max
+    cost = None if requests is None or price is None else requests * price
+    return Forecast(by_shard, rows, requests, estimate_seconds(requests, limit), cost, is_most, most)
+
+
+def id_span(shard: Shard, id_max: int | None) -> int | None:
+    """How many ids there are in it."""
+    low, high = shard.predicate.get("id", (None, None))
+    if high is None and id_max is not None:
+        high = id_max + 1
+    return max(high - low, 0) if isinstance(low, int) and isinstance(high, int) else None
+
+
+def distribute_rows(plan: Plan, spans: list[int | None]) -> list[int | None]:
+    """The rows of the whole, shared out by ids where nothing better is known."""
+    known = [shard.estimated_rows for shard in plan.shards]
+    whole = sum(span or 0 for span in spans)
+    if plan.rows is None or not whole or None in spans or any(rows is not None for rows in known):
+        return known
+    return [round(plan.rows * (span or 0) / whole) for span in spans]
+
+
+def estimate_requests(by_shard: list[int | None], rows: int | None, page_limit: int) -> int | None:
+    """A request for each page, and those that confirm the end."""
+    if rows is None:
+        return None
+    each = [count for count in by_shard if count is not None]
+    pages = sum(-(-count // page_limit) for count in each) if len(each) == len(by_shard) else -(-rows // page_limit)
+    return pages + CONFIRMATIONS * len(by_shard)

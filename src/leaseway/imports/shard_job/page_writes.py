@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.document_profile import profile_documents
+from leaseway.imports.domain.drift import profile_documents
 from leaseway.imports.domain.guards import (
     LIMIT_MIN,
     Ceilings,

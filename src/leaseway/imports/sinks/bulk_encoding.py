@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row
+from leaseway.imports.domain.page import BadRow, ColumnType, Row
 from leaseway.imports.sinks.columns import is_storable
 from leaseway.imports.sinks.row_encoding import (
     ID_BYTES_MAX,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from msgspec import Struct
 
 from leaseway.domain.errors import BadValue, StoreRefused
-from leaseway.imports.domain.columns import RESERVED, ColumnType
+from leaseway.imports.domain.page import RESERVED, ColumnType
 
 KEY = ("source", "external_id")
 OWN: Mapping[str, ColumnType] = {

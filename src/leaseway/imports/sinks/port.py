@@ -5,8 +5,9 @@ nothing. It counts only if nobody with a larger fence has written to the shard a
 was fetched with: a late worker's page leaves no trace.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -14,6 +15,7 @@ from leaseway.domain.ids import Instant
 from leaseway.imports.domain.page import BadRow, Row, WriteCounts
 from leaseway.imports.domain.run_state import Profile, RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Cursor, Shard
+from leaseway.imports.sinks.row_map import RowMapPage, RowPosition
 
 
 class PageWrite(Struct, frozen=True, kw_only=True):
@@ -154,3 +156,23 @@ class Sink(Protocol):
     async def changes(self, source: str, after: Instant, until: Instant, samples: int = 10) -> Changes:
         """Rows first seen, rewritten or deleted in (after, until]."""
         ...
+
+
+@runtime_checkable
+class RowMap(Protocol):
+    async def places(self, source: str, run: str, position: RowPosition, after: str, rows_max: int) -> RowMapPage:
+        """Rows of the source that are there and not deleted, counted on a grid: those that this run wrote last, and
+        those that others did. `after` is "" for the beginning, or what the last look answered.
+
+        New rows come after all others, as a rule. Rows that are rewritten may stay where they are, and new ones may
+        take the place of old ones: a look from the beginning sees all of them."""
+        ...
+
+
+@asynccontextmanager
+async def closed_if_it_fails(close: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    try:
+        yield
+    except BaseException:
+        await close()
+        raise

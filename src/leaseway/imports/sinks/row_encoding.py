@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from leaseway.domain.errors import BadValue
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row
+from leaseway.imports.domain.page import BadRow, ColumnType, Row
 from leaseway.imports.domain.shard import canonical
 from leaseway.imports.sinks.columns import is_storable
 

@@ -13,8 +13,7 @@ import msgspec
 
 from leaseway.domain.errors import BadValue, KeyConflict
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow
+from leaseway.imports.domain.page import BadRow, ColumnType
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard, canonical
 from leaseway.imports.sinks.port import Sweep

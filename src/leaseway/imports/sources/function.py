@@ -30,8 +30,7 @@ from leaseway.imports.sources.port import (
 )
 from leaseway.imports.sources.predicates import DELETED, PredicateFilters, RecordTest
 from leaseway.imports.sources.status_mapping import REFUSING, body_sample, check_status, timeout_errors
-from leaseway.imports.spec.model import IdRange, KeysetPaging, Spec
-from leaseway.imports.spec.page_functions import (
+from leaseway.imports.spec.importer_options import (
     BadPage,
     PageFunction,
     describe_error,
@@ -41,6 +40,7 @@ from leaseway.imports.spec.page_functions import (
     page_parameters,
     render_short,
 )
+from leaseway.imports.spec.model import IdRange, KeysetPaging, Spec
 
 EXPECTED = "a Page, a list of records, or (records, next_cursor)"
 CallFunction = Callable[[PageFunction, dict[str, Any], RequestClient | None], Awaitable[Any]]
@@ -129,9 +129,8 @@ class FunctionSource:
         except timeout_errors() as error:
             raise HeavyPage(f"{self._where} takes too long") from error
         except MISTAKES as error:
-            raise BadPage(
-                f"{self._where} raised {describe_error(error)}{error_line(error, self._function)}; it must return {EXPECTED}"
-            ) from error
+            what = f"{describe_error(error)}{error_line(error, self._function)}"
+            raise BadPage(f"{self._where} raised {what}; it must return {EXPECTED}") from error
         except ValueError as error:  # as a body that is no JSON
             raise BadReply(
                 f"{self._where} raised {describe_error(error)}{error_line(error, self._function)}"

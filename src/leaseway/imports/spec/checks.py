@@ -6,10 +6,9 @@ from urllib.parse import urlsplit
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.limits.limit import WINDOWS_MAX, parse_rate
-from leaseway.imports.domain import durations
-from leaseway.imports.domain.columns import RESERVED
+from leaseway.imports.domain import timestamps
 from leaseway.imports.domain.jsonpath import parse_path
-from leaseway.imports.spec.incremental import check_deletes, check_incremental
+from leaseway.imports.domain.page import RESERVED
 from leaseway.imports.spec.model import (
     AuthSpec,
     IdRange,
@@ -26,7 +25,7 @@ from leaseway.imports.spec.model import (
     Windows,
 )
 from leaseway.imports.spec.parser import child_field
-from leaseway.imports.spec.partition_checks import check_filter, check_partition
+from leaseway.imports.spec.resource_checks import check_deletes, check_filter, check_incremental, check_partition
 
 Problem = tuple[str, str]
 
@@ -211,7 +210,7 @@ def check_durations(resource: Resource) -> Iterator[Problem]:
         texts["resource.incremental.reconcile"] = resource.incremental.reconcile
     for place, text in texts.items():
         try:
-            durations.duration_us(place, text)
+            timestamps.duration_us(place, text)
         except BadValue as error:
             yield place, error.problem
 

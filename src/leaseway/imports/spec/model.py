@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from leaseway.imports.domain import durations
-from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain import timestamps
+from leaseway.imports.domain.page import ColumnType
 
 Name = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}$", description="Small letters, digits, _ and -.")]
 ColumnName = Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
@@ -13,7 +13,7 @@ TableName = Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9
 Variable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,200}$", description="An environment variable.")]
 Text = Annotated[str, Meta(min_length=1, max_length=2_000)]
 JsonPath = Annotated[str, Meta(min_length=1, max_length=500, description="Such as $.items[*] or Address.Title.")]
-Duration = Annotated[str, Meta(pattern=durations.PATTERN, description="Such as 90s, 15m, 1h30m or 7d.")]
+Duration = Annotated[str, Meta(pattern=timestamps.PATTERN, description="Such as 90s, 15m, 1h30m or 7d.")]
 PageLimit = Annotated[int, Meta(ge=1, le=100_000)]
 Count = Annotated[int, Meta(ge=1, le=10**12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -65,11 +65,11 @@ class Stamp(SpecPart, frozen=True, kw_only=True):
 
     @property
     def granularity_us(self) -> int:
-        return durations.duration_us("granularity", self.granularity)
+        return timestamps.duration_us("granularity", self.granularity)
 
     @property
     def lag_us(self) -> int:
-        return durations.duration_us("lag", self.lag)
+        return timestamps.duration_us("lag", self.lag)
 
 
 class PagingSpec(SpecPart, frozen=True, kw_only=True, tag_field="cursor"):
@@ -198,7 +198,7 @@ class Windows(Partition, frozen=True, kw_only=True, tag="window"):
 
     @property
     def step_us(self) -> int:
-        return durations.duration_us("step", self.step)
+        return timestamps.duration_us("step", self.step)
 
 
 class Country(Partition, frozen=True, kw_only=True, tag="country"):
@@ -259,11 +259,11 @@ class Incremental(SpecPart, frozen=True, kw_only=True):
 
     @property
     def reconcile_us(self) -> int:
-        return durations.duration_us("reconcile", self.reconcile)
+        return timestamps.duration_us("reconcile", self.reconcile)
 
     @property
     def overlap_us(self) -> int:
-        return durations.duration_us("overlap", self.overlap)
+        return timestamps.duration_us("overlap", self.overlap)
 
 
 class FlagFeed(SpecPart, frozen=True, kw_only=True):

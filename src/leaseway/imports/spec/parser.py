@@ -55,7 +55,8 @@ def parse_struct(structs: list[type[Struct]], data: Any, place: str, problems: P
     by_tag = {struct.__struct_config__.tag: struct for struct in structs}
     tag = data.get(tag_field)
     if tag_field not in data or not isinstance(tag, str) or tag not in by_tag:
-        problem = f"must be one of {', '.join(map(str, by_tag))} ({'is missing' if tag is None else f'is {render_given(tag)}'})"
+        is_now = "is missing" if tag is None else f"is {render_given(tag)}"
+        problem = f"must be one of {', '.join(map(str, by_tag))} ({is_now})"
         problems.append((child_field(place, tag_field), problem + suggestion(tag or "", by_tag)))
         return None
     rest = {name: value for name, value in data.items() if name != tag_field}

@@ -6,8 +6,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row, WriteCounts
+from leaseway.imports.domain.page import BadRow, ColumnType, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
 from leaseway.imports.domain.shard import Cursor, Shard, canonical, make_shard
 from leaseway.imports.sinks.port import PageWrite, Sink

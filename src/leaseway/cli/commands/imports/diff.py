@@ -10,7 +10,7 @@ from leaseway.cli.output.text import facts, heading, note, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.imports.domain.run_state import RunRow, ShardRow
-from leaseway.imports.progress.diff import RunDiff, diff_runs
+from leaseway.imports.progress.report import RunDiff, diff_runs
 from leaseway.system import wall_clock_us
 
 SHARDS_SHOWN_MAX = 40

@@ -17,8 +17,7 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import TransientError, UsageError
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunMode
-from leaseway.imports.plan.plan import Forecast, make_forecast
-from leaseway.imports.plan.plan import Plan, load_history
+from leaseway.imports.plan.plan import Forecast, Plan, load_history, make_forecast
 from leaseway.imports.plan.probe_source import NO_HISTORY, plan_with_history
 from leaseway.imports.plan.watermark import RunHistory
 
@@ -30,7 +29,7 @@ class Prospect(NamedTuple):
     """Everything that is known before a run."""
 
     plan: Plan | None
-    make_forecast: Forecast | None
+    forecast: Forecast | None
     refusals: list[str]
     """Why it cannot run as it is."""
 
@@ -54,7 +53,9 @@ async def prospect(parts: ImportParts, wanted: RunMode | None, requests_max: int
     except UsageError as error:
         return Prospect(None, None, [*refusals, str(error)])
     source = parts.source
-    return Prospect(plan, make_forecast(plan, source.limit, source.page_limit, parts.spec.budget, requests_max), refusals)
+    return Prospect(
+        plan, make_forecast(plan, source.limit, source.page_limit, parts.spec.budget, requests_max), refusals
+    )
 
 
 async def looked_up(parts: ImportParts) -> tuple[RunHistory, list[str]]:

@@ -12,7 +12,14 @@ from leaseway.cli.output.text import counted, note, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.imports.rows import RowBuilder
-from leaseway.imports.run.quarantine_replay import ROWS_MAX, QuarantinedRow, ReplayResult, discard, read_quarantine, replay
+from leaseway.imports.run.quarantine_replay import (
+    ROWS_MAX,
+    QuarantinedRow,
+    ReplayResult,
+    discard,
+    read_quarantine,
+    replay,
+)
 from leaseway.system import wall_clock_us
 
 SHOWN_MAX = 100

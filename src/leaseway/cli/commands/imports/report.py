@@ -14,7 +14,14 @@ from leaseway.cli.settings import CliSettings
 from leaseway.domain.health import render_bytes
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import canonical
-from leaseway.imports.progress.report import RunReport, count_reactions, build_report, shard_seconds, slowest_shards, sum_counts
+from leaseway.imports.progress.report import (
+    RunReport,
+    build_report,
+    count_reactions,
+    shard_seconds,
+    slowest_shards,
+    sum_counts,
+)
 from leaseway.system import wall_clock_us
 
 SHARDS_SHOWN_MAX = 100
@@ -128,7 +135,7 @@ def show_shards(found: RunReport) -> None:
         note(f"and {len(found.shards) - SHARDS_SHOWN_MAX:,} more; --json has them all")
     slowest = slowest_shards(found.shards, found.now)
     if len(found.shards) > 1 and slowest:
-        texts = [f"{row.shard.label} {formatting.duration(seconds_of(row, found.now))}" for row in slowest]
+        texts = [f"{row.shard.label} {formatting.duration(shard_seconds(row, found.now))}" for row in slowest]
         say()
         facts([("slowest", ", ".join(texts))])
 

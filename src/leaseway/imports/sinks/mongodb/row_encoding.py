@@ -15,8 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from msgspec.structs import replace
 
 from leaseway.domain.errors import BadValue
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row
+from leaseway.imports.domain.page import BadRow, ColumnType, Row
 from leaseway.imports.sinks.bulk_encoding import PageEncoder, UnusualValue
 from leaseway.imports.sinks.columns import check_columns
 from leaseway.imports.sinks.row_encoding import INTEGER_MAX, INTEGER_MIN, Line, Unstorable, jsonb_text, replace_nul

@@ -25,12 +25,10 @@ from pymongo.write_concern import WriteConcern
 
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row, WriteCounts
+from leaseway.imports.domain.page import BadRow, ColumnType, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
-from leaseway.imports.sinks.cleanup import closed_if_it_fails
 from leaseway.imports.sinks.mongodb import quarantine, sweep
 from leaseway.imports.sinks.mongodb import runs as run_books
 from leaseway.imports.sinks.mongodb import shards as shard_books
@@ -39,7 +37,7 @@ from leaseway.imports.sinks.mongodb.collections import QUARANTINE, RUNS, SHARDS,
 from leaseway.imports.sinks.mongodb.connection import Database, Document, MongoClients, Session, Work
 from leaseway.imports.sinks.mongodb.row_encoding import MongoEncoder, check_fields
 from leaseway.imports.sinks.mongodb.rows import PageMark, RowMerge
-from leaseway.imports.sinks.port import Changes, PageWrite, Sweep
+from leaseway.imports.sinks.port import Changes, PageWrite, Sweep, closed_if_it_fails
 from leaseway.imports.sinks.row_encoding import Line, replace_nul
 from leaseway.imports.sinks.shard_transitions import apply_page, new_shard_row
 

@@ -3,16 +3,22 @@
 A file is complete on the disk before the books name it. So whatever the books name can be shown, after any crash.
 """
 
+import asyncio
+import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import random  # noqa: TID251 - for waiting in threads, where no port reaches
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leaseway.domain.errors import StoreRefused
-from leaseway.imports.domain.columns import ColumnType
+from leaseway.domain.errors import LeasewayError, StoreFull, StoreRefused, TerminalError, TransientError
+from leaseway.imports.domain.page import ColumnType
+from leaseway.imports.sinks.sqlite.sink import PageFile
+from leaseway.stores.sqlite.connection import Connection, Work
 
 VERSION = "leaseway_version"
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -144,3 +150,51 @@ class ParquetFolder:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+T = TypeVar("T")
+
+
+class LoggedFile(Connection):
+    """The books. What a transaction wrote beside them is shown as soon as it is committed."""
+
+    def __init__(self, path: str, shelf: ParquetFolder) -> None:
+        super().__init__(path, random.random)
+        self._shelf = shelf
+
+    async def write(self, work: Work[T]) -> T:
+        made: list[int] = []
+
+        def logged(connection: sqlite3.Connection) -> T:
+            made.clear()  # what failed in company runs again alone
+            self._shelf.made = made  # the books are ours until we commit, and so is this
+            return work(connection)
+
+        answer = await super().write(logged)
+        if made:
+            await asyncio.to_thread(translate_errors, lambda: self._shelf.show(*made))
+        return answer
+
+
+class LoggedPages(LoggedFile, PageFile):
+    """For pages, which do not wait until the books are on the disk. Their files are there before, in any case."""
+
+
+def translate_errors(step: Callable[[], T]) -> T:
+    """What happened, to what, and what to do next."""
+    try:
+        return step()
+    except LeasewayError:
+        raise
+    except PermissionError as error:
+        raise StoreRefused(f"{error.filename}: may not be written; check the rights of the folder") from error
+    except NotADirectoryError as error:
+        raise StoreRefused(f"{error.filename}: a folder is needed, and a file is there; name another one") from error
+    except FileExistsError as error:
+        raise StoreRefused(f"{error.filename}: a folder is needed, and a file is there; name another one") from error
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise StoreFull(f"{error.filename}: the disk is full; nothing was written. Free some space") from error
+        raise TransientError(f"{error.filename}: the disk failed ({error}); check it and try again") from error
+    except pa.ArrowException as error:
+        raise TerminalError(f"a Parquet file cannot be read or written ({error}); restore it from a backup") from error

@@ -31,15 +31,13 @@ from typing import Any
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import Row, WriteCounts
+from leaseway.imports.domain.page import ColumnType, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunState
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.bulk_encoding import PageEncoder, timestamps
-from leaseway.imports.sinks.cleanup import closed_if_it_fails
 from leaseway.imports.sinks.columns import check_columns
-from leaseway.imports.sinks.parquet.files import VERSION, ParquetFolder
-from leaseway.imports.sinks.parquet.run_tables import LoggedFile, LoggedPages, translate_errors
+from leaseway.imports.sinks.parquet.files import VERSION, LoggedFile, LoggedPages, ParquetFolder, translate_errors
+from leaseway.imports.sinks.port import closed_if_it_fails
 from leaseway.imports.sinks.row_encoding import IS_DELETED, Line, replace_nul
 from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRow, classify_rows
 from leaseway.imports.sinks.sqlite.sink import SqliteSink, json_list

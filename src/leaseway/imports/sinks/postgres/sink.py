@@ -6,6 +6,7 @@ with it, and their names are those that SQLite has.
 A page is one transaction: lock the shard, COPY the rows into a staging table of the session, merge, keep the shard.
 """
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,24 +17,66 @@ import asyncpg
 
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row, WriteCounts
+from leaseway.imports.domain.page import BadRow, ColumnType, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
 from leaseway.imports.sinks.bulk_encoding import PageEncoder
-from leaseway.imports.sinks.cleanup import closed_if_it_fails
 from leaseway.imports.sinks.columns import check_columns, check_table, quote_name
-from leaseway.imports.sinks.port import Changes, PageWrite, Sweep
-from leaseway.imports.sinks.postgres.row_map import read_row_map
-from leaseway.imports.sinks.postgres.tables import STAGED, STAGING, Statement, own_statements, prepare
+from leaseway.imports.sinks.port import Changes, PageWrite, Sweep, closed_if_it_fails
+from leaseway.imports.sinks.postgres.tables import (
+    STAGED,
+    STAGING,
+    Statement,
+    number_parameters,
+    own_statements,
+    prepare,
+)
 from leaseway.imports.sinks.row_encoding import Line, jsonb_text, replace_nul
+from leaseway.imports.sinks.row_map import GRID, RowMapPage, RowPosition, decode_cells, postgres_names
 from leaseway.imports.sinks.shard_transitions import FLAGGED, apply_page, new_shard_row
-from leaseway.imports.spec.geo_grid import RowMapPage, RowPosition
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.connection import DEADLOCKS_MAX, Connections, Record
 from leaseway.stores.postgres.errors import Deadlocked
 from leaseway.stores.postgres.migrate import refuse_old_server, refuse_read_only
+
+PLACE = re.compile(r"\((\d{1,10}),(\d{1,5})\)")
+BEGINNING = "(0,0)"
+ROWS_OF_A_BLOCK = 5
+"""Rows come with their documents: some fill a block by three or four, small ones by fifty."""
+BLOCKS = "SELECT pg_relation_size(CAST($1::text AS regclass)) / current_setting('block_size')::bigint"
+
+
+async def read_row_map(
+    connection: asyncpg.Connection,
+    table: str,
+    source: str,
+    run: str,
+    position: RowPosition,
+    after: str,
+    rows_max: int,
+) -> RowMapPage:
+    """`table`: as SQL takes it. A table of partitions has no blocks of its own, and no map."""
+    begin = after or BEGINNING
+    until = block_of(begin) + max(rows_max // ROWS_OF_A_BLOCK, 1)
+    has_more = until < await connection.fetchval(BLOCKS, table)
+    statement = number_parameters(run_tables.statements("postgres")["places"], postgres_names(position, table), "")
+    values = {**GRID, "source": source, "run": run, "after": begin, "until": f"({until},0)"}
+    lines = await connection.fetch(statement.text, *statement.of(values))
+    last = max((line[-1] for line in lines), key=parse_ctid, default=begin)
+    return RowMapPage(decode_cells(lines), f"({until},0)" if has_more else last, has_more)
+
+
+def block_of(place: str) -> int:
+    return parse_ctid(place)[0]
+
+
+def parse_ctid(place: str) -> tuple[int, int]:
+    found = PLACE.fullmatch(place)
+    if found is None:
+        raise ValueError(f"{place!r} is no place in a table")
+    return int(found[1]), int(found[2])
+
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.columns import (
     KEY,

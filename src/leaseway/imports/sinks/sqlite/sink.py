@@ -7,6 +7,7 @@ the request leaves the house.
 """
 
 import random  # noqa: TID251 - for waiting in threads, where no port reaches
+import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,22 +16,44 @@ from typing import Any
 import msgspec
 
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.columns import ColumnType
-from leaseway.imports.domain.page import BadRow, Row, WriteCounts
+from leaseway.imports.domain.page import BadRow, ColumnType, Row, WriteCounts
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard
 from leaseway.imports.sinks import run_tables, shard_transitions
 from leaseway.imports.sinks.bulk_encoding import PageEncoder
-from leaseway.imports.sinks.cleanup import closed_if_it_fails
 from leaseway.imports.sinks.columns import check_columns, check_table
-from leaseway.imports.sinks.port import Changes, PageWrite, Sweep
+from leaseway.imports.sinks.port import Changes, PageWrite, Sweep, closed_if_it_fails
 from leaseway.imports.sinks.row_encoding import Line, replace_nul
+from leaseway.imports.sinks.row_map import GRID, RowMapPage, RowPosition, decode_cells, sqlite_names
 from leaseway.imports.sinks.shard_transitions import StoredRow, apply_page, classify_rows, new_shard_row
-from leaseway.imports.sinks.sqlite.row_map import read_row_map
 from leaseway.imports.sinks.sqlite.tables import own_statements, prepare
-from leaseway.imports.spec.geo_grid import RowMapPage, RowPosition
 from leaseway.stores.sqlite.connection import Connection, Work
 from leaseway.stores.sqlite.limiter_clock import wall_us
+
+
+def read_row_map(
+    table: str, source: str, run: str, position: RowPosition, after: str, rows_max: int
+) -> Work[RowMapPage]:
+    begin = int(after or 0)
+    names = sqlite_names(position, table)
+    # In one pass: names that users gave are not read again.
+    sql = re.sub(
+        r":(?:latitude|longitude|table)\b", lambda found: names[found[0]], run_tables.statements("sqlite")["places"]
+    )
+    values = {**GRID, "source": source, "run": run, "after": begin, "rows_max": rows_max}
+
+    def work(connection: sqlite3.Connection) -> RowMapPage:
+        try:
+            lines = connection.execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if "_rowid_" not in str(error):
+                raise
+            return RowMapPage([], after, has_more=False)  # somebody's own table, WITHOUT ROWID: it has no such order
+        last = max((place for _, _, place in lines), default=begin)
+        return RowMapPage(decode_cells(lines), str(last), has_more=sum(count for _, count, _ in lines) >= rows_max)
+
+    return work
+
 
 Lines = list[tuple[Any, ...]]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.imports.domain.columns import ColumnType
+from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.columns import (
     KEY,

@@ -5,14 +5,14 @@
         it.faults = Faults(empty_every=20)
         assert rows == it.table.readable()
 
-In a process of its own: python -m leaseway.testing.standin --port 8899 --rows 20000 --limit "50/second"
+In a process of its own: python -m leaseway.testing.fake_open_charge_map --port 8899 --rows 20000 --limit "50/second"
 """
 
-from leaseway.testing.standin.data import places, synthetic
-from leaseway.testing.standin.faults import Faults
-from leaseway.testing.standin.lists import Listing
-from leaseway.testing.standin.poi import Poi
-from leaseway.testing.standin.server import StandIn, standin
+from leaseway.testing.fake_open_charge_map.data import places, synthetic
+from leaseway.testing.fake_open_charge_map.faults import Faults
+from leaseway.testing.fake_open_charge_map.lists import Listing
+from leaseway.testing.fake_open_charge_map.poi import Poi
+from leaseway.testing.fake_open_charge_map.server import StandIn, standin
 
 API_KEY = "0f0f0f0f-0000-4000-8000-000000000001"
 """Any key of this form is accepted, unless the stand-in was told which."""

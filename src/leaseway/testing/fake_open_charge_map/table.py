@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.testing.standin.data import FIRST_ID, mix
-from leaseway.testing.standin.poi import Poi, compact_tail, on_the_minute
+from leaseway.testing.fake_open_charge_map.data import FIRST_ID, mix
+from leaseway.testing.fake_open_charge_map.poi import Poi, compact_tail, on_the_minute
 
 
 class Table:

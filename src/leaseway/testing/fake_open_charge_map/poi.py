@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from leaseway.domain.ids import Instant
-from leaseway.testing.standin.reference import COUNTRY_BY_ID, titled
+from leaseway.testing.fake_open_charge_map.reference import COUNTRY_BY_ID, titled
 
 MINUTE_US = 60_000_000
 RECENT_US = 182 * 86_400 * 1_000_000

@@ -14,13 +14,13 @@ from urllib.parse import parse_qsl, urlsplit
 from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import Rate, parse_rate
+from leaseway.testing.fake_open_charge_map import admin, lists, ocm
+from leaseway.testing.fake_open_charge_map.data import synthetic
+from leaseway.testing.fake_open_charge_map.faults import Faults, faults_of, is_due
+from leaseway.testing.fake_open_charge_map.lists import STYLES, Listing
+from leaseway.testing.fake_open_charge_map.poi import Poi
+from leaseway.testing.fake_open_charge_map.table import Table
 from leaseway.testing.provider import USUAL, Act, Answer, Provider, Request, build_act, serving
-from leaseway.testing.standin import admin, lists, ocm
-from leaseway.testing.standin.data import synthetic
-from leaseway.testing.standin.faults import Faults, faults_of, is_due
-from leaseway.testing.standin.lists import STYLES, Listing
-from leaseway.testing.standin.poi import Poi
-from leaseway.testing.standin.table import Table
 
 HTML = b"<!DOCTYPE html><html><body><h1>Scheduled maintenance</h1></body></html>"
 

@@ -1,4 +1,4 @@
-"""python -m leaseway.testing.standin: the stand-in as a process. Its first line is its address."""
+"""python -m leaseway.testing.fake_open_charge_map: the stand-in as a process. Its first line is its address."""
 
 import argparse
 import asyncio
@@ -11,11 +11,13 @@ import threading
 from pathlib import Path
 
 from leaseway.domain.errors import UsageError
-from leaseway.testing.standin import Listing, Poi, places, standin, synthetic
+from leaseway.testing.fake_open_charge_map import Listing, Poi, places, standin, synthetic
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m leaseway.testing.standin", description="Open Charge Map, stood in")
+    parser = argparse.ArgumentParser(
+        prog="python -m leaseway.testing.fake_open_charge_map", description="Open Charge Map, stood in"
+    )
     parser.add_argument("--port", type=int, default=0, help="0, the default: any free one")
     parser.add_argument("--rows", type=int, default=None, help="how many; default: 20,000, or all places")
     parser.add_argument("--places", action="store_true", help="real places (needs 'leaseway[demo]')")

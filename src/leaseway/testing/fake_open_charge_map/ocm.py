@@ -15,9 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from leaseway.domain.ids import Instant
-from leaseway.testing.provider import Answer
-from leaseway.testing.standin.faults import Faults
-from leaseway.testing.standin.poi import (
+from leaseway.testing.fake_open_charge_map.faults import Faults
+from leaseway.testing.fake_open_charge_map.poi import (
     EPOCH,
     NEVER_SHOWN,
     PUBLISHED,
@@ -28,8 +27,9 @@ from leaseway.testing.standin.poi import (
     encode,
     whole,
 )
-from leaseway.testing.standin.reference import ID_BY_CODE, reference
-from leaseway.testing.standin.table import Table
+from leaseway.testing.fake_open_charge_map.reference import ID_BY_CODE, reference
+from leaseway.testing.fake_open_charge_map.table import Table
+from leaseway.testing.provider import Answer
 
 TEXT = {"Content-Type": "text/plain;charset=UTF-8"}
 GUID = re.compile(r"\{?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\}?")

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import msgspec
 
 from leaseway.domain.errors import BadValue
+from leaseway.testing.fake_open_charge_map.faults import Faults, faults_of
+from leaseway.testing.fake_open_charge_map.poi import TITLE_LENGTH_MAX
+from leaseway.testing.fake_open_charge_map.table import Table
 from leaseway.testing.provider import Answer, Arrival, Request
-from leaseway.testing.standin.faults import Faults, faults_of
-from leaseway.testing.standin.poi import TITLE_LENGTH_MAX
-from leaseway.testing.standin.table import Table
 
 PATH = "/_admin"
 
