@@ -45,4 +45,5 @@ def test_a_missing_safeguard_is_noticed(name: str, tmp_path: Path) -> None:
 
 
 def test_every_safeguard_that_can_be_removed_can_be_missed() -> None:
+    """A sabotage that no check notices proves that the checks are blind."""
     assert set(EXPOSURES) == set(SABOTAGES)

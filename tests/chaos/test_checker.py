@@ -11,6 +11,7 @@ from tests.chaos.tales import BROKEN, SOUND, Tale
 
 @pytest.mark.parametrize(("rule", "tale"), BROKEN, ids=[tale.__name__ for _, tale in BROKEN])
 def test_a_broken_promise_is_noticed(rule: str, tale: Tale) -> None:
+    """A checker that misses a broken history would pass every campaign."""
     story = Story()
     tale(story)
     verdict = story.verdict()
@@ -27,6 +28,7 @@ def test_what_only_looks_odd_is_not_accused(tale: Tale) -> None:
 
 
 def test_every_rule_has_a_tale() -> None:
+    """A rule without an example of its violation may never be able to fail."""
     assert {rule for rule, _ in BROKEN} == {rule.__name__ for rule in RULES}
 
 
@@ -54,6 +56,7 @@ def test_what_is_written_is_read_again_except_half_a_line(tmp_path: Path) -> Non
 
 
 def test_a_quiet_story_is_good_and_says_so() -> None:
+    """A checker that reports violations where there are none is ignored soon."""
     story = Story()
     story.done("a")
     verdict = story.verdict()
@@ -62,6 +65,7 @@ def test_a_quiet_story_is_good_and_says_so() -> None:
 
 
 def test_a_bad_verdict_names_rule_and_job() -> None:
+    """Without both, a campaign of an hour has to be repeated to find the cause."""
     story = Story()
     story.submitted("a")
     text = "\n".join(page(story.verdict()))
@@ -70,6 +74,7 @@ def test_a_bad_verdict_names_rule_and_job() -> None:
 
 
 def test_the_slowest_return_after_each_fault_is_told() -> None:
+    """The time to recover is a promise, and its worst case is what counts."""
     story = Story()
     story.fault("reset", [EAST], 2.0, 2.1)
     story.fault("reset", [EAST], 4.0, 4.1)
@@ -90,6 +95,7 @@ def test_the_return_from_a_long_fault_is_told_by_itself() -> None:
 
 
 def test_what_was_not_reached_is_a_zero() -> None:
+    """A fault that never happened must not look like one that was survived."""
     reached = Story().verdict().reached
     assert reached["exchanges repeated"] == 0
     assert set(reached.values()) == {0}

@@ -33,6 +33,7 @@ def test_of_three_holes_one_is_short_one_costs_the_leases_and_one_outlasts_all_p
 
 
 def test_the_long_holes_reach_up_to_the_longest() -> None:
+    """Outages longer than a lease are the ones that lose leases."""
     longest = [max(holes(seed, SCALE, 3)) for seed in SEEDS]
     assert min(longest) < 25
     assert max(longest) > 55
@@ -44,6 +45,7 @@ def test_the_order_of_the_lengths_is_left_to_chance() -> None:
 
 
 def test_lengths_that_the_scale_does_not_have_are_left_out() -> None:
+    """A short campaign must not plan outages that it cannot contain."""
     assert hole_lengths(SHORT) == [(0.1, SHORT.blackhole)]
     assert hole_lengths(Scale(blackhole=15.0)) == [(0.1, 3.0), (3.0, 15.0)]
     assert max(holes("1", SHORT, 20)) <= SHORT.blackhole
@@ -56,4 +58,5 @@ def test_a_seed_is_a_schedule() -> None:
 
 
 def test_every_fault_comes_before_one_comes_twice() -> None:
+    """A short campaign must cover as many kinds of fault as possible."""
     assert {each.fault.name for each in islice(schedule("7", SCALE), len(FAULTS))} == set(FAULTS)

@@ -52,6 +52,7 @@ def marks_of(server: PostgresServer) -> int:
 
 
 async def test_bytes_are_forwarded(proxy: Proxy) -> None:
+    """A proxy that changes bytes would test itself instead of the store."""
     connection = await through(proxy)
     await connection.execute("INSERT INTO marks VALUES (1)")
     assert await marks(connection) == 1
@@ -80,6 +81,7 @@ async def test_a_trap_executes_the_statement_and_loses_its_answer(
 
 
 async def test_swallowing_loses_answers_of_open_connections_only(proxy: Proxy, server: PostgresServer) -> None:
+    """New connections must work, or the fault would be an outage instead of lost replies."""
     connection = await through(proxy)
     proxy.swallow(0.2)
     with pytest.raises(psycopg.OperationalError):
@@ -91,6 +93,7 @@ async def test_swallowing_loses_answers_of_open_connections_only(proxy: Proxy, s
 
 
 async def test_what_is_held_arrives_when_it_is_released(proxy: Proxy) -> None:
+    """A delayed request that never arrives would be a lost one."""
     connection = await through(proxy)
     proxy.hold()
     call = asyncio.ensure_future(marks(connection))
@@ -126,6 +129,7 @@ async def test_what_was_sent_into_a_hole_arrives_though_its_sender_has_gone(
 
 
 async def test_everything_takes_a_while(proxy: Proxy) -> None:
+    """A latency that is not applied would test nothing."""
     connection = await through(proxy)
     proxy.delay(0.15)
     loop = asyncio.get_running_loop()
@@ -137,6 +141,7 @@ async def test_everything_takes_a_while(proxy: Proxy) -> None:
 
 
 async def test_a_reset_ends_every_connection(proxy: Proxy) -> None:
+    """A connection that survives the reset would hide missing error handling."""
     connections = [await through(proxy) for _ in range(3)]
     assert proxy.reset() == 3
     for connection in connections:
@@ -157,6 +162,7 @@ async def test_connections_that_end_are_forgotten(proxy: Proxy) -> None:
 
 
 async def test_a_server_that_is_gone_is_noticed_and_found_again(proxy: Proxy, server: PostgresServer) -> None:
+    """The proxy must not keep clients waiting after the server has restarted."""
     connection = await through(proxy)
     await asyncio.to_thread(server.crash)
     with pytest.raises(psycopg.OperationalError):

@@ -50,11 +50,13 @@ def test_an_app_that_cannot_be_had_is_explained(place: Place, command: list[str]
 
 
 def test_one_app_with_two_names_is_one_app(place: Place) -> None:
+    """An alias must not make the user choose between two names of the same app."""
     (place.folder / "twice.py").write_text(BROKEN["twice"])
     assert "there is no job named 'x'" in place.run("submit", "twice", "x").err
 
 
 def test_a_folder_of_modules_is_a_package(place: Place) -> None:
+    """Real projects keep their app in a package, not in one file."""
     (place.folder / "inner").mkdir()
     (place.folder / "tasks.py").rename(place.folder / "inner" / "tasks.py")
     place.ok("submit", "inner.tasks:app", "add", "x=1")
@@ -62,6 +64,7 @@ def test_a_folder_of_modules_is_a_package(place: Place) -> None:
 
 
 def test_the_traceback_of_a_broken_module_is_there_for_those_who_ask(place: Place) -> None:
+    """A user whose module fails to import needs the line in that module."""
     (place.folder / "raising.py").write_text(BROKEN["raising"])
     assert "ZeroDivisionError" in place.run("work", "raising", "--traceback").err
     answer = place.process("work", "raising", LEASEWAY_TRACEBACK="1")

@@ -54,12 +54,14 @@ def place(place: Place) -> Place:
 
 
 def test_without_budgets_the_list_says_where_they_come_from(place: Place) -> None:
+    """An empty list alone does not tell a new user what to do next."""
     answer = place.ok("budgets")
     assert (answer.out, place.json("budgets")) == ("", {"budgets": []})
     assert "a worker declares those of its app" in answer.err
 
 
 def test_what_is_spent_held_and_left_is_told_to_the_cent(place: Place) -> None:
+    """Operators compare these amounts with the provider's bill."""
     place.ok("budgets", "set", "maps-spend", "--usd", "25", "--every", "month")
     spend("maps-spend", 12_500_000)
     hold("maps-spend", 10_000, "call-2")
@@ -76,6 +78,7 @@ def test_what_is_spent_held_and_left_is_told_to_the_cent(place: Place) -> None:
 
 
 def test_one_budget_shows_its_windows_and_what_becomes_of_too_much(place: Place) -> None:
+    """Whether a job waits or fails is what an operator must know before the money runs out."""
     place.ok("budgets", "set", "maps-spend", "--usd", "25", "--every", "day", "--tz", "Europe/Zurich")
     spend("maps-spend", 20 * MICRO)
     hold("maps-spend", 24 * MICRO, "tomorrow")
@@ -89,6 +92,7 @@ def test_one_budget_shows_its_windows_and_what_becomes_of_too_much(place: Place)
 
 
 def test_a_budget_with_fields_shows_each_of_its_budgets(place: Place) -> None:
+    """A template has one budget per tenant, and each of them can run out alone."""
     place.ok("budgets", "set", "spend:{tenant}", "--amount", "1000000", "--unit", "tokens")
     assert re.search(r"spend:\{tenant\} +0 of 1,000,000 tokens +one for each tenant", place.ok("budgets").out)
     spend("spend:acme", 1_500 * MICRO, budget="spend:{tenant}")
@@ -130,6 +134,7 @@ def test_books_that_do_not_agree_are_found(place: Place) -> None:
 
 @pytest.mark.parametrize("verb", [["show"], ["journal"], ["forget", "--yes"]])
 def test_a_budget_that_nobody_knows_is_answered_with_those_that_are_known(place: Place, verb: list[str]) -> None:
+    """A typing error must lead to the right name."""
     place.ok("budgets", "set", "mail", "--usd", "1")
     answer = place.run("budgets", *verb, "maps")
     assert answer.code == 2
@@ -171,6 +176,7 @@ def test_a_change_names_the_old_and_the_new_one_and_keeps_the_rest(place: Place)
     ],
 )
 def test_what_cannot_work_is_refused_by_name(place: Place, argv: list[str], complaint: str) -> None:
+    """An error that does not name the option leaves the user guessing."""
     answer = place.run("budgets", "set", "spend", *argv)
     assert answer.code == 2
     assert complaint in answer.err
@@ -178,6 +184,7 @@ def test_what_cannot_work_is_refused_by_name(place: Place, argv: list[str], comp
 
 
 def test_dollars_do_not_become_tokens(place: Place) -> None:
+    """A changed unit would turn 25 dollars into 25 of something else."""
     place.ok("budgets", "set", "spend", "--usd", "1")
     answer = place.run("budgets", "set", "spend", "--amount", "5", "--unit", "tokens")
     assert answer.code == 2

@@ -95,6 +95,7 @@ SICKNESSES: list[tuple[Callable[[Place], None], str, str, str, str]] = [
 def test_a_sickness_is_found_and_told_apart(
     place: Place, spoil: Callable[[Place], None], check: str, level: str, text: str, advice: str
 ) -> None:
+    """A doctor that reports the wrong cause is worse than none."""
     place.submit("add", "x=1")
     spoil(place)
     told = findings(place)
@@ -107,6 +108,7 @@ def test_a_sickness_is_found_and_told_apart(
 
 
 def test_a_file_that_is_missing_is_not_created(place: Place) -> None:
+    """An examination must not leave a new store behind that hides a typing error."""
     answer = place.run("doctor")
     assert answer.code == 1
     assert "does not exist" in answer.out
@@ -125,6 +127,7 @@ def test_a_file_that_is_missing_is_not_created(place: Place) -> None:
 def test_a_file_that_is_no_store_is_a_problem_and_no_crash(
     place: Place, spoil: Callable[[Path], Any], text: str
 ) -> None:
+    """The wrong file is a likely mistake, and a traceback does not explain it."""
     spoil(place.database)
     answer = place.run("doctor")
     assert answer.code == 1
@@ -132,6 +135,7 @@ def test_a_file_that_is_no_store_is_a_problem_and_no_crash(
 
 
 def test_a_newer_schema_is_a_problem_with_advice(place: Place) -> None:
+    """After a rollback of the code the operator must learn that the store is newer."""
     place.ok("migrate")
     place.sql("PRAGMA user_version = 99")
     told = findings(place)["schema"]
@@ -139,6 +143,7 @@ def test_a_newer_schema_is_a_problem_with_advice(place: Place) -> None:
 
 
 def test_a_damaged_file_is_a_problem_and_no_crash(place: Place) -> None:
+    """A damaged file is when a diagnosis is needed most."""
     for _ in range(3):
         place.submit("greet", f"name={'x' * 20_000}")
     place.sql("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -175,6 +180,7 @@ def test_a_look_at_everything_ends_in_time_unless_it_shall_be_deep(
 
 
 def test_memory_cannot_be_examined_from_outside(place: Place) -> None:
+    """A memory store of this process would be empty and look healthy."""
     assert place.run("doctor", "--store", "memory://").code == 2
 
 
@@ -191,10 +197,12 @@ def test_memory_cannot_be_examined_from_outside(place: Place) -> None:
     ],
 )
 def test_a_disk_is_short_in_three_ways(free: int, total: int, stored: int, level: FindingLevel) -> None:
+    """Bytes, inodes and a quota run out independently, and each stops all writes."""
     assert judge_disk(free, total, stored).level is level
 
 
 def test_a_log_that_grows_without_end_is_told() -> None:
+    """A long-lived reader keeps the write-ahead log growing until the disk is full."""
     assert (judge_log(GIB).level, judge_log(GIB + 1).level) == (FindingLevel.OK, FindingLevel.WARNING)
 
 
@@ -232,6 +240,7 @@ def test_the_file_system_of_the_nearest_mount_counts(path: str, kind: str) -> No
 
 
 def test_a_network_file_system_is_a_problem(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's locks are unreliable there, so two workers could run one job."""
     monkeypatch.setattr(health, "_mounts", lambda: "server:/x / nfs4 rw 0 0\n")
     place.ok("migrate")
     assert findings(place)["file system"]["level"] == "problem"
@@ -242,9 +251,11 @@ def test_a_network_file_system_is_a_problem(place: Place, monkeypatch: pytest.Mo
     [(0, "0 s"), (119 * SECOND_US, "119 s"), (120 * SECOND_US, "2 min"), (3 * 86_400 * SECOND_US, "3 d")],
 )
 def test_a_duration_has_one_number_and_one_unit(us: int, words: str) -> None:
+    """Findings are read in a hurry; 93784 seconds are not readable."""
     assert render_duration(us) == words
 
 
 @pytest.mark.parametrize(("size", "words"), [(0, "0 bytes"), (2_048, "2.0 KiB"), (3 * GIB, "3.0 GiB")])
 def test_a_size_has_one_number_and_one_unit(size: int, words: str) -> None:
+    """Findings are read in a hurry; 1073741824 bytes are not readable."""
     assert render_bytes(size) == words

@@ -40,6 +40,7 @@ def test_our_own_errors_have_their_exit_codes(
 
 
 def test_an_unexpected_error_is_short_and_says_how_to_learn_more(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback hides the message from users, and its absence must not hide the way to it."""
     raising(monkeypatch, ZeroDivisionError("division by zero"))
     answer = place.run("lanes")
     assert answer.code == 1
@@ -51,6 +52,7 @@ def test_an_unexpected_error_is_short_and_says_how_to_learn_more(place: Place, m
 def test_a_traceback_is_shown_to_those_who_ask(
     place: Place, monkeypatch: pytest.MonkeyPatch, argv: list[str], variable: str
 ) -> None:
+    """A bug report needs the traceback."""
     raising(monkeypatch, ZeroDivisionError("division by zero"))
     monkeypatch.setenv("LEASEWAY_TRACEBACK", variable)
     answer = place.run(*argv)
@@ -59,6 +61,7 @@ def test_a_traceback_is_shown_to_those_who_ask(
 
 
 def test_an_error_is_json_if_json_was_asked_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that parses the output must be able to parse errors, too."""
     raising(monkeypatch, StoreBusy("another process"))
     answer = place.run("lanes", "--json")
     expected = {"code": "store_busy", "message": "another process", "exit_code": 3}
@@ -69,6 +72,7 @@ def test_an_error_is_json_if_json_was_asked_for(place: Place, monkeypatch: pytes
 
 
 def test_an_interruption_is_silent(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is intended; a traceback would look like a crash."""
     raising(monkeypatch, KeyboardInterrupt())
     answer = place.run("lanes")
     assert (answer.code, answer.out, answer.err.strip()) == (130, "", "")
@@ -92,6 +96,7 @@ def test_a_reader_who_leaves_early_is_no_error(place: Place, jobs: int) -> None:
 
 
 def test_a_terminal_that_lacks_a_character_is_no_error(place: Place) -> None:
+    """A terminal without UTF-8 must not turn a successful command into a failure."""
     place.submit("greet", "name=☃")
     for more in ([], ["--json"]):
         answer = place.process(

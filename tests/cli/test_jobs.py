@@ -51,6 +51,7 @@ def test_a_list_shows_whole_ids_in_a_pipe(place: Place) -> None:
     ],
 )
 def test_filters_hold_together(place: Place, argv: list[str], kinds: set[str]) -> None:
+    """If one filter were ignored, `--all` would change jobs that the user did not mean."""
     place.submit("add", "x=1", "--tenant", "acme")
     place.submit("shaky")
     place.submit("hopeless")
@@ -60,6 +61,7 @@ def test_filters_hold_together(place: Place, argv: list[str], kinds: set[str]) -
 
 
 def test_pages_follow_each_other(place: Place) -> None:
+    """A job that two pages skip would never be seen."""
     ids = [place.submit("add", "x=1") for _ in range(5)]
     first = place.json("jobs", "list", "--limit", "2")
     second = place.json("jobs", "list", "--limit", "3", "--before", first["next_before"])
@@ -90,6 +92,7 @@ def test_a_terminal_gets_colours_and_a_narrow_one_fewer_columns(place: Place, mo
     ("id_", "complaint"), [(NO_ID, "it may have been pruned"), ("01k", "ids have 26 characters"), ("' OR 1", "no job")]
 )
 def test_an_id_that_names_nothing_is_explained(place: Place, verb: str, id_: str, complaint: str) -> None:
+    """A shortened or pruned id needs different remedies."""
     place.ok("migrate")
     answer = place.run("jobs", verb, id_)
     assert answer.code == 2
@@ -97,6 +100,7 @@ def test_an_id_that_names_nothing_is_explained(place: Place, verb: str, id_: str
 
 
 def test_a_finished_job_is_shown_with_its_result(place: Place) -> None:
+    """The result is what the user wants to see."""
     id_ = place.submit("add", "x=41")
     place.work_off()
     job = place.json("jobs", "show", id_)
@@ -130,6 +134,7 @@ def test_text_from_elsewhere_cannot_command_the_terminal(place: Place) -> None:
 
 
 def test_a_running_job_is_shown_with_its_lease_and_progress(place: Place) -> None:
+    """The owner of the lease is the worker whose log to read."""
     id_ = place.submit("nap", "seconds=60")
     with place.running("work", "tasks") as worker:
         assert worker.stdout is not None
@@ -154,6 +159,7 @@ def until_told(place: Place, id_: str) -> None:
 
 
 def test_a_waiting_job_says_for_what(place: Place) -> None:
+    """ "pending" alone does not say whether anything has to be done."""
     id_ = place.submit("add", "x=1", "--queue", "mail")
     answer = place.ok("jobs", "why", id_).out
     assert "waits for a worker that serves queue 'mail'" in answer
@@ -162,6 +168,7 @@ def test_a_waiting_job_says_for_what(place: Place) -> None:
 
 
 def test_a_scheduled_job_says_until_when(place: Place) -> None:
+    """Without the time, a job for tomorrow looks stuck."""
     id_ = place.submit("add", "x=1", "--run-at", "2099-01-02T03:04:05Z")
     told = place.json("jobs", "why", id_)
     assert (told["code"], told["until"]) == ("scheduled", "2099-01-02T03:04:05.000000Z")
@@ -204,6 +211,7 @@ def test_nothing_is_changed_by_half_a_command(place: Place, verb: str, argv: lis
 
 
 def test_named_jobs_are_retried_and_the_others_are_explained(place: Place) -> None:
+    """One wrong id must not keep the others from being retried, nor be ignored."""
     (failed,) = failed_jobs(place, 1)
     waiting = place.submit("add", "x=1")
     answer = place.run("jobs", "retry", failed, waiting, NO_ID)
@@ -215,6 +223,7 @@ def test_named_jobs_are_retried_and_the_others_are_explained(place: Place) -> No
 
 
 def test_all_that_match_are_retried_once_in_steps(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that fails again while the command runs would otherwise be retried for ever."""
     monkeypatch.setattr(change, "STEP", 3)
     mine = failed_jobs(place, 8, "--tenant", "acme")
     (other,) = failed_jobs(place, 1)
@@ -267,6 +276,7 @@ def test_cancelled_jobs_are_retried_only_if_somebody_says_so(place: Place) -> No
 
 
 def test_discarding_all_done_jobs_leaves_the_others(place: Place) -> None:
+    """Discarding is final; it must not reach unfinished jobs."""
     done = place.submit("add", "x=1")
     (failed,) = failed_jobs(place, 1)
     waiting = place.submit("add", "x=2")
@@ -282,6 +292,7 @@ def test_discarding_all_done_jobs_leaves_the_others(place: Place) -> None:
 def test_a_person_is_asked_before_everything_is_deleted(
     place: Place, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, state: str | None
 ) -> None:
+    """One command can delete every finished job."""
     import io
 
     class Keyboard(io.StringIO):
@@ -300,6 +311,7 @@ def test_a_person_is_asked_before_everything_is_deleted(
 
 
 def test_each_job_gets_its_answer_when_cancelling(place: Place) -> None:
+    """A job that had already finished must not be reported as cancelled."""
     waiting = place.submit("add", "x=1")
     (finished,) = failed_jobs(place, 1) if place.ok("jobs", "cancel", waiting) else ()
     later = place.submit("add", "x=1")
@@ -311,6 +323,7 @@ def test_each_job_gets_its_answer_when_cancelling(place: Place) -> None:
 
 
 def test_a_running_job_is_cancelled_through_its_worker(place: Place) -> None:
+    """Only the worker can stop the handler."""
     id_ = place.submit("nap", "seconds=60")
     with place.running("work", "tasks", "--until-empty") as worker:
         assert worker.stdout is not None
@@ -321,6 +334,7 @@ def test_a_running_job_is_cancelled_through_its_worker(place: Place) -> None:
 
 
 def test_only_what_is_old_enough_is_pruned(place: Place) -> None:
+    """Pruning deletes for good."""
     old = place.submit("add", "x=1")
     place.work_off()
     place.sql("UPDATE jobs SET finished_at = finished_at - 2 * 86400 * 1000000")
@@ -333,6 +347,7 @@ def test_only_what_is_old_enough_is_pruned(place: Place) -> None:
 
 @pytest.mark.parametrize("time", ["-1d", "long", "1w", ""])
 def test_an_age_that_is_none_prunes_nothing(place: Place, time: str) -> None:
+    """A wrong age must not be read as zero, which would delete everything."""
     place.submit("add", "x=1")
     place.work_off()
     answer = place.run("jobs", "prune", "--older-than", time)

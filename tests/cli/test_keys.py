@@ -13,6 +13,7 @@ def place(place: Place) -> Place:
 
 
 def test_without_keys_the_list_says_how_to_make_one(place: Place) -> None:
+    """An empty list alone does not tell a new user what to do next."""
     answer = place.ok("keys")
     assert (answer.out, place.json("keys")) == ("", {"keys": []})
     assert "leaseway keys create" in answer.err
@@ -45,6 +46,7 @@ def test_a_key_is_shown_once_and_then_only_its_id(place: Place) -> None:
 
 
 def test_roles_have_the_tenant_that_they_need(place: Place) -> None:
+    """A tenant's key without a tenant would have access to none or to all."""
     made = [place.json("keys", "create", "--role", role) for role in ("operator", "worker")]
     assert [(key["tenant"], key["scopes"]) for key in made] == [
         ("default", ["admin", "imports:read", "imports:write", "jobs:read", "jobs:write", "operate"]),
@@ -71,6 +73,7 @@ def test_roles_have_the_tenant_that_they_need(place: Place) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_name(place: Place, argv: list[str], complaint: str) -> None:
+    """An error that does not name the option leaves the user guessing."""
     answer = place.run("keys", "create", *argv)
     assert answer.code == 2
     assert complaint in answer.err
@@ -78,6 +81,7 @@ def test_what_cannot_be_is_refused_by_name(place: Place, argv: list[str], compla
 
 
 def test_a_revoked_key_stays_revoked(place: Place) -> None:
+    """Revoking twice must not change the recorded time, which an incident report relies on."""
     made = place.json("keys", "create", "--tenant", "acme")
     assert "revoked; running services notice" in place.ok("keys", "revoke", made["id"]).out
     assert "had already been revoked" in place.ok("keys", "revoke", made["id"]).out
@@ -100,6 +104,7 @@ def test_a_rotation_leaves_the_old_key_its_grace(place: Place) -> None:
 
 
 def test_an_id_that_nobody_has_is_told_with_a_hint(place: Place) -> None:
+    """Users paste the whole key where its id is expected."""
     made = place.json("keys", "create", "--tenant", "acme")
     for verb in ("revoke", "rotate"):
         answer = place.run("keys", verb, made["key"])

@@ -6,6 +6,7 @@ from tests.cli.place import Place
 
 
 def test_lanes_are_counted_and_summed_up(place: Place) -> None:
+    """Operators read the backlog from this table."""
     place.submit("add", "x=1")
     place.submit("hopeless", "--tenant", "acme")
     place.work_off()
@@ -24,12 +25,14 @@ def test_lanes_are_counted_and_summed_up(place: Place) -> None:
 
 
 def test_a_store_without_lanes_says_so_beside_the_answer(place: Place) -> None:
+    """The hint goes to stderr, so that scripts still read an empty answer."""
     place.ok("migrate")
     assert place.ok("lanes").out == ""
     assert place.json("lanes")["lanes"] == []
 
 
 def test_schedules_are_shown_with_their_next_time(place: Place) -> None:
+    """The next fire time shows whether time zone and expression are right."""
     place.ok("migrate")
     assert "a worker declares" in place.ok("cron").err
     place.process("work", "tasks", "--until-empty")
@@ -47,6 +50,7 @@ def test_schedules_are_shown_with_their_next_time(place: Place) -> None:
 
 
 def test_a_schedule_is_paused_and_resumed_by_its_name(place: Place) -> None:
+    """Pausing is the emergency stop of a schedule."""
     place.process("work", "tasks", "--until-empty")
     assert place.ok("cron", "pause", "nightly").out == "schedule nightly: paused\n"
     (told,) = place.json("cron")["schedules"]
@@ -57,6 +61,7 @@ def test_a_schedule_is_paused_and_resumed_by_its_name(place: Place) -> None:
 
 
 def test_a_schedule_that_does_not_exist_is_answered_with_those_that_do(place: Place) -> None:
+    """A typing error must lead to the right name."""
     place.process("work", "tasks", "--until-empty")
     answer = place.run("cron", "pause", "daily")
     assert answer.code == 2

@@ -52,6 +52,7 @@ def test_a_file_for_limits_is_not_made_by_looking(place: Place) -> None:
 
 
 def test_a_limit_is_listed_with_how_it_stands(place: Place) -> None:
+    """Operators look here when jobs wait."""
     place.ok("limits", "set", "maps", "100/day", "--concurrency", "4")
     ask = PermitRequest("maps", "maps")
     with_limiter(lambda limiter: limiter.keep([ask], "worker", 3, 60 * SECOND_US))
@@ -71,6 +72,7 @@ def test_a_limit_is_listed_with_how_it_stands(place: Place) -> None:
 
 
 def test_a_limit_with_fields_stands_for_many_and_one_of_them_can_be_seen(place: Place) -> None:
+    """A template has one limit per tenant, and each of them can be used up alone."""
     place.ok("limits", "set", "maps:{tenant}", "100/day")
     assert "one for each tenant" in place.ok("limits").out
     assert place.json("limits")["limits"][0]["windows"] is None
@@ -103,6 +105,7 @@ def test_many_limits_are_looked_at_a_few_at_a_time_and_one_that_is_gone_hides_no
 
 
 def test_who_may_not_write_the_file_sees_at_least_what_is_defined(place: Place) -> None:
+    """A read-only user must not get an error instead of the definitions."""
     place.ok("limits", "set", "maps", "100/day")
     with unwritable(place.folder / "work.db-limits"):
         answer = place.ok("limits")
@@ -137,6 +140,7 @@ def test_the_sum_that_makes_a_limit_hold_is_shown_with_its_numbers(place: Place)
 
 @pytest.mark.parametrize("rate", ["1/second", "3/second", "100/minute", "2000/day", "1m/day", "7 per 13 s"])
 def test_the_sum_holds_for_every_rate(place: Place, rate: str) -> None:
+    """The explanation is a proof; one wrong number makes it worthless."""
     place.ok("limits", "set", "maps", rate)
     (told,) = place.json("limits", "explain", "maps")["sums"]
     span = (
@@ -148,6 +152,7 @@ def test_the_sum_holds_for_every_rate(place: Place, rate: str) -> None:
 
 
 def test_a_limit_that_nobody_knows_is_answered_with_those_that_are_known(place: Place) -> None:
+    """A typing error must lead to the right name."""
     assert "there is no limit 'maps'; there are: none yet" in place.run("limits", "explain", "maps").err
     place.ok("limits", "set", "mail", "1/second")
     for argv in (["explain", "maps"], ["forget", "maps"]):
@@ -160,6 +165,7 @@ def test_a_limit_that_nobody_knows_is_answered_with_those_that_are_known(place: 
 
 
 def test_a_change_names_the_old_and_the_new_one_and_is_in_force(place: Place) -> None:
+    """The old value is what the user needs to undo a mistake."""
     assert place.ok("limits", "set", "maps", "100/minute", "3/second").out == "limit maps: 3/second, 100/minute, new\n"
     said = place.ok("limits", "set", "maps", "200/minute").out
     assert said == "limit maps: 200/minute (was 3/second, 100/minute)\n"
@@ -197,6 +203,7 @@ def test_what_is_not_named_stays_as_it_is(place: Place) -> None:
     ],
 )
 def test_a_number_that_cannot_work_is_refused_by_name(place: Place, argv: list[str], complaint: str) -> None:
+    """An error that does not name the option leaves the user guessing."""
     answer = place.run("limits", "set", "maps", *argv)
     assert answer.code == 2
     assert complaint in answer.err
@@ -204,6 +211,7 @@ def test_a_number_that_cannot_work_is_refused_by_name(place: Place, argv: list[s
 
 
 def test_a_change_without_anything_to_change_is_a_mistake(place: Place) -> None:
+    """Success without a change would let the user believe in one."""
     place.ok("limits", "set", "maps", "1/second")
     assert "nothing to change" in place.run("limits", "set", "maps").err
 
@@ -216,6 +224,7 @@ def test_the_caps_of_a_tenant_are_changed_where_its_weight_is(place: Place) -> N
 
 
 def test_a_forgotten_limit_is_gone(place: Place) -> None:
+    """A removed limit that still grants permits would hide that jobs depend on it."""
     place.ok("limits", "set", "maps", "1/second")
     assert place.ok("limits", "forget", "maps").out == "limit maps: forgotten\n"
     assert place.json("limits") == {"limits": []}
@@ -227,6 +236,7 @@ def test_a_forgotten_limit_is_gone(place: Place) -> None:
 
 
 def test_limits_may_be_kept_elsewhere_than_the_jobs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Teams with high rates keep limits in Valkey and jobs in PostgreSQL."""
     place.ok("migrate", "--store", "sqlite:///other.db")
     place.ok("limits", "set", "maps", "1/second", "--limits", "sqlite:///other.db")
     assert place.json("limits") == {"limits": []}
@@ -245,6 +255,7 @@ def test_limits_may_be_kept_elsewhere_than_the_jobs(place: Place, monkeypatch: p
     ],
 )
 def test_an_address_that_keeps_no_limits_is_explained(place: Place, url: str, complaint: str) -> None:
+    """A URL without a limiter must be told apart from an empty limiter."""
     for argv in (["limits"], ["limits", "set", "maps", "1/second"]):
         answer = place.run(*argv, "--limits", url)
         assert answer.code == 2

@@ -27,6 +27,7 @@ def place(place: Place, server: PostgresServer, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("argv", [["limits"], ["budgets"], ["tenants"], ["limits", "set", "maps", "1/second"]])
 def test_a_schema_that_is_missing_is_not_made_by_looking(place: Place, argv: list[str]) -> None:
+    """Reading must not create tables in a database that was named by mistake."""
     for _ in range(2):
         answer = place.run(*argv)
         assert answer.code == 2
@@ -34,6 +35,7 @@ def test_a_schema_that_is_missing_is_not_made_by_looking(place: Place, argv: lis
 
 
 def test_limits_and_budgets_in_postgresql_are_told_like_those_in_a_file(place: Place) -> None:
+    """Users move from SQLite to PostgreSQL and must find the same commands."""
     place.ok("migrate")
     assert (place.json("limits"), place.json("budgets"), place.json("tenants")) == (
         {"limits": []},

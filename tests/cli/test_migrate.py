@@ -21,6 +21,7 @@ def test_a_check_changes_nothing_and_says_whether_there_is_something_to_do(place
 
 
 def test_migrating_twice_does_nothing_the_second_time(place: Place) -> None:
+    """Deployments run the command on every start."""
     assert place.json("migrate") == {"store": "sqlite:///work.db", "from": 0, "to": NEWEST}
     place.submit("add", "x=1")
     assert place.json("migrate") == {"store": "sqlite:///work.db", "from": NEWEST, "to": NEWEST}
@@ -29,5 +30,6 @@ def test_migrating_twice_does_nothing_the_second_time(place: Place) -> None:
 
 
 def test_a_check_is_json_if_asked(place: Place) -> None:
+    """Deployment scripts decide by this answer."""
     answer = place.run("migrate", "--check", "--json")
     assert answer.json == {"store": "sqlite:///work.db", "version": 0, "newest": NEWEST, "is_due": True}

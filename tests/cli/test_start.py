@@ -49,6 +49,7 @@ def test_every_command_explains_itself_in_the_same_words(place: Place, name: str
 
 
 def test_the_version_is_told(place: Place) -> None:
+    """Bug reports start with the version."""
     assert re.fullmatch(r"leaseway \d+\.\d+\.\d+\n", place.ok("--version").out)
 
 
@@ -77,6 +78,7 @@ def test_a_typing_error_is_explained_in_one_line(place: Place, argv: list[str], 
 
 @pytest.mark.parametrize("argv", [[], ["jobs"]])
 def test_half_a_command_shows_its_help(place: Place, argv: list[str]) -> None:
+    """A user who types a group without a subcommand looks for the list of subcommands."""
     answer = place.run(*argv)
     assert answer.code == 2
     assert "Commands:" in answer.err
@@ -90,6 +92,7 @@ def test_a_typing_error_is_json_if_json_was_asked_for(place: Place) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_says_how_to_install_it(place: Place, shell: str) -> None:
+    """The script is useless unless the shell loads it."""
     script = place.ok("completion", shell).out
     assert script.startswith("# ")
     assert f"leaseway completion {shell}" in script.splitlines()[0]
@@ -101,6 +104,7 @@ def test_a_completion_script_says_how_to_install_it(place: Place, shell: str) ->
     [("leaseway jo", "jobs"), ("leaseway jobs re", "retry"), ("leaseway jobs list --sta", "--state")],
 )
 def test_the_shell_completes(place: Place, typed: str, expected: str) -> None:
+    """Completion that raises an error breaks the user's shell prompt."""
     words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1), "_LEASEWAY_COMPLETE": "bash_complete"}
     answer = place.process(**words)
     assert answer.code == 0, answer.err
@@ -118,6 +122,7 @@ def test_a_command_that_is_not_installed_says_so(place: Place, monkeypatch: pyte
 
 
 def test_a_command_that_is_nearly_right_is_guessed(place: Place) -> None:
+    """A typing error must lead to the right command."""
     answer = place.run("sumbit")
     assert answer.code == 2
     assert "no such command 'sumbit'. Did you mean 'submit'?" in answer.err

@@ -47,6 +47,7 @@ def test_an_option_wins_over_the_environment_and_that_over_the_app(place: Place)
 
 
 def test_without_a_word_the_apps_own_store_is_meant(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submitting to another store than the worker's would lose the job from view."""
     monkeypatch.delenv("LEASEWAY_STORE")
     place.ok("submit", "tasks:app", "add", "x=1")
     assert place.database.exists()
@@ -76,6 +77,7 @@ def test_a_store_that_does_not_exist_is_not_created_by_looking(place: Place, arg
 
 @pytest.mark.parametrize("argv", [*LOOKING, *CHANGING, ["migrate"], ["migrate", "--check"]], ids=" ".join)
 def test_a_file_that_is_no_database_is_left_alone(place: Place, argv: list[str]) -> None:
+    """A wrong path must not destroy the user's file."""
     place.database.write_text("Dear diary, this is not a database, however long it may be. " * 20)
     before = place.database.read_bytes()
     answer = place.run(*argv)
@@ -86,6 +88,7 @@ def test_a_file_that_is_no_database_is_left_alone(place: Place, argv: list[str])
 
 @pytest.mark.parametrize("argv", [*LOOKING, *CHANGING, ["migrate"], ["migrate", "--check"]], ids=" ".join)
 def test_the_database_of_another_program_is_left_alone(place: Place, argv: list[str]) -> None:
+    """A wrong path must not add tables to another program's database."""
     place.sql("CREATE TABLE theirs (x)")
     answer = place.run(*argv)
     assert answer.code == 2
@@ -125,12 +128,14 @@ def test_an_old_schema_is_not_changed_by_looking(place: Place) -> None:
     ],
 )
 def test_an_address_that_means_nothing_is_explained(place: Place, url: str, complaint: str) -> None:
+    """A typing error in a URL must not become a file with a strange name."""
     answer = place.run("lanes", "--store", url)
     assert answer.code == 2
     assert complaint in answer.err
 
 
 def test_a_folder_is_no_store(place: Place) -> None:
+    """The driver's own message does not name the path."""
     place.database.mkdir()
     answer = place.run("lanes")
     assert answer.code == 2
@@ -138,12 +143,14 @@ def test_a_folder_is_no_store(place: Place) -> None:
 
 
 def test_a_store_in_a_folder_that_is_missing_cannot_be_created(place: Place) -> None:
+    """SQLite says "unable to open database file", which does not name the folder."""
     answer = place.run("migrate", "--store", "sqlite:///no/such/work.db")
     assert answer.code == 2
     assert "the folder no/such does not exist" in answer.err
 
 
 def test_a_job_submitted_to_memory_would_be_gone_at_once(place: Place) -> None:
+    """An accepted job that is lost when the command ends breaks the main promise."""
     answer = place.run("submit", "tasks", "add", "x=1", "--store", "memory://")
     assert answer.code == 2
     assert "exists only within" in answer.err
@@ -186,6 +193,7 @@ def test_who_may_only_read_may_look_and_is_told_when_writing(place: Place) -> No
 
 
 def test_a_store_cannot_be_created_in_a_folder_that_may_not_be_written(place: Place) -> None:
+    """The user must learn which permission is missing."""
     folder = place.folder / "sealed"
     folder.mkdir()
     with unwritable(folder):
@@ -220,6 +228,7 @@ def test_looking_leaves_no_trace(place: Place) -> None:
 
 
 def test_looking_works_beside_a_writer_with_an_open_log(place: Place) -> None:
+    """Operators look at a store while workers write to it."""
     place.ok("migrate")
     with closing(sqlite3.connect(place.database)) as other:
         other.execute("SELECT count(*) FROM jobs").fetchall()

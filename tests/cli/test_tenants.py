@@ -15,6 +15,7 @@ def place(place: Place) -> Place:
 
 
 def test_without_an_agreement_the_list_says_what_holds_for_all(place: Place) -> None:
+    """An empty list alone does not say which weight a tenant has."""
     answer = place.ok("tenants")
     assert (answer.out, place.json("tenants")) == ("", {"tenants": []})
     assert "each has weight 1 and no caps" in answer.err
@@ -69,6 +70,7 @@ def test_the_app_and_the_command_line_agree(place: Place) -> None:
     ],
 )
 def test_what_cannot_be_agreed_is_refused_by_name(place: Place, argv: list[str], complaint: str) -> None:
+    """An error that does not name the option leaves the user guessing."""
     answer = place.run("tenants", "set", "acme", *argv)
     assert answer.code == 2
     assert complaint in answer.err
@@ -76,6 +78,7 @@ def test_what_cannot_be_agreed_is_refused_by_name(place: Place, argv: list[str],
 
 
 def test_a_forgotten_tenant_is_like_one_that_nobody_has_set(place: Place) -> None:
+    """Caps that stay in force after they were removed would block the tenant without a visible reason."""
     place.ok("tenants", "set", "acme", "--concurrency", "5")
     answer = place.run("tenants", "forget", "other")
     assert answer.code == 2

@@ -55,6 +55,7 @@ def place(place: Place) -> Place:
 
 
 def test_a_used_rate_is_named_with_the_time_of_the_next_token(place: Place) -> None:
+    """The user must learn which limit blocks the job, and for how long."""
     id_ = place.submit("geocode")
     told = place.json("jobs", "why", id_)
     assert (told["code"], told["text"]) == (
@@ -70,6 +71,7 @@ def test_a_used_rate_is_named_with_the_time_of_the_next_token(place: Place) -> N
 
 
 def test_a_provider_that_asked_to_wait_is_the_reason(place: Place) -> None:
+    """A 429 of the provider needs another reaction than a limit that is used up."""
     id_ = place.submit("geocode")
     with_limiter(
         lambda limiter: limiter.tell(Notice("maps", "maps", 0, throttled=True, retry_after_us=7_300 * SECOND_US))
@@ -79,6 +81,7 @@ def test_a_provider_that_asked_to_wait_is_the_reason(place: Place) -> None:
 
 
 def test_a_spent_budget_is_named_with_the_next_window(place: Place) -> None:
+    """The user decides between waiting and raising the budget."""
     id_ = place.submit("buy")
     assert place.json("jobs", "why", id_)["code"] == "ready"
     spend("spend", 25 * MICRO)
@@ -89,6 +92,7 @@ def test_a_spent_budget_is_named_with_the_next_window(place: Place) -> None:
 
 
 def test_taken_seats_of_ones_own_tenant_are_a_reason_and_those_of_others_are_not(place: Place) -> None:
+    """Another tenant's load must neither be shown nor be blamed."""
     place.ok("limits", "set", "maps", "--concurrency", "9")
     ours, theirs = place.submit("both", "--tenant", "acme"), place.submit("both")
     seats = PermitRequest("seats:acme", "seats:{tenant}")
@@ -99,6 +103,7 @@ def test_taken_seats_of_ones_own_tenant_are_a_reason_and_those_of_others_are_not
 
 
 def test_a_capped_tenant_is_named_as_such(place: Place) -> None:
+    """A cap is changed with another command than a limit."""
     place.ok("tenants", "set", "acme", "--starts", "5/day")
     id_ = place.submit("free", "--tenant", "acme")
     assert (
@@ -125,12 +130,14 @@ def test_a_limiter_out_of_reach_does_not_hide_the_job(place: Place) -> None:
 
 
 def test_a_job_for_later_asks_no_limiter(place: Place) -> None:
+    """The limiter may be unreachable, and it does not matter for a job that is not due."""
     told = place.json("jobs", "why", place.submit("both", "--delay", "1h"), "--limits", "redis://127.0.0.1:1/0")
     assert (told["code"], told["waits_for"]) == ("scheduled", [])
     assert "It pays from budget spend" in told["text"]
 
 
 def test_lanes_tell_what_they_wait_for_only_if_one_is_shut(place: Place) -> None:
+    """An empty column would cost width on every screen."""
     place.submit("free")
     assert "waits for" not in place.ok("lanes").out
     place.submit("geocode")

@@ -42,6 +42,7 @@ def test_it_stops_when_nothing_is_left_even_if_jobs_failed(place: Place) -> None
 
 
 def test_log_lines_have_a_time_a_level_an_event_and_facts(place: Place) -> None:
+    """Operators search logs by event and by job id."""
     place.submit("hopeless")
     lines = place.process("work", "tasks", "--until-empty").err.splitlines()
     form = r"\d\d:\d\d:\d\d (info|warning|error) +(\w+)  ((\w+=\S+ ?)+)"
@@ -50,6 +51,7 @@ def test_log_lines_have_a_time_a_level_an_event_and_facts(place: Place) -> None:
 
 
 def test_programs_get_json_lines_and_a_report(place: Place) -> None:
+    """Log collectors parse the lines, and scripts read the final report."""
     place.submit("add", "x=1")
     id_ = place.submit("hopeless")
     answer = place.process("work", "tasks", "--until-empty", "--json")
@@ -62,10 +64,12 @@ def test_programs_get_json_lines_and_a_report(place: Place) -> None:
 
 @pytest.mark.parametrize(("option", "is_told"), [("--quiet", False), ("--verbose", True)])
 def test_how_much_is_told_can_be_chosen(place: Place, option: str, is_told: bool) -> None:
+    """A busy worker writes thousands of lines per second with --verbose."""
     assert ("worker_started" in place.process("work", "tasks", "--until-empty", option).err) is is_told
 
 
 def test_the_apps_own_log_lines_come_out_too(place: Place) -> None:
+    """A worker that swallows the handler's log lines cannot be debugged."""
     (place.folder / "talking.py").write_text(
         "import logging\nfrom leaseway import App\napp = App()\n"
         "@app.job\nasync def talk():\n    logging.getLogger('mine').warning('so %s', 'it goes')\n"
@@ -87,6 +91,7 @@ def test_an_app_with_its_own_events_keeps_them(place: Place) -> None:
 
 
 def test_only_the_named_queues_are_served(place: Place) -> None:
+    """A worker for slow jobs must not take fast ones."""
     served = place.submit("add", "x=1", "--queue", "a")
     left = place.submit("add", "x=1", "--queue", "b")
     place.process("work", "tasks", "--until-empty", "--queue", "a", "--queue", "c")
@@ -95,6 +100,7 @@ def test_only_the_named_queues_are_served(place: Place) -> None:
 
 
 def test_the_store_can_be_another_than_the_apps(place: Place) -> None:
+    """The same code runs against a test store and in production."""
     place.ok("submit", "tasks", "add", "x=1", "--store", "sqlite:///other.db")
     place.process("work", "tasks", "--until-empty", "--store", "sqlite:///other.db")
     assert place.json("lanes", "--store", "sqlite:///other.db")["total"]["done"] == 1
@@ -112,6 +118,7 @@ def test_the_store_can_be_another_than_the_apps(place: Place) -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(place: Place, argv: list[str], complaint: str) -> None:
+    """A concurrency of zero would wait for ever without a message."""
     answer = place.process("work", "tasks", "--until-empty", *argv)
     assert answer.code == 2
     assert complaint in answer.err
@@ -122,6 +129,7 @@ def test_settings_that_make_no_sense_are_refused(place: Place, argv: list[str], 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_what_runs_within_the_grace_period(place: Place, number: signal.Signals) -> None:
+    """Every deployment sends SIGTERM; jobs must neither be lost nor run twice."""
     id_ = place.submit("nap", "seconds=1")
     with place.running("work", "tasks") as process:
         assert first_line(process) == "napping"
@@ -145,6 +153,7 @@ def test_what_does_not_end_within_the_grace_period_is_handed_back(place: Place) 
 
 
 def test_a_second_signal_hurries(place: Place) -> None:
+    """An operator who cannot wait must not need kill -9."""
     place.submit("nap", "seconds=600")
     with place.running("work", "tasks", "--grace", "600") as process:
         assert first_line(process) == "napping"
@@ -203,6 +212,7 @@ def test_a_store_that_does_not_answer_any_more_does_not_keep_the_process_alive(p
 
 @pytest.mark.slow
 def test_a_store_that_is_locked_from_the_beginning_is_unavailable(place: Place) -> None:
+    """The exit code tells a supervisor to try again."""
     place.ok("migrate")
     with place.locked():
         answer = place.process("work", "tasks", "--until-empty")
@@ -214,6 +224,7 @@ def test_a_store_that_is_locked_from_the_beginning_is_unavailable(place: Place) 
 
 
 def test_a_terminal_gets_a_line_of_progress_and_a_clean_screen_afterwards(place: Place) -> None:
+    """A progress line that stays on the screen mixes with the shell prompt."""
     place.submit("nap", "seconds=1")
     controller, terminal = pty.openpty()
     process = subprocess.Popen(

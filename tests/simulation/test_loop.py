@@ -32,6 +32,7 @@ def test_waiting_for_nothing_is_an_error(world: SimLoop) -> None:
 
 
 def test_timers_fire_in_their_order_and_at_their_time(world: SimLoop) -> None:
+    """Every result of the simulation depends on this order."""
     seen: list[tuple[str, float]] = []
 
     def speak(name: str) -> None:
@@ -81,6 +82,7 @@ async def tick(seen: list[float], every: float = 1.0) -> None:
 
 
 def test_two_processes_share_one_time(world: SimLoop) -> None:
+    """Leases are compared between processes, so their clocks must advance together."""
     first, second = HostLoop(world), HostLoop(world)
     seen: list[tuple[str, float]] = []
 
@@ -127,6 +129,7 @@ def test_a_killed_process_never_cleans_up(world: SimLoop) -> None:
 
 
 def test_timeouts_of_a_process_are_virtual_too(world: SimLoop) -> None:
+    """A timeout in real time would make runs slow and their results random."""
     host = HostLoop(world)
     seen: list[float] = []
 
@@ -144,6 +147,7 @@ def test_timeouts_of_a_process_are_virtual_too(world: SimLoop) -> None:
 
 
 def test_a_message_wakes_a_process_that_waits_for_nothing_else(world: SimLoop) -> None:
+    """A process that sleeps through its reply would look like a deadlock."""
     host = HostLoop(world)
     seen: list[float] = []
 

@@ -11,16 +11,19 @@ SEEDS = (1, 2, 3)
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
+    """A violation that cannot be replayed cannot be debugged."""
     first = [run_seed(seed) for seed in SEEDS]
     again = [run_seed(seed) for seed in reversed(SEEDS)][::-1]
     assert first == again
 
 
 def test_another_seed_tells_another_story() -> None:
+    """If seeds did not differ, a campaign would run one history many times."""
     assert len({run_seed(seed).trace_hash for seed in SEEDS}) == len(SEEDS)
 
 
 def test_writing_the_trace_down_does_not_change_it() -> None:
+    """A replay with its trace must show the same violation as the run without."""
     lines: list[str] = []
     report = run_seed(1, write=lines.append)
     assert report == run_seed(1)

@@ -40,6 +40,7 @@ def imported(seed: int, *, faults: bool = True) -> tuple[Simulated, Ledger]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_jobs_of_an_app_end_in_spite_of_all_faults(seed: int) -> None:
+    """This is what users run the simulation for."""
     simulated, ledger = imported(seed)
     assert simulated.report.violations == ()
     assert Counter(job.state for job in simulated.jobs) == {State.DONE: 5}
@@ -48,6 +49,7 @@ def test_jobs_of_an_app_end_in_spite_of_all_faults(seed: int) -> None:
 
 
 def test_without_faults_every_page_is_fetched_once() -> None:
+    """The simulation itself must not repeat work."""
     simulated, ledger = imported(1, faults=False)
     assert simulated.report.is_ok
     assert sorted(ledger.pages.values()) == [list(range(PAGES))] * 5
@@ -55,10 +57,12 @@ def test_without_faults_every_page_is_fetched_once() -> None:
 
 
 def test_the_same_seed_gives_the_same_history() -> None:
+    """A user who finds a bug must be able to replay it."""
     assert imported(3)[0] == imported(3)[0]
 
 
 def test_a_plain_function_is_refused() -> None:
+    """Threads have no virtual time, so the result would be random."""
     app = App("memory://")
 
     @app.job
