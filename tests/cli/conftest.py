@@ -8,7 +8,7 @@ from tests.cli.place import Place
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Place]:
-    """An empty store's folder. The app's module is imported anew for each test, as a new process would."""
+    """An empty folder for a store. The app's module is imported anew for each test, as in a new process."""
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -1,4 +1,4 @@
-"""A folder with an app in it, and a command line that is typed there."""
+"""A folder with an app in it, and a command line that runs there."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ class Place:
         (folder / "tasks.py").write_text(TASKS)
 
     def run(self, *argv: str) -> Answer:
-        """Type it, in this process. Nothing that is typed may end in a traceback."""
+        """Run the command in this process. No command may end in a traceback."""
         self._capsys.readouterr()
         code = main(argv)
         out, err = self._capsys.readouterr()
@@ -122,7 +122,7 @@ class Place:
         return self.ok(*argv, "--json").json
 
     def process(self, *argv: str, stdin: str = "", **environment: str) -> Answer:
-        """Type it, in a process of its own."""
+        """Run the command in a process of its own."""
         done = subprocess.run(
             [sys.executable, "-m", "leaseway.cli", *argv],
             cwd=self.folder,
@@ -137,7 +137,7 @@ class Place:
 
     @contextmanager
     def running(self, *argv: str) -> Iterator["subprocess.Popen[str]"]:
-        """A command that goes on. It is ended with the test, whatever happens."""
+        """A command that keeps running. It is ended with the test, whatever happens."""
         process = subprocess.Popen(
             [sys.executable, "-m", "leaseway.cli", *argv],
             cwd=self.folder,
@@ -162,7 +162,7 @@ class Place:
         return id_
 
     def work_off(self, **settings: Any) -> None:
-        """Let a worker do what is there, in this process and without a command."""
+        """Run the pending jobs with a worker in this process, without a command."""
 
         async def work() -> None:
             async with load_app("tasks:app") as app:
@@ -172,7 +172,7 @@ class Place:
         asyncio.run(work())
 
     def sql(self, statement: str, *values: object) -> list[Any]:
-        """What no command can do: break things, and move time."""
+        """For what no command can do: break things, and move time."""
         with closing(sqlite3.connect(self.database, isolation_level=None)) as connection:
             return connection.execute(statement, values).fetchall()
 

@@ -1,4 +1,4 @@
-"""MODULE:APP, and everything that may be wrong with it."""
+"""MODULE:APP, and every way in which it can be wrong."""
 
 import pytest
 from tests.cli.place import Place
@@ -41,7 +41,7 @@ BROKEN = {
     ],
 )
 def test_an_app_that_cannot_be_had_is_explained(place: Place, command: list[str], name: str, complaint: str) -> None:
-    """It is the first thing that anybody types, and mostly wrong at first."""
+    """It is the first argument that a new user types, and often wrong."""
     for module, text in BROKEN.items():
         (place.folder / f"{module}.py").write_text(text)
     answer = place.run(*command, name, *(["add"] if command == ["submit"] else []))

@@ -1,4 +1,4 @@
-"""leaseway budgets: money is shown exactly, and never thrown away by accident."""
+"""leaseway budgets: amounts are exact, and nothing is deleted by accident."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ HOUR_US = 3_600_000_000
 
 
 def with_ledger(use: Callable[[Ledger], Awaitable[T]]) -> T:
-    """As a worker beside us would."""
+    """As another worker would."""
 
     async def run() -> T:
         store = store_at(URL)
@@ -102,7 +102,7 @@ def test_a_budget_with_fields_shows_each_of_its_budgets(place: Place) -> None:
 
 
 def test_the_journal_tells_each_step_newest_first(place: Place) -> None:
-    """When somebody asks where the money went, this is the answer."""
+    """The journal answers the question where the money went."""
     place.ok("budgets", "set", "spend", "--usd", "1")
     assert "has no journal entries" in place.ok("budgets", "journal", "spend").err
     spend("spend", 805_000)
@@ -118,7 +118,7 @@ def test_the_journal_tells_each_step_newest_first(place: Place) -> None:
 
 
 def test_books_that_do_not_agree_are_found(place: Place) -> None:
-    """Exit code 1: a script that watches over money must not read the text."""
+    """Exit code 1: a script that monitors money must not have to parse text."""
     place.ok("budgets", "set", "spend", "--usd", "25")
     spend("spend", MICRO)
     assert "1 windows agree" in place.ok("budgets", "audit").out
@@ -145,7 +145,7 @@ def test_a_budget_that_nobody_knows_is_answered_with_those_that_are_known(place:
 
 
 def test_a_change_names_the_old_and_the_new_one_and_keeps_the_rest(place: Place) -> None:
-    """Who raises the amount must not move the hour at which days begin."""
+    """Raising the amount must not change the time zone of the windows."""
     said = place.ok("budgets", "set", "spend", "--usd", "25", "--every", "day", "--tz", "Europe/Zurich").out
     assert said == "budget spend: 25 usd per day, Europe/Zurich, new\n"
     said = place.ok("budgets", "set", "spend", "--usd", "40").out
@@ -193,7 +193,7 @@ def test_dollars_do_not_become_tokens(place: Place) -> None:
 
 
 def test_a_budget_is_forgotten_only_on_purpose_and_never_while_something_is_held(place: Place) -> None:
-    """Its journal goes with it, and nothing brings that back."""
+    """The journal is removed with it and cannot be restored."""
     place.ok("budgets", "set", "spend", "--usd", "1")
     assert "pass --yes" in place.run("budgets", "forget", "spend").err
     hold("spend", MICRO, "call")
@@ -204,7 +204,7 @@ def test_a_budget_is_forgotten_only_on_purpose_and_never_while_something_is_held
 
 
 def test_a_budget_is_paused_and_resumed(place: Place) -> None:
-    """And a change of its numbers does not resume it."""
+    """A change of the amount must not resume a paused budget."""
     place.ok("migrate")
     place.ok("budgets", "set", "spend", "--usd", "5", "--every", "day")
     assert place.ok("budgets", "pause", "spend").out == "budget spend: paused\n"

@@ -1,4 +1,4 @@
-"""leaseway doctor: each sickness is found, named, and answered with advice; health is not doubted."""
+"""leaseway doctor: each problem is found, named and answered with advice; a healthy store has no findings."""
 
 import sqlite3
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def findings(place: Place, *more: str) -> dict[str, dict[str, str]]:
 
 
 def test_a_healthy_store_is_well(place: Place) -> None:
-    """A doctor who always finds something is not listened to."""
+    """A doctor that always finds something is ignored."""
     place.submit("add", "x=1")
     emptied = place.submit("add", "x=1", "--tenant", "acme")
     place.work_off()
@@ -157,7 +157,7 @@ def test_a_damaged_file_is_a_problem_and_no_crash(place: Place) -> None:
 
 
 def test_a_writer_who_never_lets_go_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was stopped inside a transaction stops everybody."""
+    """A process that was stopped inside a transaction blocks every other writer."""
     monkeypatch.setattr(health, "LOCK_SECONDS", 0.05)
     place.ok("migrate")
     with place.locked():
@@ -169,7 +169,7 @@ def test_a_writer_who_never_lets_go_is_found(place: Place, monkeypatch: pytest.M
 def test_a_look_at_everything_ends_in_time_unless_it_shall_be_deep(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten million jobs must not make the doctor the patient."""
+    """The check must not overload a store with ten million jobs."""
     monkeypatch.setattr(health, "BOUND_SECONDS", -1.0)
     (place.folder / "many.jsonl").write_text('{"x": 1}\n' * 3_000)
     place.ok("submit", "tasks", "add", "--many", "many.jsonl")
@@ -197,7 +197,7 @@ def test_memory_cannot_be_examined_from_outside(place: Place) -> None:
     ],
 )
 def test_a_disk_is_short_in_three_ways(free: int, total: int, stored: int, level: FindingLevel) -> None:
-    """Bytes, inodes and a quota run out independently, and each stops all writes."""
+    """Too few bytes, too small a share, and too little room for a copy each need a warning before writes fail."""
     assert judge_disk(free, total, stored).level is level
 
 
@@ -235,7 +235,7 @@ server:/z /net/fast nfs rw 0 0
     ],
 )
 def test_the_file_system_of_the_nearest_mount_counts(path: str, kind: str) -> None:
-    """SQLite's locks do not hold over a network, and nobody sees that from the path."""
+    """SQLite's locks are unreliable over a network, and the path does not show it."""
     assert file_system_of(Path(path), MOUNTS) == kind
 
 

@@ -1,4 +1,4 @@
-"""Errors: one line on stderr, the right exit code, and no traceback unless asked."""
+"""Errors: one line on stderr, the right exit code, and no traceback unless requested."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 def test_our_own_errors_have_their_exit_codes(
     place: Place, monkeypatch: pytest.MonkeyPatch, error: LeasewayError, code: int
 ) -> None:
-    """A script decides by them: mend it, try again, give up."""
+    """A script decides by the exit code: correct the call, try again, or give up."""
     raising(monkeypatch, error)
     answer = place.run("lanes")
     assert answer.code == code
@@ -80,13 +80,13 @@ def test_an_interruption_is_silent(place: Place, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("jobs", [1, 1_000])
 def test_a_reader_who_leaves_early_is_no_error(place: Place, jobs: int) -> None:
-    """`leaseway jobs list | head -1` is a good habit, whether the output fits into a buffer or not."""
+    """`leaseway jobs list | head -1` must work, whether the output fits into a buffer or not."""
     (place.folder / "many.jsonl").write_text('{"x": 1}\n' * jobs)
     place.ok("submit", "tasks", "add", "--many", "many.jsonl")
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "leaseway.cli", "jobs", "list", "--limit", "1000", "--json"]
-    # Buffered, as in a shell: then the last of it is written when Python ends.
+    # Buffered, as in a shell: the last part is written when Python exits.
     environment = place.environment(PYTHONUNBUFFERED="")
     done = subprocess.run(
         command, env=environment, cwd=place.folder, stdout=writer, stderr=subprocess.PIPE, check=False

@@ -1,4 +1,4 @@
-"""leaseway jobs: what people see, and what they can do about it."""
+"""leaseway jobs: listing, showing and changing jobs."""
 
 import re
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ NO_ID = "01aaaaaaaaaaaaaaaaaaaaaaaa"
 
 
 def test_an_empty_store_says_so_beside_the_answer(place: Place) -> None:
-    """A script that reads the output must not take a remark for a job."""
+    """A script that reads the output must not take a note for a job."""
     place.ok("migrate")
     answer = place.ok("jobs", "list")
     assert answer.out == ""
@@ -28,7 +28,7 @@ def test_an_empty_store_says_so_beside_the_answer(place: Place) -> None:
 
 
 def test_a_list_shows_whole_ids_in_a_pipe(place: Place) -> None:
-    """An id is there to be copied."""
+    """Users copy ids from the list."""
     ids = [place.submit("add", "x=1") for _ in range(3)]
     place.work_off()
     lines = place.ok("jobs", "list").out.splitlines()
@@ -70,7 +70,7 @@ def test_pages_follow_each_other(place: Place) -> None:
 
 
 def test_a_terminal_gets_colours_and_a_narrow_one_fewer_columns(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But never half an id."""
+    """Half an id is useless."""
     id_ = place.submit("hopeless", "--tenant", "somebody-with-a-long-name")
     place.work_off()
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -112,7 +112,7 @@ def test_a_finished_job_is_shown_with_its_result(place: Place) -> None:
 
 
 def test_a_failed_job_is_shown_with_its_last_traceback_or_all(place: Place) -> None:
-    """The last error is what people look for; the others are there when asked for."""
+    """Users look for the last error; the others are shown on request."""
     id_ = place.submit("shaky")
     place.work_off()
     shown = place.ok("jobs", "show", id_).out
@@ -125,7 +125,7 @@ def test_a_failed_job_is_shown_with_its_last_traceback_or_all(place: Place) -> N
 
 
 def test_text_from_elsewhere_cannot_command_the_terminal(place: Place) -> None:
-    """An error message may contain what somebody sent to an API."""
+    """An error message may contain text from outside, with control characters."""
     id_ = place.submit("shaky", 'name="\\u001b[2J\\u009b31m"')
     place.work_off()
     for argv in (["jobs", "show", id_, "--traceback"], ["jobs", "list"]):
@@ -202,7 +202,7 @@ def state_of(place: Place, id_: str) -> Any:
     ],
 )
 def test_nothing_is_changed_by_half_a_command(place: Place, verb: str, argv: list[str], complaint: str) -> None:
-    """Deleting everything must take more than forgetting a word."""
+    """Deleting everything must require more than a forgotten argument."""
     (id_,) = failed_jobs(place, 1)
     answer = place.run("jobs", verb, *argv)
     assert answer.code == 2
@@ -235,7 +235,7 @@ def test_all_that_match_are_retried_once_in_steps(place: Place, monkeypatch: pyt
 def test_a_job_that_fails_again_meanwhile_is_not_retried_for_ever(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers are running while somebody retries everything."""
+    """Workers run while an operator retries everything."""
     monkeypatch.setattr(change, "STEP", 2)
     ids = failed_jobs(place, 5)
     tried: list[str] = []
@@ -254,7 +254,7 @@ def test_a_job_that_fails_again_meanwhile_is_not_retried_for_ever(
 def test_a_job_that_changes_meanwhile_is_judged_by_what_it_is_now(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between looking and deleting, somebody retried it and it is done."""
+    """Between the listing and the deletion the job may have been retried and done."""
     (failed,) = failed_jobs(place, 1)
     done = place.submit("add", "x=1")
     place.work_off()
@@ -268,7 +268,7 @@ def test_a_job_that_changes_meanwhile_is_judged_by_what_it_is_now(
 
 
 def test_cancelled_jobs_are_retried_only_if_somebody_says_so(place: Place) -> None:
-    """Somebody did not want them to run."""
+    """A cancelled job must not run again unless the user asks for it."""
     id_ = place.submit("add", "x=1")
     place.ok("jobs", "cancel", id_)
     assert place.json("jobs", "retry", "--all", "--yes")["retried"] == 0

@@ -20,7 +20,7 @@ def test_without_keys_the_list_says_how_to_make_one(place: Place) -> None:
 
 
 def test_a_first_key_begins_the_store(place: Place) -> None:
-    """Whoever begins with the service makes a key before anything else, and there is no store yet to make it in."""
+    """A first user of the service creates a key before any job, when no store exists yet."""
     store = ("--store", "sqlite:///new.db")
     answer = place.ok("keys", "create", "--role", "operator", "--json", *store)
     made = answer.json
@@ -30,7 +30,7 @@ def test_a_first_key_begins_the_store(place: Place) -> None:
 
 
 def test_a_key_is_shown_once_and_then_only_its_id(place: Place) -> None:
-    """What scrolls by later must not be of use to whoever looks over the shoulder."""
+    """Output that stays on a screen must not reveal a secret."""
     said = place.ok("keys", "create", "--tenant", "acme", "--expires", "90d", "--name", "web shop")
     text = said.out.splitlines()[0]
     parts = parse_key_text(text)
@@ -92,7 +92,7 @@ def test_a_revoked_key_stays_revoked(place: Place) -> None:
 
 
 def test_a_rotation_leaves_the_old_key_its_grace(place: Place) -> None:
-    """The same rights, and as long a life; and the old one never lives longer than it would have."""
+    """Same rights and same lifetime; the old key never lives longer than before."""
     old = place.json("keys", "create", "--tenant", "acme", "--scope", "jobs:read", "--expires", "2h", "--name", "shop")
     said = place.ok("keys", "rotate", old["id"], "--grace", "1h")
     assert f"{old['id']} ends in" in said.out

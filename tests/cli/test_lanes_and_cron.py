@@ -69,7 +69,7 @@ def test_a_schedule_that_does_not_exist_is_answered_with_those_that_do(place: Pl
 
 
 def test_a_time_zone_that_this_machine_lacks_does_not_hide_the_others(place: Place) -> None:
-    """The worker's machine may know more than ours."""
+    """The worker's machine may have time zones that this one lacks."""
     place.process("work", "tasks", "--until-empty")
     row = ("x", "x", "* * * * *", "No/Where", "all", 0)
     place.sql("INSERT INTO schedules (name, kind, cron, tz, missed, seen) VALUES (?, ?, ?, ?, ?, ?)", *row)
@@ -78,7 +78,7 @@ def test_a_time_zone_that_this_machine_lacks_does_not_hide_the_others(place: Pla
 
 
 def test_lanes_are_paused_and_resumed(place: Place) -> None:
-    """What waits says so with the words that let it go on; and what is not paused cannot be resumed."""
+    """A waiting job names the command that resumes it, and only a paused lane can be resumed."""
     job = place.submit("add", "x=1", "--tenant", "acme")
     assert place.ok("lanes", "pause", "default", "--tenant", "acme").out.startswith(
         "queue 'default' of tenant 'acme': p"

@@ -1,4 +1,4 @@
-"""leaseway limits: what is shown must be what is in force, and looking must not change it."""
+"""leaseway limits: the output is what is in force, and reading changes nothing."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def with_limiter(use: Callable[[Limiter], Awaitable[T]], url: str = "sqlite:///work.db") -> T:
-    """As a worker beside us would."""
+    """As another worker would."""
 
     async def run() -> T:
         limiter = limiter_at(url)
@@ -44,7 +44,7 @@ def place(place: Place) -> Place:
 
 
 def test_a_file_for_limits_is_not_made_by_looking(place: Place) -> None:
-    """Who only looks must leave nothing behind that a worker of another user could not write."""
+    """Reading must not create files that a worker of another user could not write."""
     answer = place.ok("limits")
     assert (answer.out, place.json("limits")) == ("", {"limits": []})
     assert "there are no limits yet" in answer.err
@@ -81,7 +81,7 @@ def test_a_limit_with_fields_stands_for_many_and_one_of_them_can_be_seen(place: 
 
 
 def test_looking_takes_nothing(place: Place) -> None:
-    """Operators look again and again; what they see must be left for those who work."""
+    """Operators poll; that must not use up permits."""
     with_limiter(lambda limiter: limiter.change(Limit("maps", "100/day").definition))
     ask = PermitRequest("maps", "maps")
     before = with_limiter(lambda limiter: limiter.look([ask]))[1]
@@ -93,7 +93,7 @@ def test_looking_takes_nothing(place: Place) -> None:
 
 
 def test_many_limits_are_looked_at_a_few_at_a_time_and_one_that_is_gone_hides_none(place: Place) -> None:
-    """One look takes 16 names. Somebody may forget a limit between two of our questions."""
+    """One call reads 16 names, and a limit may be removed between two calls."""
     names = [f"limit-{number:02}" for number in range(20)]
     asks = [PermitRequest(name, name) for name in names]
     assert [len(batch) for batch in batches([*asks, PermitRequest("limit-19", "limit-{x}")])] == [16, 4, 1]
@@ -117,7 +117,7 @@ def test_who_may_not_write_the_file_sees_at_least_what_is_defined(place: Place) 
 
 
 def test_a_file_that_was_never_finished_holds_no_limits(place: Place) -> None:
-    """Whoever made it died before the first table; the next worker makes the rest."""
+    """The process that created the file died before the first table; the next worker creates the rest."""
     (place.folder / "work.db-limits").touch()
     assert place.json("limits") == {"limits": []}
     assert (place.folder / "work.db-limits").read_bytes() == b""
@@ -127,7 +127,7 @@ def test_a_file_that_was_never_finished_holds_no_limits(place: Place) -> None:
 
 
 def test_the_sum_that_makes_a_limit_hold_is_shown_with_its_numbers(place: Place) -> None:
-    """Whoever does not believe it must be able to add it up."""
+    """A reader must be able to check the arithmetic."""
     place.ok("limits", "set", "maps", "100/minute")
     out = place.ok("limits", "explain", "maps").out
     assert "100/minute: at most 100 in any 60 s" in out
@@ -175,7 +175,7 @@ def test_a_change_names_the_old_and_the_new_one_and_is_in_force(place: Place) ->
 
 
 def test_what_is_not_named_stays_as_it_is(place: Place) -> None:
-    """Who raises a rate must not take a cap away without knowing."""
+    """Raising a rate must not remove a cap."""
     place.ok("limits", "set", "maps", "100/minute", "--concurrency", "5", "--burst", "0.1", "--cost-max", "4")
     place.ok("limits", "set", "maps", "200/minute", "--lease", "2s", "--delay", "1s")
     told = place.json("limits", "set", "maps", "--concurrency", "none")
@@ -217,7 +217,7 @@ def test_a_change_without_anything_to_change_is_a_mistake(place: Place) -> None:
 
 
 def test_the_caps_of_a_tenant_are_changed_where_its_weight_is(place: Place) -> None:
-    """Else the store and the limiter would say different things about it."""
+    """Otherwise the store and the limiter would have different caps."""
     answer = place.run("limits", "set", "tenant:acme", "1/second")
     assert answer.code == 2
     assert "leaseway tenants set acme" in answer.err
@@ -263,13 +263,13 @@ def test_an_address_that_keeps_no_limits_is_explained(place: Place, url: str, co
 
 
 def test_a_server_that_is_not_there_is_unavailable_and_not_a_mistake(place: Place) -> None:
-    """Exit code 3 says to a script: the same command may succeed later."""
+    """Exit code 3 tells a script that the same command may succeed later."""
     answer = place.run("limits", "--limits", "redis://127.0.0.1:1/0")
     assert answer.code == 3
 
 
 def test_a_limit_is_paused_and_resumed(place: Place) -> None:
-    """And a change of its numbers does not resume it."""
+    """A change of the rate must not resume a paused limit."""
     place.ok("limits", "set", "maps", "100/minute")
     assert place.ok("limits", "pause", "maps").out == "limit maps: paused\n"
     assert "was already paused" in place.ok("limits", "pause", "maps").out

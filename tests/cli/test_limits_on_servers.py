@@ -1,4 +1,4 @@
-"""The same words where limits, budgets and jobs are kept by servers."""
+"""The same commands where servers store limits, budgets and jobs."""
 
 from collections.abc import Iterator
 
@@ -58,7 +58,7 @@ def test_limits_and_budgets_in_postgresql_are_told_like_those_in_a_file(place: P
 def test_limits_in_a_server_of_their_own_are_found_by_their_address(
     place: Place, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The jobs' store need not even exist for a look at them."""
+    """Reading limits must not require the store of the jobs."""
     monkeypatch.setenv("LEASEWAY_LIMITS", valkey.url)
     assert place.json("limits") == {"limits": []}
     assert valkey.command("DBSIZE") == ":0", "looking leaves nothing behind"

@@ -1,4 +1,4 @@
-"""leaseway migrate. What may be wrong with the file is in test_stores."""
+"""leaseway migrate. Problems with the file are in test_stores."""
 
 from tests.cli.place import Place
 
@@ -8,7 +8,7 @@ NEWEST = len(migrations())
 
 
 def test_a_check_changes_nothing_and_says_whether_there_is_something_to_do(place: Place) -> None:
-    """For scripts that deploy: exit code 1 before, 0 after."""
+    """Deployment scripts rely on it: exit code 1 before, 0 after."""
     answer = place.run("migrate", "--check")
     assert answer.code == 1
     assert "run: leaseway migrate" in answer.out

@@ -1,4 +1,4 @@
-"""The front door: help, version, completion, and words that nobody knows."""
+"""Help, version, completion, and unknown commands."""
 
 import ast
 import json
@@ -67,7 +67,7 @@ def test_the_version_is_told(place: Place) -> None:
     ],
 )
 def test_a_typing_error_is_explained_in_one_line(place: Place, argv: list[str], complaint: str) -> None:
-    """A person must see what was wrong and where help is, not a page of usage."""
+    """A user must see the mistake and where to find help, not a page of usage."""
     answer = place.run(*argv)
     assert answer.code == 2
     error, hint = answer.err.strip().splitlines()
@@ -85,7 +85,7 @@ def test_half_a_command_shows_its_help(place: Place, argv: list[str]) -> None:
 
 
 def test_a_typing_error_is_json_if_json_was_asked_for(place: Place) -> None:
-    """Even though reading the command line stopped before --json was reached."""
+    """Parsing stops before --json is reached, and the error must be JSON all the same."""
     answer = place.run("lanes", "--colour", "--json")
     assert json.loads(answer.err)["error"]["exit_code"] == 2
 
@@ -112,7 +112,7 @@ def test_the_shell_completes(place: Place, typed: str, expected: str) -> None:
 
 
 def test_a_command_that_is_not_installed_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part that was left out must not look like a defect."""
+    """A part that is not installed must not look like a defect."""
     from leaseway.cli.lazy_groups import Lazy
 
     monkeypatch.setitem(COMMANDS, "demo", Lazy("leaseway.no_demo.main:command", "Gone."))

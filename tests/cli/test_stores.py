@@ -1,4 +1,4 @@
-"""Which store is meant, and what may be wrong with it. Looking must never create or change one."""
+"""Which store a command uses, and every way in which it can be wrong. Reading never creates or changes a store."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ CHANGING = [
 
 
 def test_an_option_wins_over_the_environment_and_that_over_the_app(place: Place) -> None:
-    """Who types an address means it."""
+    """An explicit URL wins over the environment and the app."""
     place.ok("submit", "tasks:app", "add", "x=1", "--store", "sqlite:///typed.db")
     place.ok("submit", "tasks:app", "add", "x=1")
     os.environ["LEASEWAY_STORE"] = "sqlite:///said.db"
@@ -55,7 +55,7 @@ def test_without_a_word_the_apps_own_store_is_meant(place: Place, monkeypatch: p
 
 
 def test_the_store_may_be_named_before_the_command(place: Place) -> None:
-    """In both places it means the same; the one after the command is nearer."""
+    """The option is valid in both places; the one after the command wins."""
     place.ok("--store", "sqlite:///before.db", "migrate")
     assert place.run("--store", "sqlite:///before.db", "jobs", "list").code == 0
     assert place.run("jobs", "--store", "sqlite:///before.db", "list").code == 0
@@ -67,7 +67,7 @@ def test_the_store_may_be_named_before_the_command(place: Place) -> None:
 
 @pytest.mark.parametrize("argv", LOOKING + CHANGING, ids=" ".join)
 def test_a_store_that_does_not_exist_is_not_created_by_looking(place: Place, argv: list[str]) -> None:
-    """A typing error in an address must not leave an empty store behind, which then looks like lost jobs."""
+    """A typing error in a URL must not create an empty store, which would look like lost jobs."""
     answer = place.run(*argv)
     assert answer.code == 2
     assert "there is no store at sqlite:///work.db" in answer.err
@@ -98,7 +98,7 @@ def test_the_database_of_another_program_is_left_alone(place: Place, argv: list[
 
 @pytest.mark.parametrize("argv", [*LOOKING, *CHANGING, ["migrate"], ["submit", "tasks", "add", "x=1"]], ids=" ".join)
 def test_a_newer_schema_asks_for_a_newer_leaseway(place: Place, argv: list[str]) -> None:
-    """Old code must not write into a store whose rules it does not know."""
+    """Old code must not write into a store whose schema it does not know."""
     place.ok("migrate")
     place.sql("PRAGMA user_version = 99")
     answer = place.run(*argv)
@@ -108,7 +108,7 @@ def test_a_newer_schema_asks_for_a_newer_leaseway(place: Place, argv: list[str])
 
 
 def test_an_old_schema_is_not_changed_by_looking(place: Place) -> None:
-    """Reading changes nothing: not the schema either."""
+    """Reading must not update the schema either."""
     place.database.touch()
     answer = place.run("lanes")
     assert answer.code == 2
@@ -161,7 +161,7 @@ def test_a_job_submitted_to_memory_would_be_gone_at_once(place: Place) -> None:
 
 @contextmanager
 def unwritable(*paths: Path) -> Iterator[None]:
-    """Even for root, who ignores modes but not this attribute, where the file system has it."""
+    """Also for root, for whom the file mode does not count but this attribute does, where the file system has it."""
     if os.geteuid() != 0:
         for path in paths:
             path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
@@ -181,7 +181,7 @@ def unwritable(*paths: Path) -> Iterator[None]:
 
 
 def test_who_may_only_read_may_look_and_is_told_when_writing(place: Place) -> None:
-    """An operator with few rights must be able to see what is going on."""
+    """An operator with few rights must be able to read the state."""
     id_ = place.submit("add", "x=1")
     with unwritable(place.database):
         assert id_ in place.ok("jobs", "list").out
@@ -206,7 +206,7 @@ def test_a_store_cannot_be_created_in_a_folder_that_may_not_be_written(place: Pl
 
 
 def test_a_store_that_stays_locked_is_reported_as_unavailable(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 3 says to a script: the same command may succeed later."""
+    """Exit code 3 tells a script that the same command may succeed later."""
     monkeypatch.setattr(connection, "BUSY_SECONDS_MAX", 0.1)
     id_ = place.submit("add", "x=1")
     with place.locked():
@@ -217,7 +217,7 @@ def test_a_store_that_stays_locked_is_reported_as_unavailable(place: Place, monk
 
 
 def test_looking_leaves_no_trace(place: Place) -> None:
-    """Another user's worker may not be able to open files that we leave behind."""
+    """The worker of another user may not be able to open files that this command creates."""
     place.submit("add", "x=1")
     before = sorted(path.name for path in place.folder.iterdir())
     looking = [["jobs", "list"], ["lanes"], ["cron"], ["doctor"], ["migrate", "--check"]]

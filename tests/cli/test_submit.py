@@ -1,4 +1,4 @@
-"""leaseway submit: what people type becomes a job, or an answer that says what to type instead."""
+"""leaseway submit: the arguments become a job, or an error that says what to type instead."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def stored(place: Place) -> list[Any]:
     ],
 )
 def test_what_does_not_fit_is_refused_and_nothing_is_stored(place: Place, argv: list[str], complaint: str) -> None:
-    """Whoever types it can mend it now; a worker at night cannot."""
+    """The user can correct it now; a worker at night cannot."""
     answer = place.run("submit", "tasks:app", *argv)
     assert answer.code == 2
     assert complaint in answer.err
@@ -99,7 +99,7 @@ def test_a_value_is_json_if_it_can_be_and_text_otherwise(place: Place, argv: lis
 
 
 def test_every_option_reaches_the_job(place: Place) -> None:
-    """An option that is read and forgotten is worse than one that does not exist."""
+    """An option that is accepted and ignored is worse than one that does not exist."""
     options = ["--key", "k", "--tenant", "acme", "--queue", "q", "--priority", "7", "--run-at", "2030-01-02T03:04:05Z"]
     options += ["--attempts", "3", "--timeout", "2m", "--shard-key", "s", "--cursor", '{"page": 2}']
     job = place.json("jobs", "show", place.submit("add", "x=1", *options))
@@ -116,7 +116,7 @@ def test_a_delay_may_have_a_unit(place: Place) -> None:
 
 
 def test_a_repeated_key_names_the_first_job_and_says_so(place: Place) -> None:
-    """A script that runs twice must not submit twice, and its reader should see why nothing was new."""
+    """A script that runs twice must not submit twice, and the output must say why no job is new."""
     first = place.ok("submit", "tasks", "add", "x=1", "--key", "k").out
     second = place.ok("submit", "tasks", "add", "x=1", "--key", "k").out
     assert first.split()[0] == second.split()[0]
@@ -163,7 +163,7 @@ def test_many_are_stored_in_the_order_of_their_lines(place: Place, tmp_path: Pat
 )
 @pytest.mark.usefixtures("small_batches")
 def test_a_bad_line_is_named_and_what_is_stored_is_told(place: Place, tmp_path: Path, bad: str, complaint: str) -> None:
-    """Who repeats all of it would do work twice, who repeats too little would lose some."""
+    """Repeating the whole file would do work twice; repeating too little would lose jobs."""
     file = lines(tmp_path / "many.jsonl", *good(24), bad, *good(10))
     answer = place.run("submit", "tasks", "add", "--many", file)
     assert answer.code == 2
@@ -185,7 +185,7 @@ def test_a_bad_first_line_stores_nothing_and_says_so(place: Place, tmp_path: Pat
 def test_a_store_that_fails_in_the_middle_is_told_with_what_is_stored(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reply was lost: the batch on its way is in doubt, the ones before it are not."""
+    """The reply was lost: the last batch is in doubt, the ones before it are stored."""
     from leaseway.domain.errors import UnknownOutcome
 
     calls = 0

@@ -22,7 +22,7 @@ def test_without_an_agreement_the_list_says_what_holds_for_all(place: Place) -> 
 
 
 def test_what_is_agreed_is_told_and_what_is_not_named_stays(place: Place) -> None:
-    """Who changes a weight must not take the caps away."""
+    """Changing a weight must not remove the caps."""
     said = place.ok("tenants", "set", "acme", "--starts", "100/minute", "--starts", "3/second").out
     assert said == "tenant acme: weight 1, starts 3/second and 100/minute (was weight 1, no caps)\n"
     place.ok("tenants", "set", "acme", "--concurrency", "5")
@@ -37,7 +37,7 @@ def test_what_is_agreed_is_told_and_what_is_not_named_stays(place: Place) -> Non
 
 
 def test_caps_reach_the_limiter_and_a_weight_alone_does_not(place: Place) -> None:
-    """Workers look for the caps there as soon as the store says that a tenant is capped."""
+    """Workers read the caps from the limiter as soon as the store says that a tenant has caps."""
     place.ok("tenants", "set", "acme", "--weight", "3")
     assert not (place.folder / "work.db-limits").exists()
     place.ok("tenants", "set", "acme", "--starts", "100/minute", "--concurrency", "5")
@@ -47,7 +47,7 @@ def test_caps_reach_the_limiter_and_a_weight_alone_does_not(place: Place) -> Non
 
 
 def test_the_app_and_the_command_line_agree(place: Place) -> None:
-    """Both write the same two places in the same order."""
+    """The command line and the API write the same two places in the same order."""
 
     async def agree() -> None:
         async with load_app("tasks:app") as app:

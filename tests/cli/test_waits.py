@@ -1,4 +1,4 @@
-"""leaseway jobs why, leaseway lanes: a job behind a shut gate must not look like one that lacks a worker."""
+"""leaseway jobs why, leaseway lanes: a job behind a closed gate must not look like one without a worker."""
 
 import socket
 
@@ -45,7 +45,7 @@ async def free(x: int = 0) -> None: ...
 
 @pytest.fixture
 def place(place: Place) -> Place:
-    """The store knows what a worker would have declared."""
+    """The store as it is after a worker has declared its definitions."""
     (place.folder / "tasks.py").write_text(GATED)
     place.ok("migrate")
     place.ok("limits", "set", "maps", "100/day")
@@ -114,7 +114,7 @@ def test_a_capped_tenant_is_named_as_such(place: Place) -> None:
 
 
 def test_a_limit_that_nobody_has_defined_needs_a_worker_or_an_operator(place: Place) -> None:
-    """Before the first worker of an app has started, nobody knows its limits."""
+    """Before the first worker of an app has started, its limits are unknown."""
     place.ok("limits", "forget", "maps")
     out = place.ok("jobs", "why", place.submit("geocode")).out
     assert "It waits for limit maps: nobody has defined it." in out
@@ -122,7 +122,7 @@ def test_a_limit_that_nobody_has_defined_needs_a_worker_or_an_operator(place: Pl
 
 
 def test_a_limiter_out_of_reach_does_not_hide_the_job(place: Place) -> None:
-    """Workers may reach it where an operator does not."""
+    """Workers may reach a limiter that the operator cannot reach."""
     id_ = place.submit("geocode")
     answer = place.ok("jobs", "why", id_, "--limits", "redis://127.0.0.1:1/0")
     assert "It waits for limit maps: it cannot be asked from here (" in answer.out
@@ -153,7 +153,7 @@ def test_lanes_tell_what_they_wait_for_only_if_one_is_shut(place: Place) -> None
 
 
 def test_lanes_without_needs_ask_no_limiter(place: Place) -> None:
-    """Most stores have no limits at all: there, nothing else may be needed to look."""
+    """Most stores have no limits; reading them must not require a limiter."""
     place.submit("free")
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         nobody.setblocking(False)
@@ -163,7 +163,7 @@ def test_lanes_without_needs_ask_no_limiter(place: Place) -> None:
 
 
 def test_a_worker_keeps_limits_where_it_is_told_to(place: Place) -> None:
-    """Who types an address means it: else one half of the fleet would count without the other."""
+    """An explicit URL wins; otherwise half of the fleet would count without the other half."""
     place.ok("migrate", "--store", "sqlite:///other.db")
     place.submit("sit")
     answer = place.process("work", "tasks", "--until-empty", "--limits", "sqlite:///other.db")

@@ -1,4 +1,4 @@
-"""leaseway work: how it ends, with which exit code, and what it says meanwhile. Real processes throughout."""
+"""leaseway work: how it ends, with which exit code, and what it logs. Real processes throughout."""
 
 import json
 import os
@@ -13,11 +13,11 @@ import pytest
 from tests.cli.place import Place
 
 ENDS_SECONDS = 25
-"""A generous bound for things that take a second or six."""
+"""A generous bound for steps that take between one and six seconds."""
 
 
 def first_line(process: "subprocess.Popen[str]") -> str:
-    """What a handler printed when it began."""
+    """What a handler printed when it started."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -32,7 +32,7 @@ def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
 
 
 def test_it_stops_when_nothing_is_left_even_if_jobs_failed(place: Place) -> None:
-    """Exit code 0 speaks of the worker; the report speaks of the jobs."""
+    """Exit code 0 describes the worker; the report describes the jobs."""
     place.submit("add", "x=1")
     place.submit("shaky")
     answer = place.process("work", "tasks:app", "--until-empty")
@@ -79,7 +79,7 @@ def test_the_apps_own_log_lines_come_out_too(place: Place) -> None:
 
 
 def test_an_app_with_its_own_events_keeps_them(place: Place) -> None:
-    """The command adds its log lines; it does not take the app's metrics away."""
+    """The command adds its log lines and must not disable the app's own metrics."""
     (place.folder / "counting.py").write_text(
         "from leaseway import App\n\n"
         "class Mine:\n    def emit(self, name, /, **facts):\n        print('mine', name)\n\n"
@@ -141,7 +141,7 @@ def test_a_signal_drains_what_runs_within_the_grace_period(place: Place, number:
 
 
 def test_what_does_not_end_within_the_grace_period_is_handed_back(place: Place) -> None:
-    """Another worker takes it at once; nobody waits for a lease to expire, and no attempt is lost."""
+    """Another worker claims the job at once: it does not wait for the lease to expire, and no attempt is lost."""
     id_ = place.submit("nap", "seconds=600")
     with place.running("work", "tasks", "--grace", "0.1") as process:
         assert first_line(process) == "napping"
@@ -168,7 +168,7 @@ def test_a_second_signal_hurries(place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hang", "hang_elsewhere", "stay"])
 def test_a_handler_that_never_ends_does_not_keep_the_process_alive(place: Place, kind: str) -> None:
-    """A plain function, a thread of the handler's own, a coroutine that ignores its cancellation."""
+    """A plain function, a thread that the handler started, and a coroutine that ignores its cancellation."""
     id_ = place.submit(kind)
     with place.running("work", "tasks", "--grace", "0") as process:
         first_line(process)
@@ -182,7 +182,7 @@ def test_a_handler_that_never_ends_does_not_keep_the_process_alive(place: Place,
 
 @pytest.mark.slow
 def test_a_third_signal_leaves_at_once_with_the_code_for_leases_left(place: Place) -> None:
-    """Even while a handler blocks the event loop, in which no drain can begin."""
+    """Also while a handler blocks the event loop, in which no drain can start."""
     (place.folder / "blocking.py").write_text(
         "import time\nfrom leaseway import App\napp = App()\n\n"
         "@app.job\nasync def block():\n    print('blocking', flush=True)\n    time.sleep(600)\n"
@@ -192,7 +192,7 @@ def test_a_third_signal_leaves_at_once_with_the_code_for_leases_left(place: Plac
         assert first_line(process) == "blocking"
         for _ in range(3):
             process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)  # signals that come together count as one
+            time.sleep(0.3)  # signals that arrive together count as one
         assert process.wait(ENDS_SECONDS) == 4
 
 
@@ -240,7 +240,7 @@ def test_a_terminal_gets_a_line_of_progress_and_a_clean_screen_afterwards(place:
         while part := os.read(controller, 65_536):
             seen += part
     except OSError:
-        pass  # how Linux says that the other side has closed
+        pass  # how Linux reports that the other end is closed
     finally:
         os.close(controller)
         assert process.wait(ENDS_SECONDS) == 0
