@@ -103,7 +103,7 @@ def postgres_server(
         try:
             yield server
         finally:
-            server.stop()
+            server.crash()  # its data is removed, so it need not write a checkpoint
 
 
 def answers(port: int) -> bool:
