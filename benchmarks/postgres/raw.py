@@ -22,8 +22,8 @@ import asyncpg
 from benchmarks.postgres.setups import RawSetup
 from benchmarks.together import done, ready
 from leaseway.bench.noop import TEXT
-from leaseway.bench.picking import IDLE_SECONDS
-from leaseway.bench.submitting import SINGLE_SECONDS_MAX, TASKS
+from leaseway.bench.pickup import IDLE_SECONDS
+from leaseway.bench.submit import SINGLE_SECONDS_MAX, TASKS
 
 PAYLOAD = json.dumps({"text": TEXT}, separators=(",", ":"))
 

@@ -91,7 +91,7 @@ class Bury(Blackhole, frozen=True):
             return ""
         victim = there[self.victim % len(there)]
         place = stage.fleet.kill(victim)
-        return f"{victim.name} is dead, {stage.fleet.start(place).name} takes its place"
+        return f"{victim.name} is dead, {stage.fleet.start(place).name} replaces it"
 
 
 def hole_lengths(scale: Scale) -> list[tuple[float, float]]:

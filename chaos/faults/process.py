@@ -39,7 +39,7 @@ class Kill(OfProcess, frozen=True):
         victim = self.member(stage)
         place = stage.fleet.kill(victim)
         await asyncio.sleep(self.seconds)
-        return f"{victim.name} is dead, {stage.fleet.start(place).name} takes its place"
+        return f"{victim.name} is dead, {stage.fleet.start(place).name} replaces it"
 
 
 class Freeze(OfProcess, frozen=True):

@@ -32,7 +32,7 @@ def test_a_killed_worker_costs_no_row_and_no_refusal(tmp_path: Path) -> None:
     assert report["killed"]["in_hands"] > 0
     assert report["shards_resumed"] >= report["killed"]["in_hands"]
     assert report["worker_peak_megabytes"] > 10
-    assert f"(pid {report['killed']['pid']}) with {report['killed']['in_hands']} shards in its hands" in ran.stderr
+    assert f"(pid {report['killed']['pid']}) with {report['killed']['in_hands']} leased shards" in ran.stderr
     assert len(json.loads((kept / "journal.json").read_bytes())) == report["requests"]
     with sqlite3.connect(kept / "places.db") as table:
         assert table.execute("SELECT count(*), count(DISTINCT title) > 1000 FROM poi").fetchone() == (2_000, 1)

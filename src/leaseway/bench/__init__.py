@@ -1,1 +1,1 @@
-"""`leaseway bench`: how fast leaseway is on this machine and this disk."""
+"""`leaseway bench`: measure the speed of leaseway on this machine and disk."""

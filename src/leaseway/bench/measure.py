@@ -1,4 +1,4 @@
-"""All figures of one machine and one disk, in the order in which a job lives: submit, pick up, drain."""
+"""All figures of one machine and disk, in the order of a job's life: submit, pickup, drain."""
 
 import math
 import os
@@ -19,29 +19,29 @@ class Figure(NamedTuple):
     value: float
     unit: str
     what: str
-    """For people."""
+    """The label."""
 
 
 def measure(folder: Path, jobs: int, say: Callable[[str], None]) -> list[Figure]:
-    """Scratch files only, in this folder."""
+    """Creates temporary files only, in this folder."""
     scratch = f"sqlite:///{folder}"
     say("submitting")
     single = rate("submit_single", f"{scratch}/single.db", SINGLE)
     bulk = rate("submit_bulk", f"{scratch}/bulk.db", jobs)
     say("draining")
     drained = probed("drain", f"{scratch}/bulk.db", jobs)
-    say("picking up in the same process")
+    say("pickup in the same process")
     same = probed("pickup_same_process", f"{scratch}/same.db", PICKUPS)["waits_ms"]
-    say("picking up in another process")
+    say("pickup in another process")
     other = probed("pickup_other_process", f"{scratch}/other.db", PICKUPS)["waits_ms"]
     return [
         Figure("submit_single", single, "jobs/s", "submit, one by one"),
         Figure("submit_bulk", bulk, "jobs/s", "submit, in bulk"),
         Figure("drain", drained["count"] / drained["seconds"], "jobs/s", "drain, one process"),
-        Figure("pickup_same_p50", percentile(same, 50), "ms", "picked up in the same process, p50"),
-        Figure("pickup_same_p99", percentile(same, 99), "ms", "picked up in the same process, p99"),
-        Figure("pickup_other_p50", percentile(other, 50), "ms", "picked up in another process, p50"),
-        Figure("pickup_other_p99", percentile(other, 99), "ms", "picked up in another process, p99"),
+        Figure("pickup_same_p50", percentile(same, 50), "ms", "pickup in the same process, p50"),
+        Figure("pickup_same_p99", percentile(same, 99), "ms", "pickup in the same process, p99"),
+        Figure("pickup_other_p50", percentile(other, 50), "ms", "pickup in another process, p50"),
+        Figure("pickup_other_p99", percentile(other, 99), "ms", "pickup in another process, p99"),
         Figure("worker_rss", drained["rss_mb"], "MB", "memory of a draining worker"),
     ]
 

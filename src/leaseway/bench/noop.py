@@ -1,4 +1,4 @@
-"""The job that every probe submits and runs: it does nothing and carries 200 bytes."""
+"""The job that every probe submits and runs: it does nothing and has a payload of 200 bytes."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ PAYLOAD_BYTES = 200
 TEXT = "x" * (PAYLOAD_BYTES - len('{"text":""}'))
 
 Figures = dict[str, Any]
-"""What a probe found, as it travels between processes."""
+"""The result of a probe, as it is sent between processes."""
 
 
 def app_at(url: str) -> tuple[App, JobHandle[..., Any]]:

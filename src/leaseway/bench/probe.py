@@ -1,7 +1,7 @@
 """One measurement in a process of its own: `python -m leaseway.bench.probe NAME URL COUNT` prints JSON.
 
-The process does nothing but what it measures, so that its memory is a worker's memory, and nothing is warm that would
-be cold in real life. The store is the real one, with full durability; jobs do nothing and carry 200 bytes.
+The process does only what it measures, so that its memory is that of a worker and no cache is warm that would be cold
+in production. The store is a real one with full durability; jobs do nothing and have a payload of 200 bytes.
 """
 
 import asyncio
@@ -9,10 +9,10 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 
-from leaseway.bench.draining import drain, drain_for, drain_until_empty
+from leaseway.bench.drain import drain, drain_for, drain_until_empty
 from leaseway.bench.noop import Figures
-from leaseway.bench.picking import idle, pickup_other_process, pickup_same_process, pickup_worker
-from leaseway.bench.submitting import submit_at_once, submit_bulk, submit_plain, submit_single
+from leaseway.bench.pickup import idle, pickup_other_process, pickup_same_process, pickup_worker
+from leaseway.bench.submit import submit_at_once, submit_bulk, submit_plain, submit_single
 
 PROBES: dict[str, Callable[[str, int], Awaitable[Figures]]] = {
     probe.__name__: probe

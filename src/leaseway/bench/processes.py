@@ -1,4 +1,4 @@
-"""Probes in processes of their own, and what they answer."""
+"""Run probes in processes of their own, and read their results."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ def probed(name: str, url: str, count: int) -> Figures:
 
 
 async def started(name: str, url: str, count: int) -> asyncio.subprocess.Process:
-    """Another probe, as soon as it is ready."""
+    """Start another probe, and wait until it is ready."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command(name, url, count), stdin=pipe, stdout=pipe)
     assert process.stdout is not None
@@ -28,7 +28,7 @@ async def started(name: str, url: str, count: int) -> asyncio.subprocess.Process
 
 
 async def ready() -> None:
-    """In the probe: tell the parent, and wait for its word."""
+    """In the probe: tell the parent that it is ready, and wait for its signal."""
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
 

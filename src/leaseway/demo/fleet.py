@@ -1,4 +1,4 @@
-"""The demo's processes: one provider, some workers. Whoever leaves the `with` block leaves none of them behind."""
+"""The demo's processes: one provider and several workers. Leaving the `with` block ends all of them."""
 
 import contextlib
 import os
@@ -16,14 +16,14 @@ PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
 class Member:
-    """A worker process. Numbers are never used again."""
+    """A worker process. Numbers are never reused."""
 
     def __init__(self, number: int, process: "subprocess.Popen[bytes]") -> None:
         self.number = number
         self.process = process
         self.was_killed = False
         self.peak_bytes = 0
-        """The most memory that it was seen to have had; 0 where the system does not tell."""
+        """Its peak memory; 0 where the system does not report it."""
 
     @property
     def name(self) -> str:
@@ -44,12 +44,12 @@ class Member:
             self.peak_bytes = int(found[1]) * 1_024 if found else self.peak_bytes
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye, no settlement, nothing handed back."""
+        """SIGKILL: nothing is settled or released."""
         self.process.kill()
         self.process.wait()
 
     def wait(self, seconds_max: float) -> None:
-        """And not longer: who has not left by then is killed."""
+        """Wait for the workers to exit; kill those that have not exited by then."""
         try:
             self.process.wait(seconds_max)
         except subprocess.TimeoutExpired:
@@ -69,7 +69,7 @@ class DemoFleet:
 
     def start_provider(self, rows: int | None, limit: int, *, is_real: bool) -> None:
         arguments = ["--limit", f"{limit}/second", "--until-eof", *(["--places"] if is_real else [])]
-        arguments += [] if rows is None else ["--rows", str(rows)]  # without it, all there are
+        arguments += [] if rows is None else ["--rows", str(rows)]  # without it, all places
         self._provider = self._start(
             "leaseway.testing.fake_open_charge_map", arguments, "provider.log", stdout=subprocess.PIPE
         )
@@ -99,11 +99,11 @@ class DemoFleet:
 
     @property
     def peak_bytes(self) -> int:
-        """Of the worker that ever had the most memory."""
+        """The peak memory of the worker that used the most."""
         return max((member.peak_bytes for member in self.members), default=0)
 
     def dismiss(self) -> None:
-        """End the workers. The provider stays, and can be asked what it saw."""
+        """End the workers. The provider stays and can still be queried."""
         for member in self.alive():
             member.process.terminate()
         for member in self.members:
@@ -130,7 +130,7 @@ class DemoFleet:
     def _start(
         self, module: str, arguments: list[str], log: str, stdout: int = subprocess.DEVNULL
     ) -> "subprocess.Popen[bytes]":
-        # A session of its own: Ctrl-C reaches the demo only, which then ends its children in order.
+        # A session of its own: Ctrl-C reaches only the demo, which then ends its children in order.
         file = self._logs.enter_context((self._files.folder / log).open("wb"))
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments],

@@ -1,4 +1,4 @@
-"""What people see while the demo runs: events as they happen, and below them the run as `leaseway import` shows it."""
+"""The screen while the demo runs: events as they happen, and below them the run as `leaseway import` shows it."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ class DemoScreen:
         self._started_at = time.monotonic()
 
     def say(self, event: str, style: str = "") -> None:
-        """Something happened. On a terminal it scrolls by above the live table."""
+        """Print an event. On a terminal it scrolls above the live table."""
         at = f"{time.monotonic() - self._started_at:6.1f} s  "
         self.console.print(Text.assemble((at, "dim"), (event, style)), soft_wrap=True)
 
@@ -27,7 +27,7 @@ class DemoScreen:
 
 
 def workers(members: Sequence[Member], held: Mapping[int, set[str]]) -> Text:
-    """One word for each: ● with the number of shards in its hands, or ✕."""
+    """One word per worker: ● with the number of its shards, or ✕."""
     found = Text("workers  ", "dim")
     for member in members:
         if member.was_killed:

@@ -1,15 +1,15 @@
-"""The demo's import, as its user would write it: one TOML file."""
+"""The demo's import, as a user would write it: one TOML file."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 KEY_VARIABLE = "OCM_API_KEY"
 API_KEY = "0f0f0f0f-0000-4000-8000-000000000001"
-"""The stand-in takes any key of this form."""
+"""The fake API accepts any key of this form."""
 PAGE_LIMIT = 250
 PAGE_LIMIT_MIN = 10
 PAGES_LEAST = 400
-"""With few rows the pages are smaller, so that there is time to kill somebody."""
+"""With few rows the pages are smaller, so that there is time to kill a worker."""
 SHARDS = 48
 ID_GAPS = 1.25
 """Ids per row: some numbers were never published."""
@@ -56,7 +56,7 @@ table = "poi"
 
 
 class Files(NamedTuple):
-    """What is in the demo's folder."""
+    """The files in the demo's folder."""
 
     folder: Path
 
@@ -79,7 +79,7 @@ class Files(NamedTuple):
 
     @property
     def journal(self) -> Path:
-        """Every request that the provider saw."""
+        """Every request that the provider received."""
         return self.folder / "journal.json"
 
     @property

@@ -1,4 +1,4 @@
-"""One worker process of the demo: what `leaseway import work` does, and it ends when the demo does."""
+"""One worker process of the demo: does what `leaseway import work` does, and ends with the demo."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ CONCURRENCY = 4
 
 
 def end_with_parent() -> None:
-    """The parent holds the other end of stdin: when it is gone, however it died, so are we."""
+    """Exit when stdin is closed: the parent holds the other end, so it closes however the parent died."""
     os.read(0, 1)
     os._exit(1)
 

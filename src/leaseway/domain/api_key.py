@@ -28,7 +28,7 @@ HOUR_US = 3_600 * SECOND_US
 LIFE_US_MAX = 10 * 366 * 24 * HOUR_US
 SESSION_US = 12 * HOUR_US
 GRACE_US = 24 * HOUR_US
-"""So long does the old key live on beside the one that takes its place, unless something else was said."""
+"""So long does the old key live on beside the one that replaces it, unless something else was said."""
 FORGET_US = 90 * 24 * HOUR_US
 """So long can be seen that there was a key, after it expired or was revoked."""
 FORGET_MAX = 100

@@ -1,2 +1,7 @@
-"""For your own tests: a clock that you move; `provider`, a metered API on loopback; `standin`, an API to import from;
-`postgres` and `valkey`, throw-away servers; and the contracts that every store, limiter, ledger and sink must keep."""
+"""For your own tests.
+
+clock                        a clock that you move
+provider                     a metered API on loopback
+postgres, valkey, mongodb    temporary servers
+…_contract                   the contract suites that every store, limiter, ledger and sink must pass
+"""

@@ -3,11 +3,11 @@
 from leaseway.domain.ids import SECOND_US, Instant
 
 START_US = 1_750_000_000 * SECOND_US
-"""June 2025: an instant of the usual size, so that sums overflow in tests if they overflow at all."""
+"""June 2025: an instant of realistic size, so that arithmetic overflows in tests if it can overflow at all."""
 
 
 class FakeClock:
-    """Pass `clock.now_us` to a store, and the store's time is yours."""
+    """Pass `clock.now_us` to a store to control the store's time."""
 
     def __init__(self, start_us: Instant = START_US) -> None:
         self._now_us = start_us
@@ -22,5 +22,5 @@ class FakeClock:
         self._now_us += duration_us
 
     def set_us(self, now_us: Instant) -> None:
-        """Any instant, also an earlier one: real clocks are set back too."""
+        """Any instant, also an earlier one: real clocks are set back, too."""
         self._now_us = now_us

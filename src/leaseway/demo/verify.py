@@ -1,12 +1,12 @@
-"""Counts again, from the rows in the table, from the provider's own rows and from its journal.
+"""Counts again: from the rows in the table, from the provider's own rows and from its journal.
 
-    missing     the provider has it, and the table does not
-    extra       the table has it, and the provider does not
-    doubled     the table has it more than once
-    different   it is there, and says something else than the provider's
+    missing     the provider has the row, the table does not
+    extra       the table has the row, the provider does not
+    doubled     the table has the row more than once
+    different   the row differs from the provider's
     refused     a request that was answered with 429
 
-Every row must have been written once: as many were counted as inserted as there are.
+Every row must have been written once: the count of inserts must equal the number of rows.
 """
 
 import json
@@ -25,11 +25,11 @@ TOO_MANY = 429
 OK = 200
 
 Place = tuple[int, str | None, int | None, float, float]
-"""Stamp, title, country, latitude and longitude."""
+"""Timestamp, title, country, latitude and longitude."""
 
 
 class JournalRequest(NamedTuple):
-    """One request of the provider's journal."""
+    """One request in the provider's journal."""
 
     at_ns: int
     status: int
@@ -51,7 +51,7 @@ class DemoVerdict(NamedTuple):
     most_in_a_second: int
     requests_per_second: float
     pages_again: int
-    """Pages that were asked for, answered, and asked for again."""
+    """Pages that were requested, answered, and requested again."""
 
     @property
     def is_clean(self) -> bool:
@@ -103,7 +103,9 @@ def parse_place(values: Sequence[Any]) -> Place:
 
 
 def most_within(times_ns: Iterable[int], window_ns: int) -> int:
-    """The most of these times in any window of this length; two that are exactly so far apart are not in one."""
+    """The maximum number of these times in any window of this length. Two times exactly that far apart are not in one
+    window.
+    """
     ordered_ns = sorted(times_ns)
     most, oldest = 0, 0
     for newest, at_ns in enumerate(ordered_ns):
@@ -125,12 +127,14 @@ def again(journal: Sequence[JournalRequest]) -> int:
 
 
 def is_page(asked: JournalRequest) -> bool:
-    """Not one of the questions for a single row with which an end is confirmed, which are asked twice on purpose."""
+    """Whether it is a page, and not one of the requests for a single row that confirm an end and are repeated on
+    purpose.
+    """
     url = urlsplit(asked.path)
     return url.path.endswith("/poi") and parse_qs(url.query).get("maxresults") != ["1"]
 
 
 def named(numbers: Sequence[int]) -> str:
-    """The first few, for people who want to look them up."""
+    """The first few, as examples."""
     shown = ", ".join(map(str, numbers[:NAMED_MAX]))
     return f"{shown} …" if len(numbers) > NAMED_MAX else shown

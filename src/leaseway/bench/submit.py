@@ -1,4 +1,4 @@
-"""Submitting: one by one, from plain code, from many tasks, in bulk."""
+"""Submit: one by one, from synchronous code, from many tasks, in bulk."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ import time
 from leaseway.bench.noop import TEXT, Figures, app_at
 
 SINGLE_SECONDS_MAX = 5.0
-"""Submitting one by one ends here on a slow disk."""
+"""Submitting one by one stops after this time on a slow disk."""
 TASKS = 16
 
 
@@ -24,7 +24,7 @@ async def submit_single(url: str, count: int) -> Figures:
 
 
 async def submit_plain(url: str, count: int) -> Figures:
-    """The same from code that has no event loop."""
+    """The same from code without an event loop."""
     app, noop = app_at(url)
 
     def submit_all() -> float:
@@ -40,7 +40,7 @@ async def submit_plain(url: str, count: int) -> Figures:
 
 
 async def submit_at_once(url: str, count: int) -> Figures:
-    """Sixteen tasks, each of which submits one by one, as a web server's requests do."""
+    """Sixteen tasks that each submit one by one, as the requests of a web server do."""
     app, noop = app_at(url)
 
     async def submit_some() -> None:

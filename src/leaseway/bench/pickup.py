@@ -1,4 +1,4 @@
-"""Picking up: how long a job waits when nothing else does, and what it costs to wait for none."""
+"""Pickup: how long a job waits in an idle system, and what idle workers cost."""
 
 import asyncio
 import random
@@ -10,11 +10,11 @@ from leaseway.bench.processes import decoded, ready, started
 from leaseway.telemetry.log_events import NoEvents
 
 IDLE_SECONDS = (0.030, 0.090)
-"""Between two submissions the system comes to rest, for a while that follows no rhythm."""
+"""Pauses between two submissions, of irregular length, so that the system is idle."""
 
 
 class Pickup:
-    """Jobs that know when their submission was called for, and a worker that ends after so many of them."""
+    """Jobs that know when they were submitted, and a worker that ends after a number of them."""
 
     def __init__(self, url: str, count: int) -> None:
         self._count = count
@@ -24,13 +24,13 @@ class Pickup:
         self._worker = self.app.worker()
 
     async def note(self, sent_ns: int, text: str) -> None:
-        # One clock for all processes of a machine.
+        # All processes of a machine share this clock.
         self._waits_ms.append((time.monotonic_ns() - sent_ns) / 1e6)
         if len(self._waits_ms) == self._count:
             self._worker.drain()
 
     async def submit(self) -> None:
-        """Each from rest: what a submission costs is part of the time."""
+        """Each submission finds an idle system; its own cost is part of the time."""
         chance = random.Random(self._count)
         for _ in range(self._count):
             await asyncio.sleep(chance.uniform(*IDLE_SECONDS))
@@ -66,9 +66,9 @@ async def pickup_worker(url: str, count: int) -> Figures:
 
 
 async def idle(url: str, count: int) -> Figures:
-    """So many workers that find nothing, until a word comes on stdin.
+    """A number of workers without jobs, until stdin says stop.
 
-    Each has an app and with it connections of its own, as if it were alone in its process.
+    Each has an app and connections of its own, as if it were alone in its process.
     """
     apps = [app_at(url)[0] for _ in range(count)]
     for app in apps:

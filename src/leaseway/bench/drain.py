@@ -1,4 +1,4 @@
-"""Draining: so many jobs, all there are beside other workers, or as many as a given time permits."""
+"""Drain: run a number of jobs, share a backlog with other workers, or run for a given time."""
 
 import asyncio
 import sys
@@ -14,11 +14,11 @@ from leaseway.ports.store import Store
 from leaseway.telemetry.log_events import NoEvents
 
 WINDOWS = 6
-"""How a long measurement is cut, so that a rate that falls is seen."""
+"""The length of a window; a rate that falls during a long measurement shows in its windows."""
 
 
 async def drain(url: str, count: int) -> Figures:
-    """Run this many of the waiting jobs, and settle them all. More may wait; they stay."""
+    """Run and settle this many of the waiting jobs. More may wait; they stay."""
     app = App(url, events=NoEvents())
     left = count
 
@@ -37,7 +37,7 @@ async def drain(url: str, count: int) -> Figures:
 
 
 async def drain_until_empty(url: str, count: int) -> Figures:
-    """As one of several processes: start on a word from stdin, and take what one can get."""
+    """One of several processes: starts when stdin says so, and takes its share."""
     app, _ = app_at(url)
     async with app:
         settlings = Settlings(await app.store())
@@ -47,7 +47,7 @@ async def drain_until_empty(url: str, count: int) -> Figures:
 
 
 async def drain_for(url: str, seconds: int) -> Figures:
-    """Run jobs for so long; more must wait than can be run."""
+    """Run jobs for this long; more must wait than can be run."""
     app, _ = app_at(url)
     async with app:
         settlings, worker = Settlings(await app.store()), app.worker()
@@ -59,9 +59,9 @@ async def drain_for(url: str, seconds: int) -> Figures:
 
 
 class Settlings:
-    """Watches a store's exchanges, to tell when the first began and the last settlement was acknowledged.
+    """Watches a store's exchanges, to record when the first began and when the last settlement was acknowledged.
 
-    A worker lives longer than that: it starts threads, and it looks whether the others have finished.
+    A worker runs longer than that: it starts threads, and it waits for the other workers.
     """
 
     def __init__(self, store: Store) -> None:
@@ -92,8 +92,8 @@ class Settlings:
 
 
 def rss_mb() -> float:
-    """The most memory that this process ever had."""
-    # Not ru_maxrss on Linux: a child inherits its parent's there.
+    """The peak memory of this process."""
+    # Not ru_maxrss: on Linux a child inherits its parent's value.
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

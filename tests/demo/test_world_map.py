@@ -2,7 +2,7 @@
 
 import pytest
 
-from leaseway.demo.world import world
+from leaseway.demo.world_map import world
 
 WIDTH = 72
 

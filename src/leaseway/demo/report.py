@@ -1,4 +1,4 @@
-"""The end of the demo, for people and for programs."""
+"""The report at the end of the demo, as text or JSON."""
 
 import sqlite3
 from contextlib import closing
@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from leaseway.demo.folder import WorkFolder
-from leaseway.demo.judge import named
-from leaseway.demo.show import Shown
+from leaseway.demo.runner import Shown
 from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files
-from leaseway.demo.world import world
+from leaseway.demo.verify import named
+from leaseway.demo.work_folder import WorkFolder
+from leaseway.demo.world_map import world
 
 MEGABYTE = 1_000_000
 MAP_WIDTH_MAX = 100
@@ -59,15 +59,15 @@ def print_report(console: Console, shown: Shown, folder: WorkFolder) -> None:
 
 
 def points(files: Files) -> list[tuple[float, float]]:
-    """Where the imported rows say that they are."""
+    """The coordinates of the imported rows."""
     with closing(sqlite3.connect(f"{files.places.absolute().as_uri()}?mode=ro", uri=True)) as table:
         return table.execute("SELECT latitude, longitude FROM poi").fetchall()
 
 
 def as_table(shown: Shown) -> Table:
-    """Three columns: what, how many, and what that means."""
+    """Three columns: name, count, and meaning."""
     verdict = shown.verdict
-    title = "counted again, from the table, the provider's own rows and its journal"
+    title = "verified against the table, the provider's own rows and its journal"
     table = Table(title=title, title_justify="left", title_style="dim", show_header=False, box=box.SIMPLE)
     table.add_column()
     table.add_column(justify="right")
@@ -104,9 +104,9 @@ def add_requests(table: Table, shown: Shown) -> None:
 def add_kill(table: Table, shown: Shown) -> None:
     kill = shown.kill
     if kill is None:
-        table.add_row("killed", "nobody", "it was over too soon", end_section=True)
+        table.add_row("killed", "nobody", "the import ended too soon", end_section=True)
         return
-    table.add_row("killed", f"worker {kill.worker}", f"with {kill.in_hands} shards in its hands")
+    table.add_row("killed", f"worker {kill.worker}", f"with {kill.in_hands} leased shards")
     table.add_row("shards resumed", f"{shown.resumed:,}", "each after its last written page")
     table.add_row("pages fetched again", f"{shown.verdict.pages_again:,}", "at most one a shard", end_section=True)
 
@@ -130,7 +130,7 @@ def next_commands(folder: WorkFolder) -> list[tuple[str, str]]:
     files = Files(folder.path)
     if not folder.is_kept:
         return [
-            ("keep the files and look around:", "leaseway demo --keep places"),
+            ("keep the files and inspect them:", "leaseway demo --keep places"),
             ("import from an API of your own:", "leaseway import --help"),
         ]
     query = "SELECT country, count(*) FROM poi GROUP BY 1 ORDER BY 2 DESC LIMIT 5"

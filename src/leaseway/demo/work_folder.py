@@ -1,4 +1,4 @@
-"""Where the demo keeps its files: a folder that goes away afterwards, or one that the user named."""
+"""The folder of the demo: removed at its end, unless the user named it."""
 
 import shutil
 import tempfile
@@ -10,6 +10,8 @@ import click
 
 
 class WorkFolder:
+    """Where the demo keeps its files: a temporary folder, or one that the user named."""
+
     def __init__(self, path: Path, is_kept: bool) -> None:
         self.path = path
         self.is_kept = is_kept
@@ -21,7 +23,7 @@ class WorkFolder:
 @contextmanager
 def work_folder(keep: str | None) -> Iterator[WorkFolder]:
     folder = WorkFolder(
-        Path(tempfile.mkdtemp(prefix="leaseway-demo-")) if keep is None else new(keep), keep is not None
+        Path(tempfile.mkdtemp(prefix="leaseway-demo-")) if keep is None else create_folder(keep), keep is not None
     )
     try:
         yield folder
@@ -30,8 +32,8 @@ def work_folder(keep: str | None) -> Iterator[WorkFolder]:
             shutil.rmtree(folder.path, ignore_errors=True)
 
 
-def new(name: str) -> Path:
-    """Jobs of an earlier demo would be counted as lost or doubled."""
+def create_folder(name: str) -> Path:
+    """Refuses a folder with files: jobs of an earlier demo would be counted as lost or doubled."""
     path = Path(name).absolute()
     if path.is_dir() and any(path.iterdir()):
         raise click.BadParameter(f"{name} is not empty; name a new folder", param_hint="--keep")

@@ -1,4 +1,4 @@
-"""What the provider and the store say, asked from outside: leaseway's own counters are what is on trial."""
+"""What the provider and the store report, read from outside: leaseway's own counters are under test."""
 
 import http.client
 import json
@@ -13,13 +13,13 @@ ANSWER_SECONDS_MAX = 30.0
 
 
 def collect(url: str, files: Files) -> None:
-    """The provider's own rows and its journal, into the folder: the judge reads files."""
+    """Write the provider's own rows and its journal to the folder, for `verify`."""
     files.truth.write_bytes(asked(url, "/_admin/rows"))
     files.journal.write_bytes(asked(url, "/_admin/journal"))
 
 
 def places_at(url: str) -> int:
-    """How many the provider has."""
+    """The number of rows that the provider has."""
     return int(json.loads(asked(url, "/_admin"))["rows"])
 
 
@@ -37,7 +37,7 @@ def asked(url: str, path: str) -> bytes:
 
 
 class Leases:
-    """Who holds which shards. Reading blocks no writer: a connection of its own, on snapshots."""
+    """Which process holds which shards. Reads snapshots on a connection of its own, so it blocks no writer."""
 
     def __init__(self, store: Path) -> None:
         self._connection = sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)
@@ -46,7 +46,7 @@ class Leases:
         return self
 
     def held(self) -> dict[int, set[str]]:
-        """Keys of shards by the process id of the owner, which stands in the middle of its name."""
+        """Keys of shards by the process id of the owner, which is the middle part of its name."""
         shards: dict[int, set[str]] = {}
         found = self._connection.execute("SELECT owner, payload ->> 'shard' FROM jobs WHERE stage = 2")
         for owner, shard in found:

@@ -1,4 +1,4 @@
-"""A small map of the world, of dots: two by four of them in each character, one wherever a row lies."""
+"""A small world map of dots: two by four dots per character, one for each place with rows."""
 
 import math
 from collections import Counter
@@ -11,9 +11,9 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of a braille character, by row and column."""
 BLANK = 0x2800
 STYLES = ((300, "#f2a33a"), (60, "#7cc36e"), (8, "#3aa6b9"), (0, "#4878a8"))
-"""The more rows in a character, the warmer; to be seen on dark and on light ground."""
+"""The more rows in a character, the warmer its colour; readable on dark and on light backgrounds."""
 STRETCH = 0.8
-"""Characters are twice as high as wide, and people are used to a world that is a little taller than its degrees."""
+"""Characters are twice as high as wide, and maps are usually a little taller than their degrees."""
 
 Cell = tuple[int, int]
 
