@@ -83,7 +83,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "unrenewed": Sabotage(
         removes="leases of running jobs are renewed",
-        code=((LeaseRenewal, "look", look_away),),
+        code=((LeaseRenewal, "check", look_away),),
     ),
     "loss_untold": Sabotage(
         removes="a worker stops a handler whose lease is lost",

@@ -20,7 +20,7 @@ class Worker(NamedTuple):
         """Wait for a token that is good now."""
         while True:  # until the caller's time is over
             try:
-                if self.tokens.is_good(await self.tokens.take(self.asks)):
+                if self.tokens.is_valid(await self.tokens.take(self.asks)):
                     return
             except Deferred as later:
                 await asyncio.sleep((later.delay_us or 0) / 1_000_000)

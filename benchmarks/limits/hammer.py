@@ -62,7 +62,7 @@ async def by_leaseway(address: str, begin: Begin) -> tuple[Times, int]:
 
     world, sent = build_environment("memory://", address, NoEvents()), Times()
     worker = worker_of(world, [maps(f"{COUNT} per {WINDOW_SECONDS} s")])
-    await worker.tokens.limiter()
+    await worker.tokens.opened()
     course = await asyncio.to_thread(begin)
 
     async def send() -> None:

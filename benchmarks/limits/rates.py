@@ -107,7 +107,7 @@ async def opened(world: Environment, is_bare: bool) -> Callable[[], Awaitable[No
     """How one call gets its leave."""
     limits = [Limit(f"limit-{number}", f"{COUNT} per {WINDOW_SECONDS} s") for number in range(LIMITS)]
     worker = worker_of(world, [limit.definition for limit in limits])
-    limiter = await worker.tokens.limiter()
+    limiter = await worker.tokens.opened()
     await worker.call_may_leave()  # a bucket begins empty
 
     async def take() -> None:

@@ -78,7 +78,8 @@ def a_key_names_one_job(evidence: Evidence) -> Iterator[str]:
 
 
 def every_job_ends_as_it_must(evidence: Evidence) -> Iterator[str]:
-    """I3, I12: done or failed as its kind demands; cancelled if somebody wanted it, and then surely if it was said."""
+    """I3, I12: done or failed as its kind requirements; cancelled if somebody wanted it, and then surely if it was
+    said."""
     for job in evidence.stored.jobs.values():
         wishes = evidence.cancellings.get(job.id, [])
         wanted = {ENDS.get(job.kind, "done")}

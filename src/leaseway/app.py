@@ -39,14 +39,13 @@ from leaseway.domain.submission import (
 from leaseway.domain.tenant import Tenant
 from leaseway.domain.tenant import check_tenant as check_tenant
 from leaseway.domain.validators import Seconds, check_name, parse_duration_us
-from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.ports.events import Events
 from leaseway.ports.job_store import SubmitsNow, SubmitsWithin
 from leaseway.ports.store import Store
 from leaseway.signals import drained_by_signals, run_to_the_end
 from leaseway.telemetry.log_events import LogEvents
 from leaseway.wiring import build_environment
-from leaseway.worker.environment import Environment
+from leaseway.worker.environment import Environment, WorkerSettings
 from leaseway.worker.loop import Worker, WorkerSummary
 from leaseway.worker.maintenance import scheduled_job
 from leaseway.worker.set_tenant import store_tenant
@@ -180,8 +179,8 @@ class App:
 
         def register(function: Callable[..., Any]) -> JobHandle[..., Any]:
             named = name or str(getattr(function, "__name__", ""))
-            demands = Requirements(named, parse_limit_uses(f"job {named}: limits", limits), charged, most)
-            return self._register(function, named, defaults, demands)
+            requirements = Requirements(named, parse_limit_uses(f"job {named}: limits", limits), charged, most)
+            return self._register(function, named, defaults, requirements)
 
         return register if function is None else register(function)
 
@@ -449,13 +448,13 @@ class App:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _register(
-        self, function: Callable[P, R], name: str, defaults: KindDefaults, demands: Requirements
+        self, function: Callable[P, R], name: str, defaults: KindDefaults, requirements: Requirements
     ) -> "JobHandle[P, R]":
         if isinstance(function, JobHandle):
             raise UsageError(f"{function.name} is a job already; if it has a schedule, write @app.cron above @app.job")
         if name in self.kinds:
             raise UsageError(f"there are two jobs named {name!r}; give one of them another name=")
-        kind = self.kinds[name] = Kind(name, function, defaults, demands)
+        kind = self.kinds[name] = Kind(name, function, defaults, requirements)
         return JobHandle(self, kind)
 
     def _schedule(self, kind: Kind, expression: str, tz: str, missed: str, name: str) -> None:

@@ -68,7 +68,7 @@ def test_roles_have_the_tenant_that_they_need(place: Place) -> None:
         ),
         (["--tenant", "acme", "--scope", "all"], "'all' is not one of"),
         (["--tenant", "acme", "--role", "king"], "'king' is not one of"),
-        (["--tenant", "acme", "--expires", "0"], "--expires: must lie in 1"),
+        (["--tenant", "acme", "--expires", "0"], "--expires: must be between 1"),
         (["--tenant", "acme", "--expires", "soon"], "'soon' is not a duration"),
     ],
 )

@@ -195,11 +195,11 @@ def test_what_is_not_named_stays_as_it_is(place: Place) -> None:
         (["many"], "limit maps: cannot read the rate 'many'"),
         ([], "limit maps: limits nothing; give a rate"),
         (["--concurrency", "none"], "limit maps: limits nothing"),
-        (["1/second", "--concurrency", "0"], "limit maps: concurrency: must lie in 1"),
+        (["1/second", "--concurrency", "0"], "limit maps: concurrency: must be between 1"),
         (["1/second", "--concurrency", "few"], "'few' is not a whole number; write for example 5, or none"),
-        (["1/second", "--burst", "2"], "limit maps: burst: must lie in 0 … 1"),
+        (["1/second", "--burst", "2"], "limit maps: burst: must be between 0 and 1"),
         (["1/second", "--cost-max", "2"], "limit maps: cost_max: is 2, more than 1/second ever allows"),
-        (["1/second", "--lease", "2h"], "limit maps: lease: must lie in"),
+        (["1/second", "--lease", "2h"], "limit maps: lease: must be between"),
     ],
 )
 def test_a_number_that_cannot_work_is_refused_by_name(place: Place, argv: list[str], complaint: str) -> None:

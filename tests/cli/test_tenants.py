@@ -63,9 +63,9 @@ def test_the_app_and_the_command_line_agree(place: Place) -> None:
     ("argv", "complaint"),
     [
         ([], "tenant acme: nothing to change"),
-        (["--weight", "0"], "tenant acme: weight: must lie in 1 … 1,000"),
+        (["--weight", "0"], "tenant acme: weight: must be between 1 and 1,000"),
         (["--starts", "often"], "tenant acme: starts: cannot read the rate 'often'"),
-        (["--concurrency", "0"], "concurrency: must lie in 1"),
+        (["--concurrency", "0"], "concurrency: must be between 1"),
         (["--concurrency", "few"], "'few' is not a whole number"),
     ],
 )

@@ -58,7 +58,7 @@ def test_programs_get_json_lines_and_a_report(place: Place) -> None:
     events = [json.loads(line) for line in answer.err.splitlines()]
     failed = next(event for event in events if event["event"] == "attempt_failed")
     assert (failed["level"], failed["job"], failed["attempt"], failed["code"]) == ("warning", id_, 1, "gone")
-    expected = {"event": "report", "settled": 2, "attempts_failed": 1, "given_back": 0, "lost": 0}
+    expected = {"event": "report", "settled": 2, "attempts_failed": 1, "released": 0, "lost": 0}
     assert json.loads(answer.out) == expected | {"dead_letters": 1, "is_clean": True}
 
 
@@ -110,9 +110,9 @@ def test_the_store_can_be_another_than_the_apps(place: Place) -> None:
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (["--concurrency", "0"], "concurrency: must lie in 1"),
+        (["--concurrency", "0"], "concurrency: must be between 1"),
         (["--concurrency", "many"], "'many' is not a valid integer"),
-        (["--grace", "-1"], "grace: must lie in 0"),
+        (["--grace", "-1"], "grace: must be between 0"),
         (["--grace", "long"], "'long' is not a duration"),
         (["--queue", ""], "queue: must be 1 to 200 printable characters"),
     ],

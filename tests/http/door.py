@@ -7,7 +7,7 @@ import httpx2
 
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
 from leaseway.worker.provider_http import (
-    USUAL,
+    DEFAULT_SETTINGS,
     Delivery,
     Http,
     HttpEnvironment,
@@ -19,12 +19,12 @@ from leaseway.worker.provider_http import (
 NOW_US = 1_791_000_000_000_000
 
 
-class Ticket:
+class Grant:
     def __init__(self, number: int, checks: list[bool]) -> None:
         self.number = number
         self._checks = checks
 
-    def check(self) -> bool:
+    def is_valid(self) -> bool:
         return self._checks.pop(0) if self._checks else True
 
 
@@ -37,14 +37,14 @@ class Door:
         self.ended: list[tuple[int, RateLimitStatus | None, Delivery]] = []
         self.when_asked: Callable[[], None] = lambda: None
 
-    async def before(self) -> Ticket:
+    async def before(self) -> Grant:
         self.when_asked()
         self.given += 1
-        return Ticket(self.given, self.checks)
+        return Grant(self.given, self.checks)
 
-    async def after(self, pass_: RequestGrant, said: RateLimitStatus | None, fate: Delivery) -> None:
-        assert isinstance(pass_, Ticket)
-        self.ended.append((pass_.number, said, fate))
+    async def after(self, grant: RequestGrant, status: RateLimitStatus | None, delivery: Delivery) -> None:
+        assert isinstance(grant, Grant)
+        self.ended.append((grant.number, status, delivery))
 
     @property
     def fates(self) -> list[Delivery]:
@@ -88,7 +88,7 @@ class Place:
         self.naps = Naps()
         self.wire = SharedClient(transport)
 
-    def http(self, settings: HttpSettings = USUAL, job: str = "job") -> Http:
+    def http(self, settings: HttpSettings = DEFAULT_SETTINGS, job: str = "job") -> Http:
         """As a new attempt of this job would see it."""
         world = HttpEnvironment(self.wire, self.naps, Half())
         return Http(world, self.door, lambda step: f"{job}:{step}" if step else job, settings)

@@ -74,10 +74,10 @@ async def test_tokens_that_grew_old_while_connecting_are_taken_anew(it: Provider
 async def test_tokens_that_are_always_too_old_end_in_an_error(it: Provider, place: Place) -> None:
     """Taking for ever would use up the limit and send nothing."""
     place.door.checks = [False] * 1_000
-    with pytest.raises(TransientError, match="too old"):
+    with pytest.raises(TransientError, match="expired"):
         await place.http().get(it.url)
     assert it.arrivals == []
-    assert place.door.given == flow.PASSES_MAX
+    assert place.door.given == flow.GRANTS_MAX
 
 
 async def test_a_lease_lost_while_connecting_stops_the_request(it: Provider, place: Place) -> None:
@@ -267,8 +267,8 @@ async def test_pauses_grow_and_are_spread_by_chance(it: Provider, place: Place) 
     it.answer(502, times=2)
     await place.http().get(it.url)
     assert place.naps.seconds == [0.25, 0.5]
-    assert flow.pause_us(None, 1, 0.0) == 0
-    assert flow.pause_us(None, 60, 0.999) < flow.PAUSE_US_MAX
+    assert flow.retry_pause_us(None, 1, 0.0) == 0
+    assert flow.retry_pause_us(None, 60, 0.999) < flow.PAUSE_US_MAX
 
 
 async def test_a_short_wait_is_slept(it: Provider, place: Place) -> None:
@@ -424,7 +424,7 @@ async def test_a_closed_wire_keeps_no_connection_and_can_be_closed_again(it: Pro
     """A worker that ends must not leave sockets behind; one that never called anything has none."""
     await SharedClient().close()
     await place.http().get(it.url)
-    client = place.wire.client()
+    client = place.wire.open()
     await place.wire.close()
     await place.wire.close()
     assert client.is_closed
@@ -433,9 +433,9 @@ async def test_a_closed_wire_keeps_no_connection_and_can_be_closed_again(it: Pro
 async def test_one_client_serves_all_jobs_of_a_worker(it: Provider, place: Place) -> None:
     """Each connection costs round trips that a limit's tokens may not survive."""
     await place.http(job="first").get(it.url)
-    client = place.wire.client()
+    client = place.wire.open()
     await place.http(job="second").get(it.url)
-    assert place.wire.client() is client
+    assert place.wire.open() is client
 
 
 async def test_a_plain_function_can_call_too(it: Provider, place: Place) -> None:

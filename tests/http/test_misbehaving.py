@@ -94,10 +94,10 @@ async def dripping() -> AsyncIterator[str]:
 async def test_a_reply_that_drips_ends_at_our_deadline(place: Place) -> None:
     """Each byte comes in time, the whole never does: the client alone would wait for days, and keep the seat."""
     async with asyncio.timeout(30), dripping() as url:
-        request = place.wire.client().build_request("GET", url)
+        request = place.wire.open().build_request("GET", url)
         result = await RequestAttempt(
             HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.2
-        ).go()
+        ).run()
     assert isinstance(result.error, httpx2.ReadTimeout)
     assert place.door.fates == [Delivery.UNKNOWN]
 
@@ -111,11 +111,11 @@ async def test_a_transport_that_never_says_a_word_ends_at_our_deadline(monkeypat
 
     monkeypatch.setattr(flow, "CONNECT_SECONDS", 0.0)
     place = Place(httpx2.MockTransport(never))
-    request = place.wire.client().build_request("GET", "http://x/")
+    request = place.wire.open().build_request("GET", "http://x/")
     async with asyncio.timeout(30):
         result = await RequestAttempt(
             HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=0.05
-        ).go()
+        ).run()
     assert isinstance(result.error, httpx2.ReadTimeout)
     assert place.door.fates == [Delivery.UNKNOWN]
     await place.wire.close()
@@ -123,12 +123,12 @@ async def test_a_transport_that_never_says_a_word_ends_at_our_deadline(monkeypat
 
 async def test_waiting_for_tokens_is_not_the_providers_time(it: Provider, place: Place) -> None:
     """A limit may let us wait longer than any reply may take."""
-    request = place.wire.client().build_request("GET", it.url)
+    request = place.wire.open().build_request("GET", it.url)
     trip = RequestAttempt(HttpEnvironment(place.wire, place.naps, Half()), place.door, request, reply_seconds=60)
     place.door.checks = [True, False, True]
     armed: list[bool] = []
     place.door.when_asked = lambda: armed.append(trip._deadline.when() is not None)
-    result = await trip.go()
+    result = await trip.run()
     assert result.reply is not None
     assert armed == [False, False]
 

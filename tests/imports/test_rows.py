@@ -83,7 +83,7 @@ def test_a_good_record() -> None:
         (
             poi(AddressInfo={"Latitude": 91, "Longitude": 0}),
             "out_of_range",
-            "AddressInfo.Latitude: must lie in -90 … 90 (is 91)",
+            "AddressInfo.Latitude: must be between -90 and 90 (is 91)",
         ),
         (poi(AddressInfo={"Longitude": 0}), "bad_type", "AddressInfo.Latitude: must not be null"),
         (

@@ -18,11 +18,12 @@ from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.outcome import Deferred, Snooze
 from leaseway.domain.requirements import Needs, Requirements, render_needs
 from leaseway.testing.contract.actors import new_job
-from leaseway.worker import admission, limiter_client
-from leaseway.worker.attempt import Attempt
-from leaseway.worker.lease_renewal import Claim
+from leaseway.worker import admission, permit_queue
+from leaseway.worker.attempt import Attempt, Claim
+from leaseway.worker.environment import WorkerSettings
 from leaseway.worker.limiter_client import LimiterClient
 from leaseway.worker.provider_calls import ProviderCalls
+from leaseway.worker.settle import Settlements
 from leaseway.worker.slots import Slots
 
 FAST = "1000/second"
@@ -130,7 +131,7 @@ async def test_a_token_that_grew_old_before_its_call_leaves_no_seat_behind(app: 
     worker = app.worker(until_empty=True)
     await app.run_worker(worker)
     assert (await record(app, job)).state is State.DONE
-    assert not any(worker._tokens._seats.values())
+    assert not any(worker._limiter._in_flight.values())
     assert await seats(app, "maps") == 0
 
 
@@ -160,11 +161,12 @@ async def test_a_worker_that_leaves_leaves_no_seat_and_no_token_behind(app: App,
 async def test_a_lease_that_the_keeper_gave_back_frees_what_admitted_it(app: App) -> None:
     """Its reply came late. Nobody runs it, and nobody else knows of the seat that was taken for it."""
     ended: list[Attempt] = []
-    slots = Slots(app._world, {}, cast(Any, None), 1, lambda _: None, ended.append)
+    settlements = Settlements(WorkerId("w"), app._world, {}, WorkerSettings(), ended.append)
+    slots = Slots(app._world, {}, cast(Any, None), settlements, 1)
     claim = Claim(Wants(("default",), 1, Token("t")), 0.0)
     running = Attempt(lease_of(new_job(1)), 0.0)
     assert claim.take("keeper")
-    claim.given_back.add(running.lease)
+    claim.released.add(running.lease)
     slots.put(claim, [running])
     assert ended == [running]
 
@@ -192,7 +194,7 @@ async def test_calls_of_different_weight_share_the_seats_of_one_limit(app: App) 
     async with asyncio.TaskGroup() as group:
         group.create_task(app.run_worker(worker))
         await both.wait()
-        await worker._tokens.say_where_we_sit(worker._seats)
+        await worker._limiter.report_calls(worker._tenant_calls)
         seen = await seats(app, "maps")
         leave.set()
         worker.drain()
@@ -223,7 +225,7 @@ async def test_seats_of_many_limits_are_all_kept(app: App) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(app.run_worker(worker))
         await together.wait()
-        await worker._tokens.say_where_we_sit(worker._seats)
+        await worker._limiter.report_calls(worker._tenant_calls)
         leave.set()
         worker.drain()
     assert kept == {f"maps:{n}" for n in range(30)}
@@ -245,7 +247,7 @@ async def test_a_word_about_seats_does_not_take_back_one_that_is_just_granted(ap
     holder = LimiterClient(app._world, WorkerId("w"), [maps])
     await holder.grant(ask, 1)
     async with asyncio.TaskGroup() as group:
-        group.create_task(holder.say_where_we_sit(dict))
+        group.create_task(holder.report_calls(dict))
         await on_its_way.wait()
         second = group.create_task(holder.grant(ask, 1))
         for _ in range(20):
@@ -363,7 +365,7 @@ async def test_a_gate_that_cannot_be_asked_for_stops_no_other_and_does_not_spin(
     async def fetch() -> None: ...
 
     counts = counted(app, "ledger", "wait_us")
-    told = heard(app, "gate_shut")
+    told = heard(app, "gate_closed")
     async with working(app):
         await eventually(lambda: app._world.ledger.forget("spend"))  # as soon as the worker has declared it
         waiting = await buy.submit()
@@ -384,7 +386,7 @@ async def test_a_limiter_that_refuses_us_is_told_of_and_not_hammered(app: App) -
         raise StoreRefused("it would forget without telling")
 
     put(app, "limiter", take=refusing)
-    told = heard(app, "gate_shut")
+    told = heard(app, "gate_closed")
 
     @app.job(limits=[Limit("maps", LONG)])
     async def fetch() -> None: ...
@@ -451,7 +453,7 @@ async def test_a_tenant_with_many_jobs_behind_a_limit_does_not_keep_another_out(
 
 
 async def test_a_limit_that_was_raised_opens_its_gate(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "SHUT_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(admission, "CLOSED_SECONDS_MAX", 0.2)
 
     @app.job(limits=[Limit("maps", FOREVER)])
     async def fetch(ctx: Context) -> None:
@@ -459,7 +461,7 @@ async def test_a_limit_that_was_raised_opens_its_gate(app: App, monkeypatch: pyt
             pass
 
     job = await fetch.submit()
-    told = heard(app, "gate_shut")
+    told = heard(app, "gate_closed")
     async with working(app, grace=5):
         await eventually(lambda: truth(bool(told)))
         await app._world.limiter.change(Limit("maps", FAST).definition)
@@ -470,7 +472,7 @@ async def test_a_limit_that_was_raised_is_asked_again_before_its_old_time(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line that was told "in an hour" would send every job away for an hour, whatever has changed since."""
-    monkeypatch.setattr(limiter_client, "READ_SECONDS", 0.0)
+    monkeypatch.setattr(permit_queue, "BELIEVE_SECONDS", 0.0)
     maps = Limit("maps", FOREVER)
     holder = LimiterClient(app._world, WorkerId("w"), [maps.definition])
     asks = (PermitRequest("maps", "maps"),)
@@ -479,7 +481,7 @@ async def test_a_limit_that_was_raised_is_asked_again_before_its_old_time(
     await app._world.limiter.change(Limit("maps", FAST).definition)
     # What it had used is counted at the new pace, in a bucket of its own.
     token = await holder.take(asks)
-    assert holder.is_good(token)
+    assert holder.is_valid(token)
 
 
 async def test_a_limit_that_was_forgotten_is_declared_again(app: App) -> None:
@@ -501,7 +503,7 @@ async def test_a_tenant_whose_caps_are_removed_starts_again(app: App) -> None:
     async def work() -> None: ...
 
     job = await work.submit(tenant="acme")
-    told = heard(app, "gate_shut")
+    told = heard(app, "gate_closed")
     async with working(app, grace=5):
         await eventually(lambda: truth(bool(told)))
         await app.set_tenant("acme")
@@ -564,17 +566,17 @@ async def test_names_do_not_gather_in_a_workers_memory(app: App) -> None:
     for n in range(3_000):
         asks = (PermitRequest(f"maps:{n}", maps.name),)
         token = await holder.take(asks)
-        await holder.leave(token.granted.asks)
-    assert len(holder._lines) <= 1_100
-    assert not holder._seats
+        await holder.end_calls(token.granted.asks)
+    assert len(holder._queues) <= 1_100
+    assert not holder._in_flight
 
 
 def test_two_limits_that_become_one_name_are_refused_at_submit() -> None:
     """The limiter would refuse them at every try, and the job would wait for ever."""
     limits = tuple(use_of(name) for name in ("maps:{origin}", "maps:{target}"))
-    demands = Requirements("route", limits, (), None)
+    requirements = Requirements("route", limits, (), None)
     with pytest.raises(BadValue, match="maps:zurich"):
-        demands.needs({"origin": "zurich", "target": "zurich"}, "default")
+        requirements.needs({"origin": "zurich", "target": "zurich"}, "default")
 
 
 def use_of(name: str) -> Any:
@@ -618,7 +620,7 @@ async def test_jobs_of_a_budget_that_is_used_up_for_good_are_not_claimed_again_a
     await worked(app, await buy.submit())
     runs = 0
     await buy.submit_many([{}] * 200)
-    told = heard(app, "gate_shut")
+    told = heard(app, "gate_closed")
     async with working(app):
         await eventually(lambda: truth(bool(told)))
         await asyncio.sleep(1)
@@ -648,20 +650,20 @@ async def test_a_cost_function_that_fails_fails_the_attempt_and_frees_all(app: A
 async def test_a_job_cancelled_at_any_moment_of_its_call_never_calls_without_a_charge(app: App) -> None:
     """And if nothing was sent, nothing stays reserved, and no seat is taken: at every await on the way."""
     maps, spend = Limit("maps", concurrency=100), Budget("spend", usd=1_000, every="month")
-    demands = Requirements("buy", (maps.cost(1),), (spend,), {"usd": 1})
+    requirements = Requirements("buy", (maps.cost(1),), (spend,), {"usd": 1})
     await app._world.ledger.declare([spend.definition])
     slow_down(app)
     holder = LimiterClient(app._world, WorkerId("w"), [maps.definition])
-    needs = render_needs(demands.needs({}, "default"))
+    needs = render_needs(requirements.needs({}, "default"))
     sent: list[int] = []
 
     async def one_call(number: int) -> None:
         running = Attempt(lease_of(new_job(number), needs=needs), 0.0)
-        async with ProviderCalls(running, demands, {}, holder, app._world).call():
+        async with ProviderCalls(running, requirements, {}, holder, app._world).call():
             sent.append(number)
             await asyncio.sleep(0)
 
-    await holder.limiter()
+    await holder.opened()
     steps = 0
     for number in range(1, 200):
         task = asyncio.ensure_future(one_call(number))
@@ -675,7 +677,7 @@ async def test_a_job_cancelled_at_any_moment_of_its_call_never_calls_without_a_c
     assert steps > 5, "there must be something to cancel"
     (account,) = await app._world.ledger.books(["spend"])
     assert (account.book.spent_micros, account.book.held_micros) == (len(sent) * 1_000_000, 0)
-    assert not any(holder._seats.values())
+    assert not any(holder._in_flight.values())
 
 
 def slow_down(app: App) -> None:
@@ -752,7 +754,7 @@ async def test_a_child_waits_for_its_own_limits_under_the_tenant_of_its_parent(a
     @app.job(limits=[Limit("maps:{tenant}", concurrency=1)])
     async def child(ctx: Context) -> None:
         async with ctx.call():
-            order.append(ctx._running.lease.needs)
+            order.append(ctx._attempt.lease.needs)
 
     @app.job
     async def parent(ctx: Context) -> None:
@@ -836,6 +838,6 @@ async def test_a_gate_of_which_nothing_is_known_is_looked_at_again(app: App) -> 
     admitting = admission.Admission(app._world, LimiterClient(app._world, WorkerId("w"), ()))
     admitting.learn([Gated(gate, 3)], ())
     assert admitting.known() == (gate,)
-    admitting._doors[gate].hand.append(cast(Any, object()))  # a token in hand keeps the door
+    admitting._gates[gate].permits.append(cast(Any, object()))  # a token in hand keeps the door
     admitting.learn([], ())
     assert admitting.known() == ()

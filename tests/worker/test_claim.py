@@ -19,7 +19,6 @@ from leaseway.domain.ids import SECOND_US, Instant, Token, WorkerId
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import Job, State
 from leaseway.domain.kind import Kind, KindDefaults
-from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.ports.store import Store
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.jobs import MemoryStore
@@ -29,14 +28,15 @@ from leaseway.system import SystemChance, SystemIds
 from leaseway.telemetry.log_events import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import done, id_of, new_job
-from leaseway.worker.attempt import Attempt
+from leaseway.worker.attempt import Attempt, Claim
 from leaseway.worker.context import Context
-from leaseway.worker.environment import Environment
-from leaseway.worker.lease_renewal import CLEAR_AFTER, Claim, LeaseRenewal
+from leaseway.worker.environment import Environment, WorkerSettings
+from leaseway.worker.lease_renewal import LeaseRenewal
 from leaseway.worker.loop import Worker, WorkerSummary
+from leaseway.worker.slots import RELEASE_AFTER
 
 LEASE_SECONDS = 10.0
-LATE_SECONDS = CLEAR_AFTER * LEASE_SECONDS
+LATE_SECONDS = RELEASE_AFTER * LEASE_SECONDS
 JOB = id_of(1)
 
 
@@ -123,7 +123,7 @@ class Bench:
             self.ran.append(ctx.fence)
 
         kinds = {"count": Kind("count", count, KindDefaults())}
-        self.worker = Worker(world, kinds, WorkerSettings(poll_seconds=0.01), keeping=self._by_hand)
+        self.worker = Worker(world, kinds, WorkerSettings(poll_seconds=0.01), run_renewal=self._by_hand)
 
     @asynccontextmanager
     async def _by_hand(self, keeper: LeaseRenewal) -> AsyncIterator[None]:
@@ -136,7 +136,7 @@ class Bench:
 
     async def look(self, *, after_seconds: float) -> None:
         self.clock.advance(after_seconds)
-        await self.keeper.look()
+        await self.keeper.check()
 
     async def job(self) -> Job:
         job: Job | None = await self.store.job(JOB)
@@ -330,13 +330,13 @@ async def test_a_worker_that_is_drained_behind_a_claim_leaves_nothing_behind(ben
 async def test_a_job_on_the_shelf_that_may_have_gone_back_does_not_start(bench: Bench) -> None:
     """The keeper gave it back and got no answer: it may run elsewhere by now."""
     slots, wants = bench.worker._slots, Wants(("default",), 1, Token("shelf"))
-    keeper = LeaseRenewal(bench.worker.id, slots, bench.way, Clock(bench.clock), lambda running, why: None)
+    keeper = LeaseRenewal(bench.worker.id, slots, {}, bench.way, Clock(bench.clock), lambda running, why: None)
     claim = Claim(wants, Clock(bench.clock).monotonic())
     leases = (await bench.store.exchange(Exchange(bench.worker.id, (), wants))).leases
     slots.put(claim, [Attempt(lease, claim.sent_at) for lease in leases])
     bench.way.fails_at = "giving back"
     bench.clock.advance(LATE_SECONDS)
-    await keeper.look()
-    assert len(slots.shelf) == 1
+    await keeper.check()
+    assert len(slots.prefetched) == 1
     slots.fill()
-    assert (slots.running, slots.given_back) == ({}, 1)
+    assert (slots.running, bench.worker._settlements.released) == ({}, 1)

@@ -67,7 +67,7 @@ async def test_a_checkpoint_without_the_lease_is_refused(app: App) -> None:
     @app.job(attempts=1)
     async def fetch(ctx: Context) -> None:
         store = await app.store()
-        ctx._running.lease = type(ctx._running.lease)(**{**fields(ctx._running.lease), "token": "another"})
+        ctx._attempt.lease = type(ctx._attempt.lease)(**{**fields(ctx._attempt.lease), "token": "another"})
         with pytest.raises(LeaseLost):
             await ctx.checkpoint(1)
         lost.append("told")

@@ -8,8 +8,8 @@ from tests.worker.seen import SOON_SECONDS
 from leaseway.domain.exchange import Exchange, ExchangeReply, HeldLease, Renewed
 from leaseway.domain.ids import SECOND_US, Instant, JobId, Token, WorkerId
 from leaseway.domain.job import Lease
-from leaseway.worker.attempt import Attempt, Stop
-from leaseway.worker.lease_renewal import RENEW_AFTER, SAFE_UNTIL, Claim, LeaseRenewal
+from leaseway.worker.attempt import Attempt, Claim, Stop
+from leaseway.worker.lease_renewal import RENEW_AFTER, SAFE_UNTIL, LeaseRenewal
 
 LEASE_SECONDS = 60
 """Longer than the test may take: a keeper that waits for a whole lease is too late here."""
@@ -54,8 +54,7 @@ class OneJob:
             shard_key=None, cursor=None,
         )  # fmt: skip
         self.running = {lease.id: Attempt(lease, 0.0)}
-        self.settling: dict[tuple[JobId, Token], Attempt] = {}
-        self.shelf: deque[Attempt] = deque()
+        self.prefetched: deque[Attempt] = deque()
         self.claim: Claim | None = None
 
 
@@ -63,8 +62,8 @@ async def test_a_lease_that_cannot_be_renewed_is_lost_in_time_though_the_store_i
     """Who waits for the answer first runs on beside the one who has taken over."""
     clock, store, slots = Hand(), Silence(), OneJob()
     told: asyncio.Queue[Stop] = asyncio.Queue()
-    keeper = LeaseRenewal(WorkerId("worker"), slots, store, clock, lambda running, why: told.put_nowait(why))  # type: ignore[arg-type]
-    keeping = asyncio.ensure_future(keeper.keep())
+    keeper = LeaseRenewal(WorkerId("worker"), slots, {}, store, clock, lambda running, why: told.put_nowait(why))  # type: ignore[arg-type]
+    keeping = asyncio.ensure_future(keeper.run())
     try:
         clock.seconds = (RENEW_AFTER + 0.1) * LEASE_SECONDS
         async with asyncio.timeout(SOON_SECONDS):

@@ -10,8 +10,8 @@ from tests.worker.seen import SOON_SECONDS, eventually, record, worked, working
 from leaseway import App, BadValue, Context, State, UsageError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.inspection import JobFilter
-from leaseway.worker.loop import EMPTY_SECONDS
-from leaseway.worker.maintenance import prune
+from leaseway.worker.maintenance import prune_jobs
+from leaseway.worker.poll import EMPTY_POLL_SECONDS
 
 
 async def test_a_worker_until_empty_ends_when_everything_is_done(app: App) -> None:
@@ -30,7 +30,7 @@ async def test_a_worker_until_empty_ends_when_everything_is_done(app: App) -> No
 
     await parent.submit()
     done = await app.run_worker(until_empty=True)
-    assert (done.lost, done.given_back, done.is_clean) == (0, 0, True)
+    assert (done.lost, done.released, done.is_clean) == (0, 0, True)
     assert {job.state for job in await (await app.store()).jobs(JobFilter())} == {State.DONE}
     assert len(await (await app.store()).jobs(JobFilter())) == 2
 
@@ -59,7 +59,7 @@ async def test_a_worker_until_empty_looks_often_for_its_end(app: App, monkeypatc
     monkeypatch.setattr(store, "wait", wait)
     await task.submit()
     await app.run_worker(until_empty=True)
-    assert max(waits) <= EMPTY_SECONDS
+    assert max(waits) <= EMPTY_POLL_SECONDS
 
 
 async def test_a_job_does_not_start_before_its_time(app: App) -> None:
@@ -154,7 +154,7 @@ async def test_a_drained_worker_gives_back_what_it_did_not_finish(app: App) -> N
         worker.drain()
     job = await record(app, submitted)
     assert (job.state, job.attempts, job.fence) == (State.PENDING, 0, 1)
-    assert task.result().given_back == 1
+    assert task.result().released == 1
     assert task.result().is_clean
 
 
@@ -186,8 +186,8 @@ async def test_old_jobs_are_pruned_and_young_and_unfinished_ones_stay(app: App) 
     done = await task.submit()
     await worked(app, done)
     waiting = await task.submit()
-    assert await prune(app._world, 3_600_000_000) == 0
-    assert await prune(app._world, 0) == 1
+    assert await prune_jobs(app._world, 3_600_000_000) == 0
+    assert await prune_jobs(app._world, 0) == 1
     assert await app.find(done.id) is None
     assert (await record(app, waiting)).state is State.PENDING
     (lane,) = await (await app.store()).lanes()

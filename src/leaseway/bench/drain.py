@@ -43,7 +43,7 @@ async def drain_until_empty(url: str, count: int) -> Figures:
         settlings = Settlings(await app.store())
         await ready()
         worked = await app.run_worker(until_empty=True)
-    return {"count": worked.settled, "given_back": worked.given_back, "rss_mb": rss_mb(), **settlings.times()}
+    return {"count": worked.settled, "released": worked.released, "rss_mb": rss_mb(), **settlings.times()}
 
 
 async def drain_for(url: str, seconds: int) -> Figures:

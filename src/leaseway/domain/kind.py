@@ -34,12 +34,16 @@ class Kind:
     """One registered function. Arguments go through its `Arguments` type when submitted and again when run."""
 
     def __init__(
-        self, name: str, function: Callable[..., Any], defaults: KindDefaults, demands: Requirements = NO_REQUIREMENTS
+        self,
+        name: str,
+        function: Callable[..., Any],
+        defaults: KindDefaults,
+        requirements: Requirements = NO_REQUIREMENTS,
     ) -> None:
         self.name = check_name("name", name)
         self.function = function
         self.defaults = defaults
-        self.demands = demands
+        self.requirements = requirements
         self.is_async = inspect.iscoroutinefunction(function)
         self.takes_context, self.Arguments = read_signature(name, function)
         self._decoder = msgspec.json.Decoder(self.Arguments)

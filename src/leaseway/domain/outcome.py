@@ -29,13 +29,13 @@ class Backoff(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds_max <= SECONDS_MAX:
-            raise BadValue("backoff.seconds_max", f"must lie in 0 … {SECONDS_MAX:,} (is {self.seconds_max})")
+            raise BadValue("backoff.seconds_max", f"must be between 0 and {SECONDS_MAX:,} (is {self.seconds_max})")
         if not 0 <= self.first_seconds <= self.seconds_max:
-            raise BadValue("backoff.first_seconds", f"must lie in 0 … seconds_max (is {self.first_seconds})")
+            raise BadValue("backoff.first_seconds", f"must be between 0 and seconds_max (is {self.first_seconds})")
         if not 1 <= self.factor <= FACTOR_MAX:
-            raise BadValue("backoff.factor", f"must lie in 1 … {FACTOR_MAX:,} (is {self.factor})")
+            raise BadValue("backoff.factor", f"must be between 1 and {FACTOR_MAX:,} (is {self.factor})")
         if not 0 <= self.jitter <= 1:
-            raise BadValue("backoff.jitter", f"must lie in 0 … 1 (is {self.jitter})")
+            raise BadValue("backoff.jitter", f"must be between 0 and 1 (is {self.jitter})")
 
     def delay_us(self, attempts: int, chance: float) -> int:
         """The wait after this many attempts; `chance` lies in [0, 1)."""

@@ -120,15 +120,15 @@ def parse_limit_uses(field: str, limits: object) -> tuple[LimitUse, ...]:
 
 def declared_limits(kinds: Iterable["HasRequirements"]) -> list[LimitDefinition]:
     """Every limit that these kinds name, once."""
-    return list({use.limit.name: use.limit.definition for kind in kinds for use in kind.demands.uses}.values())
+    return list({use.limit.name: use.limit.definition for kind in kinds for use in kind.requirements.uses}.values())
 
 
 def declared_budgets(kinds: Iterable["HasRequirements"]) -> list[BudgetDefinition]:
-    return list({budget.name: budget.definition for kind in kinds for budget in kind.demands.budgets}.values())
+    return list({budget.name: budget.definition for kind in kinds for budget in kind.requirements.budgets}.values())
 
 
 class HasRequirements(Protocol):
-    demands: Requirements
+    requirements: Requirements
 
 
 NO_REQUIREMENTS = Requirements("", (), (), None)

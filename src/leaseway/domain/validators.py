@@ -21,7 +21,7 @@ def check_int(field: str, value: object, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise BadValue(field, f"must be a whole number (is {value!r})")
     if not least <= value <= most:
-        raise BadValue(field, f"must lie in {least:,} … {most:,} (is {value:,})")
+        raise BadValue(field, f"must be between {least:,} and {most:,} (is {value:,})")
     return value
 
 
@@ -48,9 +48,9 @@ def parse_duration_us(field: str, value: object, least: float = 0, most: float =
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= SECONDS_MAX:
         microseconds = round(value * SECOND_US)
     elif isinstance(value, int | float) and not isinstance(value, bool):  # far away, infinite, or not a number
-        raise BadValue(field, f"must lie in {least:,} … {most:,} seconds (is {value:,})")
+        raise BadValue(field, f"must be between {least:,} and {most:,} seconds (is {value:,})")
     else:
         raise BadValue(field, f"must be seconds or a timedelta (is {value!r})")
     if not least * SECOND_US <= microseconds <= most * SECOND_US:
-        raise BadValue(field, f"must lie in {least:,} … {most:,} seconds (is {microseconds / SECOND_US:,})")
+        raise BadValue(field, f"must be between {least:,} and {most:,} seconds (is {microseconds / SECOND_US:,})")
     return microseconds

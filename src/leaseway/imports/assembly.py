@@ -23,7 +23,7 @@ from leaseway.imports.sources.port import RequestClient
 from leaseway.imports.spec.importer_options import DeclaredImporter
 from leaseway.imports.spec.reader import Spec, read_spec, spec_hash
 from leaseway.worker.provider_http import Http, SyncHttp
-from leaseway.worker.threads import HandlerThreads
+from leaseway.worker.run_handler import HandlerThreads
 
 
 class PageFunctionCaller:

@@ -327,7 +327,7 @@ def check_value(name: str, value: Any, check: QualityCheck) -> None:
         if not check.range[0] <= number <= check.range[1]:
             raise BadRecord(
                 "out_of_range",
-                f"{name}: must lie in {check.range[0]:g} … {check.range[1]:g} (is {render_value(value)})",
+                f"{name}: must be between {check.range[0]:g} and {check.range[1]:g} (is {render_value(value)})",
             )
     if check.one_of is not None and value not in check.one_of:
         raise BadRecord("out_of_range", f"{name}: must be one of {check.one_of} (is {render_value(value)})")

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from leaseway.domain.kind import Kind
 from leaseway.domain.schedule import Schedule
-from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
 from leaseway.simulation.faulty_limits import FaultyLedger, FaultyLimiter
@@ -13,7 +12,7 @@ from leaseway.simulation.judge import JUDGE
 from leaseway.simulation.limit_oracles import METER, Meter
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.world import SimulatedWorld
-from leaseway.worker.environment import Environment
+from leaseway.worker.environment import Environment, WorkerSettings
 from leaseway.worker.lease_renewal import renew_in_loop
 from leaseway.worker.loop import Worker
 
@@ -109,7 +108,7 @@ class SimulatedFleet:
             ids=process.ids,
             events=Silence(),
         )
-        process.worker = Worker(world, self._kinds, settings, self._schedules, keeping=renew_in_loop)
+        process.worker = Worker(world, self._kinds, settings, self._schedules, run_renewal=renew_in_loop)
         try:
             worked = await process.worker.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the judge wants to know

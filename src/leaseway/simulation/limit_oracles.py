@@ -250,7 +250,7 @@ class Meter:
         tenant = self.terms.tenants.get(ctx.tenant)
         if tenant is not None and not sitting.process.is_dead:
             self._check_sittings(tenant)
-            self._check_starts(tenant, self._left_at[ctx._running.lease.token])
+            self._check_starts(tenant, self._left_at[ctx._attempt.lease.token])
         try:
             yield
         finally:
@@ -258,7 +258,7 @@ class Meter:
 
     def halted(self, running: Attempt) -> None:
         for sitting in self._sittings:
-            if sitting.ctx._running is running:
+            if sitting.ctx._attempt is running:
                 sitting.run.heard_at = sitting.run.heard_at or self.universe.loop.time()
 
     def _check_sittings(self, tenant: Tenant) -> None:
@@ -273,7 +273,7 @@ class Meter:
 
     def _is_excused(self, sitting: Sitting) -> bool:
         process, since = sitting.process, sitting.started_at - SEAT_GRACE_SECONDS
-        if not process.is_up or sitting.ctx._running.stop is not None:
+        if not process.is_up or sitting.ctx._attempt.stop is not None:
             return True
         was_unkept = self._is_unkept(process) or self._unkept_until.get(process, -1.0) >= since
         return was_unkept or process.frozen_until >= since

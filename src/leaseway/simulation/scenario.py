@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from leaseway.domain.kind import Kind
 from leaseway.domain.schedule import Schedule
-from leaseway.domain.worker_pacing import WorkerSettings
 from leaseway.simulation.clients import Client, Intent
 from leaseway.simulation.fleet import SimulatedFleet
 from leaseway.simulation.limit_oracles import Meter
@@ -25,6 +24,7 @@ from leaseway.simulation.swarm import FAULTY_SECONDS, Swarm
 from leaseway.simulation.trace import Trace
 from leaseway.simulation.world import START_US, SimulatedWorld
 from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.worker.environment import WorkerSettings
 
 SETTLE_SECONDS = 8.0
 """How long the effects of the last fault may last: a pause ends, a stalled call arrives."""

@@ -1,11 +1,12 @@
 """submit ─► store ─► exchange ─► [admit (lane, limits, budget)] ─► run handler ─► settle
 
-Jobs that need something wait behind a gate until this worker has it: tokens of all their limits, taken in one call, a
-seat of their tenant, and a budget that is not used up. Only then are they claimed, exactly as many as may start. A gate
-that stays shut costs nothing until the instant at which it may open: the limiter has named it.
+Jobs that need limits or budgets wait behind a gate until this worker has what they need: a permit of each of their
+limits, taken in one call, a place under the concurrency limit of their tenant, and a budget that is not used up. Only
+then are they claimed, and exactly as many as may start. A closed gate costs nothing until the time at which it may
+open, which the limiter has named.
 
-    exchange says which gates have jobs ─► ask the limiter ─► admits, for the next exchange ─► leases with their tokens
-                                             └─► shut until …
+    exchange reports gates with ready jobs ─► take permits ─► admits, for the next exchange ─► leases with their permits
+                                                └─► closed until …
 """
 
 import asyncio
@@ -23,294 +24,303 @@ from leaseway.domain.requirements import parse_needs
 from leaseway.domain.tenant import Tenant
 from leaseway.worker.attempt import Attempt
 from leaseway.worker.environment import Environment
-from leaseway.worker.limiter_client import NO_PERMIT, Asks, LimiterClient, Permit, make_permit
+from leaseway.worker.limiter_client import NO_PERMIT, LimiterClient, Permit, PermitRequests, make_permit
 
 GATES_MAX = 1_000
-"""So many gates are named in one call. Whoever has more learns of the rest from time to time."""
+"""The most gates that one call names. A worker with more gates learns of the others from time to time."""
 ADMIT_SECONDS = 0.025
-"""Between two asks for the same gate: meanwhile tokens gather, and one exchange starts several jobs."""
-LOOK_SECONDS = 0.1
-"""Between two looks whether those who have started have called by now."""
-SHUT_SECONDS_MAX = 60.0
-"""After this time a gate is tried again, whatever was said: a definition may have changed."""
+"""The pause between two requests for the same gate. Permits gather meanwhile, and one exchange starts several jobs."""
+RECHECK_SECONDS = 0.1
+"""How soon to check again whether the jobs that were started have made their calls."""
+CLOSED_SECONDS_MAX = 60.0
+"""A gate is tried again after this time at the latest, because the definition of a limit may have changed."""
 UNKNOWN_SECONDS = 10.0
 TENANTS_SECONDS = 10.0
-"""How long a worker believes what it has read about tenants."""
+"""How long a worker caches the settings of tenants."""
 
 
 class GateState:
-    """One gate, as this worker knows it."""
+    """What this worker knows of one gate."""
 
-    __slots__ = ("asks", "gate", "hand", "offered", "ready", "seat_of", "shut_until", "why")
+    __slots__ = ("closed_until", "gate", "offered", "permits", "ready", "requests", "waits_for", "why")
 
-    def __init__(self, gate: Gate, asks: Asks) -> None:
+    def __init__(self, gate: Gate, requests: PermitRequests) -> None:
         self.gate = gate
-        self.asks = asks
+        self.requests = requests
         self.ready = 0
-        self.shut_until = float("-inf")
+        self.closed_until = float("-inf")
         self.why = ""
-        self.seat_of = ""
-        """The limit for whose seat it waits."""
-        self.hand: list[Permit] = []
+        self.waits_for = ""
+        """The limit whose concurrency is used up."""
+        self.permits: list[Permit] = []
         """For jobs that the next exchange may bring."""
         self.offered: list[Permit] = []
-        """For those of the exchange that is under way."""
+        """For jobs of the exchange that is on its way."""
 
     @property
-    def tokens(self) -> list[Permit]:
-        return self.hand + self.offered
+    def all_permits(self) -> list[Permit]:
+        return self.permits + self.offered
 
 
 class Admission:
-    def __init__(self, world: Environment, tokens: LimiterClient) -> None:
-        self._world = world
-        self._tokens = tokens
-        tokens.on_left = self._reopen
-        self._doors: dict[Gate, GateState] = {}
+    def __init__(self, environment: Environment, limiter: LimiterClient) -> None:
+        self._environment = environment
+        self._limiter = limiter
+        limiter.on_ended = self._reopen
+        self._gates: dict[Gate, GateState] = {}
         self._tenants: dict[str, Tenant] = {}
         self._tenants_at = float("-inf")
         self._about_to_call: Counter[Gate] = Counter()
         self._unused: list[Permit] = []
-        self._left: list[PermitRequest] = []
+        self._ended: list[PermitRequest] = []
         self.wanted = asyncio.Event()
         """Jobs wait behind a gate that may open, or something else has changed."""
 
-    # -- what the worker's loop says and asks -----------------------------------------------------------------------
+    # -- called by the worker's loop --------------------------------------------------------------------------------
 
     def learn(self, gated: Sequence[Gated], closed: Iterable[Gate]) -> bool:
-        """From an exchange: behind which gates jobs are ready. All others have none, except those of which we wanted no
-        word. Whether it was news."""
+        """From the reply to an exchange: the gates behind which jobs are ready. All other gates have none, except the
+        closed ones, which the exchange was told to leave out. Returns whether a gate is new."""
         ready = {each.gate: each.ready for each in gated}
-        is_news = not ready.keys() <= self._doors.keys()
+        is_news = not ready.keys() <= self._gates.keys()
         is_all = len(ready) < LANES_MAX
-        for gate in self._doors.keys() - ready.keys() - set(closed):
-            if self._doors[gate].tokens:
-                self._doors[gate].ready = 0
-            elif is_all or self._doors[gate].ready < 1:
-                del self._doors[gate]
+        for gate in self._gates.keys() - ready.keys() - set(closed):
+            if self._gates[gate].all_permits:
+                self._gates[gate].ready = 0
+            elif is_all or self._gates[gate].ready < 1:
+                del self._gates[gate]
         for gate, count in ready.items():
-            door = self._doors.get(gate)
-            if door is None:
-                door = self._doors[gate] = GateState(gate, parse_needs(gate.needs).limits)
-            door.ready = count
-        # Whoever is furthest behind asks first, or the first one would take all the room each time.
-        quiet = {gate: door for gate, door in self._doors.items() if gate not in ready}
-        self._doors = quiet | {gate: self._doors[gate] for gate in ready}
+            state = self._gates.get(gate)
+            if state is None:
+                state = self._gates[gate] = GateState(gate, parse_needs(gate.needs).limits)
+            state.ready = count
+        # The gates come in the order in which their lanes are served. Keep it, or the first gate would take all room.
+        quiet = {gate: state for gate, state in self._gates.items() if gate not in ready}
+        self._gates = quiet | {gate: self._gates[gate] for gate in ready}
         if ready:
             self.wanted.set()
         return is_news
 
     def closed(self) -> tuple[Gate, ...]:
-        """Gates that stay shut for a while: room for word of others, if there are many."""
+        """Gates that stay closed for a while. The exchange leaves them out, which makes room for others."""
         now = self._now()
-        shut = (door.gate for door in self._doors.values() if door.shut_until > now and not door.tokens)
-        return tuple(islice(shut, GATES_MAX))
+        closed = (state.gate for state in self._gates.values() if state.closed_until > now and not state.all_permits)
+        return tuple(islice(closed, GATES_MAX))
 
     def admits(self) -> tuple[Admit, ...]:
-        """What is in hand and still good, for the exchange that leaves now."""
-        for door in self._doors.values():
-            tokens, door.hand, door.offered = door.tokens, [], []
-            for token in tokens:
-                (door.offered if self._tokens.is_good(token) else self._unused).append(token)
-        return tuple(Admit(door.gate, len(door.offered)) for door in self._doors.values() if door.offered)
+        """The permits that are still valid, for the exchange that is sent now."""
+        for state in self._gates.values():
+            permits, state.permits, state.offered = state.all_permits, [], []
+            for permit in permits:
+                (state.offered if self._limiter.is_valid(permit) else self._unused).append(permit)
+        return tuple(Admit(state.gate, len(state.offered)) for state in self._gates.values() if state.offered)
 
     def known(self) -> tuple[Gate, ...]:
-        """Gates that need no look at the store: jobs are ready behind them, and we ask the limiter ourselves. Where we
-        believe that there are none, somebody has to look: a late reply may have told what was true before."""
-        busy = (gate for gate, door in self._doors.items() if door.ready > 0)
+        """Gates that a poll can leave out: jobs are ready behind them, and this worker asks the limiter itself. Gates
+        that seem to have no jobs are not left out, because a late reply may have been outdated."""
+        busy = (gate for gate, state in self._gates.items() if state.ready > 0)
         return tuple(sorted(islice(busy, GATES_MAX)))
 
-    def seated(self, claimed: Iterable[Attempt]) -> list[Attempt]:
-        """Each job with the token that admitted it. Somebody else was faster: what is left in our hands goes back."""
-        jobs = list(claimed)
-        for running in jobs:
-            door = self._doors.get(Gate(running.lease.needs, running.lease.tenant))
-            if door is not None and door.offered:
-                running.token = door.offered.pop()
-                running.seat = next((ask for ask in running.token.granted.asks if ask not in door.asks), None)
-        for door in self._doors.values():
-            self._unused += door.offered
-            door.offered = []
+    def assign(self, claimed: Iterable[Attempt]) -> list[Attempt]:
+        """Give each claimed job the permit that admitted it. Permits that are left, because other workers were faster,
+        are returned."""
+        attempts = list(claimed)
+        for attempt in attempts:
+            state = self._gates.get(Gate(attempt.lease.needs, attempt.lease.tenant))
+            if state is not None and state.offered:
+                attempt.permit = state.offered.pop()
+                requests = attempt.permit.granted.asks
+                attempt.tenant_permit = next((each for each in requests if each not in state.requests), None)
+        for state in self._gates.values():
+            self._unused += state.offered
+            state.offered = []
         if self._unused:
             self.wanted.set()
-        return jobs
+        return attempts
 
-    def end(self, running: Attempt) -> None:
-        """A job leaves: its seat is free, and a token goes back that it did not use for a call. Its start is a fact."""
-        if running.token is not None:
-            self._unused.append(running.token.without(running.seat))
-        if running.seat is not None:
-            self._left.append(running.seat)
-        running.token = running.seat = None
+    def end(self, attempt: Attempt) -> None:
+        """An attempt ended: its place under the tenant's concurrency limit is free, and a permit that it did not use is
+        returned. The start itself stays counted."""
+        if attempt.permit is not None:
+            self._unused.append(attempt.permit.without(attempt.tenant_permit))
+        if attempt.tenant_permit is not None:
+            self._ended.append(attempt.tenant_permit)
+        attempt.permit = attempt.tenant_permit = None
         self.wanted.set()
 
-    def seats(self, jobs: Iterable[Attempt]) -> dict[PermitRequest, int]:
-        """How many seats of each tenant these jobs, and those that we may claim next, take."""
-        counts = {PermitRequest(tenant.limit, tenant.limit): 0 for tenant in self._tenants.values() if tenant.is_capped}
-        for running in jobs:
-            if running.seat is not None:
-                counts[running.seat] = counts.get(running.seat, 0) + 1
-        tokens = [token for door in self._doors.values() for token in door.tokens] + self._unused
-        for ask in [*(ask for token in tokens for ask in token.granted.asks if ask in counts), *self._left]:
-            counts[ask] = counts.get(ask, 0) + 1
+    def tenant_calls(self, attempts: Iterable[Attempt]) -> dict[PermitRequest, int]:
+        """How many places these attempts, and those that may be claimed next, take under the limits of tenants."""
+        counts = {PermitRequest(each.limit, each.limit): 0 for each in self._tenants.values() if each.is_capped}
+        for attempt in attempts:
+            if attempt.tenant_permit is not None:
+                counts[attempt.tenant_permit] = counts.get(attempt.tenant_permit, 0) + 1
+        permits = [permit for state in self._gates.values() for permit in state.all_permits] + self._unused
+        granted = (request for permit in permits for request in permit.granted.asks if request in counts)
+        for request in [*granted, *self._ended]:
+            counts[request] = counts.get(request, 0) + 1
         return counts
 
     # -- beside the loop --------------------------------------------------------------------------------------------
 
     async def wait(self, has_room: bool) -> None:
-        """Until there may be something to ask for, or to give back. Without room, until a job ends."""
-        opens = min((door.shut_until for door in self._doors.values() if door.ready > 0), default=None)
+        """Wait until there may be a permit to take or to return. Without room, wait until a job ends."""
+        opens = min((state.closed_until for state in self._gates.values() if state.ready > 0), default=None)
         seconds = max(opens - self._now(), ADMIT_SECONDS) if opens is not None and has_room else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.wanted.wait()
         self.wanted.clear()
 
-    async def open_next(self, room: int, jobs: Iterable[Attempt]) -> bool:
-        """Ask for what is behind gates that may be open, as long as there is room. Whether something was granted.
-        `jobs` are those that we hold."""
-        held = (Gate(each.lease.needs, each.lease.tenant) for each in jobs if each.token is not None)
-        self._about_to_call = Counter(held)
-        await self._give_back()
-        if not any(door.ready > 0 for door in self._doors.values()):
+    async def open_next(self, room: int, held: Iterable[Attempt]) -> bool:
+        """Take permits for gates that may be open, while there is room. `held`: the attempts that this worker holds.
+        Returns whether a permit was granted."""
+        about_to_call = (Gate(each.lease.needs, each.lease.tenant) for each in held if each.permit is not None)
+        self._about_to_call = Counter(about_to_call)
+        await self._return_unused()
+        if not any(state.ready > 0 for state in self._gates.values()):
             return False
         await self._read_tenants()
         if self._tenants_at == float("-inf"):
-            # Nobody could tell us who is capped: nothing starts that a cap might forbid.
-            for door in self._doors.values():
-                self._shut(door, self._tokens.pause_seconds(5), "what was agreed with its tenant cannot be read")
+            # It is not known which tenants are capped, so nothing may start that a cap could forbid.
+            for state in self._gates.values():
+                self._close(state, self._limiter.pause_seconds(5), "the settings of its tenant cannot be read")
             return False
         is_granted = False
-        room -= sum(len(door.tokens) for door in self._doors.values())
-        for door in list(self._doors.values()):
+        room -= sum(len(state.all_permits) for state in self._gates.values())
+        for state in list(self._gates.values()):
             if room <= 0:
                 break
-            if door.ready > 0 and not door.tokens and door.shut_until <= self._now():
-                room -= await self._try(door, min(room, door.ready))
-                if self._doors.get(door.gate) is not door:
-                    # An exchange has told us meanwhile that nobody waits there any more.
-                    self._unused += door.hand
-                    door.hand = []
+            if state.ready > 0 and not state.all_permits and state.closed_until <= self._now():
+                room -= await self._open(state, min(room, state.ready))
+                if self._gates.get(state.gate) is not state:
+                    # An exchange has reported meanwhile that no job waits there any more.
+                    self._unused += state.permits
+                    state.permits = []
                     self.wanted.set()
-                is_granted |= bool(door.hand)
+                is_granted |= bool(state.permits)
         return is_granted
 
     async def leave(self) -> None:
-        """The worker goes: nobody shall wait for what it has in its hands."""
-        for door in self._doors.values():
-            self._unused += door.tokens
-            door.hand, door.offered = [], []
-        await self._give_back()
+        """The worker stops: return all permits, so that other workers need not wait until they expire."""
+        for state in self._gates.values():
+            self._unused += state.all_permits
+            state.permits, state.offered = [], []
+        await self._return_unused()
 
-    async def _give_back(self) -> None:
-        """Until the limiter has heard of it, it is counted as ours: seats are rather taken too long than twice."""
-        while self._unused:  # ends: what was tried is gone, and tokens do not come faster than jobs
+    async def _return_unused(self) -> None:
+        """Until the limiter has answered, a place is counted as taken: too long rather than twice."""
+        while self._unused:  # ends, because what was tried is removed and permits do not come faster than jobs
             granted = self._unused[0].granted
-            same = [token for token in self._unused if token.granted is granted]
+            same = [permit for permit in self._unused if permit.granted is granted]
             try:
                 if granted.asks:
-                    await self._tokens.give_back(granted, len(same))
-            finally:  # nothing is ever given back twice, also if we are stopped here
-                for token in same:
-                    self._unused.remove(token)
-        while self._left:
+                    await self._limiter.give_back(granted, len(same))
+            finally:  # nothing is returned twice, even if this task is cancelled here
+                for permit in same:
+                    self._unused.remove(permit)
+        while self._ended:
             try:
-                await self._tokens.leave((self._left[0],))
+                await self._limiter.end_calls((self._ended[0],))
             finally:
-                del self._left[0]
+                del self._ended[0]
 
-    async def _try(self, door: GateState, count: int) -> int:
+    async def _open(self, state: GateState, count: int) -> int:
+        """Take up to `count` permits for one gate. Returns how many were granted."""
         try:
-            if (shut_seconds := await self._without_budget(door)) > 0:
-                self._shut(door, shut_seconds, "its budget is used up")
+            if (wait_seconds := await self._budget_wait_seconds(state)) > 0:
+                self._close(state, wait_seconds, "its budget is used up")
                 return 0
-            asks = self._asks(door)
-            if not self._tokens.last_long(door.asks):
-                count, asks = min(count, await self._expected(door)), asks[len(door.asks) :]
-            if not asks or count < 1:
-                door.hand = [NO_PERMIT] * count
+            requests = self._requests(state)
+            if not self._limiter.last_long(state.requests):
+                count, requests = min(count, await self._expected(state)), requests[len(state.requests) :]
+            if not requests or count < 1:
+                state.permits = [NO_PERMIT] * count
                 return count
-            verdict, sent_at = await self._tokens.grant(asks, count)
-        except UnknownLimit as error:
-            # Perhaps the limits have moved to a new store: tell it what we know.
-            await self._tokens.declare([tenant.definition() for tenant in self._tenants.values() if tenant.is_capped])
-            self._world.events.emit("limit_unknown", error=error)
-            self._shut(door, UNKNOWN_SECONDS, str(error))
-            return 0
-        except TransientError as error:
-            # Nobody can say how much was used: nothing starts, and nothing fails.
-            self._world.events.emit("limiter_unavailable", error=error)
-            self._shut(door, self._tokens.pause_seconds(5), "the limiter cannot be reached")
-            return 0
+            verdict, sent_at = await self._limiter.grant(requests, count)
         except LeasewayError as error:
-            # Somebody must mend it. Those behind other gates do not wait for that.
-            self._shut(door, UNKNOWN_SECONDS, str(error))
+            await self._close_after_error(state, error)
             return 0
         match verdict:
             case Granted(count=granted):
-                door.hand = [make_permit(verdict, sent_at)] * granted
-                self._shut(door, ADMIT_SECONDS, "")
+                state.permits = [make_permit(verdict, sent_at)] * granted
+                self._close(state, ADMIT_SECONDS, "")
                 return granted
             case Wait(wait_us, name, why):
-                self._shut(door, wait_us / SECOND_US, f"limit {name}: {why}")
-                door.seat_of = name if why == CONCURRENCY_REACHED else ""
+                self._close(state, wait_us / SECOND_US, f"limit {name}: {why}")
+                state.waits_for = name if why == CONCURRENCY_REACHED else ""
             case Never(name, most):
-                self._shut(door, SHUT_SECONDS_MAX, f"limit {name}: never grants more than {most:,} at once")
+                self._close(state, CLOSED_SECONDS_MAX, f"limit {name}: never grants more than {most:,} at once")
         return 0
 
-    async def _expected(self, door: GateState) -> int:
-        """Tokens of short windows would not live until the call. They are taken there; here we only look whether it is
-        worth while to start, and how many."""
-        units, wait = await self._tokens.expected(door.asks)
-        units -= self._about_to_call.get(door.gate, 0)
+    async def _close_after_error(self, state: GateState, error: LeasewayError) -> None:
+        if isinstance(error, UnknownLimit):
+            # The limits may have moved to a new store. Declare the limits of tenants again.
+            capped = [tenant.definition() for tenant in self._tenants.values() if tenant.is_capped]
+            await self._limiter.declare(capped)
+            self._environment.events.emit("limit_unknown", error=error)
+            self._close(state, UNKNOWN_SECONDS, str(error))
+        elif isinstance(error, TransientError):
+            # It is not known how much was used: nothing starts, and no job fails.
+            self._environment.events.emit("limiter_unavailable", error=error)
+            self._close(state, self._limiter.pause_seconds(5), "the limiter cannot be reached")
+        else:
+            # An operator has to fix this. Jobs behind other gates continue.
+            self._close(state, UNKNOWN_SECONDS, str(error))
+
+    async def _expected(self, state: GateState) -> int:
+        """Permits of short windows would expire before the call, so they are taken by the call itself. Here the worker
+        only estimates how many jobs are worth starting."""
+        units, wait = await self._limiter.expected(state.requests)
+        units -= self._about_to_call.get(state.gate, 0)
         if wait is not None:
-            self._shut(door, wait.wait_us / SECOND_US, f"limit {wait.name}: {wait.why}")
+            self._close(state, wait.wait_us / SECOND_US, f"limit {wait.name}: {wait.why}")
         elif units < 1:
-            self._shut(door, LOOK_SECONDS, "")
+            self._close(state, RECHECK_SECONDS, "")
         return max(units, 0)
 
-    async def _without_budget(self, door: GateState) -> float:
-        """How long until one of the budgets has something again; 0 if all have."""
-        budgets = parse_needs(door.gate.needs).budgets
+    async def _budget_wait_seconds(self, state: GateState) -> float:
+        """How long until all budgets have something left; 0 if they have it now."""
+        budgets = parse_needs(state.gate.needs).budgets
         if not budgets:
             return 0.0
-        return await self._world.ledger.wait_us(budgets) / SECOND_US
+        return await self._environment.ledger.wait_us(budgets) / SECOND_US
 
-    def _asks(self, door: GateState) -> Asks:
-        tenant = self._tenants.get(door.gate.tenant)
+    def _requests(self, state: GateState) -> PermitRequests:
+        tenant = self._tenants.get(state.gate.tenant)
         if tenant is None or not tenant.is_capped:
-            return door.asks
-        return (*door.asks, PermitRequest(tenant.limit, tenant.limit))
+            return state.requests
+        return (*state.requests, PermitRequest(tenant.limit, tenant.limit))
 
     async def _read_tenants(self) -> None:
-        # A gate of jobs that need nothing is there because of a cap: if we know of none, somebody has set it just now.
+        # Jobs that need nothing are behind a gate only because of a cap. If none is known, it was set just now.
         is_outdated = any(
-            door.ready > 0 and not door.gate.needs and not self._asks(door) for door in self._doors.values()
+            state.ready > 0 and not state.gate.needs and not self._requests(state) for state in self._gates.values()
         )
         if self._now() - self._tenants_at < TENANTS_SECONDS and not is_outdated:
             return
         if is_outdated:
             self._tenants_at = float("-inf")
         try:
-            tenants = await self._world.store.tenants()
+            tenants = await self._environment.store.tenants()
             self._tenants = {tenant.name: tenant for tenant in tenants}
             self._tenants_at = self._now()
         except LeasewayError as error:
-            self._world.events.emit("store_unavailable", doing="read tenants", error=error)
+            self._environment.events.emit("store_unavailable", doing="read tenants", error=error)
 
-    def _shut(self, door: GateState, seconds: float, why: str) -> None:
-        door.shut_until = self._now() + min(seconds, SHUT_SECONDS_MAX)
-        if why and why != door.why:
-            self._world.events.emit("gate_shut", tenant=door.gate.tenant, why=why, seconds=round(seconds, 3))
-        door.why = why or door.why
+    def _close(self, state: GateState, seconds: float, why: str) -> None:
+        state.closed_until = self._now() + min(seconds, CLOSED_SECONDS_MAX)
+        if why and why != state.why:
+            self._environment.events.emit("gate_closed", tenant=state.gate.tenant, why=why, seconds=round(seconds, 3))
+        state.why = why or state.why
 
-    def _reopen(self, left: Asks) -> None:
-        """Nobody can say when a seat will be free. Of our own we know it."""
-        names = {ask.name for ask in left}
-        for door in self._doors.values():
-            if door.seat_of in names:
-                door.shut_until, door.seat_of = self._now(), ""
+    def _reopen(self, ended: PermitRequests) -> None:
+        """When a call of another process ends is not known. When one of this process ends, the gate can open at
+        once."""
+        names = {request.name for request in ended}
+        for state in self._gates.values():
+            if state.waits_for in names:
+                state.closed_until, state.waits_for = self._now(), ""
                 self.wanted.set()
 
     def _now(self) -> float:
-        return self._world.clock.monotonic()
+        return self._environment.clock.monotonic()

@@ -1,4 +1,4 @@
-"""What a handler can ask and say while it runs: the `ctx` of its signature."""
+"""exchange ─► [run handler] ─► settle: what a handler sees of its job, the `ctx` of its signature."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -23,79 +23,105 @@ CHILDREN_MAX = 10_000
 
 
 class Context:
-    """The job's own view of itself. Async handlers await `checkpoint`; in plain functions it simply returns."""
+    """The first argument of a handler, if it is named `ctx`: the job's data and what the handler can do with it.
+
+    In an async handler, await `checkpoint` and use `async with ctx.call()`. In a plain function, which runs in a
+    thread, the same methods block and return.
+    """
 
     def __init__(
         self,
-        running: Attempt,
-        world: Environment,
-        calls: ProviderCalls,
-        wire: SharedClient,
+        attempt: Attempt,
+        environment: Environment,
+        make_calls: Callable[[], ProviderCalls],
+        http_client: Callable[[], SharedClient],
         key_keep_us: int = KEY_KEEP_US,
     ) -> None:
-        self._running = running
-        self._world = world
-        self._calls = calls
-        self._wire = wire
+        self._attempt = attempt
+        self._environment = environment
+        self._make_calls = make_calls
+        self._http_client = http_client
         self._key_keep_us = key_keep_us
-        lease = running.lease
+        lease = attempt.lease
         self.id: JobId = lease.id
         self.kind = lease.kind
         self.tenant = lease.tenant
         self.queue = lease.queue
         self.shard_key = lease.shard_key
         self.attempt = lease.attempts
-        """Which delivery this is, counted from 1."""
+        """The number of this attempt, counted from 1."""
         self.attempts_max = lease.attempts_max
         self.fence = lease.fence
-        """Larger with every lease of this job: an outside system can refuse what carries a smaller one."""
+        """A number that grows with every lease of this job. Pass it to an outside system, so that the system can refuse
+        a write with a smaller number than it has seen."""
         self.lease_duration = timedelta(microseconds=lease.lease_us)
         self.cursor: Any = None if lease.cursor is None else msgspec.json.decode(lease.cursor)
-        """Where the last attempt left off; None at the first."""
+        """The value of the last `checkpoint`; None if there was none."""
+
+    @cached_property
+    def _calls(self) -> ProviderCalls:
+        return self._make_calls()
+
+    def prepare_calls(self) -> None:
+        """Check now that the limits and budgets of the job fit those of its code."""
+        _ = self._calls
 
     @property
     def cancelled(self) -> bool:
-        """Stop as soon as you can: the job was cancelled, timed out, its lease is lost, or the worker goes away."""
-        return self._running.stop is not None or self._running.timed_out
+        """True if the handler should stop soon: the job was cancelled or timed out, its lease is lost, or the worker is
+        stopping."""
+        return self._attempt.stop is not None or self._attempt.timed_out
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Say how far the job has come. Cheap: the newest word is stored about twice a second."""
-        self._running.report(done, total, message)
+        """Report progress. This is cheap: the latest report is stored about twice a second."""
+        self._attempt.report(done, total, message)
 
     def call_key(self, step: str = "") -> str:
-        """The same text in every attempt: pass it to the provider as the idempotency key of the call."""
+        """An idempotency key for a call to a provider. It is the same in every attempt of this job; `step` tells
+        several calls of one job apart."""
         return f"{self.id}:{step}" if step else str(self.id)
 
     def submit(self, job: Bound) -> JobId:
-        """Submit another job, if and when this attempt succeeds, in the same transaction as its result."""
-        if len(self._running.children) >= CHILDREN_MAX:
+        """Submit another job in the same transaction as this job's result. It is submitted only if this attempt
+        succeeds."""
+        if len(self._attempt.children) >= CHILDREN_MAX:
             raise ValueError(f"job {self.id}: more than {CHILDREN_MAX:,} children; submit them from several jobs")
-        child = job.new(self._world.ids, self._key_keep_us, self.tenant)
-        if self._world.tracing is not None:
-            child = msgspec.structs.replace(child, trace=self._world.tracing.origin())
-        self._running.children.append(child)
+        child = job.new(self._environment.ids, self._key_keep_us, self.tenant)
+        if self._environment.tracing is not None:
+            child = msgspec.structs.replace(child, trace=self._environment.tracing.origin())
+        self._attempt.children.append(child)
         return child.id
 
     def call(self) -> ProviderCall:
-        """Around one request of any client: `async with ctx.call() as call:`. Waits for the job's limits and its
-        budget; the request must leave at once."""
+        """Wait until the job's limits and budgets allow one request, made with any client:
+
+            async with ctx.call() as call:
+                reply = await client.get(...)
+                call.settle(usd=0.004)
+
+        Send the request at once; a permit is valid for a short time. Without `settle` the whole estimate is charged.
+        """
         return self._calls.call()
 
     @cached_property
     def http(self) -> Http:
-        """An HTTP client that takes the job's limits and its budget before each request leaves."""
-        return Http(HttpEnvironment(self._wire, self._world.clock, self._world.chance), self._calls, self.call_key)
+        """An HTTP client that takes the job's limits and budgets before each request."""
+        environment = HttpEnvironment(self._http_client(), self._environment.clock, self._environment.chance)
+        return Http(environment, self._calls, self.call_key)
 
     async def checkpoint(self, cursor: Any) -> None:
-        """Keep the cursor for the next attempt. Raises LeaseLost if the job is no longer ours."""
+        """Store a cursor, any JSON value. The next attempt finds it in `ctx.cursor`.
+
+        Raises LeaseLost if another worker has taken over the job.
+        """
         text = payload.encode(cursor, "cursor")
-        if not await self._world.store.checkpoint(self.id, self._running.lease.token, text):
-            raise LeaseLost(f"job {self.id}: the lease is lost, the cursor was not stored")
+        if not await self._environment.store.checkpoint(self.id, self._attempt.lease.token, text):
+            raise LeaseLost(f"job {self.id}: the lease is lost; the cursor was not stored")
         self.cursor = cursor
 
 
 class SyncContext(Context):
-    """For functions that run in a thread: nothing is awaited, everything simply returns."""
+    """For plain functions that run in a thread: every method blocks and returns."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -116,7 +142,7 @@ class SyncContext(Context):
 
 
 class SyncProviderCall:
-    """`with ctx.call() as call:`"""
+    """`with ctx.call() as call:` in a plain function."""
 
     def __init__(self, call: ProviderCall, wait_for: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._call = call

@@ -1,26 +1,25 @@
-"""submit ─► store ─► exchange ─► [admit (lane, limits, budget)] ─► run handler: tokens, from the limiter to a call.
+"""submit ─► store ─► exchange ─► [admit (lane, limits, budget)] ─► run handler: a worker's permits.
 
-A token is taken just before a request leaves, by whoever asks first, and is good for a moment only. Tokens of long
-windows are taken some at a time, so that a busy worker asks the store once for many calls; those that nobody has used
-in time are used up. One call to the store is under way for each set of limits, and everybody else of this process
-waits behind it in line.
+A permit is taken just before a request leaves and is valid for a short time only. Permits of long windows are taken
+several at a time, so that a busy worker calls the limiter once for many requests (see `permit_queue`). Calls under a
+concurrency limit are counted by the limiter as long as this worker reports them.
 """
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
 
-from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit, UsageError
+from leaseway.domain.errors import LeasewayError, TransientError, UnknownLimit
 from leaseway.domain.ids import SECOND_US, WorkerId
 from leaseway.domain.limits.buckets import (
     PAUSED,
     Acquisition,
     Granted,
-    Never,
     Notice,
     Verdict,
     Wait,
@@ -30,422 +29,344 @@ from leaseway.domain.limits.buckets import (
 from leaseway.domain.limits.limit import COUNT_MAX, LimitDefinition, PermitRequest, permit_lease_us
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
 from leaseway.domain.limits.validation import PERMIT_REQUESTS_MAX
-from leaseway.domain.outcome import Deferred
-from leaseway.domain.worker_pacing import retry_delay_seconds
 from leaseway.ports.limiter import Limiter
-from leaseway.worker.environment import Environment
+from leaseway.worker.environment import Environment, retry_delay_seconds
 from leaseway.worker.limiter_fallback import LimiterFallback
+from leaseway.worker.permit_queue import PermitQueue
 
 DRIFT = 0.01
-"""How much faster than ours the store's clock may go."""
+"""How much faster than this worker's clock the store's clock may run."""
 PATIENCE_SECONDS = 10.0
-"""A handler waits for so long in its place. Whatever takes longer, the job waits for in its lane."""
-KEEP_SECONDS = 5.0
-READ_SECONDS = 60.0
-SEAT_US = 30 * SECOND_US
+"""How long a handler waits for a permit. For longer waits the job goes back to its lane."""
+RECOUNT_SECONDS = 5.0
+DEFINITIONS_SECONDS = 60.0
+"""How long the definitions of limits are cached."""
+IN_FLIGHT_US = 30 * SECOND_US
+"""How long the limiter counts a call that this worker does not report again."""
 LONG_US = SECOND_US // 2
-LATE_MAX = 5
-"""So many tokens in a row that came too late to be used are worth a word."""
-LINES_MAX = 1_000
-"""From so many on, those are forgotten in which nobody stands: there may be millions of names."""
+QUEUES_MAX = 1_000
+"""Above this number, queues that are not in use are dropped: limits with fields may have millions of names."""
 AHEAD_SHARE = 4
-"""A worker never keeps more than this part of a bucket for itself."""
+"""A worker takes at most this fraction (a quarter) of a bucket ahead."""
 
-Asks = tuple[PermitRequest, ...]
+PermitRequests = tuple[PermitRequest, ...]
 
 
 class Permit(NamedTuple):
-    """One of a grant, and until when it may be used, on our own clock."""
+    """One unit of a grant, and until when it is valid by this worker's clock."""
 
     granted: Granted
-    good_until: float
+    valid_until: float
     taken_at: float = 0.0
 
-    def without(self, ask: PermitRequest | None) -> "Permit":
-        """The same for all limits but this one."""
-        if ask is None:
+    def without(self, request: PermitRequest | None) -> "Permit":
+        """The same permit for all limits but this one."""
+        if request is None:
             return self
-        left = [each for each in zip(self.granted.asks, self.granted.generations, strict=True) if each[0] != ask]
-        asks, generations = tuple(each for each, _ in left), tuple(generation for _, generation in left)
-        return self._replace(granted=msgspec.structs.replace(self.granted, asks=asks, generations=generations))
+        pairs = zip(self.granted.asks, self.granted.generations, strict=True)
+        left = [pair for pair in pairs if pair[0] != request]
+        requests, generations = tuple(each for each, _ in left), tuple(generation for _, generation in left)
+        return self._replace(granted=msgspec.structs.replace(self.granted, asks=requests, generations=generations))
 
 
 NO_PERMIT = Permit(Granted((), 1, 0, 0, 0, ()), float("inf"))
-
 """For jobs that need no limit."""
 
 
 def make_permit(granted: Granted, taken_at: float) -> Permit:
-    """`taken_at`: before the call to the limiter left."""
+    """`taken_at`: before the request to the limiter was sent."""
     return Permit(granted, taken_at + granted.lease_us / SECOND_US * (1 - DRIFT), taken_at)
 
 
 class LimiterClient:
-    """All of a worker's dealings with the limiter."""
+    """Everything that a worker tells and asks the limiter."""
 
-    def __init__(self, world: Environment, holder: WorkerId, definitions: Sequence[LimitDefinition]) -> None:
-        self._world = world
+    def __init__(self, environment: Environment, holder: WorkerId, definitions: Sequence[LimitDefinition]) -> None:
+        self._environment = environment
         self._holder = holder
         self._definitions = {definition.name: definition for definition in definitions}
-        self._degraded = LimiterFallback(world.clock, holder, self._definitions)
-        self._lines: dict[Asks, PermitQueue] = {}
-        self._seats: dict[PermitRequest, int] = {}
-        self._doubtful: set[PermitRequest] = set()
-        self._closed_at: dict[str, float] = {}
-        """When a provider last refused a call of ours, by limit."""
-        self.on_left: Callable[[Asks], None] = lambda _: None
-        """Told of seats that are free again."""
+        self._queues: dict[PermitRequests, PermitQueue] = {}
+        self._in_flight: dict[PermitRequest, int] = {}
+        self._uncertain: set[PermitRequest] = set()
+        """Limits whose in-flight calls the limiter may count wrong, because a reply was lost."""
+        self._throttled_at: dict[str, float] = {}
+        """When a provider last throttled a call of this worker, by limit."""
+        self.on_ended: Callable[[PermitRequests], None] = lambda _: None
+        """Called when calls under a concurrency limit have ended."""
         self._read_at = float("-inf")
         self._opening = asyncio.Lock()
-        self._seating = asyncio.Lock()
-        """What we say about seats arrives in the order in which we say it."""
+        self._counting = asyncio.Lock()
+        """Changes of in-flight calls reach the limiter in the order in which they happen."""
         self._is_open = False
+
+    @cached_property
+    def _fallback(self) -> LimiterFallback:
+        return LimiterFallback(self._environment.clock, self._holder, self._definitions)
 
     # -- taking -----------------------------------------------------------------------------------------------------
 
-    async def take(self, asks: Asks, patience_seconds: float = PATIENCE_SECONDS) -> Permit:
-        """One for a call that leaves now. `Deferred`: it would take longer than anybody should wait here."""
-        line = self._lines.get(asks)
-        if line is None:
-            if len(self._lines) >= LINES_MAX:
-                self._lines = {each.asks: each for each in self._lines.values() if each.is_needed}
-            line = self._lines[asks] = PermitQueue(self, asks, self._ahead(asks))
-        return await line.take(patience_seconds)
+    async def take(self, requests: PermitRequests, patience_seconds: float = PATIENCE_SECONDS) -> Permit:
+        """A permit for a call that leaves now. Raises `Deferred` if the wait is too long for a handler."""
+        queue = self._queues.get(requests)
+        if queue is None:
+            if len(self._queues) >= QUEUES_MAX:
+                self._queues = {each.requests: each for each in self._queues.values() if each.is_needed}
+            queue = self._queues[requests] = PermitQueue(self, requests, self._ahead(requests))
+        return await queue.take(patience_seconds)
 
-    async def grant(self, asks: Asks, most: int) -> tuple[Verdict, float]:
-        """Ask the store once; and when that was."""
-        sent_at = self._world.clock.monotonic()
+    async def grant(self, requests: PermitRequests, most: int) -> tuple[Verdict, float]:
+        """Ask the limiter once. Returns its verdict and when the request was sent."""
+        sent_at = self._environment.clock.monotonic()
         try:
-            await self.limiter()
-            async with self._seating if any(map(self._has_seats, asks)) else contextlib.nullcontext():
-                await self._clear_up(asks)
-                sent_at = self._world.clock.monotonic()
-                verdict = await self._taken(asks, most)
-                self._sit(verdict)
+            await self.opened()
+            async with self._counting if any(map(self._is_counted, requests)) else contextlib.nullcontext():
+                await self._correct(requests)
+                sent_at = self._environment.clock.monotonic()
+                verdict = await self._taken(requests, most)
+                self._count_calls(verdict)
         except asyncio.CancelledError:
-            self._doubtful.update(filter(self._has_seats, asks))
+            self._uncertain.update(filter(self._is_counted, requests))
             raise
         except TransientError:
-            self._doubtful.update(filter(self._has_seats, asks))
-            alone = self._degraded.take(asks, most)
-            if alone is None:
+            self._uncertain.update(filter(self._is_counted, requests))
+            own_share = self._fallback.take(requests, most)
+            if own_share is None:
                 raise
-            return alone, self._world.clock.monotonic()
+            return own_share, self._environment.clock.monotonic()
         if isinstance(verdict, Wait) and verdict.why == PAUSED:
-            await self._read_definitions(at_once=True)  # no more jobs are claimed for it meanwhile
+            await self._read_definitions(at_once=True)  # no more jobs are claimed for a paused limit
         return verdict, sent_at
 
-    def _sit(self, verdict: Verdict) -> None:
+    def permit(self, granted: Granted, taken_at: float) -> Permit:
+        return make_permit(granted, taken_at)
+
+    def _count_calls(self, verdict: Verdict) -> None:
         if isinstance(verdict, Granted):
-            for ask in filter(self._has_seats, verdict.asks):
-                self._seats[ask] = self._seats.get(ask, 0) + verdict.count
+            for request in filter(self._is_counted, verdict.asks):
+                self._in_flight[request] = self._in_flight.get(request, 0) + verdict.count
 
-    async def _taken(self, asks: Asks, most: int) -> Verdict:
+    async def _taken(self, requests: PermitRequests, most: int) -> Verdict:
+        limiter = self._environment.limiter
         try:
-            return await self._world.limiter.take(asks, least=1, most=most, holder=self._holder, seat_us=SEAT_US)
+            return await limiter.take(requests, least=1, most=most, holder=self._holder, seat_us=IN_FLIGHT_US)
         except UnknownLimit as error:
-            await self._tell_again(asks, error)
+            await self._declare_again(requests, error)
         try:
-            return await self._world.limiter.take(asks, least=1, most=most, holder=self._holder, seat_us=SEAT_US)
-        except UnknownLimit as error:  # it has lost its memory twice: not the job's fault
-            raise TransientError(f"{error}; it was defined a moment ago") from error
+            return await limiter.take(requests, least=1, most=most, holder=self._holder, seat_us=IN_FLIGHT_US)
+        except UnknownLimit as error:  # the limiter lost its state twice, which is not a fault of the job
+            raise TransientError(f"{error}; it was declared a moment ago") from error
 
-    async def _clear_up(self, asks: Asks) -> None:
-        """A reply was lost: the limiter may believe that we sit where nobody of us does."""
-        for ask in [ask for ask in asks if ask in self._doubtful]:
-            count = sum(count for each, count in self._seats.items() if each.name == ask.name)
+    async def _correct(self, requests: PermitRequests) -> None:
+        """After a lost reply, tell the limiter how many calls are really in flight."""
+        for request in [each for each in requests if each in self._uncertain]:
+            count = sum(count for each, count in self._in_flight.items() if each.name == request.name)
             if count:
-                await self._world.limiter.keep([ask], self._holder, count, SEAT_US)
+                await self._environment.limiter.keep([request], self._holder, count, IN_FLIGHT_US)
             else:
-                await self._world.limiter.vacate([ask], self._holder, COUNT_MAX)
-            self._doubtful.discard(ask)
+                await self._environment.limiter.vacate([request], self._holder, COUNT_MAX)
+            self._uncertain.discard(request)
 
-    async def _tell_again(self, asks: Asks, error: UnknownLimit) -> None:
-        """The limiter has forgotten what our code says."""
-        known = [self._definitions[ask.limit] for ask in asks if ask.limit in self._definitions]
-        if len(known) < len(asks):
+    async def _declare_again(self, requests: PermitRequests, error: UnknownLimit) -> None:
+        """The limiter has lost the definitions that the code declared."""
+        known = [self._definitions[each.limit] for each in requests if each.limit in self._definitions]
+        if len(known) < len(requests):
             raise error
-        await self._world.limiter.declare(known)
+        await self._environment.limiter.declare(known)
 
-    def last_long(self, asks: Asks) -> bool:
-        """Whether tokens of these limits survive the way from here through a claim to a handler's first call."""
-        known = [self._definitions[ask.limit] for ask in asks if ask.limit in self._definitions]
+    def last_long(self, requests: PermitRequests) -> bool:
+        """Whether permits of these limits stay valid from here through a claim until a handler's first call."""
+        known = [self._definitions[each.limit] for each in requests if each.limit in self._definitions]
         return all(size_limit(definition).lease_us >= LONG_US for definition in known)
 
-    async def expected(self, asks: Asks) -> tuple[int, Wait | None]:
-        """How many calls may leave within a second, beside those that wait in line here; or why none may."""
-        limiter = await self.limiter()
-        if any(ask.limit in self._definitions and self._definitions[ask.limit].paused for ask in asks):
-            await self._read_definitions(at_once=True)  # only there one sees that it was resumed
+    async def expected(self, requests: PermitRequests) -> tuple[int, Wait | None]:
+        """How many calls may leave within a second, besides those that wait here already; or why none may."""
+        limiter = await self.opened()
+        if any(each.limit in self._definitions and self._definitions[each.limit].paused for each in requests):
+            await self._read_definitions(at_once=True)  # the only way to learn that a limit was resumed
         try:
-            now, levels = await limiter.look(asks)
+            now, levels = await limiter.look(requests)
         except UnknownLimit as error:
-            await self._tell_again(asks, error)
-            now, levels = await limiter.look(asks)
-        pairs = [each for each in zip(asks, levels, strict=True) if each[0].limit in self._definitions]
-        takings = [Acquisition(ask, size_limit(self._definitions[ask.limit]), level) for ask, level in pairs]
-        units, wait = forecast(takings, now, levels[0].since, SECOND_US)
-        line = self._lines.get(asks)
-        return units - (0 if line is None else line.waiting), wait
+            await self._declare_again(requests, error)
+            now, levels = await limiter.look(requests)
+        pairs = [each for each in zip(requests, levels, strict=True) if each[0].limit in self._definitions]
+        sized = [Acquisition(request, size_limit(self._definitions[request.limit]), level) for request, level in pairs]
+        units, wait = forecast(sized, now, levels[0].since, SECOND_US)
+        queue = self._queues.get(requests)
+        return units - (0 if queue is None else queue.waiting), wait
 
-    def is_good(self, token: Permit) -> bool:
-        """It is not too old, and the provider has not closed since it was granted."""
-        if self._world.clock.monotonic() >= token.good_until:
+    def is_valid(self, permit: Permit) -> bool:
+        """Whether a permit has not expired and the provider has not throttled calls since it was granted."""
+        if self._environment.clock.monotonic() >= permit.valid_until:
             return False
-        return all(token.taken_at > self._closed_at.get(ask.name, float("-inf")) for ask in token.granted.asks)
+        never = float("-inf")
+        return all(permit.taken_at > self._throttled_at.get(each.name, never) for each in permit.granted.asks)
+
+    # -- returning --------------------------------------------------------------------------------------------------
 
     async def give_back(self, granted: Granted, count: int) -> None:
-        """What was not used. If that fails, it is used up."""
+        """Return permits that were not used. If that fails, they count as used."""
         try:
             with contextlib.suppress(LeasewayError):
-                await (await self.limiter()).give_back(granted, count)
+                await (await self.opened()).give_back(granted, count)
         finally:
-            await self.leave(granted.asks, count)
+            await self.end_calls(granted.asks, count)
 
-    async def leave(self, asks: Asks, count: int = 1) -> None:
-        """The call is over: its seats are free."""
-        if not any(self._seats.get(ask) for ask in asks):
+    async def end_calls(self, requests: PermitRequests, count: int = 1) -> None:
+        """Calls have ended: their places under concurrency limits are free."""
+        if not any(self._in_flight.get(each) for each in requests):
             return
         try:
-            await self._seating.acquire()
+            await self._counting.acquire()
         except asyncio.CancelledError:
-            self._doubtful.update(self._stand_up(asks, count))
+            self._uncertain.update(self._discount(requests, count))
             raise
         try:
-            if seated := self._stand_up(asks, count):
-                self._doubtful.update(seated)  # until we hear that they are free
+            if ended := self._discount(requests, count):
+                self._uncertain.update(ended)  # until the limiter has answered
                 with contextlib.suppress(LeasewayError):
-                    await (await self.limiter()).vacate(seated, self._holder, count)
-                    self._doubtful.difference_update(seated)
+                    await (await self.opened()).vacate(ended, self._holder, count)
+                    self._uncertain.difference_update(ended)
         finally:
-            self._seating.release()
-        self.on_left(seated)
-        for line in self._lines.values():
-            if not set(seated).isdisjoint(line.asks):
-                line.somebody_left.set()
+            self._counting.release()
+        self.on_ended(ended)
+        for queue in self._queues.values():
+            if not set(ended).isdisjoint(queue.requests):
+                queue.call_ended.set()
 
-    def _stand_up(self, asks: Asks, count: int) -> Asks:
-        """Those of the asks that have seats."""
-        seated = tuple(ask for ask in asks if ask in self._seats)
-        for ask in seated:
-            if (left := self._seats.pop(ask) - count) > 0:
-                self._seats[ask] = left
-        return seated
+    def _discount(self, requests: PermitRequests, count: int) -> PermitRequests:
+        """Subtract ended calls. Returns the requests whose limits count calls."""
+        counted = tuple(each for each in requests if each in self._in_flight)
+        for request in counted:
+            if (left := self._in_flight.pop(request) - count) > 0:
+                self._in_flight[request] = left
+        return counted
 
-    # -- what the provider says -------------------------------------------------------------------------------------
+    # -- what the provider reports ----------------------------------------------------------------------------------
 
-    async def hear(self, token: Permit, asks: Asks, said: RateLimitStatus) -> None:
-        """Tell everybody, if it is news: a refusal always, what is left only when it is less than a bucket."""
-        for ask, generation in zip(token.granted.asks, token.granted.generations, strict=True):
-            if ask not in asks:
-                continue  # the seat of a tenant is no affair of the provider
-            if not said.throttled and (said.remaining is None or said.remaining >= self._burst(ask)):
+    async def notify(self, permit: Permit, requests: PermitRequests, status: RateLimitStatus) -> None:
+        """Tell the whole fleet what a provider reported: each throttled call, and a remaining quota that is smaller
+        than a bucket."""
+        for request, generation in zip(permit.granted.asks, permit.granted.generations, strict=True):
+            if request not in requests:
+                continue  # the provider does not know the limit of a tenant
+            if not status.throttled and (status.remaining is None or status.remaining >= self._burst(request)):
                 continue
             notice = Notice(
-                name=ask.name,
-                limit=ask.limit,
+                name=request.name,
+                limit=request.limit,
                 generation=generation,
-                throttled=said.throttled,
-                retry_after_us=said.retry_after_us,
-                remaining=said.remaining,
-                reset_us=said.reset_us,
+                throttled=status.throttled,
+                retry_after_us=status.retry_after_us,
+                remaining=status.remaining,
+                reset_us=status.reset_us,
             )
-            if said.throttled:
-                if len(self._closed_at) >= LINES_MAX:
-                    self._closed_at.clear()  # tokens that old are gone long since
-                self._closed_at[ask.name] = self._world.clock.monotonic()
-                self._world.events.emit("limit_closed", limit=ask.name, retry_after_us=said.retry_after_us)
-            with contextlib.suppress(TransientError):  # the next refusal says it again
-                await (await self.limiter()).tell(notice)
+            if status.throttled:
+                if len(self._throttled_at) >= QUEUES_MAX:
+                    self._throttled_at.clear()  # permits that old have expired
+                self._throttled_at[request.name] = self._environment.clock.monotonic()
+                self._environment.events.emit("limit_closed", limit=request.name, retry_after_us=status.retry_after_us)
+            with contextlib.suppress(TransientError):  # the next throttled call reports it again
+                await (await self.opened()).tell(notice)
 
     # -- beside the worker ------------------------------------------------------------------------------------------
 
-    async def keep_seats(self, recount: Callable[[], Mapping[PermitRequest, int]]) -> None:
-        """Whoever still sits says so, also to a store that has lost its memory."""
+    async def keep_calls_counted(self, recount: Callable[[], Mapping[PermitRequest, int]]) -> None:
+        """Report the calls in flight at intervals, also to a limiter that has lost its state."""
         while True:  # until it is cancelled
-            await self._world.clock.sleep(KEEP_SECONDS)
-            await self.say_where_we_sit(recount)
+            await self._environment.clock.sleep(RECOUNT_SECONDS)
+            await self.report_calls(recount)
             if self._is_open:
-                await self._degraded.keep(self._world.limiter)
+                await self._fallback.renew(self._environment.limiter)
                 await self._read_definitions()
 
-    async def leave_all(self, recount: Callable[[], Mapping[PermitRequest, int]]) -> None:
-        """The worker goes away."""
-        await self.say_where_we_sit(recount)
+    async def leave(self, recount: Callable[[], Mapping[PermitRequest, int]]) -> None:
+        """The worker stops."""
+        await self.report_calls(recount)
         if self._is_open:
-            await self._degraded.leave(self._world.limiter)
+            await self._fallback.leave(self._environment.limiter)
 
-    async def say_where_we_sit(self, recount: Callable[[], Mapping[PermitRequest, int]]) -> None:
-        async with self._seating:
-            counts = {**self._seats, **recount()}
-            self._doubtful.update(ask for ask in self._seats if counts[ask] < 1)
-            self._seats = {ask: count for ask, count in counts.items() if count > 0}
+    async def report_calls(self, recount: Callable[[], Mapping[PermitRequest, int]]) -> None:
+        async with self._counting:
+            counts = {**self._in_flight, **recount()}
+            self._uncertain.update(request for request in self._in_flight if counts[request] < 1)
+            self._in_flight = {request: count for request, count in counts.items() if count > 0}
             with contextlib.suppress(LeasewayError):
-                await self._clear_up(tuple(self._doubtful))
+                await self._correct(tuple(self._uncertain))
             by_name: Counter[tuple[str, str]] = Counter()
-            for ask, count in self._seats.items():  # calls of different weight sit beside each other
-                by_name[ask.name, ask.limit] += count
+            for request, count in self._in_flight.items():  # calls of different cost count for the same limit
+                by_name[request.name, request.limit] += count
             by_count: dict[int, list[PermitRequest]] = {}
             for (name, limit), count in by_name.items():
                 by_count.setdefault(count, []).append(PermitRequest(name, limit))
-            for count, asks in by_count.items():
-                await self._keep(asks, count)
+            for count, requests in by_count.items():
+                await self._report(requests, count)
 
-    async def _keep(self, asks: Sequence[PermitRequest], count: int) -> None:
-        for start in range(0, len(asks), PERMIT_REQUESTS_MAX):
+    async def _report(self, requests: Sequence[PermitRequest], count: int) -> None:
+        for start in range(0, len(requests), PERMIT_REQUESTS_MAX):
             with contextlib.suppress(LeasewayError):
-                limiter = await self.limiter()
-                await limiter.keep(asks[start : start + PERMIT_REQUESTS_MAX], self._holder, count, SEAT_US)
+                limiter = await self.opened()
+                batch = requests[start : start + PERMIT_REQUESTS_MAX]
+                await limiter.keep(batch, self._holder, count, IN_FLIGHT_US)
 
     async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         self._definitions.update({definition.name: definition for definition in definitions})
         with contextlib.suppress(TransientError):
-            await (await self.limiter()).declare(definitions)
+            await (await self.opened()).declare(definitions)
 
-    async def limiter(self) -> Limiter:
-        """Opened, and told what our code says, by the first who needs it."""
+    async def opened(self) -> Limiter:
+        """The limiter. The first use opens it and declares the limits of the code."""
         async with self._opening:
             if not self._is_open:
-                await self._world.limiter.open()
-                await self._world.limiter.declare([*self._definitions.values(), *self._degraded.certificates()])
+                limiter = self._environment.limiter
+                await limiter.open()
+                await limiter.declare([*self._definitions.values(), *self._fallback.certificates()])
                 await self._read_definitions()
-                await self._degraded.keep(self._world.limiter)
+                await self._fallback.renew(limiter)
                 self._is_open = True
-        return self._world.limiter
+        return self._environment.limiter
 
     async def _read_definitions(self, *, at_once: bool = False) -> None:
-        """Somebody may have changed them."""
-        if not at_once and self._world.clock.monotonic() - self._read_at < READ_SECONDS:
+        """An operator may have changed them."""
+        if not at_once and self._environment.clock.monotonic() - self._read_at < DEFINITIONS_SECONDS:
             return
         with contextlib.suppress(TransientError):
-            definitions = await self._world.limiter.definitions()
+            definitions = await self._environment.limiter.definitions()
             self._definitions.update({definition.name: definition for definition, _ in definitions})
-            self._read_at = self._world.clock.monotonic()
+            self._read_at = self._environment.clock.monotonic()
 
-    def _ahead(self, asks: Asks) -> int | None:
-        """How many tokens may be taken beyond those that are wanted now. None: one at a time, because of the seats."""
+    def _ahead(self, requests: PermitRequests) -> int | None:
+        """How many permits may be taken beyond those that are waited for. None: one at a time, because a permit that is
+        not used would take a place under a concurrency limit."""
         most = 1_000
-        for ask in asks:
-            definition = self._definitions.get(ask.limit)
+        for request in requests:
+            definition = self._definitions.get(request.limit)
             if definition is None or definition.concurrency is not None:
                 return None
             if not permit_lease_us(definition):
                 most = 0
-            most = min([most, *(window.burst // ask.cost // AHEAD_SHARE for window in size_limit(definition).windows)])
+            windows = size_limit(definition).windows
+            most = min([most, *(window.burst // request.cost // AHEAD_SHARE for window in windows)])
         return most
 
-    def _burst(self, ask: PermitRequest) -> int:
-        definition = self._definitions.get(ask.limit)
-        return 0 if definition is None else max((window.burst for window in size_limit(definition).windows), default=0)
+    def _burst(self, request: PermitRequest) -> int:
+        definition = self._definitions.get(request.limit)
+        return 0 if definition is None else max((each.burst for each in size_limit(definition).windows), default=0)
 
-    def _has_seats(self, ask: PermitRequest) -> bool:
-        definition = self._definitions.get(ask.limit)
+    def _is_counted(self, request: PermitRequest) -> bool:
+        definition = self._definitions.get(request.limit)
         return definition is None or definition.concurrency is not None
 
-    def tell_of_late(self, asks: Asks, token: Permit) -> None:
-        """Too slow for this limit: it would never get anywhere, and nobody would know why."""
-        names, seconds = ", ".join(ask.limit for ask in asks), token.granted.lease_us / SECOND_US
-        advice = (
-            f"its tokens last {seconds:g} s, and the limiter needs longer to grant them; give the limit a longer delay="
-        )
-        self._world.events.emit("tokens_late", limit=names, advice=advice)
+    def warn_of_late(self, requests: PermitRequests, permit: Permit) -> None:
+        """The limiter is too slow for this limit: no call would ever get a valid permit."""
+        names, seconds = ", ".join(each.limit for each in requests), permit.granted.lease_us / SECOND_US
+        advice = f"its permits are valid for {seconds:g} s and arrive later than that; give the limit a longer delay="
+        self._environment.events.emit("permits_late", limit=names, advice=advice)
 
     async def sleep(self, seconds: float) -> None:
-        await self._world.clock.sleep(seconds)
+        await self._environment.clock.sleep(seconds)
 
     def now(self) -> float:
-        return self._world.clock.monotonic()
+        return self._environment.clock.monotonic()
 
     def pause_seconds(self, failures: int) -> float:
-        return retry_delay_seconds(failures, self._world.chance.random())
-
-
-class PermitQueue:
-    """Those of one process who want the same limits, one behind the other. The first one asks the store for all."""
-
-    def __init__(self, tokens: LimiterClient, asks: Asks, ahead: int | None) -> None:
-        self.asks = asks
-        self._hand: deque[Permit] = deque()
-        self.somebody_left = asyncio.Event()
-        self._tokens = tokens
-        self._ahead = ahead
-        self._door = asyncio.Lock()
-        self.waiting = 0
-        self._closed = Wait(0, "", "")
-        self._closed_until = float("-inf")
-        self._believed_until = float("-inf")
-        """After that somebody may have raised the limit."""
-        self._late = 0
-        self._used = 0
-        self._used_since = tokens.now()
-
-    async def take(self, patience_seconds: float) -> Permit:
-        self.waiting += 1
-        try:
-            if self._tokens.now() < self._believed_until:
-                self._refuse_if_longer(patience_seconds)
-            async with self._door:
-                return await self._first(self._tokens.now() + patience_seconds)
-        finally:
-            self.waiting -= 1
-
-    async def _first(self, until: float) -> Permit:
-        failures = 0
-        while (token := await self._in_hand()) is None:
-            self.somebody_left.clear()
-            try:
-                verdict, sent_at = await self._tokens.grant(self.asks, self._appetite())
-            except TransientError:
-                # Closed, as long as nobody can say how much was used.
-                failures += 1
-                await self._tokens.sleep(self._tokens.pause_seconds(failures))
-                continue
-            match verdict:
-                case Granted(count=count):
-                    self._hand.extend([make_permit(verdict, sent_at)] * count)
-                case Never(name, most):
-                    raise UsageError(f"limit {name}: one call asks for more than it ever grants at once, {most:,}")
-                case Wait(wait_us):
-                    self._closed, self._closed_until = verdict, self._tokens.now() + wait_us / SECOND_US
-                    self._believed_until = self._tokens.now() + READ_SECONDS
-                    self._refuse_if_longer(until - self._tokens.now())
-                    await self._until_open(wait_us / SECOND_US)
-        return token
-
-    async def _in_hand(self) -> Permit | None:
-        """One that is still good. The others are used up, but nobody needs to sit on their seats."""
-        while self._hand:
-            token = self._hand.popleft()
-            if self._tokens.is_good(token):
-                self._used += 1
-                self._late = 0
-                return token
-            await self._tokens.leave(token.granted.asks)
-            self._late += 1
-            if self._late == LATE_MAX:
-                self._tokens.tell_of_late(self.asks, token)
-        return None
-
-    @property
-    def is_needed(self) -> bool:
-        return self.waiting > 0 or any(map(self._tokens.is_good, self._hand))
-
-    def _appetite(self) -> int:
-        """As many as wait here, and what half a lease will need, judging by the last moments."""
-        now = self._tokens.now()
-        elapsed = max(now - self._used_since, 0.1)
-        rate = self._used / elapsed
-        if elapsed > 2:
-            self._used, self._used_since = int(rate), now - 1
-        return 1 if self._ahead is None else max(self.waiting, 1) + min(int(rate / 2), self._ahead)
-
-    def _refuse_if_longer(self, patience_seconds: float) -> None:
-        left = self._closed_until - self._tokens.now()
-        if left > patience_seconds and not self._hand:
-            raise Deferred(f"limit {self._closed.name}: {self._closed.why}", delay_us=int(left * SECOND_US))
-
-    async def _until_open(self, seconds: float) -> None:
-        """Or until somebody of this process gets up from his seat."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.somebody_left.wait()
+        return retry_delay_seconds(failures, self._environment.chance.random())

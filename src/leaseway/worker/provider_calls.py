@@ -1,10 +1,11 @@
 """exchange ─► admit ─► [run handler: call the provider] ─► settle
 
-One call: a token of each of the job's limits, then a hold on each of its budgets, then the request, all within the
-moment for which the token is good. Afterwards the hold is settled with what the call has cost, or in full if nobody
-says; and what the provider said about its limits is told to everybody.
+One call to a provider: a permit of each of the job's limits, then a hold on each of its budgets, then the request, all
+while the permit is valid. Afterwards the hold is settled with the actual cost, or in full if the handler does not say;
+and what the provider reports about its limits goes to the whole fleet.
 
-Whatever says "later" and means longer than a handler should wait ends the attempt: the job waits in its lane.
+If a limit or a budget asks for a longer wait than a handler should make, the attempt ends and the job waits in its
+lane.
 """
 
 import asyncio
@@ -28,44 +29,43 @@ from leaseway.domain.budgets.budget import (
 from leaseway.domain.budgets.ledger import RAISED_US
 from leaseway.domain.errors import BadValue, LeasewayError, TransientError, UsageError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.limits import rate_limit_headers
-from leaseway.domain.limits.rate_limit_headers import RateLimitStatus
+from leaseway.domain.limits.rate_limit_headers import RateLimitStatus, parse_rate_limits
 from leaseway.domain.outcome import Deferred, Fail
 from leaseway.domain.requirements import Requirements, parse_needs
-from leaseway.domain.worker_pacing import retry_delay_seconds
 from leaseway.worker.attempt import Attempt
-from leaseway.worker.environment import Environment
+from leaseway.worker.environment import Environment, pause
 from leaseway.worker.limiter_client import NO_PERMIT, LimiterClient, Permit
 from leaseway.worker.provider_http import Delivery, RequestGrant
 
 HOLD_US = 600 * SECOND_US
-"""A call that nobody has settled by then was made, as far as the budget is concerned."""
+"""A hold that is not settled by then is charged in full."""
 CALLS_MAX = 1_000_000
 SETTLE_TRIES_MAX = 5
 
 
 class ProviderCalls:
-    """The calls of one attempt. It is the gatekeeper of `ctx.http`, too."""
+    """The calls of one attempt. It admits the requests of `ctx.http`, too."""
 
     def __init__(
         self,
-        running: Attempt,
-        demands: Requirements,
+        attempt: Attempt,
+        requirements: Requirements,
         arguments: Mapping[str, Any],
-        tokens: LimiterClient,
-        world: Environment,
+        limiter: LimiterClient,
+        environment: Environment,
     ) -> None:
-        self._running = running
-        self._needs = parse_needs(running.lease.needs)
-        amounts = demands.amounts(arguments) if self._needs.budgets else {}
+        self._attempt = attempt
+        self._needs = parse_needs(attempt.lease.needs)
+        amounts = requirements.amounts(arguments) if self._needs.budgets else {}
         self._lines = tuple((charge, charge_amount(charge, amounts)) for charge in self._needs.budgets)
-        self._units = {budget.name: budget.unit for budget in demands.budgets}
-        fails = {budget.name for budget in demands.budgets if budget.definition.over is OverPolicy.FAIL}
+        self._units = {budget.name: budget.unit for budget in requirements.budgets}
+        fails = {budget.name for budget in requirements.budgets if budget.definition.over is OverPolicy.FAIL}
         self._failing = {charge.name for charge in self._needs.budgets if charge.budget in fails}
-        self._tokens = tokens
-        self._world = world
+        self._limiter = limiter
+        self._environment = environment
         self._number = 0
-        self._open: list[ProviderCall] = []
+        self.open_calls: list[ProviderCall] = []
+        """Calls inside `async with ctx.call()`."""
 
     def call(self) -> "ProviderCall":
         return ProviderCall(self)
@@ -73,134 +73,134 @@ class ProviderCalls:
     # -- for ctx.http -----------------------------------------------------------------------------------------------
 
     async def before(self) -> "CallGrant":
-        """A request inside `async with ctx.call()` is that call; every other one is a call of its own."""
-        for call in reversed(self._open):
-            if call.ticket is not None and not call.ticket.is_sent:
-                await self.freshen(call.ticket)
-                call.ticket.is_sent = True
-                return call.ticket
+        """A request inside `async with ctx.call()` belongs to that call; every other request is a call of its own."""
+        for call in reversed(self.open_calls):
+            if call.grant is not None and not call.grant.is_sent:
+                await self.refresh(call.grant)
+                call.grant.is_sent = True
+                return call.grant
         return await self.open(is_sent=True)
 
-    async def after(self, pass_: RequestGrant, said: RateLimitStatus | None, fate: Delivery) -> None:
-        ticket = cast(CallGrant, pass_)
-        if said is not None:
-            await self.hear(ticket, said)
-        if any(call.ticket is ticket for call in self._open):
-            ticket.is_sent = fate is not Delivery.NOT_SENT
+    async def after(self, request_grant: RequestGrant, status: RateLimitStatus | None, delivery: Delivery) -> None:
+        grant = cast(CallGrant, request_grant)
+        if status is not None:
+            await self.notify(grant, status)
+        if any(call.grant is grant for call in self.open_calls):
+            grant.is_sent = delivery is not Delivery.NOT_SENT
         else:
-            await self.close(ticket, nothing(self._lines) if fate is Delivery.NOT_SENT else {})
+            await self.close(grant, no_cost(self._lines) if delivery is Delivery.NOT_SENT else {})
 
     # -- one call ---------------------------------------------------------------------------------------------------
 
     async def open(self, *, is_sent: bool = False) -> "CallGrant":
-        """Wait for all that one call needs. The request must leave at once."""
-        token = await self._token()
+        """Wait for the permit and the hold of one call. The request must be sent at once."""
+        permit = await self._permit()
         try:
             hold = await self._hold() if self._lines else None
         except BaseException:
-            # The job keeps its tenant's seat until it ends.
-            await self._tokens.give_back(token.without(self._running.seat).granted, 1)
+            # The job keeps its place under the tenant's concurrency limit until it ends.
+            await self._limiter.give_back(permit.without(self._attempt.tenant_permit).granted, 1)
             raise
-        ticket = CallGrant(self._tokens, token, hold, is_sent)
+        grant = CallGrant(self._limiter, permit, hold, is_sent)
         try:
-            await self.freshen(ticket)
+            await self.refresh(grant)
         except BaseException:
-            await self.close(ticket, nothing(self._lines))
+            await self.close(grant, no_cost(self._lines))
             raise
-        return ticket
+        return grant
 
-    async def freshen(self, ticket: "CallGrant") -> None:
-        """A token that has grown old is used up, and another one is taken."""
-        while self._needs.limits and not ticket.check():
-            await self._leave(ticket)
-            ticket.token = NO_PERMIT
-            ticket.token = await self._tokens.take(self._needs.limits)
+    async def refresh(self, grant: "CallGrant") -> None:
+        """An expired permit counts as used. Take another one."""
+        while self._needs.limits and not grant.is_valid():
+            await self._end_calls(grant.permit)
+            grant.permit = NO_PERMIT
+            grant.permit = await self._limiter.take(self._needs.limits)
 
-    async def close(self, ticket: "CallGrant", actuals: Mapping[str, int]) -> None:
-        """The call is over. What it has cost is a fact: it is booked, though our lease may be lost."""
-        if ticket.is_closed:
+    async def close(self, grant: "CallGrant", actuals: Mapping[str, int]) -> None:
+        """The call is over. Its cost is booked even if the lease of the job is lost, because the money is spent."""
+        if grant.is_closed:
             return
-        ticket.is_closed = True
+        grant.is_closed = True
         try:
-            await self._leave(ticket)
+            await self._end_calls(grant.permit)
         finally:
-            if ticket.hold is not None:
-                await self._settle(ticket.hold, actuals)
+            if grant.hold is not None:
+                await self._settle(grant.hold, actuals)
 
     async def _settle(self, hold: str, actuals: Mapping[str, int]) -> None:
         try:
-            await self._settle_soon(hold, actuals)
+            await self._settle_with_retries(hold, actuals)
         except asyncio.CancelledError:
-            # Nobody knows whether it was heard. Once more: it is booked once.
+            # The ledger may have received it. Settling twice books once.
             with contextlib.suppress(LeasewayError):
-                await self._world.ledger.settle(hold, actuals)
+                await self._environment.ledger.settle(hold, actuals)
             raise
 
-    async def _settle_soon(self, hold: str, actuals: Mapping[str, int]) -> None:
+    async def _settle_with_retries(self, hold: str, actuals: Mapping[str, int]) -> None:
         for failures in range(1, SETTLE_TRIES_MAX + 1):
             try:
-                self._tell_of(await self._world.ledger.settle(hold, actuals))
+                self._emit_crossed(await self._environment.ledger.settle(hold, actuals))
                 return
             except TransientError:
-                await self._world.clock.sleep(retry_delay_seconds(failures, self._world.chance.random()))
-        # It will be captured in full when its time is over: too much rather than too little.
-        self._world.events.emit("hold_unsettled", job=self._running.lease.id, hold=hold)
+                await pause(self._environment, failures)
+        # The hold is captured in full at its deadline: too much rather than too little.
+        self._environment.events.emit("hold_unsettled", job=self._attempt.lease.id, hold=hold)
 
-    async def hear(self, ticket: "CallGrant", heard: RateLimitStatus) -> None:
-        await self._tokens.hear(ticket.token, self._needs.limits, heard)
+    async def notify(self, grant: "CallGrant", status: RateLimitStatus) -> None:
+        await self._limiter.notify(grant.permit, self._needs.limits, status)
 
     def costs(self, amounts: Mapping[str, Any]) -> dict[str, int]:
-        """What the user says a call has cost, by its unit, as the ledger wants it."""
+        """The actual cost of a call, given by unit, as the ledger expects it."""
         known = set(self._units.values())
         for unit in amounts:
             if unit not in known:
-                raise BadValue(
-                    unit, f"is no unit of this job's budgets; there are {', '.join(sorted(known)) or 'none'}"
-                )
+                expected = ", ".join(sorted(known)) or "none"
+                raise BadValue(unit, f"is not a unit of this job's budgets; its units: {expected}")
         units = {charge.name: self._units.get(charge.budget, "") for charge, _ in self._lines}
         return {name: parse_cost_micros(unit, amounts[unit]) for name, unit in units.items() if unit in amounts}
 
-    # -- inside -----------------------------------------------------------------------------------------------------
+    # -- permits ----------------------------------------------------------------------------------------------------
 
-    async def _leave(self, ticket: "CallGrant") -> None:
-        await self._leave_limits(ticket.token)
+    async def _end_calls(self, permit: Permit) -> None:
+        """Free the places under the job's limits. The place under the tenant's limit belongs to the job."""
+        await self._limiter.end_calls(tuple(each for each in permit.granted.asks if each in self._needs.limits))
 
-    async def _leave_limits(self, token: Permit) -> None:
-        """The seats of the limits. That of the tenant is the job's."""
-        await self._tokens.leave(tuple(ask for ask in token.granted.asks if ask in self._needs.limits))
-
-    async def _token(self) -> Permit:
-        """The one that admitted the job, if this is its first call and it is still good."""
-        admitted, self._running.token = self._running.token, None
+    async def _permit(self) -> Permit:
+        """The permit that admitted the job, if this is its first call and the permit is still valid."""
+        admitted, self._attempt.permit = self._attempt.permit, None
         if admitted is not None:
-            if self._tokens.is_good(admitted) and self._is_enough(admitted):
+            if self._limiter.is_valid(admitted) and self._covers_limits(admitted):
                 return admitted
-            # It is used up, but nobody needs to sit on its seats.
-            await self._leave_limits(admitted)
-        return await self._tokens.take(self._needs.limits) if self._needs.limits else NO_PERMIT
+            # The permit counts as used, but it gives up its places.
+            await self._end_calls(admitted)
+        return await self._limiter.take(self._needs.limits) if self._needs.limits else NO_PERMIT
 
-    def _is_enough(self, token: Permit) -> bool:
-        return set(self._needs.limits) <= set(token.granted.asks)
+    def _covers_limits(self, permit: Permit) -> bool:
+        return set(self._needs.limits) <= set(permit.granted.asks)
+
+    # -- holds ------------------------------------------------------------------------------------------------------
 
     async def _hold(self) -> str:
-        """Reserve what the call may cost at most, and say that it leaves now."""
-        lease, failures = self._running.lease, 0
+        """Reserve the highest cost of the call, and record that the call is dispatched."""
+        lease, failures = self._attempt.lease, 0
         while self._number < CALLS_MAX:
             id_ = f"{lease.id}:{lease.attempts}:{self._number + 1}"
             try:
-                answer = await self._world.ledger.hold(id_, self._lines, HOLD_US, owner=str(lease.fence), dispatch=True)
-            except TransientError:  # the same again: ids make every step repeatable
+                answer = await self._environment.ledger.hold(
+                    id_, self._lines, HOLD_US, owner=str(lease.fence), dispatch=True
+                )
+            except TransientError:  # the id makes it safe to repeat
                 failures += 1
-                await self._world.clock.sleep(retry_delay_seconds(failures, self._world.chance.random()))
+                await pause(self._environment, failures)
                 continue
             except asyncio.CancelledError:
                 await self._not_sent(id_)
                 raise
-            # Whoever is told "later" and asks again asks for the same: he has his place there only once.
+            # A hold that was booked or denied is requested again under the same id, so that it is reserved only once.
             self._number += isinstance(answer, HoldGranted | HoldUsed)
             match answer:
                 case HoldGranted():
-                    self._tell_of(answer.crossed)
+                    self._emit_crossed(answer.crossed)
                     return id_
                 case HoldUsed():  # by an earlier delivery of this attempt
                     pass
@@ -211,77 +211,78 @@ class ProviderCalls:
         raise UsageError(f"job {lease.id}: more than {CALLS_MAX:,} calls in one attempt")
 
     async def _not_sent(self, hold: str) -> None:
-        """Nobody knows whether it is held; if it is, it costs nothing."""
+        """The hold may exist. If it does, the call cost nothing."""
         with contextlib.suppress(LeasewayError):
-            await self._world.ledger.settle(hold, nothing(self._lines))
+            await self._environment.ledger.settle(hold, no_cost(self._lines))
 
     def _denial(self, denied: HoldDenied) -> Exception:
-        """Later, when a window begins or somebody has raised the limit; or never, if the user wants it so."""
+        """Defer the job until a window begins or the budget may have been raised; or fail it, if the budget says so."""
         text = f"budget {denied.budget}: {denied.why}"
         fails = denied.budget in self._failing and denied.why != PAUSED
         if denied.why == IMPOSSIBLE or fails:
             return Fail(text, code="over_budget")
         return Deferred(text, run_at=denied.until, delay_us=RAISED_US if denied.until is None else 0)
 
-    def _tell_of(self, crossed: Crossed) -> None:
+    def _emit_crossed(self, crossed: Crossed) -> None:
         for budget, percent in crossed:
-            self._world.events.emit("budget_reached", budget=budget, percent=percent)
+            self._environment.events.emit("budget_reached", budget=budget, percent=percent)
 
 
 class CallGrant:
-    """What one call holds while it is under way."""
+    """What one call holds while it is in flight: its permit and its hold."""
 
-    __slots__ = ("_tokens", "hold", "is_closed", "is_sent", "token")
+    __slots__ = ("_limiter", "hold", "is_closed", "is_sent", "permit")
 
-    def __init__(self, tokens: LimiterClient, token: Permit, hold: str | None, is_sent: bool) -> None:
-        self._tokens = tokens
-        self.token = token
+    def __init__(self, limiter: LimiterClient, permit: Permit, hold: str | None, is_sent: bool) -> None:
+        self._limiter = limiter
+        self.permit = permit
         self.hold = hold
         self.is_sent = is_sent
         self.is_closed = False
 
-    def check(self) -> bool:
-        """May the request still leave?"""
-        return self._tokens.is_good(self.token)
+    def is_valid(self) -> bool:
+        """Whether the request may still be sent."""
+        return self._limiter.is_valid(self.permit)
 
 
 class ProviderCall:
-    """`async with ctx.call() as call:` around one request of any client."""
+    """`async with ctx.call() as call:` around one request, made with any client."""
 
     def __init__(self, calls: ProviderCalls) -> None:
         self._calls = calls
         self._actuals: dict[str, int] = {}
-        self.ticket: CallGrant | None = None
+        self.grant: CallGrant | None = None
 
     async def __aenter__(self) -> "ProviderCall":
         self._actuals = {}
-        self.ticket = await self._calls.open()
-        self._calls._open.append(self)
+        self.grant = await self._calls.open()
+        self._calls.open_calls.append(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self.ticket is not None
-        self._calls._open.remove(self)
-        await self._calls.close(self.ticket, self._actuals)
+        assert self.grant is not None
+        self._calls.open_calls.remove(self)
+        await self._calls.close(self.grant, self._actuals)
 
     def settle(self, **amounts: Any) -> None:
-        """What the call has cost, by unit: settle(usd=0.004). Without it the whole estimate is charged."""
+        """Set what the call cost, by unit: `call.settle(usd=0.004)`. Without it the whole estimate is charged."""
         self._actuals = self._calls.costs(amounts)
 
     async def report(self, status: int, headers: Mapping[str, str], body: str = "") -> None:
-        """What the provider answered, for clients that are not `ctx.http`: a 429 closes the limit for everybody."""
-        assert self.ticket is not None
-        await self._calls.hear(self.ticket, rate_limit_headers.parse_rate_limits(status, headers.items(), body))
+        """Report the provider's reply, if you do not use `ctx.http`. A status of 429 pauses the limit for the whole
+        fleet."""
+        assert self.grant is not None
+        await self._calls.notify(self.grant, parse_rate_limits(status, headers.items(), body))
 
 
-def nothing(lines: Any) -> dict[str, int]:
+def no_cost(lines: Any) -> dict[str, int]:
     return {charge.name: 0 for charge, _ in lines}
 
 
 def charge_amount(charge: Charge, amounts: Mapping[str, int]) -> int:
     if charge.budget not in amounts:
-        # For nothing it would go on for ever.
-        raise UsageError(f"the job was submitted with budget {charge.name}, of which its code says nothing any more")
+        # A cost of 0 would let the job spend without limit.
+        raise UsageError(f"the job was submitted with budget {charge.name}, which its code no longer declares")
     return amounts[charge.budget]

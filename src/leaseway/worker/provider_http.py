@@ -1,11 +1,11 @@
-"""admit (lane, limits, budget) ─► [request leaves] ─► what the reply says ─► limits
+"""admit (lane, limits, budget) ─► [request to the provider] ─► rate limit headers ─► limits
 
-`ctx.http`: every request that leaves, a repeated one too, is admitted by the job's limits and its budget, and what the
-provider says in its reply reaches the whole fleet. A request that may safely be repeated is, within bounds; a wait that
-is too long to sleep through is raised as `Throttled`, and the job is given back.
+`ctx.http`: every request, including each retry, is admitted by the job's limits and budgets, and what the reply reports
+about the provider's limits reaches the whole fleet. A request that is safe to repeat is retried a few times. If the
+provider asks for a long wait, `Throttled` is raised and the job is released.
 
-The tokens are looked at again when the connection stands and before the first byte leaves: making a connection may take
-longer than they live.
+The permit is checked again after the connection is made and before the first byte is sent, because connecting may take
+longer than the permit is valid.
 """
 
 import asyncio
@@ -27,79 +27,81 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
-"""Between two pieces of a reply."""
+"""Between two parts of a reply."""
 REPLY_SECONDS = 300.0
-"""For the whole of it, unless the caller is ready to wait longer: a server that drips never reaches the one above."""
+"""For the whole reply, unless the caller sets a longer timeout. A server that sends one byte at a time would never
+reach the timeout above."""
 TIMEOUT_SECONDS_MAX = 86_400
 REPLY_BYTES_MAX = 256 * 1_048_576
-"""Unpacked: a reply of a megabyte may become gigabytes."""
+"""After decompression: a megabyte on the wire may become gigabytes."""
 
 TRIES_MAX = 3
-PASSES_MAX = 10
-"""So often are tokens taken anew that grew too old on their way to the wire."""
+GRANTS_MAX = 10
+"""How often a permit that expired before the request could be sent is replaced."""
 PAUSE_FIRST_US = SECOND_US // 2
 PAUSE_US_MAX = 8 * SECOND_US
 PATIENCE_US = 5 * SECOND_US
-"""A longer wait is the store's to keep, not a handler's."""
+"""For a longer wait the job is released instead of keeping its handler waiting."""
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 KEYED = frozenset({"POST", "PATCH"})
-PASSING = frozenset({429, 502, 503, 504})
+TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
 TOO_MANY = 429
 KEY_HEADER = "Idempotency-Key"
 
 ABOUT_TO_SEND = "send_request_headers.started"
-"""How the client's trace names the moment before the first byte."""
+"""The trace event of the client before the first byte is sent."""
 
 
 class Delivery(Enum):
-    """What became of a request for which a pass was taken."""
+    """What happened to a request for which a grant was taken."""
 
-    NOT_SENT = "nothing left: the provider knows nothing of it"
-    ANSWERED = "a whole reply came"
-    UNKNOWN = "it left, and no whole reply came: the provider may have done it"
+    NOT_SENT = "nothing was sent"
+    ANSWERED = "a complete reply arrived"
+    UNKNOWN = "it was sent and no complete reply arrived: the provider may have processed it"
 
 
 class RequestGrant(Protocol):
-    """The leave to send one request."""
+    """The permission to send one request."""
 
-    def check(self) -> bool:
-        """May it still leave now? False: its tokens are too old, and must be taken anew."""
+    def is_valid(self) -> bool:
+        """Whether the request may still be sent. False: its permit has expired and must be replaced."""
         ...
 
 
 class RequestAdmission(Protocol):
-    """The job's limits and its budget. Every pass that `before` gives comes back to `after`, exactly once."""
+    """The job's limits and budgets. Every grant that `before` returns is passed to `after` exactly once."""
 
     async def before(self) -> RequestGrant:
-        """Wait until one request may leave."""
+        """Wait until one request may be sent."""
         ...
 
-    async def after(self, pass_: RequestGrant, said: RateLimitStatus | None, fate: Delivery) -> None:
-        """What became of it; None: there was no reply. Must not raise because a store is away: the reply counts."""
+    async def after(self, grant: RequestGrant, status: RateLimitStatus | None, delivery: Delivery) -> None:
+        """The request has ended; `status` is None if there was no reply. Must not raise if a store is unavailable,
+        because the caller has a reply already."""
         ...
 
 
 class SharedClient:
-    """The one client of a worker process and its event loop: opened by the first request, closed with the worker."""
+    """The HTTP client of a worker process: opened by the first request, closed with the worker."""
 
     def __init__(self, transport: "httpx2.AsyncBaseTransport | None" = None) -> None:
         self._transport = transport
         self._client: httpx2.AsyncClient | None = None
 
-    def client(self) -> "httpx2.AsyncClient":
+    def open(self) -> "httpx2.AsyncClient":
         if self._client is None:
-            # Late, as the client itself: most commands never call anybody.
+            # Imported late, like the client itself, because most commands send no requests.
             from http.cookiejar import CookieJar, DefaultCookiePolicy
 
             httpx2 = library()
             self._client = httpx2.AsyncClient(
                 transport=self._transport,
-                # Each redirect would be a request that nobody admitted.
+                # A redirect would be a request without a permit.
                 follow_redirects=False,
-                # One client serves all tenants: what a provider tells one must not be sent for another.
+                # One client serves all tenants: a cookie of one tenant must not be sent for another.
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-                # How many requests are under way is for limits and the worker's slots to say.
+                # Limits and the worker's slots bound the number of requests.
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
             )
         return self._client
@@ -121,32 +123,32 @@ def library() -> Any:
 class HttpSettings(NamedTuple):
     patience_us: int = PATIENCE_US
     key_header: str | None = KEY_HEADER
-    """Under which name the provider expects idempotency keys. None: it knows none."""
+    """The header in which the provider expects idempotency keys. None: it does not support them."""
 
 
-USUAL = HttpSettings()
+DEFAULT_SETTINGS = HttpSettings()
 
 
 class HttpEnvironment(NamedTuple):
-    """What one worker's requests have in common."""
+    """What all requests of a worker share."""
 
-    wire: SharedClient
+    client: SharedClient
     clock: Clock
     chance: Chance
 
 
 class Http:
-    """What `ctx.http` is. Replies of every status are returned: `raise_for_status` is yours to call."""
+    """The HTTP client `ctx.http`. It returns replies of every status; call `raise_for_status` if you need it."""
 
     def __init__(
         self,
-        world: HttpEnvironment,
-        gatekeeper: RequestAdmission,
+        environment: HttpEnvironment,
+        admission: RequestAdmission,
         call_key: Callable[[str], str],
-        settings: HttpSettings = USUAL,
+        settings: HttpSettings = DEFAULT_SETTINGS,
     ) -> None:
-        self._world = world
-        self._gatekeeper = gatekeeper
+        self._environment = environment
+        self._admission = admission
         self._call_key = call_key
         self._settings = settings
         self._seen: Counter[str] = Counter()
@@ -186,69 +188,73 @@ class Http:
         retry: bool | None = None,
         step: str | None = None,
     ) -> "httpx2.Response":
-        """Send it, when limits and budget allow.
+        """Send a request as soon as the job's limits and budgets allow it.
 
-        `timeout`: how long the provider may be silent. `retry`: whether a repetition is safe; None: by the method, or
-        because the request carries an idempotency key. `step` names the request within its job, for that key: without
-        it, equal requests are told apart by their order.
+        `timeout`: how long the provider may stay silent, in seconds. `retry`: whether the request is safe to repeat;
+        None: if its method is idempotent or it carries an idempotency key. `step`: a name for this request within the
+        job, used in its idempotency key; without it, equal requests are told apart by their order.
         """
         if content is not None and not isinstance(content, str | bytes):
-            raise BadValue("content", f"must be text or bytes, which can be sent again (is {type(content).__name__})")
+            raise BadValue("content", f"must be str or bytes, which can be sent again (is {type(content).__name__})")
         read_seconds = READ_SECONDS if timeout is None else timeout_seconds(timeout)
-        request = self._world.wire.client().build_request(
+        request = self._environment.client.open().build_request(
             method.upper(), url, params=params, headers=headers, json=json, content=content, data=data
         )
         request.extensions["timeout"] = {"connect": CONNECT_SECONDS, "read": read_seconds, "write": read_seconds}
-        has_key = self._give_key(request, step)
+        has_key = self._set_key(request, step)
         may_repeat = retry if retry is not None else has_key or request.method in IDEMPOTENT
-        return await self._until_answered(request, max(read_seconds, REPLY_SECONDS), may_repeat)
+        return await self._send_with_retries(request, max(read_seconds, REPLY_SECONDS), may_repeat)
 
-    def _give_key(self, request: "httpx2.Request", step: str | None) -> bool:
-        """The same in every attempt, and another for every other request. A key of the caller's own is kept."""
+    def _set_key(self, request: "httpx2.Request", step: str | None) -> bool:
+        """Set an idempotency key that is the same in every attempt and different for every other request. A key that
+        the caller has set is kept."""
         name = self._settings.key_header
         if name is None or request.method not in KEYED:
             return False
         if name not in request.headers:
-            request.headers[name] = self._call_key(self._step_of(request) if step is None else step)
+            request.headers[name] = self._call_key(self._step_name(request) if step is None else step)
         return True
 
-    def _step_of(self, request: "httpx2.Request") -> str:
+    def _step_name(self, request: "httpx2.Request") -> str:
         parts = f"{request.method} {request.url}\n".encode() + request.content
         digest = hashlib.sha256(parts).hexdigest()[:16]
         self._seen[digest] += 1
         return f"{digest}-{self._seen[digest]}"
 
-    async def _until_answered(
+    async def _send_with_retries(
         self, request: "httpx2.Request", reply_seconds: float, may_repeat: bool
     ) -> "httpx2.Response":
         for tries in range(1, TRIES_MAX + 1):
-            trip = RequestAttempt(self._world, self._gatekeeper, request, reply_seconds)
-            result = await trip.go()
+            attempt = RequestAttempt(self._environment, self._admission, request, reply_seconds)
+            result = await attempt.run()
             is_last = tries == TRIES_MAX
-            self._refuse_to_wait(result, may_repeat, is_last)
-            if is_last or not may_go_again(result, request.method, may_repeat):
+            self._raise_if_throttled(result, may_repeat, is_last)
+            if is_last or not may_retry(result, request.method, may_repeat):
                 break
-            await self._world.clock.sleep(pause_us(result.said, tries, self._world.chance.random()) / SECOND_US)
+            await self._environment.clock.sleep(
+                retry_pause_us(result.status, tries, self._environment.chance.random()) / SECOND_US
+            )
         if result.error is not None:
             raise result.error
         assert result.reply is not None
         return result.reply
 
-    def _refuse_to_wait(self, result: "RequestResult", may_repeat: bool, is_last: bool) -> None:
-        """Give the job back for a wait that is too long, or for one refusal too many."""
-        said, reply = result.said, result.reply
-        if said is None or reply is None or not said.throttled or not may_repeat:
+    def _raise_if_throttled(self, result: "RequestResult", may_repeat: bool, is_last: bool) -> None:
+        """Release the job if the wait is too long or the last try was throttled, too."""
+        status, reply = result.status, result.reply
+        if status is None or reply is None or not status.throttled or not may_repeat:
             return
-        wait_us = said.retry_after_us or 0
-        # A 503 may be a fault as well as a refusal: after the last try it is the caller's, or it would wait forever.
+        wait_us = status.retry_after_us or 0
+        # A 503 may be a fault as well as throttling. After the last try the caller gets it, or the job could wait
+        # forever.
         if wait_us > self._settings.patience_us or (is_last and reply.status_code == TOO_MANY):
             where = f"{reply.request.method} {reply.request.url.host}"
-            wait = f"asks us to wait {wait_us / SECOND_US:g} s" if wait_us else "asks us to wait"
-            raise Throttled(f"{where}: status {reply.status_code}, the provider {wait}", said.retry_after_us)
+            wait = f"asks for a wait of {wait_us / SECOND_US:g} s" if wait_us else "asks for a wait"
+            raise Throttled(f"{where}: status {reply.status_code}, the provider {wait}", status.retry_after_us)
 
 
 class SyncHttp:
-    """The same for functions that run in a thread."""
+    """`ctx.http` for plain functions, which run in a thread."""
 
     def __init__(self, http: Http, loop: asyncio.AbstractEventLoop) -> None:
         self._http = http
@@ -280,67 +286,67 @@ class SyncHttp:
 
 
 class RequestResult(NamedTuple):
-    """Of one try: a reply and what it said, or an error."""
+    """The result of one try: a reply with its rate limit status, or an error."""
 
     reply: "httpx2.Response | None"
-    said: RateLimitStatus | None
+    status: RateLimitStatus | None
     error: Exception | None
-    fate: Delivery
+    delivery: Delivery
 
 
 class RequestAttempt:
-    """One request on its way, with its pass."""
+    """One try of a request, with its grant."""
 
     def __init__(
-        self, world: HttpEnvironment, gatekeeper: RequestAdmission, request: "httpx2.Request", reply_seconds: float
+        self, environment: HttpEnvironment, admission: RequestAdmission, request: "httpx2.Request", reply_seconds: float
     ) -> None:
-        self._world = world
-        self._gatekeeper = gatekeeper
+        self._environment = environment
+        self._admission = admission
         self._request = request
         self._reply_seconds = reply_seconds
-        self._pass: RequestGrant | None = None
-        self._has_left: bool | None = None
-        """None: the client has told us nothing yet."""
+        self._grant: RequestGrant | None = None
+        self._is_sent: bool | None = None
+        """None: the client has not reported yet."""
         self._deadline = asyncio.timeout(None)
 
-    async def go(self) -> RequestResult:
+    async def run(self) -> RequestResult:
         httpx2 = library()
         await self._admit()
         try:
             reply = await self._send()
         except httpx2.HTTPError as error:
-            fate = self._fate_of(error)
-            await self._close(None, fate)
-            return RequestResult(None, None, error, fate)
+            delivery = self._delivery_after(error)
+            await self._close(None, delivery)
+            return RequestResult(None, None, error, delivery)
         except BaseException as error:
-            await self._close(None, self._fate_of(error))
+            await self._close(None, self._delivery_after(error))
             raise
-        said = self._said(reply)
-        await self._close(said, Delivery.ANSWERED)
-        return RequestResult(reply, said, None, Delivery.ANSWERED)
+        status = self._status(reply)
+        await self._close(status, Delivery.ANSWERED)
+        return RequestResult(reply, status, None, Delivery.ANSWERED)
 
     async def _admit(self) -> None:
-        """Take a pass that is good now."""
-        for _ in range(PASSES_MAX):
-            if self._pass is None:
-                self._pass = await self._gatekeeper.before()
-            if self._pass.check():
+        """Take a grant that is valid now."""
+        for _ in range(GRANTS_MAX):
+            if self._grant is None:
+                self._grant = await self._admission.before()
+            if self._grant.is_valid():
                 return
             await self._close(None, Delivery.NOT_SENT)
-        raise TransientError(f"{PASSES_MAX} times the tokens for a request were too old before it could leave")
+        raise TransientError(f"the permits of a request expired {GRANTS_MAX} times before it could be sent")
 
-    async def _close(self, said: RateLimitStatus | None, fate: Delivery) -> None:
-        if (pass_ := self._pass) is not None:
-            self._pass = None
-            await self._gatekeeper.after(pass_, said, fate)
+    async def _close(self, status: RateLimitStatus | None, delivery: Delivery) -> None:
+        if (grant := self._grant) is not None:
+            self._grant = None
+            await self._admission.after(grant, status, delivery)
 
     async def _send(self) -> "httpx2.Response":
         self._request.extensions["trace"] = self._trace
-        client = self._world.wire.client()
+        client = self._environment.client.open()
         try:
             async with self._deadline:
                 self._rearm(CONNECT_SECONDS + self._reply_seconds)
-                return await whole(await client.send(self._request, stream=True))
+                return await read_whole(await client.send(self._request, stream=True))
         except TimeoutError as error:
             if not self._deadline.expired():
                 raise
@@ -348,34 +354,34 @@ class RequestAttempt:
             raise library().ReadTimeout(message, request=self._request) from error
 
     async def _trace(self, event: str, info: Mapping[str, Any]) -> None:
-        self._has_left = self._has_left or False
-        # A proxy is asked for its connection first; that request is not ours.
+        self._is_sent = self._is_sent or False
+        # With a proxy, the client sends a CONNECT request first. That is not the user's request.
         if event.endswith(ABOUT_TO_SEND) and info["request"].method != b"CONNECT":
-            # However long tokens take, they are not the provider's time.
+            # Waiting for a permit does not count against the provider's time.
             self._deadline.reschedule(None)
             await self._admit()
             self._rearm(self._reply_seconds)
-            self._has_left = True
+            self._is_sent = True
 
     def _rearm(self, seconds: float) -> None:
         self._deadline.reschedule(asyncio.get_running_loop().time() + seconds)
 
-    def _fate_of(self, error: BaseException) -> Delivery:
-        if self._has_left is not None:
-            return Delivery.UNKNOWN if self._has_left else Delivery.NOT_SENT
+    def _delivery_after(self, error: BaseException) -> Delivery:
+        if self._is_sent is not None:
+            return Delivery.UNKNOWN if self._is_sent else Delivery.NOT_SENT
         return Delivery.NOT_SENT if isinstance(error, before_sending()) else Delivery.UNKNOWN
 
-    def _said(self, reply: "httpx2.Response") -> RateLimitStatus:
+    def _status(self, reply: "httpx2.Response") -> RateLimitStatus:
         body = ""
         if reply.status_code >= 400:
             body = reply.content[: rate_limit_headers.BODY_MAX].decode("utf-8", "replace")
         return rate_limit_headers.parse_rate_limits(
-            reply.status_code, reply.headers.multi_items(), body, self._world.clock.wall_us()
+            reply.status_code, reply.headers.multi_items(), body, self._environment.clock.wall_us()
         )
 
 
-async def whole(reply: "httpx2.Response") -> "httpx2.Response":
-    """With its body, as far as a process can bear it."""
+async def read_whole(reply: "httpx2.Response") -> "httpx2.Response":
+    """Read the body, up to the allowed size."""
     parts: list[bytes] = []
     size_bytes = 0
     try:
@@ -383,32 +389,33 @@ async def whole(reply: "httpx2.Response") -> "httpx2.Response":
             size_bytes += len(part)
             if size_bytes > REPLY_BYTES_MAX:
                 where = f"{reply.request.method} {reply.request.url.host}"
-                raise TooLarge(f"{where} sends more than {REPLY_BYTES_MAX:,} bytes")
+                raise TooLarge(f"{where}: the reply has more than {REPLY_BYTES_MAX:,} bytes")
             parts.append(part)
     finally:
         await reply.aclose()
-    reply._content = b"".join(parts)  # as the client's own `aread` does, which knows no bound
+    reply._content = b"".join(parts)  # as the client's own `aread` does, which has no bound
     return reply
 
 
-def may_go_again(result: RequestResult, method: str, may_repeat: bool) -> bool:
-    """Whether the same request may be sent once more, and whether that could help."""
+def may_retry(result: RequestResult, method: str, may_repeat: bool) -> bool:
+    """Whether the request is safe to repeat and repeating it could help."""
     if result.error is not None:
-        if result.fate is Delivery.NOT_SENT:
+        if result.delivery is Delivery.NOT_SENT:
             return may_repeat and isinstance(result.error, connection_errors())
-        # Whether a provider heeds our key is not known, so a lost reply is repeated by the method only. A deadline that
-        # passed is not: the next try would take as long.
+        # A provider may ignore idempotency keys, so after a lost reply only idempotent methods are repeated. A
+        # timeout is not repeated, because the next try would take as long.
         return may_repeat and method in IDEMPOTENT and isinstance(result.error, broken_connections())
     assert result.reply is not None
-    assert result.said is not None
-    passes = result.reply.status_code in PASSING or result.said.throttled
-    return may_repeat and passes and not result.said.is_final
+    assert result.status is not None
+    is_transient = result.reply.status_code in TRANSIENT_STATUSES or result.status.throttled
+    return may_repeat and is_transient and not result.status.is_final
 
 
-def pause_us(said: RateLimitStatus | None, tries: int, chance: float) -> int:
-    """What the provider asks for, and then a time by chance: who was refused together does not return together."""
+def retry_pause_us(status: RateLimitStatus | None, tries: int, chance: float) -> int:
+    """What the provider asks for, plus a random time, so that calls that were throttled together do not return
+    together."""
     longest_us = min(PAUSE_FIRST_US << (tries - 1), PAUSE_US_MAX)
-    asked_us = 0 if said is None else said.retry_after_us or 0
+    asked_us = 0 if status is None else status.retry_after_us or 0
     return asked_us + int(longest_us * chance)
 
 

@@ -1,209 +1,182 @@
 """exchange ─► [run handler] ─► settle ─► exchange
 
-The places in which handlers run. A lease comes from an exchange, waits on the shelf for a free slot, runs as a task,
-and leaves as a settlement.
+The slots in which handlers run. A lease comes from an exchange, waits for a free slot, runs as a task, and ends as a
+settlement.
 
-    claim     asked for, not answered: the keeper looks after it as long as the reply does not come
-    shelf     leased, not started: a moment's work, never more than a lease covers
-    running   handlers at work; the keeper renews their leases from outside this loop
+    claim        sent, not answered yet; lease renewal watches it until the reply arrives
+    prefetched   leased, not started: about a tenth of a second of work
+    running      handlers at work; lease renewal extends their leases from its own thread
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import copy_context
 
-import msgspec
-
-from leaseway.domain.ids import JobId, Token
-from leaseway.domain.job import Lease, Settlement, State
-from leaseway.domain.kind import Kind, KindDefaults
-from leaseway.domain.outcome import Failed, Outcome, Released, decide
+from leaseway.domain.ids import JobId
+from leaseway.domain.kind import Kind
+from leaseway.domain.outcome import Released
 from leaseway.domain.submission import LEASE_SECONDS_MIN
-from leaseway.domain.worker_pacing import STALE_SHARE
-from leaseway.worker.attempt import Attempt, Stop
-from leaseway.worker.environment import Environment
-from leaseway.worker.job_origins import traced
-from leaseway.worker.lease_renewal import CLEAR_AFTER, Claim, age
-from leaseway.worker.run_handler import HandlerRunner
+from leaseway.worker.attempt import Attempt, Claim, Stop
+from leaseway.worker.environment import STALE_SHARE, Environment
+from leaseway.worker.run_handler import HandlerRunner, run_traced
+from leaseway.worker.settle import Settlements
 
-UNKNOWN_KIND = KindDefaults()
-
-Post = Callable[[Settlement], None]
-End = Callable[[Attempt], None]
+RELEASE_AFTER = 0.6
+"""The age of a lease, as a share of its length, from which on a job that has not started is released."""
 
 
 class Slots:
     def __init__(
-        self, world: Environment, kinds: Mapping[str, Kind], runner: HandlerRunner, count: int, post: Post, end: End
+        self,
+        environment: Environment,
+        kinds: Mapping[str, Kind],
+        runner: HandlerRunner,
+        settlements: Settlements,
+        count: int,
     ) -> None:
-        self._world = world
+        self._environment = environment
         self._kinds = kinds
         self._runner = runner
+        self._settlements = settlements
         self._count = count
-        self._post = post
-        self._end = end
-        """Told of every job that leaves, whatever became of it."""
-        self._plain = 0
-        self.claim: Claim | None = None
-        self.shelf: deque[Attempt] = deque()
-        self.running: dict[JobId, Attempt] = {}
-        self.settling: dict[tuple[JobId, Token], Attempt] = {}
-        """Ended, and not yet known to the store: their leases must last until it answers."""
+        self._sync_running = 0
         self._context = copy_context()
-        self.finished = 0
+        self.claim: Claim | None = None
+        self.prefetched: deque[Attempt] = deque()
+        self.running: dict[JobId, Attempt] = {}
         self.lost = 0
-        self.given_back = 0
         self.fault: BaseException | None = None
-        """An error of our own, never a handler's: the worker must stop."""
+        """An error of leaseway itself, never of a handler: the worker must stop."""
 
     @property
     def free(self) -> int:
-        # A thread that went on after its attempt had ended still takes a slot.
-        abandoned = max(self._runner.threads.busy - self._plain, 0)
+        # A thread that continues after its attempt has ended still takes a slot.
+        abandoned = max(self._runner.threads.busy - self._sync_running, 0)
         return max(self._count - len(self.running) - abandoned, 0)
 
-    @property
-    def is_quiet(self) -> bool:
-        return not self.running and not self.shelf
+    def is_idle(self) -> bool:
+        return not self.running and not self.prefetched
+
+    # -- leases that wait to start ----------------------------------------------------------------------------------
 
     def put(self, claim: Claim, claimed: Iterable[Attempt]) -> None:
-        """The reply to a claim. If the keeper took the claim before it came, the rest of it goes back as well."""
+        """The reply to a claim. If lease renewal took the claim before, the remaining leases are released, too."""
         if claim.take(self):
-            self.shelf.extend(claimed)
+            self.prefetched.extend(claimed)
         else:
-            for running in claimed:
-                if running.lease not in claim.given_back:
-                    self._settle(running, Released())
+            for attempt in claimed:
+                if attempt.lease not in claim.released:
+                    self._settlements.settle(attempt, Released())
                 else:
-                    self._end(running)
+                    self._settlements.drop(attempt)
         self.claim = None
 
     def fill(self) -> None:
-        now = self._world.clock.monotonic()
-        while self.free and (running := self._next()) is not None:
-            if age(running, now) < CLEAR_AFTER:
-                self._start(running)
+        """Start prefetched jobs while slots are free."""
+        now = self._environment.clock.monotonic()
+        while self.free and (attempt := self._next()) is not None:
+            if attempt.age(now) < RELEASE_AFTER:
+                self._start(attempt)
             else:
-                # The loop stood still for so long that the keeper would give it back, too: what is left of the lease
-                # may not last until it is renewed.
-                self._settle(running, Released())
+                # The loop was blocked until the lease was old. The rest of it may not last until the first renewal.
+                self._settlements.settle(attempt, Released())
 
-    def return_stale(self) -> None:
-        """What still waits for a slot after a good part of its lease belongs to somebody faster."""
-        now = self._world.clock.monotonic()
-        if not self.shelf or now - self.shelf[0].renewed_at < STALE_SHARE * LEASE_SECONDS_MIN:
+    def release_stale(self) -> None:
+        """Release jobs that still wait for a slot after a third of their lease, so that a faster worker runs them."""
+        now = self._environment.clock.monotonic()
+        if not self.prefetched or now - self.prefetched[0].renewed_at < STALE_SHARE * LEASE_SECONDS_MIN:
             return
         fresh: list[Attempt] = []
         while (waiting := self._next()) is not None:
-            if age(waiting, now) < STALE_SHARE:
+            if waiting.age(now) < STALE_SHARE:
                 fresh.append(waiting)
             else:
-                self._settle(waiting, Released())
-        self.shelf.extend(fresh)
+                self._settlements.settle(waiting, Released())
+        self.prefetched.extend(fresh)
 
-    def clear_shelf(self) -> None:
-        """Give back everything that has not started."""
+    def release_prefetched(self) -> None:
+        """Release everything that has not started."""
         while (waiting := self._next()) is not None:
-            self._settle(waiting, Released())
+            self._settlements.settle(waiting, Released())
 
     def _next(self) -> Attempt | None:
-        """The first of the shelf. Whoever takes it owns it: the keeper may take from the other side of the loop."""
+        """Take the first prefetched attempt. Lease renewal may do the same from its thread; each attempt is taken
+        once."""
         try:
-            return self.shelf.popleft()
+            return self.prefetched.popleft()
         except IndexError:
             return None
+
+    # -- stopping handlers ------------------------------------------------------------------------------------------
 
     def cancel(self, job: JobId) -> None:
         if job in self.running:
             self.halt(self.running[job], Stop.CANCELLED)
 
-    def halt(self, running: Attempt, why: Stop) -> None:
-        """Stop this attempt, and not the next one, if the same job has come to us again meanwhile."""
-        lease = running.lease
-        if running.stop is not None or self.running.get(lease.id) is not running:
+    def halt(self, attempt: Attempt, why: Stop) -> None:
+        """Stop this attempt, but not a later attempt of the same job that this worker has claimed meanwhile."""
+        lease = attempt.lease
+        if attempt.stop is not None or self.running.get(lease.id) is not attempt:
             return
         if why is Stop.LOST:
             self.lost += 1
-            self._world.events.emit("lease_lost", job=lease.id, kind=lease.kind)
-        running.halt(why)
+            self._environment.events.emit("lease_lost", job=lease.id, kind=lease.kind)
+        attempt.halt(why)
 
     def halt_all(self) -> None:
-        for running in list(self.running.values()):
-            self.halt(running, Stop.DRAIN)
+        for attempt in list(self.running.values()):
+            self.halt(attempt, Stop.DRAIN)
 
     async def stop(self, seconds: float) -> list[Attempt]:
-        """Stop every handler; answer those that would not end within this time, given back all the same."""
-        tasks = [running.task for running in self.running.values() if running.task is not None]
+        """Stop every handler. Returns the attempts that did not end in time; their jobs are released anyway."""
+        tasks = [attempt.task for attempt in self.running.values() if attempt.task is not None]
         self.halt_all()
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
         stuck = list(self.running.values())
-        for running in stuck:
-            del self.running[running.lease.id]
-            self._settle(running, Released())
+        for attempt in stuck:
+            del self.running[attempt.lease.id]
+            self._settlements.settle(attempt, Released())
         return stuck
 
-    def _start(self, running: Attempt) -> None:
-        kind = self._kinds.get(running.lease.kind)
-        running.is_plain = kind is not None and not kind.is_async
-        self._plain += running.is_plain
-        if running.lease.id in self.running:
-            # We were away for longer than a lease, and the same job has come to us again: the old attempt must end.
-            self.halt(self.running[running.lease.id], Stop.LOST)
-        self.running[running.lease.id] = running
-        # The worker is the parent of these tasks: it stops and awaits them when it leaves.
-        running.task = asyncio.get_running_loop().create_task(self._attempt(running), context=self._context.copy())
+    # -- running ----------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, running: Attempt) -> None:
+    def _start(self, attempt: Attempt) -> None:
+        kind = self._kinds.get(attempt.lease.kind)
+        attempt.is_sync = kind is not None and not kind.is_async
+        self._sync_running += attempt.is_sync
+        if attempt.lease.id in self.running:
+            # This worker was suspended for longer than a lease and has claimed the same job again: the old attempt
+            # ends.
+            self.halt(self.running[attempt.lease.id], Stop.LOST)
+        self.running[attempt.lease.id] = attempt
+        # The worker is the parent of these tasks: it stops and awaits them when it leaves.
+        attempt.task = asyncio.get_running_loop().create_task(self._run(attempt), context=self._context.copy())
+
+    async def _run(self, attempt: Attempt) -> None:
         try:
-            if (tracing := self._world.tracing) is None:
-                outcome = await self._runner.run(running)
+            if (tracing := self._environment.tracing) is None:
+                outcome = await self._runner.run(attempt)
             else:
-                outcome = await traced(tracing, self._runner.run, running)
+                outcome = await run_traced(tracing, self._runner.run, attempt)
         except asyncio.CancelledError:
-            self._remove(running)
+            self._remove(attempt)
             raise
         except BaseException as error:  # noqa: BLE001 - kept for the worker, which raises it
-            self._remove(running)
+            self._remove(attempt)
             self.fault = error
             return
-        if self._remove(running):
-            self._settle(running, outcome)
+        if self._remove(attempt):
+            self._settlements.settle(attempt, outcome)
             self.fill()
         else:
-            self._end(running)
+            self._settlements.drop(attempt)
 
-    def _remove(self, running: Attempt) -> bool:
-        """False: it is not ours to settle, because it was given back or has come to us again."""
-        self._plain -= running.is_plain
-        if self.running.get(running.lease.id) is not running:
+    def _remove(self, attempt: Attempt) -> bool:
+        """False: there is nothing to settle, because the job was released or this worker has claimed it again."""
+        self._sync_running -= attempt.is_sync
+        if self.running.get(attempt.lease.id) is not attempt:
             return False
-        del self.running[running.lease.id]
+        del self.running[attempt.lease.id]
         return True
-
-    def _settle(self, running: Attempt, outcome: Outcome) -> None:
-        self._end(running)
-        lease = running.lease
-        kind = self._kinds.get(lease.kind)
-        backoff = (UNKNOWN_KIND if kind is None else kind.defaults).backoff
-        settlement = decide(lease, outcome, backoff, self._world.chance.random())
-        if type(outcome) is Released:
-            self.given_back += 1
-        else:
-            self.finished += 1
-        if settlement is not None:
-            if running.progress_is_new:
-                settlement = msgspec.structs.replace(settlement, progress=running.progress)
-            self.settling[lease.id, lease.token] = running
-            self._post(settlement)
-            if type(outcome) is Failed:
-                self._tell_of_failure(lease, outcome.failure.code, settlement.state)
-
-    def acknowledged(self, settlements: Iterable[Settlement]) -> None:
-        for settlement in settlements:
-            self.settling.pop((settlement.id, settlement.token), None)
-
-    def _tell_of_failure(self, lease: Lease, code: str, state: State) -> None:
-        facts = {"job": lease.id, "kind": lease.kind, "attempt": lease.attempts, "code": code, "state": state.value}
-        self._world.events.emit("attempt_failed", **facts)

@@ -54,7 +54,7 @@ class Bound(Struct, frozen=True):
             key_keep_us=key_keep_us,
             shard_key=options.shard_key,
             cursor=options.cursor,
-            needs=kind.demands.text(lambda: kind.decode(self.payload), tenant) if kind.demands else "",
+            needs=kind.requirements.text(lambda: kind.decode(self.payload), tenant) if kind.requirements else "",
         )
 
 

@@ -31,7 +31,7 @@ from leaseway.simulation.provider import UNHEARD, Temper
 from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, FaultRates, Streams, Swarm, draw
 from leaseway.stores.sqlite.statements import statements
-from leaseway.worker import admission, limiter_client, maintenance, provider_calls
+from leaseway.worker import admission, limiter_client, loop, provider_calls
 from leaseway.worker.attempt import Attempt, Stop
 from leaseway.worker.context import Context
 from leaseway.worker.limiter_client import LimiterClient
@@ -57,12 +57,12 @@ async def fetch(ctx: Context, calls: int, seconds: float, usd: int) -> dict[str,
     with attempt(ctx) as run, METER.get().at_work(ctx, run):
         for step in range(ctx.cursor or 0, calls):
             async with ctx.call() as call:
-                assert call.ticket is not None
+                assert call.grant is not None
                 needs, lines = ctx._calls._needs, ctx._calls._lines
-                reply = await METER.get().provider.answer(HERE.get(), ctx.id, needs.limits, call.ticket.hold, lines)
+                reply = await METER.get().provider.answer(HERE.get(), ctx.id, needs.limits, call.grant.hold, lines)
                 if reply.status != UNHEARD:
                     await call.report(reply.status, reply.headers)
-                if reply.usd is not None and call.ticket.hold is not None:
+                if reply.usd is not None and call.grant.hold is not None:
                     call.settle(usd=reply.usd)
             await insist_on_place(ctx, step + 1)
             await asyncio.sleep(seconds)
@@ -219,12 +219,12 @@ def shortened(terms: LimitSettings) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, value in (
             (provider_calls, "HOLD_US", int(terms.hold_seconds * SECOND_US)),
-            (maintenance, "EXPIRE_EVERY_SECONDS", EXPIRE_SECONDS),
-            (limiter_client, "SEAT_US", int(SEAT_SECONDS * SECOND_US)),
-            (limiter_client, "KEEP_SECONDS", KEEP_SECONDS),
+            (loop, "EXPIRE_EVERY_SECONDS", EXPIRE_SECONDS),
+            (limiter_client, "IN_FLIGHT_US", int(SEAT_SECONDS * SECOND_US)),
+            (limiter_client, "RECOUNT_SECONDS", KEEP_SECONDS),
             (admission, "UNKNOWN_SECONDS", 2.0),
             (Attempt, "halt", noting_the_halt(Attempt.halt)),
-            (LimiterClient, "is_good", noting_the_stale(LimiterClient.is_good)),
+            (LimiterClient, "is_valid", noting_the_stale(LimiterClient.is_valid)),
         ):
             stack.enter_context(replaced(owner, name, value))
         yield

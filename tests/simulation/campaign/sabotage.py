@@ -31,11 +31,11 @@ from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.sqlite import connection
 from leaseway.stores.sqlite.statements import statements
 from leaseway.stores.sqlite.transaction import Transaction
-from leaseway.worker import slots
+from leaseway.worker import settle
 from leaseway.worker import submit as submitting
 from leaseway.worker.admission import Admission, GateState
-from leaseway.worker.attempt import Attempt, Stop
-from leaseway.worker.lease_renewal import Claim, LeaseRenewal
+from leaseway.worker.attempt import Attempt, Claim, Stop
+from leaseway.worker.lease_renewal import LeaseRenewal
 from leaseway.worker.limiter_client import LimiterClient
 from leaseway.worker.loop import Worker
 from leaseway.worker.slots import Slots
@@ -88,13 +88,13 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 async def leave_without_a_word(worker: Worker) -> None:
     await worker._slots.stop(5.0)
-    worker._outbox.take()
+    worker._settlements.take()
 
 
 async def believe_it_failed(worker: Worker, call: Exchange) -> tuple[ExchangeReply, float]:
-    sent_at = worker._world.clock.monotonic()
+    sent_at = worker._environment.clock.monotonic()
     try:
-        return await worker._world.store.exchange(call), sent_at
+        return await worker._environment.store.exchange(call), sent_at
     except TransientError:
         return ExchangeReply(), sent_at
 
@@ -128,7 +128,7 @@ def decide_without_giving_back(lease: Lease, outcome: Outcome, *rest: Any) -> Se
 
 real_settle = Transaction._settle
 real_halt = Slots.halt
-real_look = LeaseRenewal.look
+real_look = LeaseRenewal.check
 
 
 def settle_with_all_children(transaction: Transaction, settlements: Sequence[Settlement]) -> list[Any]:
@@ -154,7 +154,7 @@ def halt_whatever_runs_now(slots: Slots, running: Attempt, why: Stop) -> None:
 
 
 def remove_whatever_runs_now(slots: Slots, running: Attempt) -> bool:
-    slots._plain -= running.is_plain
+    slots._sync_running -= running.is_sync
     return slots.running.pop(running.lease.id, None) is running
 
 
@@ -185,7 +185,7 @@ def keep_the_half(connection: Any) -> None:
 
 # -- limits, budgets and tenants ------------------------------------------------------------------------------------
 
-real_seated = Admission.seated
+real_seated = Admission.assign
 real_credited = buckets.credit_unused
 real_paced = buckets.repace
 real_hold_again = ledger.repeat_hold
@@ -239,14 +239,14 @@ async def keep_nothing(tokens: LimiterClient, recount: Callable[[], Mapping[Perm
 def seated_and_up_again(admission: Admission, claimed: Iterable[Attempt]) -> list[Attempt]:
     jobs = real_seated(admission, claimed)
     for running in jobs:
-        if running.seat is not None:
-            admission._left.append(running.seat)
-            running.seat = None
+        if running.tenant_permit is not None:
+            admission._ended.append(running.tenant_permit)
+            running.tenant_permit = None
     return jobs
 
 
 def asks_without_the_tenant(admission: Admission, door: GateState) -> tuple[PermitRequest, ...]:
-    return door.asks
+    return door.requests
 
 
 def shrug_at_refusals(taking: Acquisition, level: Level, notice: Notice, now: Instant) -> Level:
@@ -315,7 +315,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "drain_counts": Sabotage(
         first=5,
         removes="what a leaving worker gives back costs no attempt",
-        code=((slots, "decide", decide_without_giving_back),),
+        code=((settle, "decide", decide_without_giving_back),),
     ),
     "give_back_ignored": Sabotage(
         removes="the store subtracts an attempt that is given back",
@@ -324,7 +324,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "unknown_is_failed": Sabotage(
         first=1,
         removes="an exchange whose reply was lost is repeated",
-        code=((Worker, "_exchanged", believe_it_failed),),
+        code=((Worker, "_send", believe_it_failed),),
     ),
     "orphans_left": Sabotage(
         first=1,
@@ -389,17 +389,17 @@ SABOTAGES: dict[str, Sabotage] = {
     "unrenewed": Sabotage(
         first=1,
         removes="leases of running jobs are renewed",
-        code=((LeaseRenewal, "look", look_away),),
+        code=((LeaseRenewal, "check", look_away),),
     ),
     "unrenewed_while_stopping": Sabotage(
         first=22,
         removes="a handler that needs a while to stop keeps its lease meanwhile",
-        code=((LeaseRenewal, "look", look_at_the_willing),),
+        code=((LeaseRenewal, "check", look_at_the_willing),),
     ),
     "claim_unkept": Sabotage(
         first=9,
         removes="what a claim was granted is kept, and given back, while its reply does not come",
-        code=((LeaseRenewal, "_keep_claim", leave_the_claim),),
+        code=((LeaseRenewal, "_check_claim", leave_the_claim),),
     ),
     "claim_for_both": Sabotage(
         first=114,
@@ -422,7 +422,7 @@ SABOTAGES: dict[str, Sabotage] = {
         scenario="metered",
         first=1,
         removes="a request leaves only with a token that is still good",
-        code=((LimiterClient, "is_good", good_for_ever),),
+        code=((LimiterClient, "is_valid", good_for_ever),),
     ),
     "token_returned_in_full": Sabotage(
         scenario="metered",
@@ -475,22 +475,22 @@ SABOTAGES: dict[str, Sabotage] = {
     "seats_unkept": Sabotage(
         scenario="metered",
         removes="whoever still sits says so, also to a limiter that has lost its memory",
-        code=((LimiterClient, "say_where_we_sit", keep_nothing),),
+        code=((LimiterClient, "report_calls", keep_nothing),),
     ),
     "seats_left_early": Sabotage(
         scenario="metered",
         removes="a job keeps its tenant's seat until it ends",
-        code=((Admission, "seated", seated_and_up_again),),
+        code=((Admission, "assign", seated_and_up_again),),
     ),
     "caps_unasked": Sabotage(
         scenario="metered",
         removes="jobs of a tenant with caps start only when the limiter admits them",
-        code=((Admission, "_asks", asks_without_the_tenant),),
+        code=((Admission, "_requests", asks_without_the_tenant),),
     ),
     "waiting_counts": Sabotage(
         scenario="metered",
         first=3,
         removes="a job that waits for a limit or a budget loses no attempt",
-        code=((slots, "decide", decide_counting_waits),),
+        code=((settle, "decide", decide_counting_waits),),
     ),
 }

@@ -49,7 +49,7 @@ ENDS = {Stop.DRAIN: "drained", Stop.LOST: "lost", Stop.CANCELLED: "cancelled", N
 
 
 def end_of(ctx: Context) -> str:
-    return ENDS[ctx._running.stop]
+    return ENDS[ctx._attempt.stop]
 
 
 async def quick(ctx: Context, seconds: float) -> dict[str, Any]:

@@ -84,7 +84,9 @@ def new_job(app: App, given: Submission, tenant: str, key: str | None) -> NewJob
         key=key,
         fingerprint="" if key is None else fingerprint_of(given.kind, text, text_of(said)),
         key_keep_us=app.key_keep_us,
-        needs=kind.demands.text(lambda: kind.decode(text), tenant) if kind is not None and kind.demands else "",
+        needs=kind.requirements.text(lambda: kind.decode(text), tenant)
+        if kind is not None and kind.requirements
+        else "",
         trace=None if app.world.tracing is None else app.world.tracing.origin(),
     )
 

@@ -142,8 +142,8 @@ def show_report(settings: CliSettings, report: WorkSummary) -> None:
         line({"event": "report", **report_json(report)})
         return
     if report.worked is not None:
-        given_back = f", {report.worked.given_back:,} released" if report.worked.given_back else ""
-        say(f"{counted(report.worked.settled, 'lease')} settled{given_back}")
+        released = f", {report.worked.released:,} released" if report.worked.released else ""
+        say(f"{counted(report.worked.settled, 'lease')} settled{released}")
         if report.worked.lost:
             say(f"{counted(report.worked.lost, 'lease')} lost")
     if report.attempts_failed:
@@ -158,7 +158,7 @@ def report_json(report: WorkSummary) -> dict[str, Any]:
     worked = report.worked
     return {
         "settled": worked and worked.settled,
-        "given_back": worked and worked.given_back,
+        "released": worked and worked.released,
         "lost": worked and worked.lost,
         "attempts_failed": report.attempts_failed,
         "dead_letters": report.dead_letters,

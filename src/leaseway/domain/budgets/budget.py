@@ -256,13 +256,13 @@ def _parse_decimal(field: str, value: object) -> Decimal:
     if not isinstance(value, int | float | Decimal | str) or isinstance(value, bool):
         raise BadValue(field, f"must be a number (is {value!r})")
     if isinstance(value, int) and abs(value) > AMOUNT_MAX:
-        raise BadValue(field, f"must lie in 0 … {AMOUNT_MAX:,}")  # a very long number cannot even be shown
+        raise BadValue(field, f"must be between 0 and {AMOUNT_MAX:,}")  # a very long number cannot even be shown
     try:
         amount = Decimal(str(value).strip().replace("_", ""))
     except InvalidOperation as error:
         raise BadValue(field, f"must be a number, like 25 or '0.005' (is {value!r})") from error
     if not amount.is_finite() or amount < 0 or amount > AMOUNT_MAX:
-        raise BadValue(field, f"must lie in 0 … {AMOUNT_MAX:,} (is {value})")
+        raise BadValue(field, f"must be between 0 and {AMOUNT_MAX:,} (is {value})")
     if amount and amount.adjusted() < -EXACT.prec // 2:
         raise BadValue(field, f"must not be finer than a millionth (is {value})")
     return amount
@@ -273,8 +273,8 @@ def check_micros(field: str, micros: object, least: int = 0) -> int:
     if not isinstance(micros, int) or isinstance(micros, bool):
         raise BadValue(field, f"must be whole micro-units (is {micros!r})")
     if not least <= micros <= MICROS_MAX:
-        above = "above 0" if least else "0"
-        raise BadValue(field, f"must lie in {above} … {AMOUNT_MAX:,} (is {amount_text(micros)})")
+        bounds = f"above 0 and at most {AMOUNT_MAX:,}" if least else f"between 0 and {AMOUNT_MAX:,}"
+        raise BadValue(field, f"must be {bounds} (is {amount_text(micros)})")
     return micros
 
 

@@ -150,7 +150,7 @@ def check_lines(id_: str, lines: Lines, ttl_us: int) -> None:
     for charge, amount_micros in lines:
         check_micros(f"budget {charge.name}", amount_micros)
     if not 0 < ttl_us <= TTL_US_MAX:
-        raise BadValue("ttl_us", f"must lie in 1 … {TTL_US_MAX:,} (is {ttl_us})")
+        raise BadValue("ttl_us", f"must be between 1 and {TTL_US_MAX:,} (is {ttl_us})")
 
 
 def repeat_hold(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[HoldAnswer, HoldStep] | None:

@@ -148,7 +148,7 @@ def parse_rate(field: str, text: object) -> Rate:
     window_us = round(float(found["length"] or 1) * UNITS_US[unit])
     check_int(f"{field}: {text!r}: the count", count, 1, COUNT_MAX)
     if not WINDOW_SECONDS_MIN * SECOND_US <= window_us <= WINDOW_SECONDS_MAX * SECOND_US:
-        raise BadValue(field, f"{text!r}: the window must lie in a millisecond … 31 days")
+        raise BadValue(field, f"{text!r}: the window must be between a millisecond and 31 days")
     return Rate(window_us, count)
 
 
@@ -168,7 +168,7 @@ def check_limit(definition: LimitDefinition) -> LimitDefinition:
     check_int(f"{field}: cost_max", definition.cost_max, 1, COUNT_MAX)
     share = definition.burst_share
     if not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise BadValue(f"{field}: burst", f"must lie in 0 … 1, a share of the count (is {share!r})")
+        raise BadValue(f"{field}: burst", f"must be between 0 and 1, a share of the count (is {share!r})")
     for name, duration_us in (("lease", definition.lease_us), ("delay", definition.delay_us)):
         if duration_us is not None:
             check_int(f"{field}: {name} in microseconds", duration_us, 0, AHEAD_US_MAX)
@@ -182,7 +182,7 @@ def check_limit(definition: LimitDefinition) -> LimitDefinition:
 def check_degraded_share(definition: LimitDefinition) -> None:
     field, share = f"limit {definition.name}: degraded_share", definition.degraded_share
     if not 0 <= share <= DEGRADED_SHARE_MAX:
-        raise BadValue(field, f"must lie in 0 … {DEGRADED_SHARE_MAX}, a share of the count (is {share})")
+        raise BadValue(field, f"must be between 0 and {DEGRADED_SHARE_MAX}, a share of the count (is {share})")
     if share and definition.concurrency is not None:
         raise BadValue(field, "cannot be given together with concurrency: nobody could count the seats")
     for rate in definition.rates if share else ():

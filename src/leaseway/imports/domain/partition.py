@@ -172,7 +172,7 @@ def grid_shards(source: str, area: Sequence[float], degrees: float) -> list[Shar
 
 def check_grid(area: Sequence[float], degrees: float) -> None:
     if not 0.01 <= degrees <= 90:
-        raise BadValue("resource.partition.degrees", f"must lie in 0.01 … 90 (is {degrees})")
+        raise BadValue("resource.partition.degrees", f"must be between 0.01 and 90 (is {degrees})")
     south, west, north, east = parse_box("resource.partition.area", area)
     width = east - west if west < east else east - west + 360
     check_count("resource.partition.degrees", int(width / degrees) * int((north - south) / degrees))

@@ -17,12 +17,12 @@ class UnlimitedRequests:
     async def before(self) -> RequestGrant:
         return AlwaysGranted()
 
-    async def after(self, pass_: RequestGrant, said: RateLimitStatus | None, fate: Delivery) -> None:
+    async def after(self, grant: RequestGrant, status: RateLimitStatus | None, delivery: Delivery) -> None:
         """Nobody is told."""
 
 
 class AlwaysGranted:
-    def check(self) -> bool:
+    def is_valid(self) -> bool:
         return True
 
 

@@ -308,9 +308,9 @@ BEGIN
                         'must have 1 to 200 characters', shard_key);
   PERFORM refuse_unless(length(new_id) BETWEEN 1 AND 200, 'id', 'must have 1 to 200 characters', id);
   PERFORM refuse_unless(octet_length(needs) <= 1000, 'needs', 'must have at most 1000 bytes', octet_length(needs));
-  PERFORM refuse_unless(priority BETWEEN -1000 AND 1000, 'priority', 'must lie in -1000 … 1000', priority);
-  PERFORM refuse_unless(attempts BETWEEN 1 AND 1000, 'attempts', 'must lie in 1 … 1000', attempts);
-  PERFORM refuse_unless(lease BETWEEN '1 second' AND '1 day', 'lease', 'must lie in 1 second … 1 day', lease);
+  PERFORM refuse_unless(priority BETWEEN -1000 AND 1000, 'priority', 'must be between -1000 and 1000', priority);
+  PERFORM refuse_unless(attempts BETWEEN 1 AND 1000, 'attempts', 'must be between 1 and 1000', attempts);
+  PERFORM refuse_unless(lease BETWEEN '1 second' AND '1 day', 'lease', 'must be between 1 second and 1 day', lease);
   PERFORM refuse_unless(timeout IS NULL OR timeout BETWEEN '1 millisecond' AND '100 years', 'timeout',
                         'must be at least a millisecond', timeout);
   PERFORM refuse_unless(delay IS NULL OR delay BETWEEN '0' AND '100 years', 'delay', 'must not be negative', delay);
