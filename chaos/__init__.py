@@ -1,10 +1,10 @@
-"""Real processes, a real PostgreSQL, and faults at random moments; a checker judges what everybody wrote down.
+"""Chaos campaigns: real processes, a real PostgreSQL, faults at random moments, and an offline checker.
 
     ./dev chaos --minutes 5 --seed 7
 
-The way through, in the order in which a round goes:
+One round, step by step:
 
     campaign ─► fleet (worker, submitter) ─► proxy ─► server
-        └─► plan ─► nemesis ─► faults                          everybody writes: history
-    campaign ─► stored ─► evidence ─► rules ─► verdict         offline, when all is healed and drained
+       └─► plan ─► nemesis ─► faults                          every process writes its history
+    campaign ─► stored ─► evidence ─► rules ─► verdict         offline, after all faults are healed and all jobs ended
 """

@@ -20,10 +20,11 @@ from chaos.stage import Scale
 from chaos.verdict import Verdict, page
 
 ROUND_SECONDS_MAX = 300.0
-"""A longer campaign has several rounds, each with its own server and its own verdict: what a round writes down must fit
-into memory, and a violation should not have to wait for the morning."""
+"""A longer campaign has several rounds, each with its own server and its own verdict: the history of a round must fit
+into memory, and a violation is reported at the end of its round.
+"""
 PLANNED_MIN = 10
-"""Faults that `--plan` shows, even of one kind: enough to see all its lengths."""
+"""The number of faults that `--plan` shows: enough to see every length of one kind."""
 
 
 @click.command()
@@ -49,7 +50,7 @@ def main(
     shows_plan: bool,
     again: Path | None,
 ) -> None:
-    """Break a real PostgreSQL, its network and its workers for a while, and judge what came of the jobs."""
+    """Break a real PostgreSQL, its network and its workers for a while, and check the resulting histories."""
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     scale = Scale(lease=lease, blackhole=blackhole)
     if shows_plan:
@@ -64,7 +65,7 @@ def main(
 
 
 class Orders(NamedTuple):
-    """What is the same in all rounds."""
+    """What all rounds share."""
 
     scale: Scale
     faults: tuple[str, ...]
@@ -78,7 +79,7 @@ class Orders(NamedTuple):
 
 
 def one_round(orders: Orders, seed: int, seconds: float) -> bool:
-    """Whether all went well. The histories are kept only if somebody has to read them."""
+    """Whether the round had no violation. Histories are kept only if it had one."""
     folder = Path(tempfile.mkdtemp(prefix="leaseway-chaos-"))
     click.echo(f"seed {seed}: {seconds:.0f} s of faults, histories in {folder}")
     round_ = Round(

@@ -1,4 +1,4 @@
-"""One round: a server, proxies, processes; faults for a while; then heal, drain, read and judge."""
+"""One round: start server, proxies and processes; inject faults; then heal, drain, read and check."""
 
 import asyncio
 import math
@@ -32,20 +32,20 @@ STORED = "stored.json"
 
 
 class Round(Struct, frozen=True, kw_only=True):
-    """All that is decided before it starts."""
+    """Everything that is decided before the round starts."""
 
     seed: str
     plan: Iterable[Planned]
     scale: Scale
     folder: Path
     seconds: float = math.inf
-    """The last fault begins before this time is over, if the plan is not over before."""
+    """The last fault begins before this time, unless the plan ends earlier."""
     workers: int = 4
     sabotage: str = ""
 
 
 class Silent:
-    """The supervisor's own app has nothing to say."""
+    """The supervisor's own app emits no events."""
 
     def emit(self, name: str, /, **facts: object) -> None: ...
 
@@ -63,7 +63,7 @@ class Campaign:
     async def run(self) -> Verdict:
         with server_with_role() as server:
             app = App(role_url(server), events=Silent())
-            await app.store()  # which brings the schema; from now on nobody has to
+            await app.store()  # creates the schema, so that no worker has to
             await sabotage.apply_sql(self._round.sabotage, admin_url(server))
             async with self._stage(server) as stage:
                 await self._work_under_faults(stage, app)
@@ -86,7 +86,7 @@ class Campaign:
             finally:
                 fleet.end()
 
-    # -- the time of faults -----------------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------------------
 
     async def _work_under_faults(self, stage: Stage, app: App) -> None:
         round_ = self._round
@@ -109,15 +109,15 @@ class Campaign:
                 await asyncio.sleep(0.1)
 
     async def _watch(self, stage: Stage) -> None:
-        """A process that ends without our doing is a violation, but the round goes on: there is more to see."""
-        while True:  # until it is cancelled
+        """A process that ends on its own is a violation, but the round goes on to find more."""
+        while True:  # until cancelled
             for name in stage.fleet.look():
                 self._say(f"{name} ENDED BY ITSELF:\n{stage.fleet.said(name)[-2000:]}")
             await asyncio.sleep(0.2)
 
     async def _tell(self, app: App) -> None:
         finished_before = 0
-        while True:  # until it is cancelled
+        while True:  # until cancelled
             await asyncio.sleep(STATUS_SECONDS)
             try:
                 lanes = await (await app.store()).lanes()
@@ -141,9 +141,9 @@ class Campaign:
         return await read_all(app)
 
     async def _drained(self, app: App) -> int:
-        """How many jobs are left when nothing is, or when there was time enough for everything."""
+        """How many jobs are unfinished when no progress is possible, or after the time for a drain is over."""
         until = now() + DRAIN_SECONDS_MAX
-        while True:  # ends with the work, or with our patience
+        while True:  # ends with the work, or after the time for a drain
             left = sum(lane.unfinished for lane in await (await app.store()).lanes())
             if not left or now() > until:
                 return left
@@ -151,7 +151,7 @@ class Campaign:
 
 
 def keep(folder: Path, stored: Stored) -> None:
-    """Beside the histories, so that they can be judged again when the judge has learned something."""
+    """Stored beside the histories, so that they can be checked again with a newer checker."""
     (folder / STORED).write_bytes(msgspec.json.encode(stored))
 
 
@@ -162,7 +162,7 @@ def judge(folder: Path) -> Verdict:
 
 @contextmanager
 def server_with_role() -> Iterator[PostgresServer]:
-    """A durable server; workers and submitters are nobody special there."""
+    """A durable server; workers and submitters use an ordinary role."""
     with postgres_server(durable=True, max_connections=CONNECTIONS) as server:
         with psycopg.connect(admin_url(server, "postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE {ROLE} LOGIN")

@@ -1,7 +1,8 @@
-"""The history, sorted for those who judge: by submission, by job, by process, by fault.
+"""The history, indexed for the rules: by submission, by job, by process, by fault.
 
-A *grant* is a lease as the worker was told of it; a *run* is a handler at work under it. What the store did lies
-between a call's sending and its answer, so every rule takes the end of that interval which cannot accuse the innocent.
+A *grant* is a lease as the worker received it; a *run* is a handler that executes under it. The store acted at some
+time between the sending of a call and its reply, so every rule uses the end of that interval that cannot produce a
+false accusation.
 """
 
 import math
@@ -34,11 +35,11 @@ class Grant:
     asked: float
     granted: float
     kept: float
-    """When the last renewal left that was answered well; at first, when the claim left."""
+    """When the last renewal was sent that succeeded; at first, when the claim was sent."""
 
     @property
     def lasts_until(self) -> float:
-        """The store cannot think that it ended earlier than this, except by a settlement."""
+        """The store cannot consider the lease ended before this, except by a settlement."""
         return self.kept + self.lease_seconds
 
 
@@ -83,7 +84,7 @@ class Struck:
     ended: float = math.inf
 
     def touches(self, process: str, start: float, end: float, after_seconds: float = 0.0) -> bool:
-        """Whether the process may have felt it in this time; its effects may last a while after it."""
+        """Whether the fault may have affected the process in this time; effects may last for a while after it."""
         return process in self.hits and self.began <= end and start <= self.ended + after_seconds
 
 
@@ -96,7 +97,7 @@ class Evidence:
     settlements: dict[str, list[Settlement]] = field(default_factory=lambda: defaultdict(list))
     checkpoints: dict[str, list[history.Checkpointed]] = field(default_factory=lambda: defaultdict(list))
     cancellings: dict[str, list[str | None]] = field(default_factory=lambda: defaultdict(list))
-    """The answers to those who wanted a job cancelled; None: no answer."""
+    """The replies to cancellations of a job; None: no reply."""
     processes: dict[str, Process] = field(default_factory=dict)
     faults: dict[int, Struck] = field(default_factory=dict)
     heard: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -107,7 +108,7 @@ class Evidence:
         self._by_token: dict[tuple[str, str], Grant] = {}
         self._running: dict[tuple[str, str, int], Run] = {}
 
-    # -- questions --------------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------------
 
     def run_of(self, grant: Grant) -> Run | None:
         return self._running.get((grant.process, grant.job, grant.fence))
@@ -120,13 +121,13 @@ class Evidence:
         return next(found, None)
 
     def end_of(self, run: Run) -> float:
-        """When the handler surely stood still: because it ended, or because its process did."""
+        """When the handler had certainly stopped: because it ended, or because its process did."""
         return min(run.ended, self.processes[run.process].ended)
 
     def is_disturbed(self, process: str, start: float, end: float, after_seconds: float) -> bool:
         return any(fault.touches(process, start, end, after_seconds) for fault in self.faults.values())
 
-    # -- taking it down ---------------------------------------------------------------------------------------------
+    # -- indexing --------------------------------------------------------------------------------------------------
 
     def take(self, by: str, record: history.AnyRecord) -> None:
         match record:

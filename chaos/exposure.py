@@ -1,4 +1,4 @@
-"""Where each safeguard is needed most: faults by which a short round finds out that it is gone."""
+"""For each safeguard, the faults with which a short round detects its absence."""
 
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -22,12 +22,12 @@ class Exposure(NamedTuple):
 
 
 def lost_replies(scale: Scale) -> list[Fault]:
-    """Of jobs without a key: a key would find the first one, whatever ids the repetition has."""
+    """Of jobs without a key: a key would find the first job, whatever ids the repetition has."""
     return [Trap(GROUPS, 0.01, "submit_one", 5)]
 
 
 def late_arrivals(scale: Scale) -> list[Fault]:
-    """Just long enough that another one holds the jobs, and still works on them, when the first one is heard again."""
+    """Just long enough that another worker holds the jobs, and still runs them, when the first one continues."""
     seconds = round(1.2 * scale.lease, 2)
     return [Blackhole(EAST, seconds, False), Freeze("worker", 0, seconds), Blackhole(WEST, seconds, False)]
 
@@ -46,6 +46,6 @@ EXPOSURES: dict[str, Exposure] = {
 
 
 def exposing(sabotage: str, scale: Scale) -> Iterator[Planned]:
-    """Endless."""
+    """Never ends."""
     for fault in cycle(EXPOSURES[sabotage].faults(scale)):
         yield Planned(PAUSE_SECONDS, fault)

@@ -19,7 +19,7 @@ LEAVE_SECONDS_MAX = 30.0
 
 
 class Place(NamedTuple):
-    """Where a process belongs, and its successors after it."""
+    """The place of a process, and of its successors."""
 
     role: str
     number: int
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 class Member:
-    """One process, in its place."""
+    """One process in its place."""
 
     def __init__(self, place: Place, name: str, orders: Orders, sabotage: str) -> None:
         self.place = place
@@ -51,7 +51,7 @@ class Fleet:
         self._started = 0
 
     def start(self, place: Place) -> Member:
-        """A process in this place, which must be free."""
+        """Start a process in this place, which must be free."""
         self._started += 1
         name = f"{place.role}-{place.number}-{self._started}"
         url = f"postgresql://chaos@127.0.0.1:{self._ports[place.group]}/chaos"
@@ -61,13 +61,13 @@ class Fleet:
         return member
 
     def names(self, groups: Sequence[str] | None = None) -> list[str]:
-        """All that live, or those that are in certain groups."""
+        """All live processes, or those of certain groups."""
         return [each.name for each in self._members.values() if groups is None or each.place.group in groups]
 
     def members(self, role: str) -> list[Member]:
         return [each for place, each in sorted(self._members.items()) if place.role == role]
 
-    # -- what may happen to a process -------------------------------------------------------------------------------
+    # -- faults of a process ---------------------------------------------------------------------------------------
 
     def kill(self, member: Member) -> Place:
         """kill -9; the place is free afterwards."""
@@ -83,7 +83,7 @@ class Fleet:
         member.popen.send_signal(signal.SIGCONT)
 
     def look(self) -> list[str]:
-        """Write down who has ended though nobody wanted it; a successor takes the place, for the work must go on."""
+        """Record processes that ended on their own; a successor takes each place, so that the round goes on."""
         gone = [each for each in self._members.values() if each.popen.poll() is not None]
         for member in gone:
             self._ended(member, member.popen.returncode)
@@ -91,7 +91,7 @@ class Fleet:
         return [each.name for each in gone]
 
     def leave(self, role: str) -> None:
-        """SIGTERM to all of a role, and wait until they have gone."""
+        """SIGTERM to all processes of a role, and wait until they have exited."""
         leaving = self.members(role)
         for member in leaving:
             member.is_wanted_gone = True
@@ -105,7 +105,7 @@ class Fleet:
             self._ended(member, code)
 
     def end(self) -> None:
-        """Whatever still runs is killed."""
+        """Kill every process that still runs."""
         for member in list(self._members.values()):
             self.kill(member)
 
@@ -118,5 +118,5 @@ class Fleet:
 
 
 def places(role: str, count: int, groups: Sequence[str]) -> list[Place]:
-    """One after the other into the groups."""
+    """Assign processes to the groups in turn."""
     return [Place(role, number, groups[number % len(groups)]) for number in range(count)]

@@ -1,7 +1,7 @@
-"""What every process writes down: one file each, one line for each event, read again when all is over.
+"""What every process records: one file per process, one line per event, read after the round.
 
-Times are CLOCK_BOOTTIME: the same clock for all processes of a machine, which nobody sets and which goes on while a
-process is frozen. So intervals of different processes can be compared.
+Times are CLOCK_BOOTTIME: one clock for all processes of a machine, which cannot be set and goes on while a process is
+frozen. Intervals of different processes can therefore be compared.
 """
 
 import os
@@ -27,7 +27,7 @@ class Record(Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Submitting(Record, frozen=True, tag="submitting"):
-    """A submission leaves. Each label stands for one job that shall exist; a key makes the call repeatable."""
+    """A submission is sent. Each label stands for one job that must exist; a key makes the call repeatable."""
 
     call: str
     labels: list[str]
@@ -41,14 +41,14 @@ class Acknowledged(Record, frozen=True, tag="acknowledged"):
 
 
 class Refused(Record, frozen=True, tag="refused"):
-    """The store says that nothing was written."""
+    """The store replied that nothing was written."""
 
     call: str
     error: str
 
 
 class Unknown(Record, frozen=True, tag="unknown"):
-    """Nobody knows, and the submitter has given up asking."""
+    """The outcome is unknown, and the submitter has stopped repeating."""
 
     call: str
     error: str
@@ -78,15 +78,15 @@ class Settled(Struct, frozen=True):
     token: str
     state: str
     sent: float
-    """When it was said for the first time; `at` is when it was answered, perhaps after repetitions."""
+    """When it was sent for the first time; `at` is the time of the reply, perhaps after repetitions."""
     is_accepted: bool
 
 
 class Exchanged(Record, frozen=True, tag="exchanged"):
-    """An exchange was answered."""
+    """The reply to an exchange."""
 
     sent: float
-    """Before its first try left, if it was repeated."""
+    """Before its first try was sent, if it was repeated."""
     granted: list[Granted] = []
     settled: list[Settled] = []
     is_repeat: bool = False
@@ -100,7 +100,7 @@ class Renewed(Record, frozen=True, tag="renewed"):
 
 
 class Checkpointed(Record, frozen=True, tag="checkpointed"):
-    """A cursor was sent. No answer yet: None, which the line before the call says; a second line tells the answer."""
+    """A cursor is sent. The line before the call has None for the reply; a second line has the reply."""
 
     job: str
     token: str
@@ -118,7 +118,7 @@ class Started(Record, frozen=True, tag="started"):
 
 
 class Ended(Record, frozen=True, tag="ended"):
-    """How: done, failed, snoozed, or stopped, which means that the worker told the handler to."""
+    """How: done, failed, snoozed, or stopped, which means that the worker told the handler to stop."""
 
     job: str
     fence: int
@@ -126,7 +126,7 @@ class Ended(Record, frozen=True, tag="ended"):
 
 
 class Heard(Record, frozen=True, tag="heard"):
-    """An event of leaseway's own: what the worker says about itself."""
+    """An event that the worker emitted."""
 
     name: str
     facts: dict[str, str] = {}
@@ -141,7 +141,7 @@ class ProcessStarted(Record, frozen=True, tag="process_started"):
 
 
 class ProcessEnded(Record, frozen=True, tag="process_ended"):
-    """`is_wanted`: we killed it, or asked it to leave."""
+    """`is_wanted`: the campaign killed it or asked it to exit."""
 
     name: str
     code: int
@@ -152,18 +152,18 @@ class FaultBegan(Record, frozen=True, tag="fault_began"):
     number: int
     fault: str
     hits: list[str]
-    """The processes that may suffer."""
+    """The processes that the fault may affect."""
     what: str
 
 
 class FaultEnded(Record, frozen=True, tag="fault_ended"):
-    """Everything is as before, as far as we can make it so."""
+    """The fault is healed."""
 
     number: int
 
 
 class Drained(Record, frozen=True, tag="drained"):
-    """After the last fault: whether every job came to its end, or how many did not."""
+    """After the last fault: whether every job ended, and how many did not."""
 
     left: int
 
@@ -188,14 +188,14 @@ AnyRecord = (
     | Drained
 )
 Line = tuple[str, AnyRecord]
-"""Who wrote it, and what."""
+"""The process and its event."""
 
 DECODER: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
 ENCODER = msgspec.json.Encoder()
 
 
 class Journal:
-    """One process's part of the history. A line is one write, so that a kill leaves it whole."""
+    """One process's part of the history. A line is one write, so that a kill leaves complete lines."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._file = os.open(folder / f"{name}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -208,7 +208,7 @@ class Journal:
 
 
 def read(folder: Path) -> Iterator[Line]:
-    """Everything that was written, process by process."""
+    """All recorded events, process by process."""
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_bytes().splitlines(keepends=True):
             if line.endswith(b"\n"):

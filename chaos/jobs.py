@@ -1,4 +1,4 @@
-"""The jobs of the campaign, each with what it must come to, and each telling the journal when it starts and ends."""
+"""The jobs of the campaign. Each kind has a required outcome, and each handler records when it starts and ends."""
 
 import asyncio
 import random
@@ -12,15 +12,16 @@ from leaseway import App, Backoff, Bound, Context, Fail, LeaseLost, Snooze, Tran
 from leaseway.ports.events import Events
 
 ATTEMPTS_PLENTY = 1_000
-"""No kill, however unlucky, uses these up: a job that ends failed was failed by mistake, or is the doomed one."""
+"""More attempts than kills can use up: a job that ends failed is a violation, unless it is of the kind that must fail.
+"""
 CHILD = "child"
 ENDS = {"doomed": "failed"}
-"""What a kind must come to; every other one must be done."""
+"""The required outcome of a kind; every other kind must be done."""
 BACKOFF = Backoff(first_seconds=0.1, seconds_max=1.0)
 
 
 class Jobs:
-    """An app whose handlers write down what they do. `by` is the process in which they run."""
+    """An app whose handlers record what they do. `by` is the process in which they run."""
 
     def __init__(self, url: str, lease_seconds: float, journal: Journal, by: str, events: Events | None = None) -> None:
         self.app = App(url, events=events)
@@ -36,7 +37,7 @@ class Jobs:
 
     @contextmanager
     def _recorded(self, ctx: Context) -> Iterator[dict[str, Any]]:
-        """Around a handler's body; gives what the handler must return, so that a result names its attempt."""
+        """Wraps a handler's body; yields the value that the handler must return, so that a result names its attempt."""
         started = Started(
             job=ctx.id, kind=ctx.kind, fence=ctx.fence, attempt=ctx.attempt, cursor=ctx.cursor if ctx.cursor else 0
         )
@@ -124,7 +125,7 @@ class Jobs:
 
 
 async def checkpointed(ctx: Context, page: int) -> None:
-    """Once more if it fails for the moment: the first one may still be on its way, and must not come in afterwards."""
+    """Repeat after a transient error: the first call may still be in transit, and must not take effect afterwards."""
     for _ in range(3):
         try:
             return await ctx.checkpoint(page)
@@ -134,7 +135,7 @@ async def checkpointed(ctx: Context, page: int) -> None:
 
 
 class Planned(NamedTuple):
-    """A job that a submitter means to submit."""
+    """A job that a submitter is about to submit."""
 
     kind: str
     arguments: dict[str, Any]
@@ -145,7 +146,7 @@ class Planned(NamedTuple):
 
 
 def any_job(chance: random.Random, lease_seconds: float) -> Planned:
-    """Mostly short ones, or a few long ones would fill every slot and nobody could see that work goes on."""
+    """Mostly short jobs: a few long ones would fill every slot and hide whether work goes on."""
     kind = chance.choices(list(MIX), weights=[share for share, _ in MIX.values()])[0]
     arguments = MIX[kind][1](chance, lease_seconds)
     options = {"delay": chance.uniform(0.1, 2)} if kind == "quick" and chance.random() < 0.1 else {}

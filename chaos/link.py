@@ -1,4 +1,4 @@
-"""One client's connection through the proxy, and the one to the server that belongs to it."""
+"""One client's connection through the proxy, and its connection to the server."""
 
 import asyncio
 import socket
@@ -10,13 +10,13 @@ from typing import Protocol
 from chaos.wire import Requests
 
 ANSWER_SECONDS_MAX = 5.0
-"""A request whose answer shall be swallowed is cut after this time even if no answer comes."""
+"""A connection whose reply is to be swallowed is cut after this time even if no reply arrives."""
 NO_LINGER = struct.pack("ii", 1, 0)
-"""A socket that is closed with this says RST and forgets what it had to say."""
+"""A socket that is closed with this option sends RST and discards its data."""
 
 
 class Trap:
-    """Waits for one statement, to lose its answer; cuts the connection so long after the answer was given."""
+    """Waits for one statement to lose its reply; cuts the connection this long after the reply."""
 
     def __init__(self, text: str, cut_seconds: float) -> None:
         self.text = text.lower().encode()
@@ -25,7 +25,7 @@ class Trap:
 
 
 class Weather(Protocol):
-    """What links ask and tell their proxy."""
+    """What links need from their proxy."""
 
     is_holding: bool
     delay_seconds: float
@@ -40,7 +40,7 @@ class Weather(Protocol):
 
 
 class Pipe:
-    """One direction: what came in and may not go out yet waits here, in order."""
+    """One direction: a queue of the data that must not be forwarded yet."""
 
     def __init__(self, weather: Weather) -> None:
         self._weather = weather
@@ -58,12 +58,12 @@ class Pipe:
             self.flush()
 
     def end(self) -> None:
-        """Nothing more will come in. Who listens learns of it after all that came before."""
+        """No more data will arrive. The receiver learns of it after all earlier data."""
         self._is_ended = True
         self.flush()
 
     def deafen(self) -> None:
-        """Who listened has gone."""
+        """The receiver has gone."""
         self._is_deaf, self._sink = True, None
         self._queue.clear()
 
@@ -80,7 +80,7 @@ class Pipe:
 
 
 class End(asyncio.Protocol):
-    """One of the two sockets of a link: `out` takes what it says, `into` is what is said to it."""
+    """One of the two sockets of a link: `out` takes what it receives, `into` is what is sent to it."""
 
     def __init__(self, out: Pipe, into: Pipe, hear: Callable[[bytes], bytes], changed: Callable[[], None]) -> None:
         self._out = out
@@ -129,7 +129,7 @@ class Link:
         self._server = End(self._down, self._up, self._answered, self._server_changed)
 
     def flush(self) -> None:
-        """Let through what may go through; also the first step to the server, for those who came while none could."""
+        """Forward what may be forwarded; also connect to the server, for clients that came while it was on hold."""
         if self._connecting is None and not self._weather.is_holding and not self.client.is_gone:
             # The link is the parent of this task: cutting ends it.
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
@@ -137,13 +137,13 @@ class Link:
         self._down.flush()
 
     def forget(self) -> None:
-        """Nothing goes through any more, in either direction."""
+        """Nothing is forwarded any more, in either direction."""
         self._is_forgotten = True
         self._up.deafen()
         self._down.deafen()
 
     def swallow(self, seconds: float) -> None:
-        """Answers vanish from now on, and after this time the connection does."""
+        """Replies are lost from now on, and after this time the connection is cut."""
         self._is_swallowing = True
         self._cut_after(seconds)
 
@@ -161,7 +161,7 @@ class Link:
         elif self._connecting is None or self._server.is_gone:
             self._weather.closed(self)
         elif self._is_forgotten:
-            self.cut()  # or the server would run out of sessions, which is another fault
+            self.cut()  # otherwise the server would run out of sessions, which is another fault
 
     def _server_changed(self) -> None:
         if self._server.is_gone and self.client.is_gone:
@@ -171,7 +171,7 @@ class Link:
         loop = asyncio.get_running_loop()
         try:
             await loop.create_connection(lambda: self._server, "127.0.0.1", self._upstream_port)
-        except OSError:  # nobody listens there
+        except OSError:  # no server listens there
             self.cut()
 
     def _asked(self, chunk: bytes) -> bytes:

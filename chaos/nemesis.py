@@ -1,4 +1,4 @@
-"""Plays the schedule: pause, strike, heal, one fault after the other; the journal keeps when each began and ended."""
+"""Runs the schedule: pause, inject, heal, one fault after the other; records when each began and ended."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ Say = Callable[[str], None]
 
 
 async def play(plan: Iterable[Planned], stage: Stage, journal: Journal, say: Say, seconds_max: float) -> int:
-    """Until the plan or the time is over; how many faults there were."""
+    """Until the plan or the time is over; returns the number of faults."""
     until, number = now() + seconds_max, 0
     for number, (pause_seconds, fault) in enumerate(plan, start=1):
         await asyncio.sleep(pause_seconds)

@@ -24,7 +24,7 @@ class Planned(NamedTuple):
 
 
 def schedule(seed: str, scale: Scale, names: Sequence[str] = ()) -> Iterator[Planned]:
-    """Endless. Like a deck of cards that is shuffled anew when it is used up, so that no fault is forgotten."""
+    """Never ends. Like a deck of cards that is shuffled again when it is used up, so that every fault occurs."""
     chance = random.Random(f"{seed}:nemesis")
     deck = [FAULTS[name] for name in (names or FAULTS)]
     dealers = {kind: kind.dealt(chance, scale) for kind in deck}

@@ -1,13 +1,13 @@
-"""A TCP proxy between a group of processes and the server: forwards, and misbehaves when told to.
+"""A TCP proxy between a group of processes and the server. It forwards, and injects faults on request.
 
-hold        accept and keep connections, let nothing through; what was sent meanwhile arrives when it is released,
-            even if its sender has gone: that is how networks are
+hold        accept and keep connections, forward nothing; data sent meanwhile arrives after the release, even
+            if its sender has gone, as in real networks
 delay       everything takes a while
-reset       every connection ends without a goodbye
-forget      nothing goes through the connections that are open now any more, and nobody is told; new ones are fine:
-            what a firewall does that lost its memory
-swallow     requests go through, answers vanish, and a moment later the connection ends: the call was executed, and
-            nobody was told
+reset       every connection ends with RST
+forget      the connections that are open now forward nothing any more, and no side is told; new ones work:
+            what a firewall does that lost its state
+swallow     requests go through, replies are lost, and a moment later the connection ends: the call was
+            executed, and the client does not know
 trap        the same, for the next statement that contains a certain text
 """
 
@@ -28,7 +28,7 @@ class Proxy:
         self.is_holding = False
         self.delay_seconds = 0.0
         self.answers_lost = 0
-        """Connections on which at least one answer was swallowed."""
+        """Connections on which at least one reply was swallowed."""
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -42,9 +42,9 @@ class Proxy:
         assert self._server is not None
         self._server.close()
         self.reset()
-        await asyncio.sleep(0)  # what is cut is closed in the next turn of the loop
+        await asyncio.sleep(0)  # a cut connection is closed in the next turn of the loop
 
-    # -- told by the nemesis ----------------------------------------------------------------------------------------
+    # -- called by the nemesis --------------------------------------------------------------------------------------
 
     def hold(self) -> None:
         self.is_holding = True
@@ -58,21 +58,21 @@ class Proxy:
         self.delay_seconds = seconds
 
     def reset(self) -> int:
-        """End all connections; how many."""
+        """End all connections; returns how many."""
         links = list(self._links)
         for link in links:
             link.cut()
         return len(links)
 
     def forget(self) -> int:
-        """Let the connections that are open now be silent for ever; how many."""
+        """Let the connections that are open now be silent for ever; returns how many."""
         links = list(self._links)
         for link in links:
             link.forget()
         return len(links)
 
     def swallow(self, seconds: float) -> int:
-        """Nothing comes back any more on the connections that are open now, and after this time they end."""
+        """No reply arrives any more on the connections that are open now, and after this time they end."""
         links = list(self._links)
         for link in links:
             link.swallow(seconds)
@@ -92,7 +92,7 @@ class Proxy:
         self.delay(0)
         self.release()
 
-    # -- told by links ----------------------------------------------------------------------------------------------
+    # -- called by links -------------------------------------------------------------------------------------------
 
     def opened(self, link: Link) -> None:
         self._links.add(link)

@@ -1,4 +1,4 @@
-"""A store that writes down what a worker asked of it and what it was answered. It changes nothing."""
+"""A store that records a worker's calls and their replies. It changes nothing."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,15 +18,17 @@ Attempt = tuple[str, str]
 
 
 class RecordingStore:
-    """Passes everything on. The worker and its keeper call it from two threads; each step here is safe in both."""
+    """Passes every call on. The worker and its lease-renewal thread call it from two threads; every step is
+    thread-safe.
+    """
 
     def __init__(self, inner: Store, journal: Journal) -> None:
         self._inner = inner
         self._journal = journal
         self._asked: dict[str, float] = {}
-        """When a claim left first, by its token."""
+        """When a claim was first sent, by its token."""
         self._said: dict[Attempt, float] = {}
-        """When a settlement left first."""
+        """When a settlement was first sent."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -50,7 +52,7 @@ class RecordingStore:
         return answer
 
     def _settled(self, call: Exchange, answer: ExchangeAnswer) -> list[Settled]:
-        # The answer names jobs, not attempts: of two attempts of one job nobody knows which of them was refused.
+        # The reply names jobs, not attempts: of two attempts of one job it is unknown which one was refused.
         twice = {job for job, count in Counter(each.id for each in call.settlements).items() if count > 1}
         lost = set(answer.lost)
         sent = {(each.id, each.token): self._said.pop((each.id, each.token), now()) for each in call.settlements}

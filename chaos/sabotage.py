@@ -1,8 +1,8 @@
-"""Safeguards that can be taken away, to see that the checker misses them: `./dev chaos --sabotage NAME`.
+"""Safeguards that can be removed, to show that the checker notices: `./dev chaos --sabotage NAME`.
 
-The product knows nothing of it: the worker and submitter programs of the campaign replace a function of the product
-when the environment says so, and the supervisor replaces a function of the schema. A run with one of them must end with
-a verdict against it.
+The product has no code for this: the worker and submitter programs of the campaign replace a function of the product
+when the environment says so, and the supervisor replaces a function of the schema. A run with a sabotage must end with
+a violation.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ real_halt = Slots.halt
 
 class Sabotage(Struct, frozen=True, kw_only=True):
     removes: str
-    """The safeguard that is gone, in one sentence."""
+    """The safeguard that is removed, in one sentence."""
     code: tuple[tuple[Any, str, Callable[..., Any]], ...] = ()
-    """(owner, name, what stands there instead)"""
+    """(owner, name, replacement)"""
     sql: tuple[tuple[str, str, str], ...] = ()
-    """(function of the schema, text in it, text instead)"""
+    """(function of the schema, text in it, replacement)"""
 
 
 async def submit_anew(
@@ -70,7 +70,7 @@ def halt_unless_lost(slots: Slots, running: Attempt, why: Stop) -> None:
 
 ANY = "IS NOT NULL"
 UNTOLD = ((Slots, "halt", halt_unless_lost),)
-"""Without this the worker's own caution would hide that the store's is gone."""
+"""Without this the worker's own caution would hide that the store's safeguard is gone."""
 
 SABOTAGES: dict[str, Sabotage] = {
     "submit_anew": Sabotage(

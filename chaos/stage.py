@@ -1,4 +1,4 @@
-"""Where the faults happen: server, proxies, processes; and how hard they may be."""
+"""The environment of the faults: server, proxies, processes; and how hard faults may be."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,9 +11,9 @@ from chaos.proxy import Proxy
 from leaseway.testing.postgres import PostgresServer
 
 ROLE = "chaos"
-"""Who the workers and submitters are to the server, and the name of their database."""
+"""The role of workers and submitters, and the name of their database."""
 GROUPS = ("east", "west")
-"""Each has a proxy, half of the workers and a submitter: while one is cut off, the other one still has work to do."""
+"""Each group has a proxy, half of the workers and a submitter: while one is cut off, the other one still has work."""
 
 Admin = psycopg.AsyncConnection[tuple[object, ...]]
 
@@ -24,18 +24,18 @@ class Scale(Struct, frozen=True, kw_only=True):
     lease: float = 3.0
     pause: tuple[float, float] = (0.5, 8.0)
     outage: float = 3.0
-    """A server that was killed stays away for this long at most."""
+    """How long a crashed server stays down at most."""
     blackhole: float = 60.0
     patience: float = 20.0
-    """After this time nobody waits for an answer any more: the store's own doing, here for the lengths of faults."""
+    """No client waits for a reply any longer than this: the store's own timeout, used for the lengths of faults."""
     squeeze: float = 6.0
-    """Locks, refusals, time-outs and delays last for this long at most."""
+    """How long locks, refusals, timeouts and delays last at most."""
     calm: float = 6.0
-    """After the last fault, so that its aftermath is seen, too."""
+    """After the last fault, so that its aftermath is recorded, too."""
 
 
 SHORT = Scale(lease=2.0, pause=(0.3, 0.8), outage=0.5, blackhole=1.5, squeeze=0.8)
-"""Every fault once in half a minute."""
+"""Every fault once within half a minute."""
 
 
 class Stage:
@@ -50,12 +50,12 @@ class Stage:
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[Admin]:
-        """A session past the proxies, in the database of the jobs, with all rights."""
+        """A session that bypasses the proxies, in the database of the jobs, with all rights."""
         async with await psycopg.AsyncConnection.connect(admin_url(self.server), autocommit=True) as connection:
             yield connection
 
     async def terminate(self, admin: Admin) -> int:
-        """End every session of the workers and submitters; how many."""
+        """End every session of the workers and submitters; returns how many."""
         ended = await admin.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = %s", [ROLE]
         )

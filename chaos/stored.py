@@ -1,4 +1,4 @@
-"""What the store holds when all is over."""
+"""The contents of the store after the round."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ class StoredJob(Struct, frozen=True, kw_only=True):
     state: str
     fence: int
     label: str = ""
-    """The name that its submitter gave it; a child has none."""
+    """The label that its submitter gave it; a child has none."""
     parent: str = ""
     index: int = 0
     parent_fence: int = 0
-    """For a child: who submitted it, as which of its children, in which attempt."""
+    """For a child: its parent, its number among the children, and the attempt that submitted it."""
     children: int = 0
-    """For a parent: how many it submits."""
+    """For a parent: how many children it submits."""
     result_fence: int = 0
     """The attempt that the stored result names."""
     cursor: int = 0

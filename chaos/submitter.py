@@ -1,4 +1,4 @@
-"""A submitter of the campaign: `python -m chaos.submitter ORDERS`. Submits in every way there is, until SIGTERM."""
+"""A submitter of the campaign: `python -m chaos.submitter ORDERS`. Submits in every available way, until SIGTERM."""
 
 import asyncio
 import itertools
@@ -20,7 +20,7 @@ from leaseway.domain.ids import JobId
 from leaseway.worker.submit import Bound
 
 PATIENCE = 3
-"""Those who submit one by one go on while the backlog is this many times what the bulk submitters wait for."""
+"""Submitters of single jobs go on while the backlog is less than this many times the bulk submitters' threshold."""
 
 
 class Submitter:
@@ -51,7 +51,7 @@ class Submitter:
             await asyncio.sleep(chance.uniform(0.01, 0.1))
 
     async def _watch(self) -> None:
-        """How much waits decides how much is submitted: enough to keep all workers busy, not more than can end."""
+        """The backlog decides how much is submitted: enough to keep all workers busy, not more than can finish."""
         while not self._is_over.is_set():
             try:
                 lanes = await (await self._app.store()).lanes()
@@ -90,11 +90,11 @@ class Submitter:
         try:
             said = await (await self._app.store()).cancel(JobId(answer[0]))
         except TransientError:
-            return  # nobody knows, and both ends are right
+            return  # the outcome is unknown, and both results are correct
         self._journal.write(Cancelled(job=answer[0], answer=said.value))
 
     async def _plain(self, chance: random.Random) -> None:
-        """From code without an event loop, which has a way of its own into the store."""
+        """From code without an event loop, which uses a path of its own into the store."""
         await self._send([self._job(chance)], submit=self._submit_in_thread)
 
     async def _submit_in_thread(self, jobs: Sequence[Bound]) -> list[Submitted]:
@@ -109,7 +109,7 @@ class Submitter:
         labels: list[str] | None = None,
         submit: Callable[[Sequence[Bound]], Awaitable[list[Submitted]]] | None = None,
     ) -> list[str]:
-        """Submit, and write down what was asked and what was answered; the jobs' ids, none if it did not succeed."""
+        """Submit, and record the call and its reply; returns the ids of the jobs, empty if it did not succeed."""
         call = f"{self._orders.name}:{next(self._calls)}"
         labels = labels or [self._label() for _ in jobs]
         bound = [job.bound(self._app, label, key=key) for job, label in zip(jobs, labels, strict=True)]

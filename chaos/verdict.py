@@ -1,4 +1,4 @@
-"""The checker: all rules over all evidence, and a page for people."""
+"""The checker: all rules over all evidence, and a report."""
 
 import math
 from collections import defaultdict
@@ -10,26 +10,26 @@ from chaos.rules import Rule, books, leases, liveness, results, submissions
 
 RULES: list[Rule] = [*submissions.RULES, *results.RULES, *leases.RULES, *books.RULES, *liveness.RULES]
 SHOWN_MAX = 10
-"""Violations of one rule that are shown; a broken safeguard breaks it hundreds of times."""
+"""Violations of one rule that are shown; a missing safeguard breaks it hundreds of times."""
 LASTING_SECONDS = 10.0
-"""A fault that lasted for longer is told by itself, with what it took to come back from it."""
+"""A fault that lasted longer is reported separately, with the time to recover from it."""
 
 
 class Lasting(NamedTuple):
     fault: str
     seconds: float
     returned: float
-    """The slowest return after it, in seconds."""
+    """The slowest recovery after it, in seconds."""
 
 
 class Verdict(NamedTuple):
     violations: dict[str, list[str]]
     """By rule."""
     recovered: dict[str, float]
-    """The slowest return after each kind of fault, in seconds."""
+    """The slowest recovery after each kind of fault, in seconds."""
     lasting: list[Lasting]
     reached: dict[str, int]
-    """How often the campaign got to where mistakes are made; a zero says that it proved nothing there."""
+    """How often the campaign reached each critical situation; a zero means that it proved nothing about it."""
 
     @property
     def is_good(self) -> bool:

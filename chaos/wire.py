@@ -1,7 +1,6 @@
-"""As much of PostgreSQL's protocol as it takes to know which statement a client asks for.
+"""As much of PostgreSQL's protocol as is needed to know which statement a client executes.
 
-Prepared statements travel as text once and by name from then on, so whoever wants to meet a certain statement has to
-remember the names.
+A prepared statement is sent as text once and by name from then on, so the reader remembers the names.
 """
 
 HEADER_BYTES = 5
@@ -10,7 +9,7 @@ NO_SESSION = {80_877_102, 80_877_103, 80_877_104}
 
 
 class Requests:
-    """Reads what one client sends, in chunks of any size, and tells the text of each statement that is run."""
+    """Reads what one client sends, in chunks of any size, and yields the text of each statement that is executed."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -18,7 +17,7 @@ class Requests:
         self._prepared: dict[bytes, bytes] = {}
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Statements whose execution was asked for by messages that are complete now."""
+        """Statements whose execution was requested by messages that are complete now."""
         self._bytes += chunk
         asked: list[bytes] = []
         while (message := self._next()) is not None:
@@ -28,7 +27,7 @@ class Requests:
         return asked
 
     def _next(self) -> tuple[bytes, bytes] | None:
-        """The next complete message: its type, which the greetings lack, and its body."""
+        """The next complete message: its type, which start-up messages lack, and its body."""
         head = 0 if self._is_greeting else 1
         if len(self._bytes) < head + 4:
             return None
@@ -48,7 +47,7 @@ class Requests:
             case b"P":  # parse: name, text
                 name, text, *_ = body.split(b"\0", 2)
                 self._prepared[name] = text
-            case b"B":  # bind: portal, name of the statement; what is bound is about to be executed
+            case b"B":  # bind: portal, name of the statement; a bound statement is about to be executed
                 _, name, *_ = body.split(b"\0", 2)
                 return self._prepared.get(name, b"")
         return None

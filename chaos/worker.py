@@ -1,4 +1,4 @@
-"""A worker of the campaign: `python -m chaos.worker ORDERS`. It is leaseway's own, with a store that writes down."""
+"""A worker of the campaign: `python -m chaos.worker ORDERS`. It is leaseway's own worker with a recording store."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ class Orders(Struct, frozen=True, kw_only=True):
 
 
 class HistoryEvents:
-    """What the worker says about itself goes into the journal; once it has started, it may never fail to open."""
+    """Events of the worker go into the history; once it has started, opening the store must never fail."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -39,7 +39,7 @@ class HistoryEvents:
 
     def emit(self, name: str, /, **facts: object) -> None:
         self.has_started |= name == "worker_started"
-        # Failures as such are planned: the handler's own record says how it ended.
+        # Failed attempts are planned: the handler's own record says how it ended.
         if name != "attempt_failed":
             self._journal.write(Heard(name=name, facts={key: str(fact) for key, fact in facts.items()}))
 
@@ -54,7 +54,7 @@ def main(orders: Orders) -> None:
     leaseway.wiring.store_at = recording_store_at
     jobs = Jobs(orders.url, orders.lease_seconds, journal, orders.name, events)
     sabotage.apply(os.environ.get(sabotage.SABOTAGE))
-    while True:  # until it has worked; who starts a worker while its store is away starts it again
+    while True:  # until it has run; if the store is away at the start, the worker is started again
         try:
             jobs.app.work(concurrency=orders.concurrency, grace=2 * orders.lease_seconds)
         except TransientError as error:

@@ -1,1 +1,1 @@
-"""What may happen. A fault is drawn from chance before anything runs, so that a seed is a schedule."""
+"""The faults. Each is drawn from the seed before anything runs, so that a seed is a schedule."""

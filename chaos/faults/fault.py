@@ -14,13 +14,14 @@ class Fault(Struct, frozen=True):
 
     @classmethod
     def drawn(cls, chance: random.Random, scale: Scale) -> Self:
-        """One of its kind, with everything about it decided."""
+        """One fault of its kind, with all its parameters decided."""
         raise NotImplementedError
 
     @classmethod
     def dealt(cls, chance: random.Random, scale: Scale) -> Iterator[Self]:
-        """Endless: those of its kind that a round meets, one after the other; each by itself, unless the fault has
-        an order."""
+        """Never ends: the faults of its kind that a round injects, in order; independent of each other, unless the kind
+        has an order.
+        """
         while True:
             yield cls.drawn(chance, scale)
 
@@ -29,11 +30,11 @@ class Fault(Struct, frozen=True):
         raise NotImplementedError
 
     def hits(self, stage: Stage) -> list[str]:
-        """The processes that may suffer: all, unless the fault says otherwise."""
+        """The processes that the fault may affect: all, unless the fault says otherwise."""
         return stage.fleet.names()
 
     async def strike(self, stage: Stage) -> str:
-        """Do it, let it last, heal it; what came of it, if that is worth a word."""
+        """Inject it, wait, heal it; returns a note for the history, if there is one."""
         raise NotImplementedError
 
 
@@ -42,5 +43,5 @@ def some_groups(chance: random.Random) -> tuple[str, ...]:
 
 
 def between(chance: random.Random, least: float, most: float) -> float:
-    """Short ones as often as long ones: each power of ten is as likely as the next."""
+    """Durations on a logarithmic scale: each power of ten is equally likely."""
     return round(float(least * (most / least) ** chance.random()), 2)

@@ -1,4 +1,4 @@
-"""Faults of the network, done by the proxies of one group or of both."""
+"""Faults of the network, injected by the proxies of one group or of both."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ class Blackhole(OfNetwork, frozen=True):
 
     @classmethod
     def dealt(cls, chance: random.Random, scale: Scale) -> Iterator[Self]:
-        """One of each length before one of the same length again: few rounds last long enough to wait for chance."""
+        """Each length once before a length repeats: few rounds last long enough for chance alone."""
         lengths = hole_lengths(scale)
         while True:
             for least, most in chance.sample(lengths, len(lengths)):
@@ -62,7 +62,7 @@ class Blackhole(OfNetwork, frozen=True):
 
 
 class Bury(Blackhole, frozen=True):
-    """A blackhole, and in the midst of it a kill -9: the successor has to start where nothing goes through."""
+    """A blackhole with a kill -9 in the middle: the successor has to start while nothing goes through."""
 
     role: str
     victim: int
@@ -95,8 +95,9 @@ class Bury(Blackhole, frozen=True):
 
 
 def hole_lengths(scale: Scale) -> list[tuple[float, float]]:
-    """From, to: short ones, in which nobody loses a lease; middle ones, in which those who are cut off lose all of
-    theirs; long ones, in which everybody there gives up his calls, connects anew and fails at that, too."""
+    """Ranges of lengths: short ones, in which no lease is lost; middle ones, in which the group loses all its leases;
+    long ones, in which every process of the group abandons its calls and fails to reconnect.
+    """
     ends = [0.1, *(end for end in (scale.lease, scale.patience) if end < scale.blackhole), scale.blackhole]
     return list(pairwise(ends))
 
@@ -153,7 +154,7 @@ class Delay(OfNetwork, frozen=True):
 
 
 class Swallow(OfNetwork, frozen=True):
-    """At a moment of its own, whatever is on its way then."""
+    """At a moment of its own, whatever is in transit then."""
 
     times: int
     name: ClassVar[str] = "swallow"
@@ -176,7 +177,7 @@ class Swallow(OfNetwork, frozen=True):
 
 
 class Trap(OfNetwork, frozen=True):
-    """The next call of a certain verb is executed, and its answer vanishes; several times in a row."""
+    """The next call of a certain verb is executed and its reply is lost; several times in a row."""
 
     verb: str
     times: int

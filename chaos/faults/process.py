@@ -1,4 +1,4 @@
-"""Faults of a process: killed, or frozen past its leases."""
+"""Faults of a process: killed, or frozen until its leases expire."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ class OfProcess(Fault, frozen=True):
 
 
 class Kill(OfProcess, frozen=True):
-    """kill -9, and a successor in its place. The submitters are not spared."""
+    """kill -9, and a successor in its place. Submitters are included."""
 
     name: ClassVar[str] = "kill"
 
@@ -43,7 +43,7 @@ class Kill(OfProcess, frozen=True):
 
 
 class Freeze(OfProcess, frozen=True):
-    """SIGSTOP until its leases have run out and others hold its jobs, then SIGCONT."""
+    """SIGSTOP until its leases have expired and other workers hold its jobs, then SIGCONT."""
 
     name: ClassVar[str] = "freeze"
 

@@ -1,4 +1,4 @@
-"""Faults of the server: gone, unwilling, slow."""
+"""Faults of the server: crashed, refusing, slow."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from chaos.faults.fault import Fault, between
 from chaos.stage import ROLE, Admin, Scale, Stage, admin_url
 
 CONNECTIONS_MAX = 500
-"""More than any server of ours allows."""
+"""More than any test server allows."""
 
 
 class OfServer(Fault, frozen=True):
@@ -19,7 +19,7 @@ class OfServer(Fault, frozen=True):
 
 
 class Crash(OfServer, frozen=True):
-    """The whole server dies in the middle of everything; when it is back, it has to recover first."""
+    """The whole server crashes; after the restart it has to recover first."""
 
     name: ClassVar[str] = "crash"
 
@@ -77,7 +77,7 @@ class Terminate(Fault, frozen=True):
 
 
 class Cancel(OfServer, frozen=True):
-    """What a statement time-out does to a statement, to every one that we catch."""
+    """Cancel every running statement, as a statement timeout does."""
 
     name: ClassVar[str] = "cancel"
 
@@ -109,7 +109,7 @@ async def cancel_statements(admin: Admin) -> int:
 
 
 class Timeouts(OfServer, frozen=True):
-    """New sessions get a statement time-out that hardly anything meets; the old ones are ended."""
+    """New sessions get a statement timeout that almost no statement meets; existing sessions are ended."""
 
     limit_ms: int
     name: ClassVar[str] = "timeouts"
@@ -160,7 +160,7 @@ class Lock(OfServer, frozen=True):
 
 
 class Refuse(OfServer, frozen=True):
-    """Others have taken every connection that the server allows, and our sessions are ended."""
+    """Other clients have taken every connection that the server allows, and the campaign's sessions are ended."""
 
     name: ClassVar[str] = "refuse"
 
@@ -177,7 +177,7 @@ class Refuse(OfServer, frozen=True):
             taken = await take_all(url, held)
             loop = asyncio.get_running_loop()
             until = loop.time() + self.seconds
-            while loop.time() < until:  # who is ended comes back, and is faster than we are now and then
+            while loop.time() < until:  # ended clients reconnect, and are sometimes faster than this fault
                 await stage.terminate(admin)
                 taken += await take_all(url, held)
                 await asyncio.sleep(0.05)
@@ -185,7 +185,7 @@ class Refuse(OfServer, frozen=True):
 
 
 async def take_all(url: str, held: contextlib.AsyncExitStack) -> int:
-    """Open sessions until the server has had enough; how many."""
+    """Open sessions until the server refuses; returns how many."""
     for count in range(CONNECTIONS_MAX):
         try:
             await held.enter_async_context(await psycopg.AsyncConnection.connect(url))

@@ -1,6 +1,6 @@
-"""What must hold whatever happened. Each rule gets the evidence and yields what is wrong, in words.
+"""The rules. Each receives the evidence and yields violations as text.
 
-The numbers are those of the invariants in the reliability reference.
+The numbers are those of the list of invariants.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The store's own books agree with what it holds, and nothing is left over."""
+"""The store's counters agree with its rows, and no job is left over."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from chaos.rules import FINAL, Rule
 
 
 def nothing_is_left(evidence: Evidence) -> Iterator[str]:
-    """I12: after the last fault everything comes to its end."""
+    """I12: every job ends after the last fault."""
     if evidence.left:
         yield f"I12 {evidence.left} jobs did not come to an end after everything was healed"
     for job in evidence.stored.jobs.values():
@@ -17,7 +17,7 @@ def nothing_is_left(evidence: Evidence) -> Iterator[str]:
 
 
 def counters_are_true(evidence: Evidence) -> Iterator[str]:
-    """A lane's counters are what screens and scaling believe."""
+    """Dashboards and autoscaling rely on a lane's counters."""
     counted = Counter((job.lane, job.state) for job in evidence.stored.jobs.values())
     lanes = {(lane.queue, lane.tenant): lane for lane in evidence.stored.lanes}
     for name in {name for name, _ in counted} - lanes.keys():

@@ -1,4 +1,4 @@
-"""At any moment one holder at most; who is well keeps what it holds; a cursor that was kept is not lost."""
+"""At most one holder at any time; a healthy worker keeps its leases; a stored cursor is not lost."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from chaos.evidence import Evidence, Grant, Run
 from chaos.rules import Rule
 
 NOTICE_SECONDS = 0.5
-"""A handler whose lease ended may run on for so long after another one has begun: two busy cores are not a clock."""
+"""How long a handler whose lease ended may go on after another one has started: two busy cores are not a clock."""
 AFTERMATH_SECONDS = 5.0
-"""So long after a fault a process need not be well yet."""
+"""A process need not have recovered within this time after a fault."""
 
 
 def fences_only_grow(evidence: Evidence) -> Iterator[str]:
@@ -28,12 +28,14 @@ def fences_only_grow(evidence: Evidence) -> Iterator[str]:
 
 
 def one_live_lease(evidence: Evidence) -> Iterator[str]:
-    """I1: nobody is granted what another one holds; it is held until its handler ends or its last renewal runs out."""
+    """I1: no job is granted while another worker holds it; a job is held until its handler ends or its last renewal
+    expires.
+    """
     for job, grants in evidence.grants.items():
         for older, newer in combinations(grants, 2):
             run = evidence.run_of(older)
             if run is None or older.fence == newer.fence:
-                continue  # what never started may have been handed back at any time
+                continue  # a job that never started may have been released at any time
             held_until = min(run.ended, older.lasts_until)
             if newer.granted < held_until:
                 yield (
@@ -43,7 +45,7 @@ def one_live_lease(evidence: Evidence) -> Iterator[str]:
 
 
 def a_lease_is_run_once(evidence: Evidence) -> Iterator[str]:
-    """I1: by the process that holds it, and by nobody who holds nothing."""
+    """I1: a job runs only in the process that holds its lease."""
     for job, runs in evidence.runs.items():
         fences = [run.fence for run in runs]
         for fence in sorted({each for each in fences if fences.count(each) > 1}):
@@ -54,7 +56,7 @@ def a_lease_is_run_once(evidence: Evidence) -> Iterator[str]:
 
 
 def nobody_runs_on_unaware(evidence: Evidence) -> Iterator[str]:
-    """I17: a handler is told before its job belongs to another one, or as soon as its whole process stands no more."""
+    """I17: a handler is told before its job belongs to another worker, or as soon as its process is thawed."""
     for job, runs in evidence.runs.items():
         for older, newer in combinations(runs, 2):
             grant = evidence.grant_behind(older)
@@ -70,13 +72,13 @@ def nobody_runs_on_unaware(evidence: Evidence) -> Iterator[str]:
 
 
 def thawed_at(evidence: Evidence, grant: Grant, until: float) -> float:
-    """When the holder could look around again, if it was frozen while another one took its job."""
+    """When the holder could act again, if it was frozen while another worker took its job."""
     frozen = (fault for fault in evidence.faults.values() if fault.fault == "freeze")
     return max((fault.ended for fault in frozen if fault.touches(grant.process, grant.asked, until)), default=0.0)
 
 
 def the_well_keep_their_leases(evidence: Evidence) -> Iterator[str]:
-    """I18, I21: a process to which nothing happened renews in time, and forgets nothing that it was granted."""
+    """I18, I21: a process without a fault renews in time, and keeps every lease that it was granted."""
     for job, grants in evidence.grants.items():
         settled = {each.said.token for each in evidence.settlements.get(job, [])}
         for grant in grants:
@@ -98,7 +100,7 @@ def was_stopped(evidence: Evidence, run: Run) -> bool:
 
 
 def a_kept_cursor_is_found_again(evidence: Evidence) -> Iterator[str]:
-    """A later attempt starts where the last one was told that its cursor is safe, or further on."""
+    """A later attempt starts at the last acknowledged cursor, or further on."""
     for job, checkpoints in evidence.checkpoints.items():
         kept = [(fence_of(evidence, job, each.token), each.cursor) for each in checkpoints if each.is_kept]
         furthest = max((cursor for _, cursor in kept), default=0)

@@ -1,4 +1,4 @@
-"""After a fault the work goes on by itself, soon, in the processes that were there before."""
+"""After a fault the work resumes by itself, soon, in the same processes."""
 
 import math
 from bisect import bisect_left
@@ -11,24 +11,27 @@ from chaos.rules import FINAL, Rule
 
 BACK_SECONDS_MAX = 5.0
 CALL_SECONDS_MAX = 20.0
-"""How long the store waits for an answer before it gives a connection up."""
+"""How long the store waits for a reply before it abandons a connection."""
 ALLOWED_SECONDS = {"forget": CALL_SECONDS_MAX + BACK_SECONDS_MAX}
-"""Where the five seconds cannot hold: who waits on a dead connection that nobody told him of can only lose patience."""
+"""Faults to which the five seconds cannot apply: a client on a silently dead connection can only wait for its timeout.
+"""
 WORTH_SECONDS = 0.5
-"""The work as a whole is back when so many settlements have come as normally come in this time."""
+"""The work as a whole has resumed when as many settlements have arrived as usual in this time."""
 CALM_SECONDS_MIN = 3.0
-"""Less time than this without faults does not tell what is normal."""
+"""A shorter time without faults does not show the usual rate."""
 START_SECONDS_MAX = 3.0
-"""A process that began later than this before the end of a fault may be blamed on nobody: it was not yet awake."""
+"""A process that began less than this before the end of a fault is not judged: it was still starting."""
 DRAINED, KILLED = 0, -9
 
 
 class Recovery(NamedTuple):
     fault: Struck
-    """The first one from which it had not come back: a second one that hits what lies on the ground is not to blame."""
+    """The first fault from which it had not recovered: a second one that hits a process that is still down is not to
+    blame.
+    """
     what: str
     seconds: float
-    """Infinite: it did not come back, though there was time enough."""
+    """Infinite: it did not resume, although there was time enough."""
 
     @property
     def is_late(self) -> bool:
@@ -40,7 +43,7 @@ def allowed(fault: Struck) -> float:
 
 
 def recoveries(evidence: Evidence) -> list[Recovery]:
-    """How long everything took to come back after each fault, as far as the next fault left time to see it."""
+    """How long everything took to resume after each fault, as far as the next fault left time to see it."""
     return [*of_the_whole(evidence), *of_each(evidence, "worker"), *of_each(evidence, "submitter")]
 
 
@@ -51,8 +54,7 @@ def of_the_whole(evidence: Evidence) -> Iterator[Recovery]:
 
 
 def of_each(evidence: Evidence, role: str) -> Iterator[Recovery]:
-    """A process that lived through a fault that hit it must do again what it did before; so must one that came into
-    the world while it lasted."""
+    """A process that survived a fault must do again what it did before; so must one that started during the fault."""
     for process in evidence.processes.values():
         if process.role != role:
             continue
@@ -68,7 +70,7 @@ def is_survived(fault: Struck, process: Process) -> bool:
 
 
 def fell_at(evidence: Evidence, process: Process) -> float:
-    """When it ended, or when the fault began in the midst of which it was killed: from then on it could do nothing."""
+    """When it ended, or when the fault began during which it was killed: from then on it could do nothing."""
     fatal = [each.began for each in ended(evidence) if each.touches(process.name, process.ended, process.ended)]
     return min([process.ended, *fatal])
 
@@ -94,8 +96,9 @@ def recovered(faults: list[Struck], what: str, times: list[float], worth: int, e
 
 
 def still_waiting(before: list[Struck], fault: Struck) -> Struck | None:
-    """The last fault before this one whose time was not over when this one ended. Who did something in between need not
-    have been back: a settlement that was answered already says nothing about a call that hangs."""
+    """The last earlier fault whose recovery time was not over when this one ended. Activity in between does not prove
+    recovery: a settlement that was answered already says nothing about a call that hangs.
+    """
     patient = (each for each in reversed(before) if each.ended + allowed(each) > fault.ended + allowed(fault))
     return next(patient, None)
 
@@ -106,7 +109,7 @@ def ended(evidence: Evidence) -> list[Struck]:
 
 
 def settled_at(evidence: Evidence, process: str | None = None) -> list[float]:
-    """When jobs were finished. To give jobs back is no sign of health: the keeper does so for a worker that hangs."""
+    """When jobs were finished. Releases do not count: lease renewal releases jobs of a worker that hangs."""
     return sorted(
         each.answered
         for settlements in evidence.settlements.values()
@@ -122,13 +125,13 @@ def acknowledged_at(evidence: Evidence, process: str) -> list[float]:
 
 
 def submitters_left_at(evidence: Evidence) -> float:
-    """Nobody can be blamed for standing still when there is nothing left to do."""
+    """A process cannot be judged when no job is left."""
     ends = [each.ended for each in evidence.processes.values() if each.role == "submitter" and each.code == DRAINED]
     return min(ends, default=math.inf)
 
 
 def usual_rate(evidence: Evidence, times: list[float]) -> float:
-    """Settlements in a second without faults; of all seconds, if those are too few."""
+    """Settlements per second without faults; of all seconds, if those are too few."""
     faults = sorted(evidence.faults.values(), key=lambda fault: fault.began)
     spans = [(before.ended + 1, after.began) for before, after in pairwise(faults) if after.began > before.ended + 1]
     calm = sum(end - start for start, end in spans)
@@ -150,7 +153,7 @@ def everything_comes_back(evidence: Evidence) -> Iterator[str]:
 
 
 def nobody_leaves(evidence: Evidence) -> Iterator[str]:
-    """A process ends when we kill it, or when we ask it to, and then in order."""
+    """A process ends when the campaign kills it, or when it is asked to, and then in order."""
     for process in evidence.processes.values():
         if process.code is None:
             continue
@@ -161,14 +164,14 @@ def nobody_leaves(evidence: Evidence) -> Iterator[str]:
 
 
 def what_the_dead_held_runs_again(evidence: Evidence) -> Iterator[str]:
-    """I12: within a lease and five seconds, unless the next fault hits everybody meanwhile."""
+    """I12: within a lease and five seconds, unless the next fault affects every process meanwhile."""
     for fault, job, waited, lease_seconds in orphans(evidence):
         if waited > lease_seconds + BACK_SECONDS_MAX:
             yield f"I12 job {job}, held by {fault.hits[0]} when it was killed, did not run again for {waited:.1f} s"
 
 
 def orphans(evidence: Evidence) -> Iterator[tuple[Struck, str, float, float]]:
-    """The jobs in the hands of those who were killed, and how long they waited for the next one to run them."""
+    """The jobs of killed workers, and how long each waited until another worker ran it."""
     for fault in ended(evidence):
         if fault.fault != "kill":
             continue

@@ -1,4 +1,4 @@
-"""A job is finished once, by the last who held it, and what was accepted stands."""
+"""A job is finished once, by its last holder, and an accepted result stays."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def one_accepted_result(evidence: Evidence) -> Iterator[str]:
 
 
 def accepted_stands(evidence: Evidence) -> Iterator[str]:
-    """I3, I4: an answer is a promise, and a server that crashes after it keeps it."""
+    """I3, I4: an acknowledgement is a promise, which a server that crashes afterwards keeps."""
     for job, settlements in evidence.settlements.items():
         stored = evidence.stored.jobs.get(job)
         for each in settlements:
@@ -33,7 +33,7 @@ def accepted_stands(evidence: Evidence) -> Iterator[str]:
 
 
 def late_settlements_are_refused(evidence: Evidence) -> Iterator[str]:
-    """I2: said for the first time when somebody else held the job already."""
+    """I2: settled for the first time when another worker already held the job."""
     for job, settlements in evidence.settlements.items():
         for each in settlements:
             grant = evidence.grant_of(job, each.said.token)
@@ -48,7 +48,7 @@ def late_settlements_are_refused(evidence: Evidence) -> Iterator[str]:
 
 
 def the_result_is_the_last_holders(evidence: Evidence) -> Iterator[str]:
-    """I4: the stored result names the attempt with the highest fence, and that attempt says that it finished."""
+    """I4: the stored result names the attempt with the highest fence, and that attempt recorded that it finished."""
     for job in evidence.stored.jobs.values():
         fences = [each.fence for each in evidence.grants.get(job.id, [])]
         if fences and max(fences) > job.fence:
@@ -63,7 +63,7 @@ def the_result_is_the_last_holders(evidence: Evidence) -> Iterator[str]:
 
 
 def children_follow_their_parent(evidence: Evidence) -> Iterator[str]:
-    """They exist once if their parent is done, by the attempt that was accepted, and not at all otherwise."""
+    """Children exist once if their parent is done, from the attempt that was accepted, and not at all otherwise."""
     jobs = evidence.stored.jobs
     children = Counter((job.parent, job.index) for job in jobs.values() if job.kind == CHILD)
     for (parent, index), count in children.items():

@@ -1,4 +1,4 @@
-"""Nothing that was acknowledged is lost, nothing that was refused exists, and everything exists once."""
+"""No acknowledged job is lost, no refused job exists, and every job exists once."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def acknowledged_is_stored(evidence: Evidence) -> Iterator[str]:
 
 
 def refused_left_nothing(evidence: Evidence) -> Iterator[str]:
-    """I22: who was told that nothing happened may do it again in another way."""
+    """I22: a client that was told that nothing happened may do it again in another way."""
     stored = by_label(evidence)
     for label, calls in calls_by_label(evidence).items():
         if label in stored and all(call.refused for call in calls):
@@ -48,7 +48,7 @@ def refused_left_nothing(evidence: Evidence) -> Iterator[str]:
 
 
 def one_job_for_each_label(evidence: Evidence) -> Iterator[str]:
-    """I5, I19: however often a submission was sent, and whatever became of its answers."""
+    """I5, I19: however often a submission was sent, and whatever happened to its replies."""
     calls = calls_by_label(evidence)
     for label, jobs in by_label(evidence).items():
         if len(jobs) > 1:
@@ -78,8 +78,9 @@ def a_key_names_one_job(evidence: Evidence) -> Iterator[str]:
 
 
 def every_job_ends_as_it_must(evidence: Evidence) -> Iterator[str]:
-    """I3, I12: done or failed as its kind requirements; cancelled if somebody wanted it, and then surely if it was
-    said."""
+    """I3, I12: done or failed as its kind requires; cancelled if a client requested it, and then certainly if
+    acknowledged.
+    """
     for job in evidence.stored.jobs.values():
         wishes = evidence.cancellings.get(job.id, [])
         wanted = {ENDS.get(job.kind, "done")}

@@ -1,4 +1,4 @@
-"""Histories made by hand: what the processes would have written, and what the store would hold."""
+"""Hand-made histories: what the processes would have recorded, and what the store would contain."""
 
 from collections import Counter
 from typing import Any
@@ -16,7 +16,7 @@ STATES = ("done", "failed", "cancelled", "leased")
 
 
 class Story:
-    """Two workers and a submitter. Times are seconds from the beginning of the story."""
+    """Two workers and a submitter. Times are seconds from the start of the history."""
 
     def __init__(self) -> None:
         self.lines: list[history.Line] = []
@@ -95,7 +95,7 @@ class Story:
         self.settled(by, job, fence, end + 0.05)
 
     def done(self, job: str, at: float = 1.0, by: str = EAST) -> None:
-        """A whole life in which nothing goes wrong."""
+        """A complete job without any fault."""
         self.submitted(job)
         self.worked(by, job, 1, at, at + 0.1)
         self.stored(job)

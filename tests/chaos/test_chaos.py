@@ -1,5 +1,6 @@
-"""Every fault once, against real processes and a real server, with a fixed seed; and the safeguards without which it
-must go wrong."""
+"""Every fault once, against real processes and a real server, with a fixed seed; and sabotages that must lead to
+violations.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -28,7 +29,7 @@ def played(folder: Path, plan: Iterable[Planned], scale: Scale, sabotage: str = 
 
 
 def test_nothing_is_lost_and_nothing_doubled_whatever_happens(tmp_path: Path) -> None:
-    """Workers killed and frozen, the server killed, the network cut, replies lost: all of it in half a minute."""
+    """Workers killed and frozen, the server killed, the network cut, replies lost: all within half a minute."""
     verdict = played(tmp_path, islice(schedule(SEED, SHORT), len(FAULTS)), SHORT)
     assert verdict.violations == {}
     assert verdict.reached["jobs stored"] > 500, "there was hardly any work that could have been disturbed"
@@ -38,7 +39,9 @@ def test_nothing_is_lost_and_nothing_doubled_whatever_happens(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["settle_any_token", "submit_anew"])
 def test_a_missing_safeguard_is_noticed(name: str, tmp_path: Path) -> None:
-    """A campaign that does not notice it proves nothing about it. The others: `./dev chaos --sabotage NAME`."""
+    """A campaign that does not notice a removed safeguard proves nothing about it. The others: `./dev chaos --sabotage
+    NAME`.
+    """
     scale = replace(SHORT, calm=1.0)
     verdict = played(tmp_path, islice(exposing(name, scale), 4), scale, name)
     assert set(verdict.violations) & set(EXPOSURES[name].noticed_by), f"nobody misses it: {SABOTAGES[name].removes}"

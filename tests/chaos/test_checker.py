@@ -1,4 +1,4 @@
-"""A checker that overlooks something proves nothing. Each tale breaks one promise, and its rule must say so."""
+"""A checker that misses a violation proves nothing. Each history breaks one promise, and its rule must report it."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_a_broken_promise_is_noticed(rule: str, tale: Tale) -> None:
 
 @pytest.mark.parametrize("tale", SOUND, ids=[tale.__name__ for tale in SOUND])
 def test_what_only_looks_odd_is_not_accused(tale: Tale) -> None:
-    """A checker that cries wolf is switched off."""
+    """A checker with false alarms is switched off."""
     story = Story()
     tale(story)
     assert story.verdict().violations == {}
@@ -33,7 +33,7 @@ def test_every_rule_has_a_tale() -> None:
 
 
 def test_every_rule_is_needed_by_some_tale_alone() -> None:
-    """Otherwise nobody would notice if it were gone."""
+    """Otherwise the rule could be deleted unnoticed."""
     alone: set[str] = set()
     for _, tale in BROKEN:
         story = Story()
@@ -44,7 +44,7 @@ def test_every_rule_is_needed_by_some_tale_alone() -> None:
 
 
 def test_what_is_written_is_read_again_except_half_a_line(tmp_path: Path) -> None:
-    """A process that is killed in the middle of a line said nothing with it."""
+    """A process that is killed while it writes a line has recorded nothing with it."""
     journal = history.Journal(tmp_path, EAST)
     written = [history.Started(job="a", kind="quick", fence=1, attempt=1), history.Renewed(sent=1.0, kept=[("a", "t")])]
     for record in written:
@@ -84,7 +84,7 @@ def test_the_slowest_return_after_each_fault_is_told() -> None:
 
 
 def test_the_return_from_a_long_fault_is_told_by_itself() -> None:
-    """The slowest of all may have followed a short one: it says nothing about the long ones."""
+    """The slowest recovery may have followed a short fault, and says nothing about the long ones."""
     story = Story()
     story.fault("blackhole", [EAST], 2.0, 3.0)
     story.fault("blackhole", [EAST], 10.0, 55.0)

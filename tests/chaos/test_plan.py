@@ -1,4 +1,4 @@
-"""Which faults a round will meet. A campaign that never gets to the hard ones proves nothing about them."""
+"""Which faults a round injects. A campaign that never reaches the hard ones proves nothing about them."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -25,7 +25,7 @@ def holes(
 def test_of_three_holes_one_is_short_one_costs_the_leases_and_one_outlasts_all_patience(
     kind: type[Blackhole], others: list[str] | None
 ) -> None:
-    """Drawn by chance alone, most rounds never saw a hole longer than a few seconds."""
+    """With chance alone, most rounds never had an outage longer than a few seconds."""
     for seed in SEEDS:
         names = () if others is None else [kind.name, *others]
         short, middle, long = sorted(holes(seed, SCALE, 3, names, kind))
@@ -40,7 +40,7 @@ def test_the_long_holes_reach_up_to_the_longest() -> None:
 
 
 def test_the_order_of_the_lengths_is_left_to_chance() -> None:
-    """Or a short campaign would only ever see the same one."""
+    """Otherwise a short campaign would inject only one of them."""
     assert len({holes(seed, SCALE, 3).index(max(holes(seed, SCALE, 3))) for seed in SEEDS}) == 3
 
 
@@ -52,7 +52,7 @@ def test_lengths_that_the_scale_does_not_have_are_left_out() -> None:
 
 
 def test_a_seed_is_a_schedule() -> None:
-    """Whoever is told a seed must meet the same faults again."""
+    """A seed must reproduce the same faults."""
     first, again = (list(islice(schedule("7", SCALE), 60)) for _ in range(2))
     assert first == again
 

@@ -1,4 +1,4 @@
-"""The proxy must do what it says, or every fault of the campaign is imaginary."""
+"""The proxy must do what it claims, or no fault of the campaign is real."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 Connection = psycopg.AsyncConnection[tuple[int]]
 COUNT = "SELECT count(*) FROM marks"
 SOON_SECONDS = 30.0
-"""Longer than anything here takes, on any machine."""
+"""Longer than any step here takes, on any machine."""
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,9 @@ async def test_bytes_are_forwarded(proxy: Proxy) -> None:
 async def test_a_trap_executes_the_statement_and_loses_its_answer(
     proxy: Proxy, server: PostgresServer, is_prepared: bool
 ) -> None:
-    """The one fault that nobody can tell from a statement that never arrived. A prepared statement is named only the
-    first time; the trap must know it by its number afterwards."""
+    """A client cannot tell this fault from a statement that never arrived. A prepared statement is named only the first
+    time; afterwards the trap must recognise its number.
+    """
     connection = await through(proxy)
     for n in range(3):
         await connection.execute("INSERT INTO marks VALUES (%s)", [n], prepare=is_prepared)
@@ -111,7 +112,7 @@ async def test_what_is_held_arrives_when_it_is_released(proxy: Proxy) -> None:
 async def test_what_was_sent_into_a_hole_arrives_though_its_sender_has_gone(
     proxy: Proxy, server: PostgresServer
 ) -> None:
-    """A request may reach the server long after its repetition did: that is the worst that a network can do."""
+    """A request may reach the server long after its repetition did: the worst case of a network."""
     connection = await through(proxy)
     proxy.hold()
     call = asyncio.ensure_future(connection.execute("INSERT INTO marks VALUES (1)"))
@@ -153,7 +154,7 @@ async def test_a_reset_ends_every_connection(proxy: Proxy) -> None:
 
 
 async def test_connections_that_end_are_forgotten(proxy: Proxy) -> None:
-    """A proxy that kept them would count them as hit, and grow all night."""
+    """A proxy that kept them would count them as affected, and grow all night."""
     for _ in range(3):
         await (await through(proxy)).close()
     async with asyncio.timeout(SOON_SECONDS):

@@ -1,4 +1,4 @@
-"""Stories in which something goes wrong, by the rule that must notice; and some in which all is well but looks odd."""
+"""Histories with one violation, by the rule that must notice it; and some that look odd but are correct."""
 
 from tests.chaos.tales import leases, liveness, results, submissions
 from tests.chaos.tales.register import BROKEN, SOUND, Tale

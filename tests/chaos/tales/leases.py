@@ -1,4 +1,4 @@
-"""Who held a job, and where it went on."""
+"""Which worker held a job, and at which cursor it continued."""
 
 from chaos import history
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ def a_job_is_granted_while_another_one_holds_it(story: Story) -> None:
 
 @breaks("one_live_lease")
 def a_renewed_lease_was_not_honoured(story: Story) -> None:
-    """Without the renewal at 3.5 the grant at 5 would be right."""
+    """Without the renewal at 3.5 the grant at 5 would be correct."""
     story.submitted("a")
     story.fault("freeze", [EAST], 3.6, 7.0)
     story.granted(EAST, "a", 1, 1.0)
@@ -124,7 +124,7 @@ def a_worker_forgot_what_it_was_granted(story: Story) -> None:
 
 
 def two_attempts(story: Story, began: int, *, stored: int) -> None:
-    """The first attempt keeps cursor 3 and fails; the second one begins somewhere and finishes."""
+    """The first attempt stores cursor 3 and fails; the second one starts at a given cursor and finishes."""
     story.submitted("a")
     story.granted(EAST, "a", 1, 1.0)
     story.ran(EAST, "a", 1, 1.01, 1.5, "failed")

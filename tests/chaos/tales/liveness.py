@@ -1,4 +1,4 @@
-"""What is left at the end, and who came back."""
+"""Jobs that are left at the end, and processes that recovered."""
 
 from chaos import history
 from tests.chaos.story import EAST, SUBMITTER, WEST, Story
@@ -52,7 +52,7 @@ def a_submitter_is_not_heard_of_again(story: Story) -> None:
 
 @breaks("everything_comes_back")
 def everybody_does_a_little_and_it_is_not_enough(story: Story) -> None:
-    """Eight a second before, one a second afterwards: that is not what it was."""
+    """Eight settlements a second before, one a second afterwards: the work has not resumed."""
     story.fault("delay", [], 0.5, 0.6)
     for n in range(80):
         story.done(f"before {n}", 1.0 + n / 8, WEST)
@@ -81,7 +81,9 @@ def who_started_at_the_end_of_a_fault_may_take_his_time(story: Story) -> None:
 
 @sound
 def who_is_killed_where_nothing_goes_through_had_no_time_to_come_back_before(story: Story) -> None:
-    """From a fault that was over for two seconds only when the fatal one began, though he died much later."""
+    """The process had two seconds to recover from the first fault before the fatal one began, although it died much
+    later.
+    """
     story.fault("crash", [EAST], 2.0, 2.1)
     story.fault("bury", [EAST], 4.0, 20.0)
     story.ended(EAST, 10.0)
@@ -107,7 +109,7 @@ def who_waits_on_a_dead_connection_comes_back_when_his_patience_ends(story: Stor
 
 @sound
 def who_does_something_before_he_finds_the_dead_connection_is_given_the_same_time(story: Story) -> None:
-    """The one settlement had been answered before; what he waits for afterwards was taken by the first fault."""
+    """The one settlement had been answered before; the call that it waits for was lost in the first fault."""
     story.fault("forget", [EAST], 2.0, 2.1)
     story.done("answered already", 2.3, EAST)
     story.fault("terminate", [EAST, WEST], 2.5, 2.6)

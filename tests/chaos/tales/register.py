@@ -1,4 +1,4 @@
-"""Where the tales are collected: by the rule that must notice, or as sound."""
+"""Collects the histories: by the rule that must notice, or as sound."""
 
 from collections.abc import Callable
 
@@ -18,6 +18,6 @@ def breaks(rule: str) -> Callable[[Tale], Tale]:
 
 
 def sound(tale: Tale) -> Tale:
-    """All is well, and only looks odd."""
+    """The history is correct and only looks odd."""
     SOUND.append(tale)
     return tale

@@ -1,4 +1,4 @@
-"""Who finished a job, and whose children exist."""
+"""Which attempt finished a job, and whose children exist."""
 
 from chaos import history
 from msgspec.structs import replace
@@ -41,7 +41,7 @@ def a_zombie_hands_a_job_back_that_another_one_holds(story: Story) -> None:
 
 @sound
 def a_settlement_is_accepted_again_after_a_lost_reply(story: Story) -> None:
-    """It was said before the next one got the job; only the answer came later."""
+    """It was sent before the next worker got the job; only the reply arrived later."""
     story.submitted("a")
     story.granted(EAST, "a", 1, 1.0)
     story.ran(EAST, "a", 1, 1.01, 1.1, "failed")

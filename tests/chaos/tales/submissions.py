@@ -1,4 +1,4 @@
-"""What was submitted, and what became of it."""
+"""Submissions, and the jobs that they became."""
 
 from chaos import history
 from tests.chaos.story import EAST, SUBMITTER, Story
@@ -29,7 +29,7 @@ def a_refused_job_is_there(story: Story) -> None:
 
 @sound
 def a_job_is_refused_after_a_lost_reply_and_is_there(story: Story) -> None:
-    """The first try may have happened: the refusal of the second one says nothing about it."""
+    """The first try may have been executed: the refusal of the second one says nothing about it."""
     story.asked("first", "a", key="k")
     story.unknown("first")
     story.asked("second", "a", key="k")
