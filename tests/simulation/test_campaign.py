@@ -1,4 +1,6 @@
-"""Many worlds: every promise holds in each of them, and every fault was there in some. More: `./dev simulate`."""
+"""Many simulated worlds: every promise holds in each of them, and every fault occurs in some. More: `./dev
+simulate`.
+"""
 
 from collections import Counter
 from functools import cache
@@ -21,20 +23,20 @@ def broken_promises(seeds: range) -> list[str]:
 
 
 def test_the_first_worlds_keep_every_promise() -> None:
-    """Part of ./dev check. Replay what fails with `./dev simulate --seed N`."""
+    """Part of ./dev check. Replay a failure with `./dev simulate --seed N`."""
     assert broken_promises(range(BATCH)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(BATCH, SEEDS, BATCH))
 def test_every_promise_is_kept(first: int) -> None:
-    """Replay what fails with `./dev simulate --seed N`."""
+    """Replay a failure with `./dev simulate --seed N`."""
     assert broken_promises(range(first, first + BATCH)) == []
 
 
 @pytest.mark.slow
 def test_every_fault_and_every_answer_is_reached() -> None:
-    """A promise that was never put to the test was not kept, it was not asked for."""
+    """A situation that no seed reached was not tested."""
     reached: Counter[str] = Counter()
     for seed in range(SEEDS_TO_REACH_ALL):
         reached.update(report_of(seed).reached.keys())
@@ -44,6 +46,6 @@ def test_every_fault_and_every_answer_is_reached() -> None:
 
 
 def test_nothing_is_noted_that_the_catalogue_does_not_know() -> None:
-    """A name that is misspelt would be a check that nobody reads."""
+    """A misspelt name would be a check that is never evaluated."""
     reached = {what for seed in range(10) for what in report_of(seed).reached}
     assert reached <= set(CATALOGUE)

@@ -1,4 +1,4 @@
-"""`./dev simulate`: what it prints, and what its exit code says."""
+"""`./dev simulate`: its output and its exit code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whole imports in virtual time: the provider's own table is the judge, whatever befalls workers, sink and source."""
+"""Whole imports in virtual time: the provider's own table is the oracle, under faults of workers, sink and source."""
 
 from collections import Counter
 from functools import cache
@@ -21,20 +21,20 @@ def broken_promises(seeds: range) -> list[str]:
 
 
 def test_the_first_imports_keep_every_promise() -> None:
-    """Part of ./dev check. Replay what fails with `./dev simulate --scenario imports --seed N`."""
+    """Part of ./dev check. Replay a failure with `./dev simulate --scenario imports --seed N`."""
     assert broken_promises(range(BATCH)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(BATCH, SEEDS, BATCH))
 def test_every_row_comes_once_and_none_is_missing(first: int) -> None:
-    """Replay what fails with `./dev simulate --scenario imports --seed N`."""
+    """Replay a failure with `./dev simulate --scenario imports --seed N`."""
     assert broken_promises(range(first, first + BATCH)) == []
 
 
 @pytest.mark.slow
 def test_every_trap_and_every_guard_is_reached() -> None:
-    """A guard that nothing has alarmed was not tested."""
+    """A guard that never triggered was not tested."""
     reached: Counter[str] = Counter()
     for seed in range(SEEDS_TO_REACH_ALL):
         reached.update(report_of(seed).reached.keys())
@@ -44,19 +44,19 @@ def test_every_trap_and_every_guard_is_reached() -> None:
 
 
 def test_nothing_is_noted_that_no_catalogue_knows() -> None:
-    """A name that is misspelt would be a check that nobody reads."""
+    """A misspelt name would be a check that is never evaluated."""
     reached = {what for seed in range(BATCH) for what in report_of(seed).reached}
     assert reached <= {*CATALOGUE, *IMPORTS}
 
 
 def test_the_same_seed_tells_the_same_import() -> None:
-    """A failure that cannot be repeated cannot be understood."""
+    """A failure that cannot be replayed cannot be debugged."""
     assert [run_imports(seed) for seed in (2, 5)] == [report_of(seed) for seed in (2, 5)]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 6])
 def test_without_faults_nobody_loses_a_shard(seed: int) -> None:
-    """Else the faults would excuse what is wrong without them."""
+    """Otherwise the faults would excuse defects that exist without them."""
     report = run_imports(seed, faults=False)
     assert report.violations == ()
     assert not set(report.reached) & {"a lease expired and was taken back", "a page of a fenced worker was refused"}

@@ -1,4 +1,4 @@
-"""Virtual time: the loops on which every other promise of the simulation rests."""
+"""Virtual time: the loops that every other promise of the simulation depends on."""
 
 import asyncio
 
@@ -18,14 +18,14 @@ def run_until(world: SimLoop, seconds: float) -> None:
 
 
 def test_sleeping_costs_no_time(world: SimLoop) -> None:
-    """A campaign of thousands of seeds lives through days."""
+    """A campaign of thousands of seeds covers days of virtual time."""
     world.run_until_complete(asyncio.sleep(86_400))
     assert world.time() == pytest.approx(86_400)
     world.close()
 
 
 def test_waiting_for_nothing_is_an_error(world: SimLoop) -> None:
-    """A lost wake-up must fail the run, not hang it."""
+    """A lost notification must fail the run, not hang it."""
     with pytest.raises(Deadlock):
         world.run_until_complete(world.create_future())
     world.close()
@@ -46,7 +46,7 @@ def test_timers_fire_in_their_order_and_at_their_time(world: SimLoop) -> None:
 
 
 def test_an_executor_runs_inline(world: SimLoop) -> None:
-    """A thread would bring back the real time and the real order of things."""
+    """A thread would bring back real time and a random order."""
 
     async def main() -> str:
         return await asyncio.get_running_loop().run_in_executor(None, lambda: "here")
@@ -65,7 +65,7 @@ def run_now_in(world: SimLoop, main: object) -> object:
 
 
 def test_a_coroutine_that_waits_cannot_be_run_at_once(world: SimLoop) -> None:
-    """The store must not move time in the middle of a transaction."""
+    """Time must not advance in the middle of the store's transaction."""
     with pytest.raises(RuntimeError, match="waits for something"):
         run_now_in(world, lambda: asyncio.sleep(1))
     world.close()
@@ -98,7 +98,7 @@ def test_two_processes_share_one_time(world: SimLoop) -> None:
 
 
 def test_a_frozen_process_does_nothing_and_then_everything_at_once(world: SimLoop) -> None:
-    """SIGSTOP: its timers become overdue, its messages pile up, and all of it happens at SIGCONT."""
+    """SIGSTOP: its timers become overdue, its messages queue up, and all of them run at SIGCONT."""
     host = HostLoop(world)
     seen: list[float] = []
     host.start(tick(seen))

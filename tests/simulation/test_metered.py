@@ -21,14 +21,14 @@ def broken_promises(seeds: range) -> list[str]:
 
 
 def test_the_first_metered_worlds_keep_every_promise() -> None:
-    """Part of ./dev check. Replay what fails with `./dev simulate --scenario metered --seed N`."""
+    """Part of ./dev check. Replay a failure with `./dev simulate --scenario metered --seed N`."""
     assert broken_promises(range(BATCH)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(BATCH, SEEDS, BATCH))
 def test_every_promise_is_kept_under_limits_and_budgets(first: int) -> None:
-    """Replay what fails with `./dev simulate --scenario metered --seed N`."""
+    """Replay a failure with `./dev simulate --scenario metered --seed N`."""
     assert broken_promises(range(first, first + BATCH)) == []
 
 
@@ -44,11 +44,11 @@ def test_every_refusal_and_every_late_word_is_reached() -> None:
 
 
 def test_nothing_is_noted_that_no_catalogue_knows() -> None:
-    """A name that is misspelt would be a check that nobody reads."""
+    """A misspelt name would be a check that is never evaluated."""
     reached = {what for seed in range(5) for what in report_of(seed).reached}
     assert reached <= {*CATALOGUE, *METERED}
 
 
 def test_the_same_seed_tells_the_same_metered_story() -> None:
-    """A failure that cannot be repeated cannot be understood."""
+    """A failure that cannot be replayed cannot be debugged."""
     assert run_metered(3) == report_of(3)

@@ -1,4 +1,4 @@
-"""Each safeguard is switched off once, and the simulation must notice: otherwise it proves nothing about it."""
+"""Each safeguard is removed once, and the simulation must notice: otherwise it proves nothing about it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def is_caught(name: str) -> bool:
-    """Looks from the seed that is known to notice it, and on from there when the product has changed meanwhile."""
+    """Starts at the seed that is known to notice it, and continues from there if the product has changed meanwhile."""
     first, run = SABOTAGES[name].first, SCENARIOS[SABOTAGES[name].scenario]
     with SABOTAGES[name].at_work() as sql:
         for seed in range(first, first + SEEDS_MAX):
@@ -39,7 +39,7 @@ def test_a_missing_safeguard_is_noticed(name: str) -> None:
 
 
 def test_a_sabotage_that_finds_nothing_to_remove_says_so() -> None:
-    """When the product's SQL changes, a sabotage must not quietly turn into no sabotage."""
+    """When the product's SQL changes, a sabotage must not silently become ineffective."""
     with pytest.raises(LookupError, match="removes nothing"):
         Sabotage(removes="nothing", sql=(("settle", "no such text", ""),)).statements()
 

@@ -1,4 +1,4 @@
-"""A failure that cannot be repeated cannot be understood: the seed is the whole story."""
+"""A failure that cannot be replayed cannot be debugged: the seed must determine the whole history."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_writing_the_trace_down_does_not_change_it() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["0", "4711", "random"])
 def test_a_new_process_tells_the_same_story(hash_seed: str) -> None:
-    """Sets, addresses and the order of hashes differ between processes; nothing may depend on them."""
+    """Sets, addresses and hash order differ between processes; nothing may depend on them."""
     told = in_new_process(hash_seed)
     assert told == [run_seed(seed).trace_hash for seed in SEEDS]
 

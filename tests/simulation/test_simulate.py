@@ -1,4 +1,4 @@
-"""What users get: their own jobs, in virtual time, under the same faults."""
+"""Users' own jobs in virtual time, under the same faults."""
 
 import asyncio
 from collections import Counter
@@ -12,7 +12,7 @@ PAGES = 6
 
 
 class Ledger:
-    """An outside system that refuses what carries an old fence, as the handbook advises."""
+    """An outside system that refuses requests with an old fence, as the documentation advises."""
 
     def __init__(self) -> None:
         self.fence: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """`./dev simulate`: run campaigns, and replay single seeds.
 
-Exit codes: 0 everything held, 1 something did not, 2 the command was wrong.
+Exit codes: 0 every promise held, 1 a promise was broken, 2 wrong usage.
 """
 
 import argparse

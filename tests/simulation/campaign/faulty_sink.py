@@ -1,7 +1,7 @@
-"""The sink as a simulated process sees it, over a way on which much can happen; and the file behind it, as it is.
+"""The sink as a simulated process sees it, over a faulty link; and the real sink's file behind it.
 
-A call may be lost, or its reply; it may wait for seconds; it may be refused, or break off in the middle of its
-transaction; and it may be executed after its caller was told that nobody knows what became of it.
+A call or its reply may be lost; a call may take seconds; it may be refused, or break off within its transaction; and it
+may be executed after its caller was told that the outcome is unknown.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ SLOW_SECONDS = (0.3, 6.0)
 LATE_SECONDS = (0.1, 1.5)
 FUSE_STATEMENTS = (0, 8)
 FUSE_STATEMENTS_OF_PARENTS = (5, 7)
-"""After so many statements the disk is full: where children are written, near the end."""
+"""After this many statements the disk is full: where children are written, near the end."""
 VERBS = frozenset(name for name in vars(Sink) if not name.startswith("_"))
 
 
@@ -37,7 +37,7 @@ class Letter:
 
 
 class SinkWay:
-    """From one process to the sink."""
+    """The link from one process to the sink."""
 
     def __init__(self, shelf: "Shelf", process: Process) -> None:
         self._shelf = shelf
@@ -50,7 +50,7 @@ class SinkWay:
         if not self._process.is_dead:
             letter = Letter(verb, args, kwargs, reply, self._draw_fault(verb, args))
             if letter.fault == "late":
-                # The caller is told at once; what he sent goes on.
+                # The caller gets the error at once; its call is still executed.
                 self._tell(letter, UnknownOutcome("the connection broke"), "a call of the sink came late")
                 self._later(self._chance.uniform(*LATE_SECONDS), self._execute, letter)
             else:
@@ -58,7 +58,7 @@ class SinkWay:
         return await reply
 
     def _draw_fault(self, verb: str, args: tuple[Any, ...]) -> str:
-        """Pages suffer most from what takes time or room, and those that bring other shards are rare."""
+        """Page writes get most of the slow and disk-full faults, and pages that split a shard are rare."""
         share = 2.0 if has_children(verb, args) else 1.0 if verb == "write" else 0.1
         faults, draw = self._shelf.faults, self._chance.random()
         for fault, chance in (
@@ -88,7 +88,8 @@ class SinkWay:
         if (self._process.is_dead or letter.reply.cancelled()) and self._chance.random() < 0.5:
             return
         if self._process.loop.is_frozen and not self._process.is_dead and self._chance.random() < 0.5:
-            # What writes into the file is frozen too. A database elsewhere would go on: that is the other half.
+            # The writer thread is frozen together with its process. A remote database would go on: the other branch
+            # covers that.
             self._process.when_thawed(partial(self._arrive, letter))
         elif letter.fault == "request lost":
             self._tell(letter, UnknownOutcome("the request was lost"), "a request to the sink was lost")

@@ -1,14 +1,14 @@
-"""The provider's table as the oracle of an import, and what a run may ask of the provider.
+"""The provider's table as the oracle of an import, and the bounds on a run's requests.
 
-C1  a shard that is done has every row that the source had at the beginning, and has still
-C2  nothing is there that never was in the source
-C3  nothing is older than at the beginning
+C1  a shard that is done has every row that the source had at the start and still has
+C2  no row exists that never was in the source
+C3  no row is older than at the start
 C4  each row was inserted once, and counted once
-C5  after a run for changes, the sink is the source's table
+C5  after an incremental run, the sink equals the source's table
 C6  after a second full run, rows that were gone before it are marked as deleted
-E1  a shard fails by what befell it, and by nothing else: so many attempts would hide a mistake
-F1  whoever knows that the run has failed, or that the key is refused, asks nobody
-F2  a run never asks more often than its budget allows
+E1  a shard fails only because of a fault: with so many attempts, a defect would stay hidden otherwise
+F1  a process that knows that the run has failed, or that the API key is refused, sends no request
+F2  a run never sends more requests than its budget allows
 """
 
 from collections import Counter
@@ -42,15 +42,15 @@ class TableJudge:
         self._shelf = shelf
         self._operator = operator
         self._refused: Counter[tuple[str, int]] = Counter()
-        """Requests with a key that the API does not know, by job and fence."""
+        """Requests with an API key that the API does not accept, by job and fence."""
         shelf.on_write = self._wrong_in_shard
         shelf.is_alive = lambda key: int(key) in api.standin.table.readable()
         api.on_arrival = self._saw_request
 
-    # -- on the way -------------------------------------------------------------------------------------------------
+    # -- during the run --------------------------------------------------------------------------------------------
 
     def sent(self, verb: str, call: Any) -> None:
-        """Nothing is watched on the way to the job store."""
+        """Calls to the job store are not checked here."""
 
     def saw(self, commit: Commit) -> None:
         """E1, at an exchange with the job store."""
@@ -60,12 +60,12 @@ class TableJudge:
                 self._accuse(f"E1 job {settlement.id} fails: {failure.code}: {failure.message}")
 
     def _saw_request(self, process: Process, who: tuple[str, int]) -> None:
-        """F1, F2. Who does not know of a failure yet learns it from the reply."""
+        """F1, F2. A process that does not know of a failure yet learns it from the reply."""
         if who in self._shelf.told:
             self._accuse(f"F1 attempt {who} asks though it has read that the run has failed")
         if self._api.is_revoked:
             self._refused[who] += 1
-            # Whoever was frozen meanwhile may have given up waiting for the reply.
+            # A process that was frozen meanwhile may have given up on the reply.
             if self._refused[who] > 1 + process.was_paused:
                 self._accuse(f"F1 attempt {who} asks again with a key that was refused")
         most = self._operator.requests_max
@@ -92,7 +92,7 @@ class TableJudge:
         due = self._api.at_start.keys() - self._api.excused
         return sorted(number for number in wanted if number in due and str(number) not in contents.rows)
 
-    # -- in the end -------------------------------------------------------------------------------------------------
+    # -- at the end ------------------------------------------------------------------------------------------------
 
     def conclude(self) -> None:
         contents = self._shelf.refresh()
@@ -127,7 +127,7 @@ class TableJudge:
 
 
 def comment_of(document: str) -> str | None:
-    """Every change of a row has another one."""
+    """Every change of a row has its own value."""
     comment: str | None = msgspec.json.decode(document).get("GeneralComments")
     return comment
 

@@ -1,4 +1,6 @@
-"""Whoever starts an import, looks how it ended, mends what was wrong, and says resume. He insists, as people do."""
+"""The operator of an import: starts it, checks how it ended, corrects what was wrong, and resumes it until it is
+complete.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -35,7 +37,7 @@ PAUSE_SECONDS = 0.2
 
 
 class SimHost:
-    """An app, as far as imports need one: its kinds are real, and its store is the world's."""
+    """As much of an App as imports need: its kinds are real, and its store is that of the simulated world."""
 
     def __init__(self, universe: SimulatedWorld, process: Process) -> None:
         self._app = App("memory://")
@@ -68,7 +70,7 @@ class SimHost:
 
 
 def watched(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The judge sees when it starts and ends, and the API who asks."""
+    """Tells the judge when it starts and ends, and the API which handler sends a request."""
 
     @wraps(function)
     async def tell(ctx: Context, **arguments: Any) -> Any:
@@ -89,11 +91,11 @@ class Operator:
         self.is_busy = False
         self.run = RUN
         self.mode: RunMode | None = None
-        """Of the second run, when it has begun."""
+        """Of the second run, once it has started."""
         self.requests_max = requests_max
-        """The budget of the run, until somebody raises it."""
+        """The budget of the run, until the operator raises it."""
         self.state: RunState | None = None
-        """What the last look at the end said."""
+        """The result of the last attempt to finish the run."""
 
     def take(self, parts: ImportParts) -> None:
         self._parts = parts
@@ -140,7 +142,7 @@ class Operator:
         return self._parts, self._handle
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        while True:  # ends with an answer: no fault lasts for ever
+        while True:  # ends with a reply: every fault ends
             try:
                 return await call()
             except TransientError:

@@ -1,4 +1,4 @@
-"""Safeguards of imports, switched off one by one; see `sabotage.py`."""
+"""Safeguards of imports, removed one by one; see `sabotage.py`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -90,7 +90,7 @@ async def write_then_children(sink: SqliteSink, page: PageWrite) -> WriteCounts 
 
 
 async def look_and_ask(asker: BudgetedHttp, method: str, url: str, **options: Any) -> Any:
-    """Looks whether something is left, asks, and then says so: others look meanwhile."""
+    """Checks the budget, sends the request, and then books it: other workers check meanwhile."""
     task, run = asker._task, asker._run
     now = await task.sink.run(run.id)
     if now is not None and now.requests_max is not None and now.requests >= now.requests_max:
@@ -108,7 +108,7 @@ async def any_run_will_do(task: ShardTask, run: str) -> RunRow:
 
 
 async def refused_or_heavy(source: JsonSource, *args: Any) -> Page:
-    """As if a refused key were only a page that cannot be had now."""
+    """Treats a refused API key like a page that is temporarily unavailable."""
     try:
         return await real_fetch(source, *args)
     except SourceRefused as refused:
@@ -116,7 +116,7 @@ async def refused_or_heavy(source: JsonSource, *args: Any) -> Page:
 
 
 def halves_with_a_gap(ids: list[int | None], id_max: int | None) -> list[list[int | None]]:
-    """Both ends taken for exclusive."""
+    """Treats both bounds as exclusive."""
     parts = real_id_halves(ids, id_max)
     return [[low, None if high is None else high - 1] for low, high in parts]
 

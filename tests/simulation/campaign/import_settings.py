@@ -1,4 +1,4 @@
-"""What a seed decides about an import: the spec, the provider's table and manners, the sink's faults, the fleet."""
+"""What a seed decides about an import: the spec, the provider's table and behaviour, the sink's faults, the fleet."""
 
 from collections.abc import Sequence
 from random import Random
@@ -13,9 +13,9 @@ from leaseway.simulation.swarm import CALM, FaultRates, Streams, Swarm, draw
 from leaseway.testing.fake_open_charge_map import Poi, synthetic
 
 WORLDS = 4
-"""One in four is sluggish, one in four is restless; see below."""
+"""One world in four is sluggish, one in four is restless; see below."""
 FEW_PAGES = 3
-"""The ceiling of a shard, in worlds in which shards are split."""
+"""The maximum size of a shard, in worlds in which shards are split."""
 
 SPEC = """
 version = 1
@@ -63,10 +63,11 @@ class Terms(Struct, frozen=True, kw_only=True):
     manners: Manners
     sink_faults: FaultRates
     resume_every: float
-    """Somebody says resume though nothing is wrong."""
+    """The operator resumes a run although nothing is wrong."""
     comes_again: RunMode | None
-    """When the run is complete, a second one asks for what has changed meanwhile; or for everything, and then for rows
-    that it has not seen."""
+    """When the run is complete, a second one reads the changes since then, or everything, to find rows that are
+    gone.
+    """
 
 
 def draw_terms(chance: Random, partitions: Sequence[str] = PARTITIONS) -> Terms:
@@ -76,7 +77,7 @@ def draw_terms(chance: Random, partitions: Sequence[str] = PARTITIONS) -> Terms:
     deletes = SWEEP if comes_again is RunMode.FULL else ""
     spec, manners = draw_spec(chance, partition, lag_seconds, deletes), draw_manners(chance, partition, lag_seconds)
     if spec.resource.guards.pages_max == FEW_PAGES:
-        # Beyond the largest id of the plan nothing can be divided: somebody would have to raise the ceiling.
+        # Nothing beyond the largest id of the plan can be split: the upper bound would have to be raised.
         manners = replace(manners, inserts=0)
     return Terms(
         spec=spec,
@@ -152,7 +153,7 @@ def draw_sink_faults(chance: Random) -> FaultRates:
 
 
 def maybe(chance: Random, share: float, least: float, most: float) -> float:
-    """Present in this share of all worlds."""
+    """The share of worlds that have this fault."""
     value = chance.uniform(least, most)
     return value if chance.random() < share else 0.0
 
@@ -172,13 +173,13 @@ def draw_world(seed: int) -> tuple[Terms, Swarm]:
 
 def draw_swarm(seed: int) -> Swarm:
     swarm = draw(seed)
-    # The way to the job store has its own scenario: where it is too rough, nobody gets to the pages.
+    # The link to the job store has its own scenario: if it is too bad here, no page is ever fetched.
     faults = swarm.faults if seed % 2 else FaultRates(latency_seconds=swarm.faults.latency_seconds)
     return replace(swarm, faults=faults, clients=1, step_every=0.0, replay_every=0.0, cancel=0.0)
 
 
 def sluggish(terms: Terms, swarm: Swarm) -> tuple[Terms, Swarm]:
-    """Pages are long on their way to the sink, and their workers die meanwhile: others are faster."""
+    """Pages take long to reach the sink, and their workers die meanwhile: other workers are faster."""
     faults = FaultRates(stall=0.15, reply_lost=0.3, latency_seconds=0.04)
     return (
         replace(terms, sink_faults=faults),
@@ -189,7 +190,7 @@ def sluggish(terms: Terms, swarm: Swarm) -> tuple[Terms, Swarm]:
 
 
 def restless(terms: Terms, swarm: Swarm) -> tuple[Terms, Swarm]:
-    """Rows move from one shard to another while both are read, and pages are long on their way to the sink."""
+    """Rows move from one shard to another while both are read, and pages take long to reach the sink."""
     manners = Manners(changes_every=0.15, moves=10, lag_seconds=terms.manners.lag_seconds)
     faults = FaultRates(stall=0.2, latency_seconds=0.01)
     return replace(terms, manners=manners, sink_faults=faults), replace(swarm, workers=3, concurrency=4)

@@ -1,7 +1,7 @@
 """The imports scenario: one import of a provider's table, by shards, under all faults, until it is complete.
 
-The provider's own table is the oracle: every row that it had when the run began, and has still, is in the sink in the
-end, not older than it was then, inserted once and counted once; and nothing else is there.
+The provider's own table is the oracle: every row that it had when the run began and still has is in the sink at the
+end, not older than it was then, inserted once and counted once; and there are no other rows.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ READ_SECONDS = 1.0
 RAGE_SECONDS = 8.0
 """The faults end when the run is complete, or after this time."""
 ROUNDS_MAX = 8
-"""So often somebody says resume, in calm times, before the run must be complete."""
+"""How many times the operator resumes, in the calm phase, before the run must be complete."""
 
 NO_HISTORY = RunHistory()
 
 
 class Import(Scenario):
-    """One world."""
+    """One simulated world."""
 
     def __init__(self, universe: SimulatedWorld, load: Load, terms: Terms) -> None:
         self._terms = terms
@@ -92,7 +92,7 @@ class Import(Scenario):
         self._conclude()
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        """The operator does one thing after the other."""
+        """The operator does one thing at a time."""
         self.operator.is_busy = True
         self._universe.start(self.operator.process, work)
 
@@ -114,16 +114,16 @@ class Import(Scenario):
         self.shelf.faults = FaultRates(latency_seconds=self.shelf.faults.latency_seconds)
 
     async def _interfere(self) -> None:
-        """Somebody says resume while the run goes on, or mends the key first, if that is what has stopped it."""
+        """The operator resumes a run that is still active, or corrects the API key first, if that stopped the run."""
         every, chance = self._terms.resume_every, self._universe.streams.of("resume")
-        while every:  # until it is cancelled
+        while every:  # until cancelled
             await asyncio.sleep(chance.expovariate(1 / every))
             if not self.operator.is_busy:
                 self.api.mend_key()
                 self._do(self.operator.resume())
 
     async def _complete(self) -> None:
-        """Liveness: without faults, some words of the operator complete the run."""
+        """Liveness: without faults, a few calls of the operator complete the run."""
         for number in range(ROUNDS_MAX):
             await self._until_quiet()
             self._do(self.operator.look())
@@ -136,8 +136,9 @@ class Import(Scenario):
         self._accuse(f"I3 after {ROUNDS_MAX} times resume the run is {self.operator.state}: {self._unfinished()}")
 
     async def _come_again(self, mode: RunMode) -> None:
-        """For changes: what was out of sight has a stamp that tells. For everything: what is gone is marked, and
-        nothing else, whatever happens meanwhile."""
+        """Incremental: rows that were missed have a newer timestamp. Full: rows that are gone are marked as deleted,
+        and no others, whatever happens meanwhile.
+        """
         await asyncio.sleep(self._terms.manners.lag_seconds + LOOK_SECONDS)
         swarm = self._universe.swarm
         self.api.begin_again()
@@ -148,7 +149,7 @@ class Import(Scenario):
             await self._rage()
         await self._complete()
         if mode is RunMode.FULL:
-            # What could not be asked for while it raged is asked for now.
+            # Requests that were impossible during the faults are repeated now.
             self._do(self.operator.resume())
             await self._complete()
 
@@ -175,7 +176,7 @@ class Import(Scenario):
     def _is_over_well(self) -> bool:
         if self.operator.state is RunState.COMPLETE:
             return True
-        # A country that nobody knows stays parked, and the run says so.
+        # A country that the source does not know stays parked, and the run reports it.
         open_ones = [place for place in self.shelf.contents.shards.values() if place.state not in ENDED]
         return self.operator.state is RunState.PARTIAL and all(is_hopeless(place) for place in open_ones)
 
@@ -209,7 +210,7 @@ def run_imports(
     write: Callable[[str], object] | None = None,
     faults: bool = True,
 ) -> SimulationReport:
-    """Run the imports scenario. `sql` replaces the store's statements; `write` gets the trace, line by line."""
+    """Run the imports scenario. `sql` replaces the store's statements; `write` receives the trace, line by line."""
     terms, swarm = draw_world(seed)
     load = Load(kinds={}, plan=[], queues=("imports:ocm",), later_us=LATER_US, calm_seconds_max=300.0)
     with in_virtual_time() as stage:
@@ -225,7 +226,7 @@ def run_imports(
 
 
 class Stage:
-    """The world that is being played."""
+    """The world that is being simulated."""
 
     def __init__(self) -> None:
         self._world: Import | None = None
@@ -241,7 +242,7 @@ class Stage:
 
 @contextmanager
 def in_virtual_time() -> Iterator[Stage]:
-    """What a process of this machine would take from it, the world gives."""
+    """Replaces the machine's clock, network and delays by those of the simulated world."""
     stage = Stage()
     with ExitStack() as stack:
         for owner, name, value in (

@@ -1,4 +1,4 @@
-"""The built-in scenario: jobs, clients and schedules that lean on every promise of the store and the flows."""
+"""The jobs scenario: jobs, clients and schedules that depend on every promise of the store and the worker."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,7 +17,7 @@ CRON = "42,45,48,51,54,57 6 * * * *"
 def run_seed(
     seed: int, *, sql: Mapping[str, str] | None = None, write: Callable[[str], object] | None = None
 ) -> SimulationReport:
-    """Run the built-in scenario. `sql` replaces the store's statements; `write` gets the trace, line by line."""
+    """Run the jobs scenario. `sql` replaces the store's statements; `write` receives the trace, line by line."""
     swarm = draw(seed)
     chance = Streams(seed).of("plan")
     ticking = Schedule(name="ticking", kind="tick", cron=CRON, missed=chance.choice(tuple(Missed)))

@@ -1,7 +1,7 @@
 """The metered scenario: jobs that call a provider under limits and budgets, for tenants with caps.
 
-What a worker does only every few seconds or minutes it does more often here, in the same proportions, because a run is
-short: say that it keeps its seats, look for holds whose time is over, and let them expire.
+What a worker does every few seconds or minutes, it does more often here, in the same proportions, because a run is
+short: renew its in-flight calls, and expire overdue holds.
 """
 
 import asyncio
@@ -38,22 +38,22 @@ from leaseway.worker.limiter_client import LimiterClient
 from leaseway.worker.submit import Bound
 
 ATTEMPTS = 25
-"""So many that no job fails because its workers are killed: then a job that fails has failed for another reason."""
+"""So many that no job fails because its workers are killed: a job that fails has failed for another reason."""
 SUBMIT_SECONDS = 6.0
 TURN_SECONDS = (2.0, 14.0)
-"""From the beginning of a run to the turn of an hour."""
+"""From the beginning of a run to the start of the next hour."""
 UNTIL_HOUR_SECONDS = 3_200
 FAVOURITE_SHARE = 0.6
 CONTENDED_EVERY = 8
 RESTLESS = 4
-"""In these worlds the limiter is restarted again and again."""
+"""In these worlds the limiter is restarted many times."""
 SEAT_SECONDS, KEEP_SECONDS, EXPIRE_SECONDS = 8.0, 1.0, 2.0
 KINDS_MAX = 4
-"""Of all kinds, in one world: every worker asks for each of them, again and again."""
+"""Of all kinds, in one world: every worker asks for each of them repeatedly."""
 
 
 async def fetch(ctx: Context, calls: int, seconds: float, usd: int) -> dict[str, Any]:
-    """Calls the provider, several times if it must."""
+    """Calls the provider, several times if needed."""
     with attempt(ctx) as run, METER.get().at_work(ctx, run):
         for step in range(ctx.cursor or 0, calls):
             async with ctx.call() as call:
@@ -70,7 +70,7 @@ async def fetch(ctx: Context, calls: int, seconds: float, usd: int) -> dict[str,
 
 
 async def insist_on_place(ctx: Context, cursor: int) -> None:
-    while True:  # ends with the store's answer: no fault lasts for ever
+    while True:  # ends with the store's reply: every fault ends
         with suppress(TransientError):
             return await ctx.checkpoint(cursor)
         await asyncio.sleep(0.2)
@@ -158,7 +158,7 @@ def draw_terms(chance: Random, offer: Offer, swarm: Swarm) -> LimitSettings:
 
 
 def draw_plan(chance: Random, swarm: Swarm, kinds: Mapping[str, Kind]) -> list[Intent]:
-    """Most jobs want the same, so that there is not enough of it."""
+    """Most jobs need the same limit, so that it is used up."""
     favourite, tenants = chance.choice(("long", *kinds)), chance.sample(TENANTS, 2)
     plan = []
     for number in range(swarm.submissions):
@@ -187,7 +187,7 @@ TENANTS = ("default", "acme", "duck")
 def run_metered(
     seed: int, *, sql: Mapping[str, str] | None = None, write: Callable[[str], object] | None = None
 ) -> SimulationReport:
-    """Run the metered scenario. `sql` replaces the store's statements; `write` gets the trace, line by line."""
+    """Run the metered scenario. `sql` replaces the store's statements; `write` receives the trace, line by line."""
     chance = Streams(seed).of("metered")
     swarm = replace(draw(seed), step_every=0.0, replay_every=0.0, submissions=chance.randint(8, 16))
     if seed % CONTENDED_EVERY == 0:
@@ -209,7 +209,7 @@ def run_metered(
 
 
 def contended(swarm: Swarm) -> Swarm:
-    """Many workers take tokens for the same few jobs, and hear late that somebody else was faster."""
+    """Many workers acquire permits for the same few jobs, and learn late that another worker was faster."""
     faults = replace(swarm.faults, stall=0.25, latency_seconds=0.01)
     return replace(swarm, workers=4, concurrency=4, crash_every=0.0, cancel=0.0, faults=faults, submissions=24)
 
@@ -231,7 +231,7 @@ def shortened(terms: LimitSettings) -> Iterator[None]:
 
 
 def noting_the_halt(halt: Callable[..., None]) -> Callable[..., None]:
-    """A handler that is told to stop first settles what its call has cost, and that takes a while."""
+    """A handler that is told to stop settles the cost of its call first, which takes a while."""
 
     def tell(running: Attempt, why: Stop) -> None:
         METER.get().halted(running)
@@ -241,7 +241,7 @@ def noting_the_halt(halt: Callable[..., None]) -> Callable[..., None]:
 
 
 def noting_the_stale(is_good: Callable[..., bool]) -> Callable[..., bool]:
-    """Tokens that are thrown away leave no other trace."""
+    """Permits that are thrown away leave no other trace."""
 
     def look(tokens: LimiterClient, token: limiter_client.Permit) -> bool:
         good = is_good(tokens, token)

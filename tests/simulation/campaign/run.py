@@ -1,4 +1,4 @@
-"""Many seeds, on several processes; what they found, and what they never reached."""
+"""Many seeds on several processes: their violations, and the situations that they never reached."""
 
 import time
 from collections import Counter
@@ -21,7 +21,7 @@ SCENARIOS = {"jobs": run_seed, "metered": run_metered, "imports": run_imports}
 SABOTAGES = {**SABOTAGES_OF_JOBS, **import_sabotage.SABOTAGES}
 BATCH = 5
 SEEDS_TO_REACH_ALL = 200
-"""A smaller campaign is not expected to have seen everything."""
+"""A smaller campaign is not expected to reach every situation."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Findings:
     seconds: float = 0.0
     virtual_seconds: float = 0.0
     reached: Counter[str] = field(default_factory=Counter)
-    """In how many seeds each thing happened."""
+    """The number of seeds that reached each situation."""
     violations: list[SimulationReport] = field(default_factory=list)
 
     def add(self, report: SimulationReport) -> None:
@@ -43,7 +43,7 @@ class Findings:
 
     @property
     def never(self) -> list[str]:
-        """What the campaign was large enough to reach, and did not."""
+        """Situations that the campaign was large enough to reach, and did not."""
         if self.seeds < SEEDS_TO_REACH_ALL:
             return []
         return [what for what in CATALOGUES[self.scenario] if not self.reached[what]]
@@ -56,7 +56,7 @@ class Findings:
 def run_one(
     seed: int, scenario: str = "jobs", sabotage: str | None = None, write: Callable[[str], object] | None = None
 ) -> SimulationReport:
-    """One seed, with a safeguard removed if the name of a sabotage is given."""
+    """Run one seed, with a safeguard removed if a sabotage is named."""
     with nullcontext(None) if sabotage is None else SABOTAGES[sabotage].at_work() as sql:
         return SCENARIOS[scenario](seed, sql=sql, write=write)
 
@@ -66,7 +66,7 @@ def run_batch(seeds: Sequence[int], scenario: str, sabotage: str | None) -> list
 
 
 def reports(seeds: range, scenario: str, sabotage: str | None, processes: int) -> Iterator[SimulationReport]:
-    """The reports of all seeds, in their order."""
+    """The reports of all seeds, in order."""
     batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
     if processes == 1:
         for batch in batches:
@@ -85,7 +85,7 @@ def run_campaign(
     processes: int = 1,
     tell: Callable[[Findings], object] = lambda findings: None,
 ) -> Findings:
-    """Run every seed; `tell` hears of the state after each."""
+    """Run every seed; `tell` is called with the findings after each."""
     findings = Findings(scenario)
     began = time.perf_counter()
     for report in reports(seeds, scenario, sabotage, processes):

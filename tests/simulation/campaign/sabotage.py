@@ -1,8 +1,8 @@
-"""Safeguards, switched off one by one: the mutation gate.
+"""Safeguards, removed one by one: the mutation gate.
 
-A safeguard that no seed needs is dead code or an untested promise. So each entry below removes one, by other SQL or by
+A safeguard that no seed needs is dead code or an untested promise. Each entry below removes one, by other SQL or by
 another function in its place, never by a flag in the product, and the oracles must notice within a bounded number of
-seeds. A sabotage whose text is no longer found in the product's SQL fails loudly: it would prove nothing.
+seeds. A sabotage whose text is no longer found in the product's SQL raises an error: it would prove nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,24 +41,24 @@ from leaseway.worker.loop import Worker
 from leaseway.worker.slots import Slots
 
 SEEDS_MAX = 200
-"""Within so many seeds, from its first on, every sabotage must be caught."""
+"""Every sabotage must be detected within this many seeds, counted from its first."""
 
 
 class Sabotage(Struct, frozen=True, kw_only=True):
     scenario: str = "jobs"
-    """In which it is missed."""
+    """The scenario that detects it."""
     first: int = 0
-    """The seed from which one looks. It is one that noticed: a search from the beginning takes its time."""
+    """The first seed to run. It is one that detected the sabotage, because a search from seed 0 takes long."""
     removes: str
-    """The safeguard that is gone, in one sentence."""
+    """The safeguard that is removed, in one sentence."""
     sql: tuple[tuple[str, str, str], ...] = ()
-    """(statement, text in it, text instead)"""
+    """(statement, text in it, replacement)"""
     code: tuple[tuple[Any, str, Any], ...] = ()
-    """(owner, name, value instead)"""
+    """(owner, name, replacement)"""
 
     @contextmanager
     def at_work(self) -> Iterator[Mapping[str, str]]:
-        """While the body runs, the safeguard is off; the statements to run it with."""
+        """Removes the safeguard while the body runs; yields the statements to run with."""
         with ExitStack() as stack:
             for owner, name, value in self.code:
                 stack.enter_context(replaced(owner, name, value))
@@ -83,7 +83,8 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-# -- other functions in place of the real ones ----------------------------------------------------------------------
+# -- replacement functions
+# ----------------------------------------------------------------------------------------------
 
 
 async def leave_without_a_word(worker: Worker) -> None:
@@ -114,7 +115,7 @@ async def submit_anew(
 async def submit_once_more(
     store: JobStore, jobs: Sequence[NewJob], clock: Clock, unknown: UnknownOutcome | None = None
 ) -> list[Submitted]:
-    """Lets a refusal of the second try through, as if nothing had been written by the first."""
+    """Raises the refusal of the second try, as if the first had written nothing."""
     try:
         return await store.submit(jobs)
     except UnknownOutcome:
@@ -197,7 +198,7 @@ def good_for_ever(tokens: LimiterClient, token: Any) -> bool:
 
 
 def returned_in_full(taking: Acquisition, now: Instant, granted: Granted, unused: int) -> Level:
-    """As if tokens did not grow old: the bucket was full meanwhile, and they come on top."""
+    """Returned permits do not age: the bucket was full meanwhile, and they are added on top."""
     return real_credited(taking, granted.granted_at, granted, unused)
 
 
@@ -207,7 +208,7 @@ def full_after_the_fence(level: Level, sizing: Sizing, now: Instant) -> Level:
 
 
 def fits_what_is_spent(want: LineRequest, book: Balance | None) -> bool:
-    """Looks at what was spent, and not at what others hold: the answer of a moment ago."""
+    """Checks what is spent and ignores what others hold."""
     spent = 0 if book is None else book.spent_micros
     return spent + want.amount_micros <= want.definition.most_micros
 

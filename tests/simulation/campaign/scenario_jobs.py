@@ -1,4 +1,4 @@
-"""The jobs of the built-in scenario. Each kind leans on one promise; all of them tell the judge what they do."""
+"""The jobs of the jobs scenario. Each kind depends on one promise; all of them report to the judge."""
 
 import asyncio
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Trouble(Exception):
 
 @contextmanager
 def attempt(ctx: Context) -> Iterator[Run]:
-    """Tell the judge when the handler starts, when it hears that it shall stop, and how it ends."""
+    """Tell the judge when the handler starts, when it is told to stop, and how it ends."""
     judge = JUDGE.get()
     run = judge.started(HERE.get(), ctx.id, ctx.fence, ctx.attempt)
     try:
@@ -53,7 +53,7 @@ def end_of(ctx: Context) -> str:
 
 
 async def quick(ctx: Context, seconds: float) -> dict[str, Any]:
-    """Does one thing. Long ones need their lease to be renewed several times."""
+    """Does one thing. Long ones need several renewals of their lease."""
     with attempt(ctx):
         await asyncio.sleep(seconds / 2)
         ctx.progress(1, 2)
@@ -62,7 +62,7 @@ async def quick(ctx: Context, seconds: float) -> dict[str, Any]:
 
 
 async def tidy(ctx: Context, seconds: float, tidy_seconds: float) -> dict[str, Any]:
-    """Needs a while to put things away when it is stopped."""
+    """Needs a while to clean up when it is stopped."""
     with attempt(ctx) as run:
         try:
             await asyncio.sleep(seconds)
@@ -74,7 +74,7 @@ async def tidy(ctx: Context, seconds: float, tidy_seconds: float) -> dict[str, A
 
 
 async def steps(ctx: Context, count: int, seconds: float) -> dict[str, Any]:
-    """Keeps its place after every step, and goes on from there."""
+    """Stores its cursor after every step, and resumes there."""
     with attempt(ctx):
         done = ctx.cursor or 0
         if done:
@@ -87,7 +87,7 @@ async def steps(ctx: Context, count: int, seconds: float) -> dict[str, Any]:
 
 
 async def keep_place(ctx: Context, cursor: int) -> None:
-    """Storing a cursor can be repeated, so an unknown outcome is no reason to fail."""
+    """Storing a cursor can be repeated, so an unknown outcome is not a failure."""
     for _ in range(CHECKPOINT_TRIES - 1):
         with suppress(TransientError):
             return await ctx.checkpoint(cursor)
@@ -114,7 +114,7 @@ async def hopeless(ctx: Context, at_once: bool) -> None:
 
 
 async def sleepy(ctx: Context, times: int, seconds: float) -> dict[str, Any]:
-    """Wants to be woken later, more often than it has attempts."""
+    """Snoozes more often than it has attempts."""
     with attempt(ctx):
         slept = ctx.cursor or 0
         if slept < times:
@@ -124,7 +124,7 @@ async def sleepy(ctx: Context, times: int, seconds: float) -> dict[str, Any]:
 
 
 async def parent(ctx: Context, children: int, seconds: float) -> dict[str, Any]:
-    """Brings other jobs, which must exist if and only if it is done."""
+    """Submits other jobs, which must exist if and only if it is done."""
     with attempt(ctx):
         for _ in range(children):
             ctx.submit(bound("quick", {"seconds": 0.1}))
@@ -141,13 +141,13 @@ async def poison(ctx: Context) -> None:
 
 
 async def endless(ctx: Context) -> None:
-    """Runs until somebody cancels it."""
+    """Runs until it is cancelled."""
     with attempt(ctx):
         await asyncio.sleep(ENDLESS_SECONDS)
 
 
 async def tick(ctx: Context, fire_time: str) -> None:
-    """Started by a schedule."""
+    """Submitted by a schedule."""
     with attempt(ctx):
         await asyncio.sleep(0.05)
 

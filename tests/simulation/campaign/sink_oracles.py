@@ -1,13 +1,13 @@
-"""What is in the sink's file, read beside the sink, and what must be true of it after every call.
+"""The contents of the sink's file, read without the sink's code, and the invariants after every call.
 
-P1  a page is written only by the last who has begun its shard, and at the cursor with which it was fetched
-P2  what was refused, or has failed, leaves no trace
-P3  a page is written as a whole: its rows, its counters, its cursor and the shards that it brings
-P4  no row grows older, vanishes, or changes without a page that has it
-P5  counters are what was done: every row of a page is counted once
+P1  a page is written only by the last worker that began its shard, and at the cursor with which it was fetched
+P2  a call that was refused or failed changes nothing
+P3  a page is written as a whole: its rows, its counters, its cursor and the shards that it adds
+P4  no row becomes older, vanishes, or changes without a page that contains it
+P5  counters are exact: every row of a page is counted once
 P6  a page has only rows of its own shard
-P7  a key that is refused stops the whole run, and parks no shard
-P8  no row is buried that is alive
+P7  a refused API key stops the whole run, and parks no shard
+P8  no row is marked as deleted that still exists
 """
 
 import sqlite3
@@ -43,7 +43,7 @@ class Stored(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a shard stands."""
+    """The position of a shard."""
 
     state: str
     fence: int
@@ -69,7 +69,7 @@ class Contents(NamedTuple):
 
 SELECT_ROWS = f"SELECT external_id, {', '.join(Stored._fields)} FROM {TABLE}"
 SELECT_DIGEST = f"SELECT count(*), total(stamp), max(updated_at), count(deleted_at) FROM {TABLE}"
-"""Whether rows have to be read again: every write of a row says when it was."""
+"""Whether rows have to be read again: every write of a row records its time."""
 SELECT_SHARDS = f"SELECT run, key, {', '.join(Place._fields)} FROM leaseway_shards"
 COUNTED = ("inserted", "updated", "unchanged", "stale", "quarantined")
 
@@ -95,18 +95,18 @@ class Shelf:
         self.contents = Contents({}, {}, 0, {})
         self.refresh()
         self._fences: dict[tuple[str, str], int] = {}
-        """The largest with which a shard was begun."""
+        """The largest fence with which a shard was begun."""
         self.has_failed = False
         self.told: set[tuple[str, int]] = set()
         """Attempts that have read that the run has failed, by job and fence."""
         self.on_write: Callable[[Place, Contents], Iterator[str]] = lambda place, contents: iter(())
-        """What else is wrong after a page."""
+        """Further violations after a page."""
 
     def close(self) -> None:
         self._file.close()
 
     def refresh(self) -> Contents:
-        """What is there now."""
+        """The current contents."""
         ((version,),) = self._file.execute("PRAGMA data_version").fetchall()
         if version != self._version:
             self._version = version
@@ -127,7 +127,7 @@ class Shelf:
     def execute(
         self, process: Process, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any], fuse: int | None
     ) -> Any:
-        """One verb, at one instant; the judge sees it before anything else happens."""
+        """Execute one verb at one instant; the judge checks it before anything else happens."""
         before = self.contents
         if fuse is not None:
             self._fuse.burn(fuse)
@@ -235,7 +235,8 @@ class Shelf:
         self.universe.judge.accuse(wrongs)
 
 
-# -- what is wrong --------------------------------------------------------------------------------------------------
+# -- violations
+# ---------------------------------------------------------------------------------------------------------
 
 
 def untouched(before: Contents, after: Contents, who: str) -> Iterator[str]:
@@ -289,7 +290,7 @@ def wrong_place(who: str, page: PageWrite, after: Contents) -> Iterator[str]:
 
 
 def belongs(row: PageRow, place: Place) -> bool:
-    """P6, by a reading of our own."""
+    """P6, with an independent implementation of the predicate."""
     predicate, document = msgspec.json.decode(place.predicate), msgspec.json.decode(row.document)
     low, high = predicate.get("id", (None, None))
     is_within = (low is None or document["ID"] >= low) and (high is None or document["ID"] < high)
@@ -310,7 +311,7 @@ def brief(verb: str, args: tuple[Any, ...]) -> str:
             span = f"{text_of(page.before)} to {text_of(page.after)}"
             return f"{page.shard} #{page.fence} {span}, {len(page.rows)} rows, {page.state} {page.why or ''}"
         case "begin" | "spend" | "note":
-            # Not why: that may name the file, which is another one each time.
+            # Without the reason: it may contain the name of the file, which differs in every run.
             return f"{' '.join(str(each) for each in args[1:4])} "
         case "finish_run":
             return f"{args[0]} {args[1]} "

@@ -1,10 +1,10 @@
-"""The API that imports read: the stand-in's own table, rules and faults, in virtual time and with a way to it.
+"""The API that imports read: the fake API's own table, rules and faults, in virtual time and over a faulty link.
 
-Its table is the oracle. It changes while it is read, and everything that was ever true of a row is remembered: an
-import may bring any of it that is not older than its beginning, and nothing else.
+Its table is the oracle. It changes while it is read, and every version of a row is recorded: an import may bring any
+version that is not older than its start, and nothing else.
 
-An empty page may be a lie, but not for longer than the source's lag: who asks for the same again after that time is
-told the truth. Pages in another order are recognizable. A source that lies otherwise cannot be read by anybody.
+An empty page may be wrong, but not for longer than the source's lag: the same request after that time gets the true
+answer. Pages in a wrong order can be recognised. A source with other errors cannot be read by any client.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ EMPTY_SHARE_OF_LAG = 0.9
 ABSENT_SECONDS_MAX = 0.45
 ROWS_MIN = 20
 UNKNOWN_COUNTRY = 9_999
-"""Whoever asks for it is sent the whole world."""
+"""A country id that the API does not know; it answers with all countries."""
 TOO_MANY = 429
 
 ATTEMPT: ContextVar[tuple[str, int]] = ContextVar("ATTEMPT", default=("", 0))
-"""Job and fence of the handler that asks."""
+"""Job and fence of the handler that sends the request."""
 
 
 class Manners(Struct, frozen=True, kw_only=True):
-    """How the API behaves, in this world: chances per request, unless the name says otherwise."""
+    """How the API behaves in this world: probabilities per request, unless the name says otherwise."""
 
     errors: float = 0.0
     refuses: float = 0.0
@@ -53,19 +53,19 @@ class Manners(Struct, frozen=True, kw_only=True):
     cut: float = 0.0
     """The connection ends in the middle of the body, and the client notices."""
     halved: float = 0.0
-    """Half a body comes, and nothing says so."""
+    """Half a body arrives, without an error."""
     silent: float = 0.0
     unreachable: float = 0.0
     reordered_every: float = 0.0
-    """Mean seconds between two spans in which the second database answers; the same for the next ones."""
+    """Mean seconds between two spans in which the replica answers; the same for the following fields."""
     unfiltered_every: float = 0.0
     absent_every: float = 0.0
     changes_every: float = 0.0
     inserts: int = 0
-    """Rows that each change brings; and those that get another country by it."""
+    """Rows that each change touches; and those whose country it changes."""
     moves: int = 2
     revoked_every: float = 0.0
-    """The key is not valid any more, until somebody mends it."""
+    """The API key is no longer valid, until the operator corrects it."""
     lag_seconds: float = 0.0
 
 
@@ -73,7 +73,9 @@ GENTLE = Manners()
 
 
 class OddStandIn(StandIn):
-    """With an order that is always seen to be wrong where it is wrong, and a country that nobody knows."""
+    """With an order that is always recognisable as wrong where it is wrong, and a country that the API does not
+    know.
+    """
 
     def _pois(self, query: Mapping[str, str]) -> Answer:
         faults = self._faults
@@ -104,29 +106,30 @@ class Api:
         self.standin.faults = Faults(lag_seconds=self._lag_seconds)
         self.at_start = self.standin.table.readable()
         self.versions: dict[int, set[tuple[Instant, str | None]]] = {}
-        """Stamp and comment of all that was ever readable."""
+        """Timestamp and comment of every version that was ever readable."""
         self.gone_at_start: set[int] = set()
         self.excused: set[int] = set()
-        """Rows that were out of sight for a moment, or moved where every reader has been. Their stamps tell."""
+        """Rows that were invisible for a moment, or moved behind every reader. Their timestamps tell."""
         for poi in pois:
             self.remember(poi)
         self.arrivals: deque[float] = deque()
         self.requests = 0
         self.on_arrival: Callable[[Process, tuple[str, int]], None] = lambda process, who: None
-        """Told before anything is answered."""
+        """Called before a request is answered."""
         self._lies_until: dict[str, float] = {}
         self._until = {"reordered": 0.0, "unfiltered": 0.0}
         self.is_revoked = False
         self._hidden: set[int] = set()
-        """Each row is out of sight once at most: who is twice, whenever somebody looks, cannot be told from one that is
-        gone."""
+        """Each row is invisible at most once: a row that is invisible at every read cannot be told from one that is
+        gone.
+        """
 
     @property
     def books(self) -> Promises:
         return self.universe.books
 
     def now_us(self) -> Instant:
-        """Its own clock, which nobody sets."""
+        """Its own clock, which is never set."""
         return START_US + self._later_us + int(self.universe.loop.time() * SECOND_US)
 
     def remember(self, poi: Poi) -> None:
@@ -134,15 +137,15 @@ class Api:
             self.versions.setdefault(poi.id, set()).add((poi.modified, poi.comment))
 
     def begin_again(self) -> None:
-        """A second run begins: nothing is excused any more."""
+        """A second run begins: no row is excused any more."""
         self.excused.clear()
         self.at_start = self.standin.table.readable()
         self.gone_at_start = self.versions.keys() - self.at_start.keys()
 
-    # -- its life ---------------------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------------
 
     async def rage(self) -> None:
-        """Until it is cancelled."""
+        """Runs until cancelled."""
         manners, streams = self.manners, self.universe.streams
         async with asyncio.TaskGroup() as group:
             for purpose, every, strike in (
@@ -156,7 +159,7 @@ class Api:
                     group.create_task(self._keep_striking(streams.of(f"api {purpose}"), every, strike))
 
     async def _keep_striking(self, chance: Random, every: float, strike: Any) -> None:
-        while True:  # until it is cancelled
+        while True:  # until cancelled
             await asyncio.sleep(chance.expovariate(1 / every))
             strike(chance)
 
@@ -169,7 +172,7 @@ class Api:
         self.universe.note("api", "ignores filters")
 
     def _hide(self, chance: Random) -> None:
-        """The mirror deletes rows that were changed, and inserts them again."""
+        """The replica deletes changed rows, and inserts them again."""
         table = self.standin.table
         seen = sorted(table.truth.keys() - self._hidden)
         chosen = chance.sample(seen, min(5, len(seen)))
@@ -226,7 +229,7 @@ class Api:
     # -- a request --------------------------------------------------------------------------------------------------
 
     async def answer(self, request: Request, read_seconds: float) -> Answer:
-        """Send it now, and wait for what comes back; what does not come back in time is a timeout."""
+        """Send the request now, and wait for the reply; a reply that is too late is a timeout."""
         process = HERE.get()
         reply: asyncio.Future[Answer] = process.loop.create_future()
         if not process.is_dead:
@@ -242,7 +245,7 @@ class Api:
             raise httpx2.ReadTimeout("nothing came") from error
 
     def _way_seconds(self) -> float:
-        """The half of the delay that is the network's; often all of it or nothing, where the bounds are."""
+        """The network's half of the delay; often its minimum or maximum, because bounds break there."""
         most = WAY_SECONDS_MAX
         if self._limit is not None:
             most = min(wire_delay_us(self._limit, rate) for rate in self._limit.rates) / 2 / SECOND_US
@@ -257,7 +260,7 @@ class Api:
             self.universe.loop.call_later(seconds, process.loop.call_soon_threadsafe, end, reply, answer)
 
     def _answered(self, request: Request) -> tuple[Answer, bool]:
-        """What to say, and whether it will be heard."""
+        """The reply, and whether it will arrive."""
         fault, manners = "" if self.is_revoked else self._drawn(), self.manners
         if fault == "refuses":
             self.books.reach("the API refused a request for a while")
@@ -288,7 +291,7 @@ class Api:
         return ""
 
     def _lies(self, fault: str, request: Request, now: float) -> bool:
-        """Whether an empty page is sent. For one question that begins once, and ends before the lag is over."""
+        """Whether an empty page is sent. For one request this begins once, and ends before the lag is over."""
         question = question_of(request)
         if fault == "empties" and question not in self._lies_until:
             seconds = self._chance.uniform(0, EMPTY_SHARE_OF_LAG) * self.manners.lag_seconds
@@ -298,7 +301,7 @@ class Api:
         return now < self._lies_until.get(question, -1.0)
 
     def _count(self, process: Process, who: tuple[str, int]) -> None:
-        """L1: in no window more arrivals than the limit says."""
+        """L1: no window has more arrivals than the limit allows."""
         self.requests += 1
         self.on_arrival(process, who)
         if self._limit is None:
@@ -323,7 +326,7 @@ def end(reply: asyncio.Future[Answer], answer: Answer) -> None:
 
 
 def question_of(request: Request) -> str:
-    """The same for a page and for those who ask again whether there is more."""
+    """The same for a page and for the request that confirms its end."""
     return "&".join(sorted(part for part in request.path.split("&") if not part.startswith("maxresults=")))
 
 
@@ -336,7 +339,7 @@ SHOWN = ("greaterthanid", "maxresults", "countryid", "modifiedsince")
 
 
 class Cable(httpx2.AsyncBaseTransport):
-    """What the real client of a worker sends its requests through."""
+    """The transport of a worker's real HTTP client."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -353,6 +356,6 @@ class Cable(httpx2.AsyncBaseTransport):
 
 
 class Method(Struct, frozen=True):
-    """As much of the wire's own request as is looked at."""
+    """As much of the request as the API reads."""
 
     method: bytes

@@ -1,4 +1,4 @@
-"""Who submits what, and when: the built-in load of a run, drawn from its seed."""
+"""Which client submits what, and when: the load of the jobs scenario, drawn from its seed."""
 
 from collections.abc import Sequence
 from random import Random
@@ -14,7 +14,7 @@ QUEUES = ("default", "mail")
 TENANTS = ("default", "acme")
 QUICK_SECONDS = (0.0, 0.1, 0.5, LEASE_SECONDS, 2.5 * LEASE_SECONDS)
 QUICK_SECONDS_ALONE = (0.1, 2.5 * LEASE_SECONDS, 3.5 * LEASE_SECONDS)
-"""A worker that is alone, and away for longer than a lease, comes back to jobs that it is still running."""
+"""A single worker that is away for longer than a lease is granted jobs that it still runs."""
 
 
 def draw_plan(chance: Random, swarm: Swarm) -> list[Intent]:
@@ -41,7 +41,7 @@ def intents(number: int, chance: Random, swarm: Swarm) -> list[Intent]:
 
 
 def keyed(intent: Intent, number: int, chance: Random, swarm: Swarm) -> list[Intent]:
-    """The same job from several sides under one key; sometimes another job tries to use the key too."""
+    """The same job from several clients under one key; sometimes another job uses the same key."""
     options = {"key": f"key-{number}", "tenant": chance.choice(TENANTS)}
     plan = []
     for _ in range(chance.randint(2, 3)):
@@ -63,7 +63,7 @@ def draw_options(chance: Random) -> dict[str, Any]:
 
 
 CANCELLED_ANYWAY = {"endless": 1.0, "tidy": 0.7}
-"""Kinds whose point is how they stop."""
+"""Kinds that test how jobs stop."""
 
 FAVOURITE_SHARE = 0.5
 WEIGHTS = {
