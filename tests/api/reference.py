@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from leaseway import App
-from leaseway.api.app import web_of
+from leaseway.api.app import build_app
 from leaseway.api.settings import ServiceSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http.md"
@@ -19,8 +19,8 @@ COMMON = {"401", "403", "421", "422", "429", "500", "503", "400", "408", "413", 
 Json = dict[str, Any]
 
 
-def described() -> Json:
-    return web_of(App("memory://"), ServiceSettings(auth=False)).openapi()
+def openapi_document() -> Json:
+    return build_app(App("memory://"), ServiceSettings(auth=False)).openapi()
 
 
 def page_of(document: Json) -> str:
@@ -133,7 +133,7 @@ def text_of(text: str) -> str:
 
 def main() -> None:
     begin, mark, _ = PAGE.read_text("utf-8").partition(MARK)
-    PAGE.write_text(begin + (mark or MARK) + page_of(described()), "utf-8")
+    PAGE.write_text(begin + (mark or MARK) + page_of(openapi_document()), "utf-8")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import httpx2
 from fastapi import FastAPI
 
 from leaseway import App
-from leaseway.api.app import web_of
-from leaseway.api.server import Server, address_of, bound_to
+from leaseway.api.app import build_app
+from leaseway.api.server import Server, bind_socket, socket_url
 from leaseway.api.service import Service
 from leaseway.api.settings import ServiceSettings
 
@@ -40,11 +40,11 @@ class Served(NamedTuple):
 @asynccontextmanager
 async def serving(app: App, **settings: Any) -> AsyncIterator[Served]:
     """`auth=False` unless told otherwise."""
-    listening = bound_to("127.0.0.1", 0)
-    api = web_of(app, ServiceSettings(**{"auth": False, "port": listening.getsockname()[1], **settings}))
+    listening = bind_socket("127.0.0.1", 0)
+    api = build_app(app, ServiceSettings(**{"auth": False, "port": listening.getsockname()[1], **settings}))
     server = Server(api, timeout_graceful_shutdown=5)
     running = asyncio.get_running_loop().create_task(server.serve([listening]))
-    url = address_of(listening)
+    url = socket_url(listening)
     try:
         while not server.started and not running.done():  # noqa: ASYNC110 - the server has no event for it
             await asyncio.sleep(0.002)

@@ -1,4 +1,4 @@
-"""The door: who is let in, for how long, and what a wrong credential learns."""
+"""The authenticator: who is let in, for how long, and what a wrong credential learns."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,9 +8,9 @@ from starlette.datastructures import Headers
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.serving import Served
 
-from leaseway.api.auth.authentication import BELIEF_SECONDS, TOUCH_SECONDS, Door
+from leaseway.api.auth.authentication import TOUCH_SECONDS, TTL_SECONDS, Authenticator
 from leaseway.api.errors import Problem
-from leaseway.api.ttl_cache import Remembered
+from leaseway.api.ttl_cache import TtlCache
 from leaseway.domain.api_key import ApiKey, KeyRequest
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.identity import Role, Scope
@@ -27,7 +27,7 @@ class Town(FakeClock):
     def __init__(self) -> None:
         super().__init__()
         self.store = CountingStore(self.now_us)
-        self.door = Door(self.store, self)
+        self.authenticator = Authenticator(self.store, self)
 
     def monotonic(self) -> float:
         return self.now_us() / SECOND_US
@@ -43,7 +43,7 @@ class Town(FakeClock):
 
     async def opens(self, text: str) -> bool:
         try:
-            return await self.door.caller(Headers({"authorization": f"Bearer {text}"})) is not None
+            return await self.authenticator.caller(Headers({"authorization": f"Bearer {text}"})) is not None
         except Problem as problem:
             return problem.status != 401
 
@@ -67,7 +67,7 @@ class CountingStore(MemoryStore):
 async def town() -> AsyncIterator[Town]:
     town = Town()
     yield town
-    await town.door.close()
+    await town.authenticator.close()
 
 
 # -- wrong credentials ------------------------------------------------------------------------------------------------
@@ -133,13 +133,13 @@ async def test_a_key_may_have_less_than_its_role(served_with_keys: Served) -> No
 
 
 async def test_a_service_with_authentication_that_was_not_opened_lets_nobody_in(served_with_keys: Served) -> None:
-    """Without its door it must not take everybody for the owner of the machine."""
+    """Without its authenticator it must not take everybody for the owner of the machine."""
     served = served_with_keys
-    door, served.service.door = served.service.door, None
+    authenticator, served.service.authenticator = served.service.authenticator, None
     try:
         assert (await served.client.get("/v1/jobs")).status_code == 401
     finally:
-        served.service.door = door
+        served.service.authenticator = authenticator
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ async def test_a_revocation_elsewhere_is_felt_within_a_minute(town: Town) -> Non
     made = await town.key()
     assert await town.opens(made.text)
     await town.store.revoke_key(made.key.id)
-    assert BELIEF_SECONDS <= 60
-    town.advance(BELIEF_SECONDS)
+    assert TTL_SECONDS <= 60
+    town.advance(TTL_SECONDS)
     assert not await town.opens(made.text)
 
 
@@ -169,7 +169,7 @@ async def test_a_revocation_here_is_felt_at_once(town: Town) -> None:
     made = await town.key()
     assert await town.opens(made.text)
     await town.store.revoke_key(made.key.id)
-    town.door.forget_key(made.key.id)
+    town.authenticator.invalidate_key(made.key.id)
     assert not await town.opens(made.text)
 
 
@@ -191,16 +191,16 @@ async def test_made_up_ids_neither_fill_the_memory_nor_push_out_what_is_used() -
         asked.append(name)
         return name if name.startswith("real") else None
 
-    remembered = Remembered[str](ask, Town(), seconds=30, absent_seconds=5, most=3)
-    await remembered.get("real")
+    cache = TtlCache[str](ask, Town(), ttl_seconds=30, negative_ttl_seconds=5, max_entries=3)
+    await cache.get("real")
     for number in range(50):
-        assert await remembered.get(f"made up {number}") is None
-    assert await remembered.get("real") == "real"
+        assert await cache.get(f"made up {number}") is None
+    assert await cache.get("real") == "real"
     assert asked.count("real") == 1
-    assert len(remembered._absent) == 3
+    assert len(cache._missing) == 3
     for number in range(50):
-        await remembered.get(f"real {number}")
-    assert len(remembered._present) == 3
+        await cache.get(f"real {number}")
+    assert len(cache._present) == 3
 
 
 async def test_what_was_asked_before_a_change_is_not_believed_after_it() -> None:
@@ -212,13 +212,13 @@ async def test_what_was_asked_before_a_change_is_not_believed_after_it() -> None
         await gate.wait()
         return answer
 
-    remembered = Remembered[str](ask, Town(), seconds=30, absent_seconds=5, most=3)
+    cache = TtlCache[str](ask, Town(), ttl_seconds=30, negative_ttl_seconds=5, max_entries=3)
     async with asyncio.TaskGroup() as group:
-        group.create_task(remembered.get("key"))
+        group.create_task(cache.get("key"))
         await asyncio.sleep(0)
-        remembered.forget("key")
+        cache.invalidate("key")
         gate.set()
-    assert await remembered.get("key") == "revoked"
+    assert await cache.get("key") == "revoked"
 
 
 # -- the last use -----------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ async def test_the_last_use_is_written_now_and_then(town: Town) -> None:
     await town.opens(made.text)
     town.advance(1)
     await town.opens(made.text)
-    await town.door.close()
+    await town.authenticator.close()
     assert (await town.store.keys())[0].used_at == town.now_us()
 
 
@@ -247,9 +247,9 @@ async def test_a_last_use_that_cannot_be_written_stops_nobody(town: Town) -> Non
     made = await town.key()
     town.store.is_busy = True
     assert await town.opens(made.text)
-    await town.door.close()
+    await town.authenticator.close()
     town.store.is_busy = False
-    await town.door.close()
+    await town.authenticator.close()
     assert (await town.store.keys())[0].used_at == town.now_us()
 
 
@@ -318,19 +318,19 @@ async def test_a_session_ends_with_its_time_and_with_its_key(town: Town) -> None
     """Whichever comes first; and a stream that it opened ends with it."""
 
     async def caller_of(session: str) -> object:
-        return await town.door.caller(Headers({"cookie": f"leaseway_session={session}"}))
+        return await town.authenticator.caller(Headers({"cookie": f"leaseway_session={session}"}))
 
     lasting, short = await town.key(), await town.key(life_us=60 * SECOND_US)
     of_lasting = await begin_session(town.store, lasting.key, random_text)
     of_short = await begin_session(town.store, short.key, random_text)
-    caller = await town.door.caller(Headers({"cookie": f"leaseway_session={of_lasting.id}"}))
+    caller = await town.authenticator.caller(Headers({"cookie": f"leaseway_session={of_lasting.id}"}))
     assert caller is not None
     assert caller.until == town.now_us() + 12 * 3_600 * SECOND_US
     assert of_short.session.expires_at == short.key.expires_at
     town.advance(60)
     assert await caller_of(of_short.id) is None
     await town.store.revoke_key(lasting.key.id)
-    town.advance(BELIEF_SECONDS)
+    town.advance(TTL_SECONDS)
     assert await caller_of(of_lasting.id) is None
     other = await town.key()
     of_other = await begin_session(town.store, other.key, random_text)
@@ -347,7 +347,7 @@ async def test_of_two_cookies_with_one_name_none_is_believed(town: Town) -> None
         f"leaseway_session={opened.id}; leaseway_session=B",
         f"leaseway_session=B; leaseway_session={opened.id}",
     ):
-        assert await town.door.caller(Headers({"cookie": cookie})) is None
+        assert await town.authenticator.caller(Headers({"cookie": cookie})) is None
 
 
 async def test_a_wrong_key_begins_no_session(served_with_keys: Served) -> None:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from tests.api.serving import Served
 
 from leaseway.api.errors import Problem
-from leaseway.api.request_body import DEPTH_MAX, deeper_than, value_of
+from leaseway.api.request_body import DEPTH_MAX, is_deeper_than, parse_strictly
 
 
 class Anything(Struct, forbid_unknown_fields=True):
@@ -16,7 +16,7 @@ class Anything(Struct, forbid_unknown_fields=True):
 
 def code_of(raw: bytes) -> str:
     with pytest.raises(Problem) as caught:
-        value_of(raw, Anything)
+        parse_strictly(raw, Anything)
     return f"{caught.value.status} {caught.value.code}"
 
 
@@ -50,15 +50,15 @@ def test_what_is_no_strict_json_is_refused_with_a_reason(raw: bytes, code: str) 
 
 
 def test_text_that_only_looks_like_nul_or_like_brackets_is_taken() -> None:
-    assert value_of(rb'{"x": "\\u0000"}', Anything).x == r"\u0000"
+    assert parse_strictly(rb'{"x": "\\u0000"}', Anything).x == r"\u0000"
     text = "[" * 500 + '\\"' + "{" * 500
-    assert len(value_of(f'{{"x": "{text}"}}'.encode(), Anything).x) == 1_001
+    assert len(parse_strictly(f'{{"x": "{text}"}}'.encode(), Anything).x) == 1_001
 
 
 @pytest.mark.parametrize("inner", [b"", b'"]"', b'"\\"["', b"1, {}, []"])
 def test_depth_is_counted_outside_of_text(inner: bytes) -> None:
-    assert not deeper_than(b"[" * DEPTH_MAX + inner.replace(b"{}, []", b"2") + b"]" * DEPTH_MAX, DEPTH_MAX)
-    assert deeper_than(b"[" * (DEPTH_MAX + 1) + inner + b"]" * (DEPTH_MAX + 1), DEPTH_MAX)
+    assert not is_deeper_than(b"[" * DEPTH_MAX + inner.replace(b"{}, []", b"2") + b"]" * DEPTH_MAX, DEPTH_MAX)
+    assert is_deeper_than(b"[" * (DEPTH_MAX + 1) + inner + b"]" * (DEPTH_MAX + 1), DEPTH_MAX)
 
 
 def test_an_error_points_at_its_place() -> None:
@@ -66,7 +66,7 @@ def test_an_error_points_at_its_place() -> None:
         items: list[Anything]
 
     with pytest.raises(Problem) as caught:
-        value_of(b'{"items": [{}, {"z": 1}]}', Deep)
+        parse_strictly(b'{"items": [{}, {"z": 1}]}', Deep)
     assert caught.value.errors[0]["pointer"] == "/items/1"
 
 

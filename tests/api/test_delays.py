@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from leaseway.api.server import bound_to
+from leaseway.api.server import bind_socket
 
 
 async def test_an_answer_does_not_wait_for_the_clients_acknowledgement() -> None:
@@ -15,7 +15,7 @@ async def test_an_answer_does_not_wait_for_the_clients_acknowledgement() -> None
         found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
         writer.close()
 
-    listening = bound_to("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
     async with await asyncio.start_server(accepted, sock=listening):
         _, writer = await asyncio.open_connection(*listening.getsockname())
         assert await found

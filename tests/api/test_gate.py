@@ -10,8 +10,8 @@ from starlette.datastructures import Headers
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api.app import refuse_unscoped, web_of
-from leaseway.api.auth.origin_checks import Hosts, name_of
+from leaseway.api.app import build_app, refuse_unscoped
+from leaseway.api.auth.origin_checks import OriginChecks, host_name
 from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import UsageError
@@ -50,23 +50,23 @@ async def test_the_loopback_has_its_names(small: Served, host: str) -> None:
 
 def test_a_host_that_is_more_than_a_name_is_none() -> None:
     for text in ("localhost@evil.example", "localhost/evil", "localhost:80:90", "[::1", "localhost:x", "a b", ""):
-        assert name_of(text) == ""
+        assert host_name(text) == ""
 
 
 def test_addresses_are_taken_only_where_others_than_ourselves_may_come() -> None:
     """A probe has no name for us. An address cannot be pointed at somebody else."""
-    open_to_all = Hosts(ServiceSettings(host="0.0.0.0", hosts=("jobs.example.org",)))
+    open_to_all = OriginChecks(ServiceSettings(host="0.0.0.0", hosts=("jobs.example.org",)))
     for host in ("10.1.2.3:8420", "jobs.example.org", "JOBS.example.org:443"):
         open_to_all.check_host(Headers({"host": host}))
-    for hosts, name in ((open_to_all, "evil.example"), (Hosts(ServiceSettings()), "10.1.2.3")):
+    for hosts, name in ((open_to_all, "evil.example"), (OriginChecks(ServiceSettings()), "10.1.2.3")):
         with pytest.raises(Problem):
             hosts.check_host(Headers({"host": name}))
 
 
 def test_two_hosts_are_none() -> None:
     raw = [(b"host", b"localhost"), (b"host", b"evil.example")]
-    with pytest.raises(Problem, match="none of our names"):
-        Hosts(ServiceSettings()).check_host(Headers(raw=raw))
+    with pytest.raises(Problem, match="not a host name of this service"):
+        OriginChecks(ServiceSettings()).check_host(Headers(raw=raw))
 
 
 async def test_pages_of_others_change_nothing(small: Served) -> None:
@@ -131,7 +131,7 @@ async def test_what_breaks_says_nothing_of_our_insides(small: Served, caplog: py
 
 async def test_before_it_is_open_nobody_is_let_in_as_if_there_were_no_door(tmp_path: Any) -> None:
     """A server that does not run the start-up of what it serves must not make everybody an operator."""
-    api = web_of(App(f"sqlite:///{tmp_path / 'work.db'}"), ServiceSettings(auth=True))
+    api = build_app(App(f"sqlite:///{tmp_path / 'work.db'}"), ServiceSettings(auth=True))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(api), base_url="http://localhost") as client:
         assert (await client.get("/v1/jobs")).status_code == 401
 
@@ -178,7 +178,7 @@ async def test_headers_without_end_are_cut_off(small: Served) -> None:
 async def test_who_sends_his_headers_slowly_does_not_keep_a_connection(
     small: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leaseway.api.server.HEADER_SECONDS", 0.05)
+    monkeypatch.setattr("leaseway.api.connection.HEADER_SECONDS", 0.05)
     port = int(small.url.rpartition(":")[2])
     for first in (b"", b"GET /healthz HTTP/1.1\r\nHost: loc"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -188,7 +188,7 @@ async def test_who_sends_his_headers_slowly_does_not_keep_a_connection(
 
 
 async def test_who_sends_his_body_slowly_is_told_so(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leaseway.api.request_body.SLOW_SECONDS", 0.05)
+    monkeypatch.setattr("leaseway.api.request_body.BODY_SECONDS_MAX", 0.05)
     port = int(small.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")

@@ -13,7 +13,7 @@ from tests.api.listening import Watcher, by_polling, by_socket
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api.imports.registry import known_in
+from leaseway.api.imports.registry import read_specs
 from leaseway.api.schemas import imports
 from leaseway.domain.errors import UsageError
 from leaseway.domain.identity import Scope
@@ -73,8 +73,8 @@ def write(folder: Path, url: str, place: Path) -> None:
 async def watching(app: App, folder: Path, **settings: Any) -> AsyncIterator[Served]:
     """It looks often, so that nobody waits."""
     async with serving(app, imports=str(folder), **settings) as served:
-        assert served.service.import_watch is not None
-        served.service.import_watch.look_seconds = 0.02
+        assert served.service.import_monitor is not None
+        served.service.import_monitor.poll_seconds = 0.02
         yield served
 
 
@@ -223,9 +223,9 @@ async def test_two_specs_of_one_source_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.toml").write_text(SPEC.format(url="http://127.0.0.1:1", sink="sqlite:///x.db"))
     with pytest.raises(UsageError, match="both name the source"):
-        known_in(tmp_path)
+        read_specs(tmp_path)
     with pytest.raises(UsageError, match="no folder"):
-        known_in(tmp_path / "nothing")
+        read_specs(tmp_path / "nothing")
 
 
 # -- on the map -----------------------------------------------------------------------------------------------------
@@ -341,21 +341,21 @@ async def test_a_run_is_seen_live_to_its_end(importing: Served, folder: Path) ->
 async def test_answers_have_the_shapes_that_are_described(importing: Served, folder: Path) -> None:
     """A schema that does not fit is worse than none."""
     client = importing.client
-    msgspec.convert((await client.post(f"{BASE}/plan", json={})).json(), type=imports.ImportPlan)
+    msgspec.convert((await client.post(f"{BASE}/plan", json={})).json(), type=imports.ImportPlanDocument)
     started = await client.post(f"{BASE}/runs", json={"run": "first"})
-    msgspec.convert(started.json(), type=imports.ImportRun)
+    msgspec.convert(started.json(), type=imports.ImportRunDocument)
     await work(importing, folder)
-    msgspec.convert(await shown_when(importing, lambda shown: shown["rows"] > 0), type=imports.ImportProgress)
+    msgspec.convert(await shown_when(importing, lambda shown: shown["rows"] > 0), type=imports.ImportProgressDocument)
     for path, shape in (
-        ("", imports.Import),
-        ("/runs/first/report", imports.ImportReport),
-        ("/runs/first/points", imports.ImportPoints),
+        ("", imports.ImportDocument),
+        ("/runs/first/report", imports.ImportReportDocument),
+        ("/runs/first/points", imports.ImportPointsDocument),
     ):
         msgspec.convert((await client.get(f"{BASE}{path}")).json(), type=shape)
     items = (await client.get(f"{RUN}/shards")).json()["items"]
-    msgspec.convert(items, type=list[imports.ImportShard])
+    msgspec.convert(items, type=list[imports.ImportShardDocument])
     items = (await client.get(f"{BASE}/quarantine")).json()["items"]
-    assert msgspec.convert(items, type=list[imports.Quarantined])
+    assert msgspec.convert(items, type=list[imports.QuarantinedDocument])
     replayed = await client.post(f"{BASE}/quarantine/replay", json={"run": "first"})
-    msgspec.convert(replayed.json(), type=imports.Replayed)
-    msgspec.convert((await client.get("/v1/imports")).json()["items"], type=list[imports.Import])
+    msgspec.convert(replayed.json(), type=imports.ReplayedDocument)
+    msgspec.convert((await client.get("/v1/imports")).json()["items"], type=list[imports.ImportDocument])

@@ -7,7 +7,7 @@ import pytest
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api.pagination import cursor_of
+from leaseway.api.pagination import encode_cursor
 
 
 async def submitted(served: Served, **body: Any) -> str:
@@ -218,7 +218,7 @@ async def test_a_cursor_is_ours_or_it_is_nothing(served: Served) -> None:
         "",
         "ä",
         "a" * 1_000,
-        cursor_of(b"guess", "0" * 26, "jobs local"),
+        encode_cursor(b"guess", "0" * 26, "jobs local"),
     ]
     for text in forged:
         answer = await served.client.get("/v1/jobs", params={"cursor": text})

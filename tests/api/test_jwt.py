@@ -32,8 +32,8 @@ from tests.api.serving import serving
 
 from leaseway import App
 from leaseway.api.auth import jwks as jwks_module
-from leaseway.api.auth.jwks import BYTES_MAX, FRESH_SECONDS, KEEP_SECONDS, RETRY_SECONDS, Jwks, usable
-from leaseway.api.auth.jwt import LENGTH_MAX, Jwts, jwts_of
+from leaseway.api.auth.jwks import BYTES_MAX, FRESH_SECONDS, KEEP_SECONDS, RETRY_SECONDS, Jwks, parse_keys
+from leaseway.api.auth.jwt import LENGTH_MAX, JwtVerifier, jwt_verifier
 from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import BadValue
@@ -79,11 +79,11 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 
 @pytest.fixture
-def jwts(issuer: Issuer, clock: Moved) -> Jwts:
-    return Jwts(ISSUER, AUDIENCE, Jwks(issuer.url, clock))
+def jwts(issuer: Issuer, clock: Moved) -> JwtVerifier:
+    return JwtVerifier(ISSUER, AUDIENCE, Jwks(issuer.url, clock))
 
 
-async def status_of(jwts: Jwts, text: str) -> int:
+async def status_of(jwts: JwtVerifier, text: str) -> int:
     try:
         await jwts.caller(text)
     except Problem as problem:
@@ -185,7 +185,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in WRONG.items()])
-async def test_no_mutation_is_believed(jwts: Jwts, text: str) -> None:
+async def test_no_mutation_is_believed(jwts: JwtVerifier, text: str) -> None:
     """Each of these has opened something somewhere. The answer is the same for all, and never an error of ours."""
     assert await status_of(jwts, token()) == 200
     with pytest.raises(Problem) as caught:
@@ -193,7 +193,7 @@ async def test_no_mutation_is_believed(jwts: Jwts, text: str) -> None:
     assert (caught.value.status, caught.value.code) == (401, "not_authenticated")
 
 
-async def test_what_the_token_says_about_its_keys_is_not_read(jwts: Jwts, issuer: Issuer) -> None:
+async def test_what_the_token_says_about_its_keys_is_not_read(jwts: JwtVerifier, issuer: Issuer) -> None:
     """Else whoever writes a token chooses whom we ask, and with what we check."""
     async with issuing() as attacker:
         attacker.keys = [jwk(OTHER_RSA_KEY, "rsa")]
@@ -206,7 +206,7 @@ async def test_what_the_token_says_about_its_keys_is_not_read(jwts: Jwts, issuer
 # -- what is believed -------------------------------------------------------------------------------------------------
 
 
-async def test_a_token_names_a_tenant_and_what_he_may(jwts: Jwts) -> None:
+async def test_a_token_names_a_tenant_and_what_he_may(jwts: JwtVerifier) -> None:
     """Never more than a tenant may, whatever the issuer wrote."""
     assert await jwts.caller(token()) == Caller(
         name="user-1",
@@ -234,13 +234,13 @@ async def test_a_token_names_a_tenant_and_what_he_may(jwts: Jwts) -> None:
         token(EC_KEY, None, "ES256"),
     ],
 )
-async def test_a_true_token_is_believed(jwts: Jwts, text: str) -> None:
+async def test_a_true_token_is_believed(jwts: JwtVerifier, text: str) -> None:
     """Of every kind of key; clocks may differ by a minute; without a kid where only one key fits."""
     assert await status_of(jwts, text) == 200
 
 
 async def test_the_tenant_is_in_the_claim_that_we_were_told(issuer: Issuer, clock: Moved) -> None:
-    jwts = Jwts(ISSUER, AUDIENCE, Jwks(issuer.url, clock), "org")
+    jwts = JwtVerifier(ISSUER, AUDIENCE, Jwks(issuer.url, clock), "org")
     assert await status_of(jwts, token()) == 401
     assert (await jwts.caller(token(org="globex", tenant="acme"))).tenant == "globex"
 
@@ -248,7 +248,7 @@ async def test_the_tenant_is_in_the_claim_that_we_were_told(issuer: Issuer, cloc
 # -- the issuer's keys ------------------------------------------------------------------------------------------------
 
 
-async def test_a_storm_of_unknown_key_ids_asks_the_issuer_once(jwts: Jwts, issuer: Issuer, clock: Moved) -> None:
+async def test_a_storm_of_unknown_key_ids_asks_the_issuer_once(jwts: JwtVerifier, issuer: Issuer, clock: Moved) -> None:
     """Whoever can send requests could otherwise make us flood the issuer, and be flooded."""
     storm = [token(OTHER_RSA_KEY, f"made up {n}") for n in range(100)]
     assert await asyncio.gather(*(status_of(jwts, text) for text in storm)) == [401] * 100
@@ -259,7 +259,7 @@ async def test_a_storm_of_unknown_key_ids_asks_the_issuer_once(jwts: Jwts, issue
     assert await status_of(jwts, token()) == 200
 
 
-async def test_a_new_key_of_the_issuer_is_found(jwts: Jwts, issuer: Issuer, clock: Moved) -> None:
+async def test_a_new_key_of_the_issuer_is_found(jwts: JwtVerifier, issuer: Issuer, clock: Moved) -> None:
     """Issuers rotate without telling. Those who come while it is fetched wait for it."""
     assert await status_of(jwts, token()) == 200
     issuer.keys.append(jwk(OTHER_RSA_KEY, "new"))
@@ -271,7 +271,7 @@ async def test_a_new_key_of_the_issuer_is_found(jwts: Jwts, issuer: Issuer, cloc
 
 
 async def test_a_key_that_the_issuer_has_withdrawn_is_not_good_for_long(
-    jwts: Jwts, issuer: Issuer, clock: Moved
+    jwts: JwtVerifier, issuer: Issuer, clock: Moved
 ) -> None:
     assert await status_of(jwts, token()) == 200
     issuer.keys = [jwk(OTHER_RSA_KEY, "new")]
@@ -280,7 +280,7 @@ async def test_a_key_that_the_issuer_has_withdrawn_is_not_good_for_long(
 
 
 async def test_an_issuer_that_is_away_does_not_lock_everybody_out_at_once(
-    jwts: Jwts, issuer: Issuer, clock: Moved
+    jwts: JwtVerifier, issuer: Issuer, clock: Moved
 ) -> None:
     """For an hour what he said holds; then nobody knows any more, and that is said."""
     assert await status_of(jwts, token()) == 200
@@ -314,14 +314,16 @@ HUGE = b'{"keys": [' + b" " * BYTES_MAX + b"]}"
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{", id="cut off"),
     ],
 )
-async def test_an_issuer_that_answers_nonsense_is_not_believed(jwts: Jwts, issuer: Issuer, answer: bytes) -> None:
+async def test_an_issuer_that_answers_nonsense_is_not_believed(
+    jwts: JwtVerifier, issuer: Issuer, answer: bytes
+) -> None:
     issuer.answers = lambda: answer
     assert await status_of(jwts, token()) == 503
     assert issuer.requests == 1
 
 
 async def test_an_issuer_that_does_not_answer_is_not_waited_for(
-    jwts: Jwts, issuer: Issuer, clock: Moved, monkeypatch: pytest.MonkeyPatch
+    jwts: JwtVerifier, issuer: Issuer, clock: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For more than some seconds; then what he said before holds."""
     assert await status_of(jwts, token()) == 200
@@ -334,7 +336,7 @@ async def test_an_issuer_that_does_not_answer_is_not_waited_for(
 
 
 async def test_an_issuer_that_answers_drop_by_drop_is_not_waited_for(
-    jwts: Jwts, issuer: Issuer, clock: Moved, monkeypatch: pytest.MonkeyPatch
+    jwts: JwtVerifier, issuer: Issuer, clock: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each drop comes in time, the whole never does."""
     assert await status_of(jwts, token()) == 200
@@ -345,7 +347,7 @@ async def test_an_issuer_that_answers_drop_by_drop_is_not_waited_for(
 
 
 async def test_while_one_request_waits_for_fresh_keys_the_others_go_on(
-    jwts: Jwts, issuer: Issuer, clock: Moved
+    jwts: JwtVerifier, issuer: Issuer, clock: Moved
 ) -> None:
     assert await status_of(jwts, token()) == 200
     issuer.waits = asyncio.Event()
@@ -388,14 +390,14 @@ def test_keys_that_are_not_for_us_are_passed_over() -> None:
         "rsa",
         None,
     ]
-    found = usable(json.dumps({"keys": [*others, *fine]}).encode())
+    found = parse_keys(json.dumps({"keys": [*others, *fine]}).encode())
     assert [(key.key_id, key.algorithm_name) for key in found] == [
         ("rsa", "RS256"), ("ec", "ES256"), ("pss", "PS256"), ("v", "RS256"),
     ]  # fmt: skip
-    assert len(usable(json.dumps({"keys": [jwk(EC_KEY, str(n)) for n in range(150)]}).encode())) == 100
+    assert len(parse_keys(json.dumps({"keys": [jwk(EC_KEY, str(n)) for n in range(150)]}).encode())) == 100
 
 
-async def test_a_key_that_is_too_small_opens_nothing(jwts: Jwts, issuer: Issuer) -> None:
+async def test_a_key_that_is_too_small_opens_nothing(jwts: JwtVerifier, issuer: Issuer) -> None:
     """Keys of 1,024 bits can be broken by those who want to."""
     small = rsa.generate_private_key(public_exponent=65_537, key_size=1_024)
     issuer.keys = [jwk(small, "small")]
@@ -411,12 +413,12 @@ async def test_a_key_that_is_too_small_opens_nothing(jwts: Jwts, issuer: Issuer)
 
 def test_half_of_the_settings_is_a_mistake(clock: Moved) -> None:
     """Without an audience, a token that was made for somebody else would open this service."""
-    assert jwts_of(ServiceSettings(), clock) is None
+    assert jwt_verifier(ServiceSettings(), clock) is None
     whole: dict[str, Any] = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "https://issuer.example/jwks.json"}
-    assert jwts_of(ServiceSettings(**whole), clock) is not None
+    assert jwt_verifier(ServiceSettings(**whole), clock) is not None
     for missing in whole:
-        with pytest.raises(BadValue, match="all three"):
-            jwts_of(ServiceSettings(**{name: value for name, value in whole.items() if name != missing}), clock)
+        with pytest.raises(BadValue, match="needs an issuer, an audience and a jwks_url"):
+            jwt_verifier(ServiceSettings(**{name: value for name, value in whole.items() if name != missing}), clock)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tests.api.keys import key_for
 from tests.api.serving import Served, serving
 
 from leaseway import App
-from leaseway.api.auth.tenant_rate_limit import AT_ONCE, Limiting, definitions_of
+from leaseway.api.auth.tenant_rate_limit import AT_ONCE, TenantRateLimit, limit_definitions
 from leaseway.api.errors import Problem
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import StoreBusy
@@ -15,9 +15,9 @@ from leaseway.domain.identity import Role
 from leaseway.domain.limits.buckets import Verdict
 
 
-def limiting_of(served: Served, settings: ServiceSettings, holder: str) -> Limiting:
+def limiting_of(served: Served, settings: ServiceSettings, holder: str) -> TenantRateLimit:
     """Another process of the service, at the same store."""
-    return Limiting(served.service.world.limiter, served.service.world.clock, settings, holder)
+    return TenantRateLimit(served.service.world.limiter, served.service.world.clock, settings, holder)
 
 
 async def test_a_tenant_that_asks_too_much_is_told_when_to_come_back(app: App) -> None:
@@ -62,9 +62,9 @@ async def test_all_processes_together_let_no_more_in_at_once(served: Served) -> 
     assert 1 <= len(admitted) <= 10
     assert refused == 30 - len(admitted)
     for let_in in admitted:
-        let_in.leave()
-        let_in.leave()  # which counts once
-    assert all(allowance.busy == 0 for each in processes for allowance in each._allowances.values())
+        let_in.release()
+        let_in.release()  # which counts once
+    assert all(allowance.in_progress == 0 for each in processes for allowance in each._quotas.values())
     for each in processes:
         await each.close()
     last = limiting_of(served, settings, "last")
@@ -80,9 +80,9 @@ async def test_seats_that_are_not_needed_are_left_to_other_processes(served: Ser
     await first.open()
     await second.open()
     one = await first.admit("acme")  # which took all eight
-    one.leave()
+    one.release()
     for _ in range(2):  # the first says that one was needed since the last time
-        await first._allowances["acme"].keep_seats()
+        await first._quotas["acme"].renew()
     assert (await second.admit("acme")).headers
     await first.close()
     await second.close()
@@ -94,7 +94,7 @@ async def test_a_request_that_is_refused_keeps_no_seat(served: Served) -> None:
     results = await asyncio.gather(*(limiting.admit("acme") for _ in range(20)), return_exceptions=True)
     refused = [each for each in results if isinstance(each, Problem)]
     assert refused
-    assert limiting._allowances["acme"].busy == 20 - len(refused)
+    assert limiting._quotas["acme"].in_progress == 20 - len(refused)
     await limiting.close()
 
 
@@ -109,10 +109,10 @@ async def test_a_busy_tenant_does_not_cost_a_call_for_each_request(served: Serve
         return await take(*arguments, **options)  # type: ignore[arg-type]
 
     served.service.world.limiter.take = counted  # type: ignore[method-assign]
-    (await limiting.admit("acme")).leave()
+    (await limiting.admit("acme")).release()
     await asyncio.sleep(0.2)  # a new limit begins empty, and 500 admissions are quicker than its first tokens
     for _ in range(500):
-        (await limiting.admit("acme")).leave()
+        (await limiting.admit("acme")).release()
     # Ten doublings, one call for seats, and one for each second that it takes.
     assert taken < 100
     await limiting.close()
@@ -133,7 +133,7 @@ async def test_a_limiter_that_does_not_answer_is_no_reason_to_refuse(served: Ser
 async def test_limits_that_somebody_forgot_are_declared_again(served: Served) -> None:
     limiting = limiting_of(served, ServiceSettings(), "one")
     await limiting.open()
-    for definition in definitions_of(ServiceSettings()):
+    for definition in limit_definitions(ServiceSettings()):
         assert await served.service.world.limiter.forget(definition.name)
     assert (await limiting.admit("acme")).headers
     assert AT_ONCE in [definition.name for definition, _ in await served.service.world.limiter.definitions()]

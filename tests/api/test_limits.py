@@ -44,9 +44,9 @@ async def test_gauges_say_what_is_used(served: Served) -> None:
     await served.service.world.limiter.keep([PermitRequest("maps", "maps")], "a worker", 2, 60 * SECOND_US)
     (shown,) = (await served.client.get("/v1/limits")).json()["items"]
     tokens, seats = shown["gauges"]
-    assert (tokens["what"], tokens["rate"], tokens["window_seconds"]) == ("tokens", "600/minute", 60.0)
+    assert (tokens["what"], tokens["rate"], tokens["window_seconds"]) == ("permits", "600/minute", 60.0)
     assert tokens["used"] + tokens["room"] == tokens["of"] > 0
-    assert (seats["what"], seats["used"], seats["room"], seats["of"]) == ("seats", 2, 1, 3)
+    assert (seats["what"], seats["used"], seats["room"], seats["of"]) == ("concurrency", 2, 1, 3)
 
 
 async def test_a_limit_that_is_shut_says_why_and_until_when(served: Served) -> None:
@@ -203,7 +203,7 @@ async def test_only_what_is_there_can_be_paused(served: Served) -> None:
     """A limit with fields is paused as a whole; the caps of a tenant are changed elsewhere."""
     await served.client.put("/v1/limits/maps:%7Btenant%7D", json=MAPS)
     unknown = await served.client.post("/v1/limits/maps:acme/pause")
-    assert (unknown.status_code, "as a whole" in unknown.json()["detail"]) == (404, True)
+    assert (unknown.status_code, "maps:{tenant}" in unknown.json()["detail"]) == (404, True)
     assert (await served.client.post("/v1/limits/tenant:acme/pause")).status_code == 422
     whole = await served.client.post("/v1/limits/maps:%7Btenant%7D/pause")
     assert (whole.json()["name"], whole.json()["paused"]) == ("maps:{tenant}", True)

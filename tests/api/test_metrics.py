@@ -8,11 +8,11 @@ from tests.api.keys import key_for, operator_of
 from tests.api.listening import by_socket
 from tests.api.serving import Served
 
-from leaseway.api.metrics.outcome_counters import Ends
-from leaseway.api.metrics.prometheus_text import Sample, exposition, gauge
+from leaseway.api.metrics.outcome_counters import OutcomeCounters
+from leaseway.api.metrics.prometheus_text import Sample, gauge, render_text
 from leaseway.api.metrics.request_metrics import NO_ROUTE
 from leaseway.api.metrics.work_counters import SETTLEMENTS, SUBMISSIONS
-from leaseway.api.system_snapshot import Picture
+from leaseway.api.system_snapshot import SystemSnapshot
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import LaneCount
@@ -169,21 +169,21 @@ async def test_what_ended_is_counted_for_good_even_if_it_is_discarded(served: Se
 
 async def expired(served: Served) -> None:
     """The next scrape shall be a look of its own."""
-    served.api.state.pictures.forget("")
+    served.api.state.snapshots.invalidate("")
 
 
 async def test_what_ended_while_others_were_pruned_is_counted() -> None:
     """Where as many are pruned as end, the lanes stay as they are."""
     clock = FakeClock()
-    store, ends = MemoryStore(clock.now_us), Ends()
+    store, ends = MemoryStore(clock.now_us), OutcomeCounters()
     worker = Worker(store)
     await store.submit([new_job(1), new_job(2)])
     await worker.settle(done(await worker.claim_one()))
-    await ends.look(store, await store.lanes(), await store.now())
+    await ends.update(store, await store.lanes(), await store.now())
     clock.advance(60)
     await worker.settle(done(await worker.claim_one()))
     assert await store.prune(30 * SECOND_US, 10) == 1
-    totals = await ends.look(store, await store.lanes(), await store.now())
+    totals = await ends.update(store, await store.lanes(), await store.now())
     assert totals["default", "done"] == 1
 
 
@@ -196,7 +196,7 @@ async def test_while_the_store_is_away_the_process_tells_of_itself(served: Serve
     served.service.world.store.lanes = away  # type: ignore[method-assign, assignment]
     families = await scraped(served)
     assert value_of(families, "leaseway_store_up") == 0
-    assert value_of(families, "leaseway_http_requests_under_way") == 1
+    assert value_of(families, "leaseway_http_requests_in_progress") == 1
     assert "leaseway_jobs" not in families
 
 
@@ -252,16 +252,16 @@ async def test_many_who_ask_share_one_look(served: Served) -> None:
 
 def test_queues_beyond_the_largest_are_one_series() -> None:
     """Whoever submits names queues as he likes."""
-    from leaseway.api.routes.metrics import OTHERS, QUEUES_MAX, about_jobs
+    from leaseway.api.routes.metrics import OTHERS, QUEUES_MAX, job_families
 
     zero: dict[str, Any] = {"scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
     lanes = [LaneCount(queue=f"q{n:04}", tenant="t", ready=1, **zero) for n in range(QUEUES_MAX + 50)]
-    picture = Picture(0, lanes, {}, [], [], 0, [], {}, {}, [], [])
-    text = exposition(about_jobs(picture))
+    picture = SystemSnapshot(0, lanes, {}, [], [], 0, [], {}, {}, [], [])
+    text = render_text(job_families(picture))
     assert text.count('state="ready"') == QUEUES_MAX + 1
     assert f'leaseway_jobs{{queue="{OTHERS}",state="ready"}} 50' in text
 
 
 def test_a_name_cannot_break_out_of_its_label() -> None:
-    text = exposition([gauge("x", "Some.", [Sample(1, {"queue": 'a"} 7\nleaseway_y 1\\'})])])
+    text = render_text([gauge("x", "Some.", [Sample(1, {"queue": 'a"} 7\nleaseway_y 1\\'})])])
     assert text.splitlines()[2] == 'leaseway_x{queue="a\\"} 7\\nleaseway_y 1\\\\"} 1'

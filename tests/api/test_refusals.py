@@ -9,7 +9,7 @@ import pytest
 from tests.api.keys import bearer, key_for, operator_of
 from tests.api.serving import Served
 
-from leaseway.api import server
+from leaseway.api import connection
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -45,7 +45,7 @@ async def test_what_is_no_request_is_refused_as_a_problem(served: Served, sent: 
 async def test_one_connection_too_many_is_told_to_come_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs a connection to be told so, and no more."""
     await served.client.get("/healthz")  # keeps its connection
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(connection, "CONNECTIONS_MAX", 1)
     head, problem = await told(served, GET + b"\r\n")
     assert (problem["status"], problem["code"]) == (503, "unavailable")
     assert b"retry-after: 1" in head
@@ -56,10 +56,10 @@ async def test_what_nobody_serves_is_told_with_a_way_out(served: Served) -> None
     """Who mistypes a path looks for the right one."""
     nothing = await served.client.get("/v1/job")
     assert (nothing.status_code, nothing.json()["code"]) == (404, "not_found")
-    assert nothing.json()["detail"] == "there is nothing at /v1/job; /v1/openapi.json says what there is"
+    assert nothing.json()["detail"] == "there is nothing at /v1/job; see /v1/openapi.json for all paths"
     wrong = await served.client.patch("/v1/jobs/x")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "DELETE, GET")
-    assert wrong.json()["detail"] == "PATCH is not for this path; it takes DELETE, GET"
+    assert wrong.json()["detail"] == "this path does not support PATCH; it supports DELETE, GET"
 
 
 async def test_a_job_is_found_by_its_key(served_with_keys: Served) -> None:

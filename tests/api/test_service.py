@@ -9,8 +9,8 @@ from tests.api.keys import bearer, key_for
 from tests.api.serving import serving
 
 from leaseway import App
-from leaseway.api.routing import BUSY
-from leaseway.api.submit_batcher import Gathering
+from leaseway.api.routing import FAST_ROUTES
+from leaseway.api.submit_batcher import SubmitBatcher
 from leaseway.domain.errors import KeyConflict, StoreFull
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import JobId
@@ -39,8 +39,8 @@ def job(number: int, key: str | None = None) -> NewJob:
     return NewJob(id=JobId(f"{number:026}"), kind="x", payload="{}", key=key)
 
 
-def gathering_of(store: Slow) -> Gathering:
-    return Gathering(store, None)  # type: ignore[arg-type]
+def gathering_of(store: Slow) -> SubmitBatcher:
+    return SubmitBatcher(store, None)  # type: ignore[arg-type]
 
 
 async def test_who_comes_while_others_are_written_goes_together() -> None:
@@ -147,5 +147,5 @@ async def test_the_short_way_to_busy_routes_has_the_same_guard(tmp_path: Path) -
             (await served.client.post("/v1/jobs", json={"kind": "x"}, headers=headers)).status_code
             for headers in ({}, bearer(reader), bearer(writer))
         ]
-    assert ("POST", "/v1/jobs") in BUSY
+    assert ("POST", "/v1/jobs") in FAST_ROUTES
     assert statuses == [401, 403, 202]

@@ -20,7 +20,7 @@ from tests.api.serving import Served, serving
 
 from leaseway import App
 from leaseway.api.app import refuse_unscoped
-from leaseway.api.routing import OPEN, Routes, every_route, scope_of
+from leaseway.api.routing import OPEN, Routes, every_route, required_scope
 from leaseway.domain.api_key import FORM
 from leaseway.domain.errors import UsageError
 from leaseway.domain.identity import ROLE_SCOPES, Role, Scope
@@ -89,7 +89,7 @@ class Row(NamedTuple):
 
 def rows_of(api: FastAPI) -> Iterator[Row]:
     for route in every_route(api.routes):
-        scope = scope_of(route)
+        scope = required_scope(route)
         for method in sorted(getattr(route, "methods", None) or ()):
             if scope not in (None, OPEN):
                 yield Row(method, getattr(route, "path", ""), str(scope))
@@ -287,7 +287,7 @@ def test_a_route_with_a_scope_is_served() -> None:
     api = FastAPI(openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None)
     api.include_router(routes.router)
     refuse_unscoped(api)
-    assert [scope_of(route) for route in every_route(api.routes)][1:] == ["jobs:read", "jobs:read"]
+    assert [required_scope(route) for route in every_route(api.routes)][1:] == ["jobs:read", "jobs:read"]
 
 
 def test_a_scope_that_does_not_exist_is_a_mistake() -> None:

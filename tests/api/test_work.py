@@ -100,7 +100,7 @@ async def test_a_tenants_program_submits_by_the_same_address(served: Served) -> 
             await app.submit(app.bind("add", {"a": 2}, key="once"))
         with pytest.raises(StoreRefused, match="tenant acme only"):
             await app.submit(app.bind("add", {"a": 1}, tenant="globex"))
-        with pytest.raises(StoreRefused, match="no scope work"):
+        with pytest.raises(StoreRefused, match="lacks the scope work"):
             await app.run_worker(until_empty=True)
         with pytest.raises(TimeoutError, match="still pending"):
             await app.wait(first, timeout=2)
@@ -177,7 +177,7 @@ async def test_another_tenants_jobs_are_none(served: Served, world: Callable[[st
 
 async def test_an_operator_leases_nothing(served: Served, world: Callable[[str], Environment]) -> None:
     store = world((await operator_of(served)).text).store
-    with pytest.raises(StoreRefused, match="no scope work"):
+    with pytest.raises(StoreRefused, match="lacks the scope work"):
         await Worker(store).claim(1)
 
 

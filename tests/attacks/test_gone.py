@@ -20,21 +20,21 @@ async def test_who_leaves_in_the_middle_is_no_failure(served: Served, caplog: py
     """Else whoever likes fills the log with tracebacks and rings the alarm."""
     requests = served.api.state.requests
     for half in HALF.values():
-        before = sum(requests.answered.values())
+        before = sum(requests.counts.values())
         await leave_after(served, half)
-        assert (requests.under_way, sum(requests.answered.values())) == (0, before + 1)
-    assert not [count for (_, status), count in requests.answered.items() if status == "5xx" and count]
+        assert (requests.in_progress, sum(requests.counts.values())) == (0, before + 1)
+    assert not [count for (_, status), count in requests.counts.items() if status == "5xx" and count]
     assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
 
 
 async def leave_after(served: Served, half: bytes) -> None:
     """When it has been heard; and waits until that is over."""
     requests = served.api.state.requests
-    before = sum(requests.answered.values())
+    before = sum(requests.counts.values())
     async with line_to(served) as line:
         await line.say(half)
-        await until(lambda: requests.under_way == 1 or sum(requests.answered.values()) > before)
-    await until(lambda: sum(requests.answered.values()) > before)
+        await until(lambda: requests.in_progress == 1 or sum(requests.counts.values()) > before)
+    await until(lambda: sum(requests.counts.values()) > before)
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -10,8 +10,7 @@ import pytest
 from tests.api.serving import Served
 from tests.attacks.lines import SECONDS, Line, line_to, port_of, request, until_cut
 
-from leaseway.api.server import TAKE_BYTES_MIN
-from leaseway.api.server import Line as ServedLine
+from leaseway.api.connection import READ_BYTES_MIN, HttpConnection
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -84,7 +83,7 @@ async def test_who_sends_drop_by_drop_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch, first: bytes, drop: bytes
 ) -> None:
     """The server waits for ever, if it is not told otherwise: enough of these, and there is no room for anybody."""
-    for bound in ("server.HEADER_SECONDS", "server.BODY_SECONDS", "request_body.SLOW_SECONDS"):
+    for bound in ("connection.HEADER_SECONDS", "connection.BODY_SECONDS", "request_body.BODY_SECONDS_MAX"):
         monkeypatch.setattr(f"leaseway.api.{bound}", SOON)
     async with line_to(served) as line, asyncio.TaskGroup() as group:
         await line.say(first)
@@ -138,12 +137,12 @@ def unread(served: Served) -> socket.socket:
 
 async def test_who_does_not_read_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than the system's buffers hold stays with us, and with it a request that cannot go on."""
-    monkeypatch.setattr("leaseway.api.server.TAKE_SECONDS", SOON)
+    monkeypatch.setattr("leaseway.api.connection.READ_SECONDS", SOON)
     with unread(served) as line:
         await asyncio.to_thread(line.sendall, request("GET", "/v1/openapi.json") * 300)
         await asyncio.to_thread(until_cut, line)
     assert (await served.client.get("/healthz")).status_code == 200
-    assert served.api.state.requests.under_way == 0
+    assert served.api.state.requests.in_progress == 0
 
 
 async def test_who_reads_slowly_is_not_cut_off(served: Served) -> None:
@@ -154,12 +153,12 @@ async def test_who_reads_slowly_is_not_cut_off(served: Served) -> None:
             while (paused := paused_line()) is None:  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.01)
         left = paused.transport.get_write_buffer_size()
-        paused._go_on(left + TAKE_BYTES_MIN)
+        paused._check_reading(left + READ_BYTES_MIN)
         assert not paused.transport.is_closing()
-        paused._go_on(left + TAKE_BYTES_MIN - 1)
+        paused._check_reading(left + READ_BYTES_MIN - 1)
         assert paused.transport.is_closing()
 
 
-def paused_line() -> ServedLine | None:
-    lines = [each for each in gc.get_objects() if type(each) is ServedLine]  # a proxy of others may be dead by now
+def paused_line() -> HttpConnection | None:
+    lines = [each for each in gc.get_objects() if type(each) is HttpConnection]  # a proxy of others may be dead by now
     return next((each for each in lines if each.flow is not None and each.flow.write_paused), None)

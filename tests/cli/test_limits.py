@@ -61,8 +61,8 @@ def test_a_limit_is_listed_with_how_it_stands(place: Place) -> None:
     )
     (told,) = place.json("limits")["limits"]
     assert told["rates"] == [{"count": 100, "window_seconds": 86_400.0}]
-    assert (told["concurrency"], told["seats_taken"], told["percent"]) == (4, 3, 70)
-    assert told["windows"][0]["tokens"] == 0, "a new limit is empty: what was used before is not known"
+    assert (told["concurrency"], told["in_flight"], told["percent"]) == (4, 3, 70)
+    assert told["windows"][0]["permits"] == 0, "a new limit is empty: what was used before is not known"
     assert told["next_free_seconds"] > 7_200
     assert told["closed_until"].endswith("Z")
     words, line = place.ok("limits").out.splitlines()
@@ -101,7 +101,7 @@ def test_many_limits_are_looked_at_a_few_at_a_time_and_one_that_is_gone_hides_no
         with_limiter(lambda limiter, name=name: limiter.change(Limit(name, "100/day").definition))  # type: ignore[misc]
     seen = with_limiter(lambda limiter: look_at(limiter, [*asks[:5], PermitRequest("gone", "gone"), *asks[5:]]))
     assert list(seen) == asks
-    assert all(told["windows"][0]["tokens"] == 0 for told in place.json("limits")["limits"])
+    assert all(told["windows"][0]["permits"] == 0 for told in place.json("limits")["limits"])
 
 
 def test_who_may_not_write_the_file_sees_at_least_what_is_defined(place: Place) -> None:
@@ -146,7 +146,7 @@ def test_the_sum_holds_for_every_rate(place: Place, rate: str) -> None:
     span = (
         told["delay_seconds"] + told["lease_seconds"] + place.json("limits")["limits"][0]["rates"][0]["window_seconds"]
     )
-    assert told["most_in_window"] == pytest.approx(told["burst"] + span / told["token_seconds"])
+    assert told["most_in_window"] == pytest.approx(told["burst"] + span / told["permit_seconds"])
     assert told["most_in_window"] <= told["allowed_in_window"] + 1
     assert 0 < told["sustained_share"] <= 1
 

@@ -57,8 +57,8 @@ async def importing(folder: Path, page: Page, columns: str = PLACED) -> AsyncIte
         spec = SPEC.format(url=api.url, sink=folder / "data.db", columns=columns)
         (specs / "things.toml").write_text(spec)
         async with serving(App(f"sqlite:///{folder / 'work.db'}"), imports=str(specs)) as served:
-            assert served.service.import_watch is not None
-            served.service.import_watch.look_seconds = 0.1  # nobody waits
+            assert served.service.import_monitor is not None
+            served.service.import_monitor.poll_seconds = 0.1  # nobody waits
             yield served
             # Streams end with the page: the service shall not have to wait for them.
             await page.goto("about:blank")

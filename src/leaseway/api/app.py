@@ -1,4 +1,4 @@
-"""The service, put together: its routes with their scopes, and what stands before all of them."""
+"""routes, middleware, error handlers ─► [FastAPI application]"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +12,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from leaseway import __version__
-from leaseway.api.errors import Problem, answer_of, told
+from leaseway.api.errors import Problem, log_problem, problem_response
 from leaseway.api.live import routes as live
 from leaseway.api.metrics.request_metrics import count_requests
-from leaseway.api.middleware import Gate, Shortcut, trace_requests
-from leaseway.api.openapi import describe
+from leaseway.api.middleware import RequestMiddleware, trace_requests
+from leaseway.api.openapi import add_openapi
 from leaseway.api.routes import (
     budgets,
     dashboard,
@@ -35,7 +35,7 @@ from leaseway.api.routes import (
     tenants,
     workers,
 )
-from leaseway.api.routing import Routes, every_route, scope_of
+from leaseway.api.routing import FastRoutes, Routes, every_route, required_scope
 from leaseway.api.service import Service
 from leaseway.api.settings import ServiceSettings
 from leaseway.api.worker_protocol import routes as worker_protocol
@@ -43,7 +43,7 @@ from leaseway.app import App
 from leaseway.domain.errors import LeasewayError, UsageError
 
 if TYPE_CHECKING:
-    from fastapi.telemetry import TelemetryConfig  # which older ones have not
+    from fastapi.telemetry import TelemetryConfig  # older versions of FastAPI do not have it
 
 ROUTES: tuple[Routes, ...] = (
     health.routes,
@@ -65,16 +65,16 @@ ROUTES: tuple[Routes, ...] = (
     live.routes,
     dashboard.routes,
 )
-"""Everything that is served. Each of them says who may use it."""
+"""All routes. Each of them declares the scope that it requires."""
 NO_TELEMETRY: "TelemetryConfig" = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""Spans are our own: those of FastAPI would hold the query, where a ticket may be."""
+"""FastAPI's own spans would contain the query, which may contain a ticket; `middleware` makes spans without it."""
 
 
-def web_of(app: App, settings: ServiceSettings) -> FastAPI:
+def build_app(app: App, settings: ServiceSettings) -> FastAPI:
     service = Service(app, settings)
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await service.open()
         try:
             yield
@@ -82,51 +82,52 @@ def web_of(app: App, settings: ServiceSettings) -> FastAPI:
             await service.close()
 
     api = FastAPI(
-        title="leaseway", version=__version__, lifespan=life, docs_url=None, redoc_url=None, redirect_slashes=False,
+        title="leaseway", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False,
         openapi_url="/v1/openapi.json", telemetry=NO_TELEMETRY,
     )  # fmt: skip
     api.state.service = service
-    api.router.routes.extend(included(ROUTES))
+    api.router.routes.extend(included_routes(ROUTES))
     refuse_unscoped(api)
     for kind in (Problem, LeasewayError, RequestValidationError, HTTPException):
-        api.add_exception_handler(kind, answered)
-    api.add_middleware(Shortcut)
-    api.add_middleware(Gate, service=service)
+        api.add_exception_handler(kind, handle_error)
+    # The middleware that is added last runs first.
+    api.add_middleware(FastRoutes)
+    api.add_middleware(RequestMiddleware, service=service)
     count_requests(api)
     trace_requests(api, app.world.tracing)
-    describe(api)
+    add_openapi(api)
     return api
 
 
 @cache
-def included(parts: tuple[Routes, ...]) -> list[BaseRoute]:
-    """Made once in a process: they know nothing of the service that they serve, and what FastAPI makes of each of them
-    at its first request takes longer than most requests."""
-    together = APIRouter(redirect_slashes=False)
+def included_routes(parts: tuple[Routes, ...]) -> list[BaseRoute]:
+    """Built once per process: routes do not depend on the service, and FastAPI prepares each of them at its first
+    request, which takes longer than most requests."""
+    router = APIRouter(redirect_slashes=False)
     for routes in parts:
-        together.include_router(routes.router)
-    return together.routes
+        router.include_router(routes.router)
+    return router.routes
 
 
 def refuse_unscoped(api: FastAPI) -> None:
-    """Deny by default: a route that says nothing about who may use it is a mistake, found before it is served."""
+    """Deny by default: a route without a declared scope is a mistake, which is reported before it is served."""
     for route in every_route(api.routes):
-        if scope_of(route) is None and getattr(route, "path", None) != api.openapi_url:
-            raise UsageError(f"route {getattr(route, 'path', route)} declares no scope; use api.routes.Routes")
+        if required_scope(route) is None and getattr(route, "path", None) != api.openapi_url:
+            raise UsageError(f"route {getattr(route, 'path', route)} declares no scope; use api.routing.Routes")
 
 
-async def answered(request: Request, error: Exception) -> Response:
+async def handle_error(request: Request, error: Exception) -> Response:
     request_id, path = request.scope.get("leaseway.request_id", ""), request.scope["path"]
-    problem = told(error, request_id, path)
+    problem = log_problem(error, request_id, path)
     if problem.status == 405:
-        allowed = problem.headers["Allow"] = ", ".join(methods_at(request.app, path))
-        problem.detail = f"{request.method[:20]} is not for this path; it takes {allowed}"
+        allowed = problem.headers["Allow"] = ", ".join(allowed_methods(request.app, path))
+        problem.detail = f"this path does not support {request.method[:20]}; it supports {allowed}"
     elif isinstance(error, HTTPException) and problem.status == 404:
-        problem.detail = f"there is nothing at {path[:200]}; {request.app.openapi_url} says what there is"
-    return answer_of(problem, request_id)
+        problem.detail = f"there is nothing at {path[:200]}; see {request.app.openapi_url} for all paths"
+    return problem_response(problem, request_id)
 
 
-def methods_at(api: FastAPI, path: str) -> list[str]:
-    """All of them: the first route that fits knows only its own."""
-    fitting = [route for route in every_route(api.routes) if isinstance(route, Route) and route.path_regex.match(path)]
-    return sorted({method for route in fitting for method in route.methods or ()})
+def allowed_methods(api: FastAPI, path: str) -> list[str]:
+    """Of all routes with this path: each route knows only its own methods."""
+    matching = [route for route in every_route(api.routes) if isinstance(route, Route) and route.path_regex.match(path)]
+    return sorted({method for route in matching for method in route.methods or ()})

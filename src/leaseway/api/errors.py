@@ -1,4 +1,8 @@
-"""What went wrong, as RFC 9457 has it: one shape, stable types, a way out, never a traceback."""
+"""exception ─► [problem] ─► response: errors as RFC 9457 problem documents.
+
+Every problem has a stable `code` and a `detail` that says what to do. Internal details and tracebacks go to the log,
+under the request id that the client receives.
+"""
 
 import logging
 import secrets
@@ -11,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from leaseway.api.schemas.problem import ProblemDocument
 from leaseway.domain.errors import (
     BadValue,
     KeyConflict,
@@ -18,18 +23,32 @@ from leaseway.domain.errors import (
     Stale,
     StoreRefused,
     TransientError,
+    UnknownBudget,
     UnknownKind,
+    UnknownLimit,
     UnknownOutcome,
     UsageError,
 )
+from leaseway.worker.definitions import TooManyWriters
+
+log = logging.getLogger("leaseway.api")
 
 MEDIA_TYPE = "application/problem+json"
 TYPES = "https://leaseway.dev/problems/"
-"""Types are names, not pages to fetch."""
+"""Prefix of problem types. They are identifiers, not pages to fetch."""
+RETRY_SECONDS = 1
+CODES = {404: "not_found", 405: "method_not_allowed"}
+TITLES = {
+    400: "Bad request", 401: "Not authenticated", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
+    406: "Not acceptable", 408: "Request timeout", 409: "Conflict", 411: "Length required", 412: "Precondition failed",
+    413: "Content too large", 415: "Unsupported media type", 421: "Misdirected request",
+    422: "Unprocessable content", 429: "Too many requests", 431: "Request header fields too large",
+    500: "Internal server error", 503: "Service unavailable",
+}  # fmt: skip
 
 
 class Problem(Exception):
-    """Raised anywhere below a route. `code` is stable: programs compare it; `detail` is for people."""
+    """An error response. Programs compare `code`, which is stable; `detail` is for people."""
 
     def __init__(
         self,
@@ -50,69 +69,75 @@ class Problem(Exception):
         self.extra = dict(extra or {})
 
 
-TITLES = {
-    400: "Bad request", 401: "Not authenticated", 403: "Not allowed", 404: "Not found", 405: "Method not allowed",
-    406: "Not acceptable", 408: "Too slow", 409: "Conflict", 411: "Length required", 412: "Precondition failed",
-    413: "Too large",
-    415: "Unsupported media type", 421: "Misdirected request", 422: "Cannot be done", 429: "Too many requests",
-    431: "Header too large",
-    500: "Our fault", 503: "Not available now",
-}  # fmt: skip
+def missing_credential() -> Problem:
+    return Problem(
+        401, "not_authenticated", "send an API key: Authorization: Bearer lw_…",
+        headers={"WWW-Authenticate": 'Bearer realm="leaseway"'},
+    )  # fmt: skip
 
 
-def document_of(problem: Problem) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "type": f"{TYPES}{problem.code}",
-        "title": TITLES.get(problem.status, "Problem"),
-        "status": problem.status,
-        "code": problem.code,
-        "detail": problem.detail,
-        **problem.extra,
-    }
-    if problem.errors:
-        body["errors"] = list(problem.errors)
-    return body
+def invalid_credential() -> Problem:
+    """The same response for every invalid credential: it does not reveal what is wrong with it."""
+    return Problem(
+        401, "not_authenticated", "this credential is not valid, or has expired; ask your administrator for a new one",
+        headers={"WWW-Authenticate": 'Bearer realm="leaseway", error="invalid_token"'},
+    )  # fmt: skip
 
 
-def line_of(problem: Problem) -> bytes:
-    """The whole answer as it goes over the wire, for what is refused before it is a request. The connection ends."""
-    body = msgspec.json.encode({**document_of(problem), "request_id": secrets.token_hex(8)})
+# -- rendering ------------------------------------------------------------------------------------------------------
+
+
+def problem_document(problem: Problem, request_id: str | None = None) -> dict[str, Any]:
+    document = ProblemDocument(
+        type=f"{TYPES}{problem.code}",
+        title=TITLES.get(problem.status, "Error"),
+        status=problem.status,
+        code=problem.code,
+        detail=problem.detail,
+        errors=list(problem.errors) or msgspec.UNSET,
+        request_id=request_id or msgspec.UNSET,
+    )
+    return {**msgspec.to_builtins(document), **problem.extra}
+
+
+def problem_response(problem: Problem, request_id: str) -> Response:
+    body = msgspec.json.encode(problem_document(problem, request_id))
+    return Response(body, status_code=problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
+
+
+def problem_bytes(problem: Problem) -> bytes:
+    """A whole HTTP response, for input that is rejected before it becomes a request. The connection is closed."""
+    body = msgspec.json.encode(problem_document(problem, secrets.token_hex(8)))
     headers = {"content-type": MEDIA_TYPE, "content-length": str(len(body)), "connection": "close", **problem.headers}
     head = "".join(f"{name.lower()}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n{head}\r\n".encode() + body
 
 
-def answer_of(problem: Problem, request_id: str) -> Response:
-    body = msgspec.json.encode({**document_of(problem), "request_id": request_id})
-    return Response(body, status_code=problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
+# -- exceptions -----------------------------------------------------------------------------------------------------
 
 
-log = logging.getLogger("leaseway.api")
-
-RETRY_SECONDS = 1
-CODES = {404: "not_found", 405: "method_not_allowed"}
-
-
-def told(error: Exception, request_id: str, path: str) -> Problem:
-    """The problem; whatever is our own fault is in the log, under the id that the caller is given."""
-    problem = problem_of(error)
+def log_problem(error: Exception, request_id: str, path: str) -> Problem:
+    """Convert an exception to a problem. Server errors are logged under the request id."""
+    problem = problem_from(error)
     if problem.status >= 500:
-        # As it would be written in code: a path may hold line breaks, and what follows them is not ours.
+        # As a literal, because a path may contain line breaks that would forge log lines.
         log.error("%s %r: %s", request_id, path, problem.code, exc_info=error)
     return problem
 
 
-def problem_of(error: Exception) -> Problem:
+def problem_from(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
         case RequestValidationError():
-            return invalid(error.errors())
+            return invalid_parameters(error.errors())
         case HTTPException():
             code = CODES.get(error.status_code, f"http_{error.status_code}")
             return Problem(error.status_code, code, str(error.detail), headers=error.headers)
-        case NoSuchJob():
+        case NoSuchJob() | UnknownLimit() | UnknownBudget():
             return Problem(404, "not_found", str(error))
+        case TooManyWriters():
+            return Problem(409, "busy", str(error), headers={"Retry-After": str(RETRY_SECONDS)})
         case KeyConflict():
             return Problem(422, "key_conflict", str(error))
         case Stale():
@@ -123,39 +148,30 @@ def problem_of(error: Exception) -> Problem:
             pointer = "/" + error.field.replace(": ", "/").replace(".", "/")
             return Problem(422, "invalid", str(error), errors=[{"pointer": pointer, "detail": error.problem}])
         case StoreRefused():
-            # The message names addresses and files, which are nobody's business out there.
-            return Problem(500, "failed", "the store does not fit; the request id leads to the log")
+            # Its message contains host names and file names, which clients must not see.
+            return Problem(500, "failed", "the store cannot be used; search the service's log for the request id")
         case UsageError():
             return Problem(422, "refused", str(error))
         case UnknownOutcome():
             detail = (
-                "the store's reply was lost, so it may have happened; with the same Idempotency-Key it happens once"
+                "the store's reply was lost, so the request may or may not have taken effect; "
+                "repeat it with the same Idempotency-Key to have it take effect once"
             )
             return Problem(503, "unknown_outcome", detail, headers={"Retry-After": str(RETRY_SECONDS)})
         case TransientError():
-            detail = "the store does not answer now; the same request may succeed soon"
+            detail = "the store does not respond; repeat the request later"
             return Problem(503, "unavailable", detail, headers={"Retry-After": str(RETRY_SECONDS)})
         case _:
-            return Problem(500, "failed", "something broke on our side; the request id leads to the log")
+            return Problem(500, "failed", "internal error; search the service's log for the request id")
 
 
-def invalid(errors: Sequence[Any]) -> Problem:
-    """A parameter in the path or the query: `loc` says where."""
+def invalid_parameters(errors: Sequence[Any]) -> Problem:
+    """Invalid path or query parameters; `loc` says which."""
     found = [
         {"pointer": "/" + "/".join(str(part) for part in each["loc"]), "detail": str(each["msg"])} for each in errors
     ]
     return Problem(422, "invalid", f"{found[0]['pointer']}: {found[0]['detail']}", errors=found)
 
 
-def refused() -> Problem:
-    return Problem(
-        401, "not_authenticated", "this credential is not valid, or not any more; ask whoever made it for a new one",
-        headers={"WWW-Authenticate": 'Bearer realm="leaseway", error="invalid_token"'},
-    )  # fmt: skip
-
-
-def anonymous() -> Problem:
-    return Problem(
-        401, "not_authenticated", "send a key: Authorization: Bearer lw_…",
-        headers={"WWW-Authenticate": 'Bearer realm="leaseway"'},
-    )  # fmt: skip
+def not_found(what: str, name: str, advice: str = "") -> Problem:
+    return Problem(404, "not_found", f"there is no {what} {name[:200]!r}" + (f"; {advice}" if advice else ""))

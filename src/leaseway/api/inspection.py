@@ -1,9 +1,9 @@
-"""Reads."""
+"""store, limiter, ledger ─► [why lanes wait, how limits stand] ─► routes, metrics, live stream"""
 
 from collections.abc import Sequence
 
 from leaseway.domain.budgets.budget import Charge
-from leaseway.domain.errors import LeasewayError, TransientError
+from leaseway.domain.errors import LeasewayError, TransientError, UsageError
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import Closure, LevelReading, unreachable_limit
 from leaseway.domain.ids import Instant
@@ -12,6 +12,7 @@ from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.pauses import Pause, closed_by_pauses
 from leaseway.ports.lane_pauses import LanePauses
 from leaseway.ports.limiter import Limiter
+from leaseway.ports.store_stats import Pulse
 from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import (
     ClosedGates,
@@ -22,44 +23,51 @@ from leaseway.worker.explain_waits import (
     read_levels,
 )
 
+LIMITER_SILENT = TransientError("the limiter does not respond")
+"""Shown in place of the limiter's own error, which contains addresses."""
 
-async def seen_in(limiter: Limiter, asks: list[PermitRequest]) -> dict[PermitRequest, LevelReading]:
-    """Nothing, if they cannot be looked at now: what is agreed can be shown all the same."""
+
+def store_stats(world: Environment) -> Pulse:
+    store = world.store
+    if not isinstance(store, Pulse):
+        raise UsageError("this store has no statistics; serve sqlite:///… or postgresql://…")
+    return store
+
+
+async def read_pauses(world: Environment) -> Sequence[Pause]:
+    return await world.store.pauses() if isinstance(world.store, LanePauses) else ()
+
+
+async def try_read_levels(limiter: Limiter, asks: list[PermitRequest]) -> dict[PermitRequest, LevelReading]:
+    """Empty if the limiter does not respond: definitions can be shown without levels."""
     try:
         return await read_levels(limiter, asks)
     except LeasewayError:
         return {}
 
 
-SILENT = TransientError("the limiter does not answer")
-
-
-async def pauses_in(world: Environment) -> Sequence[Pause]:
-    return await world.store.pauses() if isinstance(world.store, LanePauses) else ()
-
-
-async def shut_now(world: Environment, lanes: Sequence[LaneCount], now: Instant) -> ClosedGates:
-    """Only who has something ready waits."""
+async def find_closed_gates(world: Environment, lanes: Sequence[LaneCount], now: Instant) -> ClosedGates:
+    """What keeps lanes from starting jobs. Only lanes with ready jobs wait."""
 
     async def limits(asks: Sequence[PermitRequest]) -> Closures:
         try:
             return await closed_limits(world.limiter, asks)
         except LeasewayError:
-            # Workers may reach it where we do not: it is no reason to say nothing about the lanes.
-            return {ask: unreachable_limit(ask, SILENT) for ask in asks}
+            # Workers may reach the limiter although the service does not. The lanes are shown in any case.
+            return {ask: unreachable_limit(ask, LIMITER_SILENT) for ask in asks}
 
     async def budgets(charges: Sequence[Charge]) -> Closures:
         return await closed_budgets(world.ledger, charges, now)
 
-    return await closed_gates(world.store, (gate_of(lane) for lane in lanes if lane.ready), limits, budgets)
+    return await closed_gates(world.store, (lane_gate(lane) for lane in lanes if lane.ready), limits, budgets)
 
 
-def gate_of(lane: LaneCount) -> Gate:
+def lane_gate(lane: LaneCount) -> Gate:
     return Gate(lane.needs, lane.tenant)
 
 
-def of_lane(lane: LaneCount, shuts: ClosedGates, pauses: Sequence[Pause] = ()) -> Sequence[Closure]:
-    """A pause first: nothing else helps while it lasts."""
+def lane_closures(lane: LaneCount, closures: ClosedGates, pauses: Sequence[Pause] = ()) -> Sequence[Closure]:
+    """A pause comes first: while it lasts, nothing else matters."""
     if not lane.ready:
         return ()
-    return [*closed_by_pauses(lane.queue, lane.tenant, pauses), *shuts.get(gate_of(lane), ())]
+    return [*closed_by_pauses(lane.queue, lane.tenant, pauses), *closures.get(lane_gate(lane), ())]

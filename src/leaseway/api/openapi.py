@@ -1,7 +1,7 @@
-"""routes ─► [OpenAPI 3.1] ─► people, client generators, tests
+"""routes ─► [OpenAPI 3.1] ─► documentation, client generators, tests
 
-FastAPI knows paths and parameters. What it cannot see is added here: bodies and answers, which are msgspec's, who may
-ask, and which problems may be the answer.
+FastAPI knows paths and parameters. This module adds bodies and responses, which are msgspec structs, required scopes,
+and the errors that each route can return.
 """
 
 from collections.abc import Iterator
@@ -12,120 +12,145 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from leaseway.api.errors import MEDIA_TYPE, TITLES
-from leaseway.api.openapi_routes import ANSWERS, HEADERS, Answer, Many, One, Plain
-from leaseway.api.routing import BODIES, COMPONENTS, OPEN
-from leaseway.api.schemas.jobs import Problem
+from leaseway.api.routing import COMPONENTS, DESCRIPTIONS, OPEN, RouteDescription
+from leaseway.api.schemas.problem import ProblemDocument
 
 REF = "#/components/schemas/"
+SUFFIX = "Document"
+"""Response structs carry it to be told from the domain's classes; in the OpenAPI document they go without."""
 SECURITY = {
-    "key": {"type": "http", "scheme": "bearer", "description": "An API key (lw_…), or a JWT where an issuer is set."},
+    "key": {
+        "type": "http", "scheme": "bearer", "description": "An API key (lw_…), or a JWT if an issuer is configured.",
+    },
     "session": {
         "type": "apiKey", "in": "cookie", "name": "leaseway_session",
-        "description": "For browsers: POST /v1/session. What changes something also needs the header x-csrf-token.",
+        "description": "For browsers: POST /v1/session. Requests that change something also need the x-csrf-token "
+        "header.",
     },
 }  # fmt: skip
-CURSOR = {"type": ["string", "null"], "description": "The cursor of the next page; null: this was the last one."}
+CURSOR = {"type": ["string", "null"], "description": "The cursor of the next page; null: this is the last page."}
 ABOUT = (
-    "Every answer of /v1 is JSON, every refusal a problem of RFC 9457 with a stable `code`. Instants are ISO 8601 in "
-    "UTC, durations are seconds. Lists have pages: `limit`, `cursor`, and `next` in the answer."
+    "Every response below /v1 is JSON; every error is an RFC 9457 problem with a stable `code`. Timestamps are ISO "
+    "8601 in UTC, durations are in seconds. Lists are paginated with `limit`, `cursor`, and `next` in the response."
 )
 UNSAFE = ("post", "put", "delete", "patch")
+UNDESCRIBED = RouteDescription(None, None, False, None, (), (), ())
 
 
-def describe(api: FastAPI) -> None:
-    """From now on the app describes itself completely; made once, when it is first asked for."""
+def add_openapi(api: FastAPI) -> None:
+    """Make the application return the complete document. It is built on the first request for it."""
 
     def openapi() -> dict[str, Any]:
         if api.openapi_schema is None:
-            api.openapi_schema = description_of(api)
+            api.openapi_schema = openapi_document(api)
         return api.openapi_schema
 
     api.openapi = openapi  # type: ignore[method-assign]
 
 
-def description_of(api: FastAPI) -> dict[str, Any]:
+def openapi_document(api: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=api.title, version=api.version, routes=api.routes, description=ABOUT)
-    for path, method, operation in operations_of(document):
+    for path, method, operation in operations(document):
         complete(operation, f"{method.upper()} {path}")
     document["components"] = {
-        "schemas": dict(sorted(components().items())),
-        "responses": {f"Problem{status}": problem(status) for status in sorted(TITLES)},
+        "schemas": dict(sorted(component_schemas().items())),
+        "responses": {f"Problem{status}": problem_response(status) for status in sorted(TITLES)},
         "securitySchemes": SECURITY,
     }
     return document
 
 
-def operations_of(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
             yield path, method, operation
 
 
-def components() -> dict[str, Any]:
-    answered = {answer.shape for answer in ANSWERS.values() if isinstance(answer, One | Many)}
-    shapes = sorted({*BODIES, *answered, Problem}, key=lambda shape: shape.__name__)
-    _, found = msgspec.json.schema_components(shapes, ref_template=REF + "{name}")
-    return found | COMPONENTS
+def component_schemas() -> dict[str, Any]:
+    structs = {struct for each in DESCRIPTIONS.values() for struct in (each.body, each.returns) if struct is not None}
+    ordered = sorted({*structs, ProblemDocument}, key=lambda struct: struct.__name__)
+    _, found = msgspec.json.schema_components(ordered, ref_template=REF + "{name}")
+    return {component_name(name): renamed(schema) for name, schema in found.items()} | COMPONENTS
+
+
+def component_name(struct_name: str) -> str:
+    return struct_name.removesuffix(SUFFIX)
+
+
+def renamed(schema: Any) -> Any:
+    """The same schema, whose references and titles use the components' names."""
+    match schema:
+        case dict():
+            is_name = {name: name in ("$ref", "title") and isinstance(value, str) for name, value in schema.items()}
+            return {name: component_name(value) if is_name[name] else renamed(value)
+                    for name, value in schema.items()}  # fmt: skip
+        case list() | tuple():
+            return [renamed(each) for each in schema]
+        case _:
+            return schema
+
+
+def reference(struct: type) -> dict[str, str]:
+    return {"$ref": REF + component_name(struct.__name__)}
 
 
 # -- one route ------------------------------------------------------------------------------------------------------
 
 
 def complete(operation: dict[str, Any], route: str) -> None:
-    said = operation.get("description", "").strip()
-    operation["summary"] = said.partition("\n")[0].partition(". ")[0].rstrip(".") if said else operation["summary"]
+    described = DESCRIPTIONS.get(route, UNDESCRIBED)
+    text = operation.get("description", "").strip()
+    operation["summary"] = text.partition("\n")[0].partition(". ")[0].rstrip(".") if text else operation["summary"]
     operation["operationId"] = operation_id(route)
     is_open = operation["x-scope"] == OPEN
     operation["security"] = [] if is_open else [{"key": []}, {"session": []}]
-    operation.setdefault("parameters", []).extend(header(*each) for each in HEADERS.get(route, ()))
+    if described.body is not None:
+        content = {"application/json": {"schema": reference(described.body)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    operation.setdefault("parameters", []).extend(header_parameter(*each) for each in described.headers)
     if not operation["parameters"]:
         del operation["parameters"]
-    answer = ANSWERS.get(route)
-    if answer is not None:
-        succeed(operation["responses"], answer)
-    for status in problems_of(operation, route, answer, is_open):
+    add_success(operation["responses"], described)
+    for status in possible_problems(operation, route, described, is_open):
         operation["responses"][str(status)] = {"$ref": f"#/components/responses/Problem{status}"}
     operation["responses"] = dict(sorted(operation["responses"].items()))
 
 
 def operation_id(route: str) -> str:
-    """put_limits_name: of method and path, which are what nobody changes."""
+    """For example put_limits_name: derived from method and path, which are stable."""
     method, _, path = route.partition(" ")
     inside = path.removeprefix("/v1") if path.startswith("/v1/") else f"/service{path}"
     words = [method.lower(), *(word.strip("{}") for word in inside.split("/") if word)]
     return "_".join(words).replace("-", "_").replace(".", "_")
 
 
-def header(name: str, description: str) -> dict[str, Any]:
+def header_parameter(name: str, description: str) -> dict[str, Any]:
     return {"name": name, "in": "header", "required": False, "schema": {"type": "string"}, "description": description}
 
 
-def succeed(responses: dict[str, Any], answer: Answer) -> None:
+def add_success(responses: dict[str, Any], described: RouteDescription) -> None:
     (first,) = [status for status in responses if status.startswith("2")]
-    for status in (first, *map(str, answer.also)):
-        told = responses.setdefault(status, {"description": "Created" if status == "201" else "Done"})
-        if content := content_of(answer):
-            told["content"] = content
-        told["description"] = "Done" if told["description"] == "Successful Response" else told["description"]
+    for status in (first, *map(str, described.also)):
+        response = responses.setdefault(status, {"description": "Created" if status == "201" else "Success"})
+        if described.returns is not None:
+            response["content"] = {"application/json": {"schema": response_schema(described)}}
+        elif described.media_type is not None:
+            response["content"] = {described.media_type: {"schema": {"type": "string"}}}
+        if response["description"] == "Successful Response":
+            response["description"] = "Success"
 
 
-def content_of(answer: Answer) -> dict[str, Any]:
-    match answer:
-        case One():
-            return {"application/json": {"schema": {"$ref": REF + answer.shape.__name__}}}
-        case Many():
-            items = {"type": "array", "items": {"$ref": REF + answer.shape.__name__}}
-            page = {"type": "object", "required": ["items", "next"], "properties": {"items": items, "next": CURSOR}}
-            return {"application/json": {"schema": page}}
-        case Plain():
-            return {answer.media_type: {"schema": {"type": "string"}}}
-        case _:
-            return {}
+def response_schema(described: RouteDescription) -> dict[str, Any]:
+    assert described.returns is not None
+    if not described.is_page:
+        return reference(described.returns)
+    items = {"type": "array", "items": reference(described.returns)}
+    return {"type": "object", "required": ["items", "next"], "properties": {"items": items, "next": CURSOR}}
 
 
-def problems_of(operation: dict[str, Any], route: str, answer: Answer | None, is_open: bool) -> set[int]:
-    """Those that any route of its kind may answer with, and its own."""
-    found = {421, 500, 503, *(answer.codes if answer is not None else ())}
+def possible_problems(operation: dict[str, Any], route: str, described: RouteDescription, is_open: bool) -> set[int]:
+    """Errors that every route of this kind can return, and those that this route declares."""
+    found = {421, 500, 503, *described.problems}
     if not is_open:
         found |= {401, 403, 429}
     if "{" in route:
@@ -135,10 +160,9 @@ def problems_of(operation: dict[str, Any], route: str, answer: Answer | None, is
     if "requestBody" in operation:
         found |= {400, 408, 413, 415, 422}
     if route.partition(" ")[0].lower() in UNSAFE:
-        found |= {403}  # a page of somebody else, in a browser
+        found |= {403}  # a browser that sends it from another site's page
     return found
 
 
-def problem(status: int) -> dict[str, Any]:
-    content = {MEDIA_TYPE: {"schema": {"$ref": REF + Problem.__name__}}}
-    return {"description": TITLES.get(status, "Problem"), "content": content}
+def problem_response(status: int) -> dict[str, Any]:
+    return {"description": TITLES.get(status, "Error"), "content": {MEDIA_TYPE: {"schema": reference(ProblemDocument)}}}

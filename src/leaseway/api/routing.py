@@ -1,29 +1,56 @@
-"""A route says which scope it needs, in the place where it is declared. One that does not is a mistake at start-up.
+"""Routes are declared together with the scope that they require. A route without a scope prevents the service from
+starting.
 
-The guards are async because FastAPI would send plain functions to a thread, which costs more than the guard.
+The guards are async because FastAPI runs plain functions in a thread, which costs more than the guard itself.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from fastapi import APIRouter, Depends, Request
+from starlette.requests import Request as PlainRequest
 from starlette.routing import BaseRoute, Mount
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as Connection
 
-from leaseway.api.errors import Problem
+from leaseway.api.errors import Problem, missing_credential
+from leaseway.api.responses import Page, Reply, render
+from leaseway.api.schemas.values import Document
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.validators import check_name
 
 OPEN = "open"
-"""For what anybody may ask: whether the service lives."""
-BODIES: set[type] = set()
-"""The types of all bodies, for the components of the description."""
+"""For routes that need no credential, such as health checks."""
 COMPONENTS: dict[str, Any] = {}
-"""Schemas of routes that describe bodies and answers by themselves, by name."""
+"""OpenAPI schemas, by name, of routes that describe their bodies and responses themselves."""
 Endpoint = Callable[..., Awaitable[Any]]
-Busy = dict[tuple[str, str], tuple[Callable[[Request], Awaitable[Caller]], Endpoint]]
-BUSY: Busy = {}
-"""Routes that are found by method and path, before FastAPI looks through all of them: see `Shortcut`."""
+Guard = Callable[[Request], Awaitable[Caller]]
+FAST_ROUTES: dict[tuple[str, str], tuple[Guard, Endpoint]] = {}
+"""By method and path: routes that are found before FastAPI searches all routes; see `FastRoutes`."""
+
+
+class RouteDescription(NamedTuple):
+    """What FastAPI cannot see about a route; the OpenAPI document needs it."""
+
+    body: type | None
+    returns: type | None
+    """The struct of the response; None: it has none, or describes itself."""
+    is_page: bool
+    media_type: str | None
+    """Of a response that is not JSON."""
+    problems: tuple[int, ...]
+    """Statuses of errors that are specific to this route."""
+    also: tuple[int, ...]
+    """Further statuses of success with the same response."""
+    headers: tuple[tuple[str, str], ...]
+    """Request headers that the route reads: name and description."""
+
+
+DESCRIBING = ("body", "returns", "media_type", "problems", "also", "headers")
+DESCRIPTIONS: dict[str, RouteDescription] = {}
+"""By method and path: "GET /v1/jobs/{id}"."""
 
 
 class Routes:
@@ -45,7 +72,7 @@ class Routes:
         return self._route("DELETE", path, scope, options)
 
     def websocket(self, path: str, scope: Scope | str) -> Callable[[Endpoint], Endpoint]:
-        """Its endpoint looks at the scope itself: what it brings may be a ticket."""
+        """The endpoint checks the scope itself, because the credential may be a ticket in the query."""
 
         def add(endpoint: Endpoint) -> Endpoint:
             vars(endpoint)["x_scope"] = str(scope if scope == OPEN else Scope(scope))
@@ -57,28 +84,90 @@ class Routes:
     def _route(
         self, method: str, path: str, scope: Scope | str, options: dict[str, Any]
     ) -> Callable[[Endpoint], Endpoint]:
-        """`body`: the type of what it reads. `busy`: its path is fixed, and its endpoint takes request and caller."""
-        body, is_busy = options.pop("body", None), options.pop("busy", False)
-        extra = {"x-scope": str(scope), **(taking(body) if body else {}), **options.pop("openapi_extra", {})}
+        """Options besides those of FastAPI: those of `describe`, and `is_fast` for a route with a fixed path whose
+        endpoint takes request and caller only."""
+        is_fast, status = options.pop("is_fast", False), options.get("status_code", 200)
+        described = {name: options.pop(name) for name in DESCRIBING if name in options}
+        extra = {"x-scope": str(scope), **options.pop("openapi_extra", {})}
 
         def add(endpoint: Endpoint) -> Endpoint:
-            guards = [] if scope == OPEN else [Depends(needing(Scope(scope)))]
+            guards: list[Any] = [] if scope == OPEN else [Depends(require_scope(Scope(scope)))]
             if method == "GET" and scope != OPEN:
-                guards.append(Depends(asking_only(query_of(path, endpoint))))
-            # Answers are made by the routes themselves: no model stands between them and the wire.
+                guards.append(Depends(refuse_unknown_query(query_parameters(path, endpoint))))
+            respond = rendering(endpoint, status)
+            # The routes encode their responses themselves: FastAPI must not validate them with a model.
             known = {"response_model": None, **options}
             self.router.add_api_route(
-                path, endpoint, methods=[method], dependencies=guards, openapi_extra=extra, **known
+                path, respond, methods=[method], dependencies=guards, openapi_extra=extra, **known
             )
-            if is_busy:
-                BUSY[method, self.router.prefix + path] = needing(Scope(scope)), endpoint
+            full_path = self.router.prefix + path
+            DESCRIPTIONS[f"{method} {full_path.replace(':path}', '}')}"] = describe(endpoint, **described)
+            if is_fast:
+                FAST_ROUTES[method, full_path] = require_scope(Scope(scope)), respond
             return endpoint
 
         return add
 
 
+def describe(
+    endpoint: Endpoint,
+    body: type | None = None,
+    returns: type | None = None,
+    media_type: str | None = None,
+    problems: Sequence[int] = (),
+    also: Sequence[int] = (),
+    headers: Sequence[tuple[str, str]] = (),
+) -> RouteDescription:
+    """`body`: the type of the request's body. The response is described by the endpoint's return annotation, or by
+    `returns` or `media_type` if the endpoint makes the response itself."""
+    returns = returns or get_type_hints(endpoint).get("return")
+    if get_origin(returns) is Reply:
+        (returns,) = get_args(returns)
+    is_page = get_origin(returns) is Page
+    if is_page:
+        (returns,) = get_args(returns)
+    has_struct = isinstance(returns, type) and issubclass(returns, Document)
+    return RouteDescription(
+        body, returns if has_struct else None, is_page, media_type, tuple(problems), tuple(also), tuple(headers)
+    )
+
+
+def rendering(endpoint: Endpoint, status: int) -> Endpoint:
+    """The same endpoint, whose return value becomes a response."""
+
+    @wraps(endpoint)
+    async def respond(*arguments: Any, **named: Any) -> Any:
+        return render(await endpoint(*arguments, **named), status)
+
+    return respond
+
+
+class FastRoutes:
+    """Middleware that finds the routes with the highest request rates by method and path.
+
+    FastAPI tries one route after the other and prepares everything that an endpoint might ask for, which takes longer
+    than storing a job. A fast route has the same guard and appears in the OpenAPI document like every other route.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+        found = FAST_ROUTES.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        guard, endpoint = found
+        request = PlainRequest(scope, receive, send)
+        response = await endpoint(request, await guard(request))
+        await response(scope, receive, send)
+
+
+# -- looking at routes ----------------------------------------------------------------------------------------------
+
+
 def every_route(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
-    """Those of included routers too, which newer FastAPIs keep as they are."""
+    """All routes, also those of included routers, which newer versions of FastAPI keep nested."""
     for route in routes:
         inner = getattr(route, "original_router", route)
         if isinstance(inner, APIRouter | Mount):
@@ -87,71 +176,64 @@ def every_route(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
             yield route
 
 
-def scope_of(route: BaseRoute) -> str | None:
-    """None: it does not say who may use it."""
-    said = getattr(route, "openapi_extra", None) or vars(getattr(route, "endpoint", None) or route)
-    found = said.get("x-scope", said.get("x_scope"))
+def required_scope(route: BaseRoute) -> str | None:
+    """None: the route declares no scope."""
+    declared = getattr(route, "openapi_extra", None) or vars(getattr(route, "endpoint", None) or route)
+    found = declared.get("x-scope", declared.get("x_scope"))
     return None if found is None else str(found)
 
 
-def taking(body: type) -> dict[str, Any]:
-    """What the description says of a body that the route reads by itself."""
-    BODIES.add(body)
-    schema = {"$ref": f"#/components/schemas/{body.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+# -- guards ---------------------------------------------------------------------------------------------------------
 
 
-def needing(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
+def require_scope(scope: Scope) -> Guard:
     async def check(request: Request) -> Caller:
         caller: Caller | None = request.scope.get("leaseway.caller")
         if caller is None:
-            raise Problem(
-                401, "not_authenticated", "send a key: Authorization: Bearer lw_…",
-                headers={"WWW-Authenticate": 'Bearer realm="leaseway"'},
-            )  # fmt: skip
+            raise missing_credential()
         if not caller.may(scope):
-            raise Problem(403, "not_allowed", f"this credential has no scope {scope.value}")
+            raise Problem(403, "not_allowed", f"this credential lacks the scope {scope.value}")
         return caller
 
     return check
 
 
-def query_of(path: str, endpoint: Endpoint) -> frozenset[str]:
-    """What a route may be asked: its parameters, without those in its path and those that come from elsewhere."""
+def query_parameters(path: str, endpoint: Endpoint) -> frozenset[str]:
+    """The parameters of an endpoint that come from the query."""
     found = inspect.signature(endpoint).parameters
     return frozenset(name for name in found if name not in ("request", "caller") and f"{{{name}" not in path)
 
 
-def asking_only(known: frozenset[str]) -> Callable[[Request], Awaitable[None]]:
-    """A word that is mistyped would choose nothing, and everything be shown."""
+def refuse_unknown_query(known: frozenset[str]) -> Callable[[Request], Awaitable[None]]:
+    """Refuse unknown query parameters: a misspelled filter would otherwise select everything."""
 
     async def check(request: Request) -> None:
         for name in request.query_params:
             if name not in known:
-                there = f"there are {', '.join(sorted(known))}" if known else "there are none"
-                detail = f"is not known here; {there}"
+                accepted = f"accepted are {', '.join(sorted(known))}" if known else "this route takes none"
+                detail = f"unknown query parameter; {accepted}"
                 errors = [{"pointer": f"/query/{name[:100]}", "detail": detail}]
                 raise Problem(422, "invalid", f"/query/{name[:100]}: {detail}", errors=errors)
 
     return check
 
 
-async def caller_of(request: Request) -> Caller:
-    """Who asks. Only behind a route with a scope, which has looked before."""
+async def authenticated_caller(request: Request) -> Caller:
+    """The caller of a route with a scope, whose guard has checked that there is one."""
     caller = request.scope["leaseway.caller"]
     assert isinstance(caller, Caller)
     return caller
 
 
-Asking = Annotated[Caller, Depends(caller_of)]
+Authenticated = Annotated[Caller, Depends(authenticated_caller)]
 
 
-def tenant_for(caller: Caller, named: str | None) -> str | None:
-    """Whose things a question is about. None: those of all, which only operators may ask."""
+def visible_tenant(caller: Caller, named: str | None) -> str | None:
+    """The tenant whose data a request may read. None: the data of all tenants, which only operators may read."""
     if named is not None:
         check_name("tenant", named)
     if caller.sees_all:
         return named
     if named not in (None, caller.tenant):
-        raise Problem(403, "not_allowed", "tenant: this credential sees its own tenant only; leave it out")
+        raise Problem(403, "not_allowed", "tenant: this credential can read its own tenant only; omit the parameter")
     return caller.tenant

@@ -1,85 +1,87 @@
-"""Submissions that wait together are stored together: one transaction for all requests that came while the last one was
-written. Each has its own answer; one that is refused does not take the others along."""
+"""Group commit for single submissions: requests that arrive while a transaction is written share the next one.
+
+Each request has its own outcome; a submission that the store refuses does not affect the others.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from leaseway.api.errors import Problem
-from leaseway.api.metrics.work_counters import Tally
+from leaseway.api.metrics.work_counters import WorkCounters
 from leaseway.domain.errors import UsageError
 from leaseway.domain.job import NewJob, Submitted
 from leaseway.ports.clock import Clock
 from leaseway.ports.store import Store
 from leaseway.worker.submit import submit
 
-TOGETHER_MAX = 500
-STILL_SECONDS = 5.0
-"""So long a request waits for an earlier one with the same key before it is sent away."""
+BATCH_MAX = 500
+SAME_KEY_SECONDS_MAX = 5.0
+"""How long a request waits for an earlier one with the same key before it is refused."""
 
-Stored = Submitted | Exception
+SubmitResult = Submitted | Exception
 
 
-class Waiting(NamedTuple):
+class PendingSubmission(NamedTuple):
     job: NewJob
-    answer: "asyncio.Future[Submitted]"
+    result: "asyncio.Future[Submitted]"
 
 
-class Gathering:
-    """Of one process and its loop."""
+class SubmitBatcher:
+    """For one process and its event loop."""
 
-    def __init__(self, store: Store, clock: Clock, tally: Tally | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, counters: WorkCounters | None = None) -> None:
         self._store = store
         self._clock = clock
-        self._tally = tally or Tally()
-        self._waiting: list[Waiting] = []
+        self._counters = counters or WorkCounters()
+        self._pending: list[PendingSubmission] = []
         self._writing: asyncio.Task[None] | None = None
         self._first: dict[tuple[str, str], asyncio.Future[Submitted]] = {}
-        """By tenant and key: who came first, as long as he has no answer."""
+        """By tenant and key: the first unfinished submission with that key."""
 
     async def submit(self, job: NewJob) -> Submitted:
-        waiting = Waiting(job, asyncio.get_running_loop().create_future())
+        pending = PendingSubmission(job, asyncio.get_running_loop().create_future())
         if job.key is not None:
-            await self._stand_behind_first(waiting, job.key)
-        self._waiting.append(waiting)
+            await self._wait_for_same_key(pending, job.key)
+        self._pending.append(pending)
         if self._writing is None or self._writing.done():
-            # The service is its parent, and waits for it when it closes.
+            # The service owns the task and awaits it when it closes.
             self._writing = asyncio.get_running_loop().create_task(self._write())
-        return await waiting.answer
+        return await pending.result
 
-    async def _stand_behind_first(self, waiting: Waiting, key: str) -> None:
-        """Most requests with a key under way are the same once more: they find what the first has stored."""
-        name = waiting.job.tenant, key
-        first = self._first.setdefault(name, waiting.answer)
-        if first is waiting.answer:
+    async def _wait_for_same_key(self, pending: PendingSubmission, key: str) -> None:
+        """A concurrent request with the same key is usually a repetition, which finds what the first has stored."""
+        name = pending.job.tenant, key
+        first = self._first.setdefault(name, pending.result)
+        if first is pending.result:
             first.add_done_callback(lambda _: self._first.pop(name, None))
             return
-        done, _ = await asyncio.wait([first], timeout=STILL_SECONDS)
+        done, _ = await asyncio.wait([first], timeout=SAME_KEY_SECONDS_MAX)
         if not done:
-            detail = "Idempotency-Key: the first request with it is still being stored; send this one again later"
+            detail = "Idempotency-Key: the first request with this key is still being stored; repeat this one later"
             raise Problem(409, "still_running", detail, headers={"Retry-After": "1"})
 
-    async def submit_many(self, jobs: Sequence[NewJob]) -> list[Stored]:
-        """In a transaction of their own, each with its own answer."""
-        answers = await self._stored(jobs)
-        self._tally.submitted(answers)
-        return answers
+    async def submit_many(self, jobs: Sequence[NewJob]) -> list[SubmitResult]:
+        """In a transaction of their own, each job with its own outcome."""
+        results = await self._store_jobs(jobs)
+        self._counters.count_submissions(results)
+        return results
 
     async def close(self) -> None:
         if self._writing is not None:
             await self._writing
 
     async def _write(self) -> None:
-        while self._waiting:  # until nobody has come while the last ones were written
-            batch, self._waiting = self._waiting[:TOGETHER_MAX], self._waiting[TOGETHER_MAX:]
-            answers = await self._stored([each.job for each in batch])
-            self._tally.submitted(answers)
-            for each, answer in zip(batch, answers, strict=True):
-                tell(each, answer)
+        while self._pending:  # until no submission arrived while the last batch was written
+            batch, self._pending = self._pending[:BATCH_MAX], self._pending[BATCH_MAX:]
+            results = await self._store_jobs([each.job for each in batch])
+            self._counters.count_submissions(results)
+            for each, result in zip(batch, results, strict=True):
+                resolve(each, result)
 
-    async def _stored(self, jobs: Sequence[NewJob]) -> list[Stored]:
-        """All at once. If somebody's key names another job, in halves: only he shall hear of it, and who sends such
-        requests on purpose makes the others wait for some steps, not for one each."""
+    async def _store_jobs(self, jobs: Sequence[NewJob]) -> list[SubmitResult]:
+        """All in one transaction. If the store refuses it because of one job, the batch is split in halves: a client
+        that sends such requests on purpose costs the others a logarithmic number of transactions."""
         if not jobs:
             return []
         try:
@@ -88,15 +90,15 @@ class Gathering:
             if len(jobs) == 1:
                 return [error]
             half = len(jobs) // 2
-            return [*await self._stored(jobs[:half]), *await self._stored(jobs[half:])]
-        except Exception as error:  # noqa: BLE001 - each of them hears it
+            return [*await self._store_jobs(jobs[:half]), *await self._store_jobs(jobs[half:])]
+        except Exception as error:  # noqa: BLE001 - every submission of the batch reports it
             return [error] * len(jobs)
 
 
-def tell(waiting: Waiting, answer: Stored) -> None:
-    if waiting.answer.done():
-        return  # the client has gone; its job is stored all the same
-    if isinstance(answer, Exception):
-        waiting.answer.set_exception(answer)
+def resolve(pending: PendingSubmission, result: SubmitResult) -> None:
+    if pending.result.done():
+        return  # the client has disconnected; its job is stored anyway
+    if isinstance(result, Exception):
+        pending.result.set_exception(result)
     else:
-        waiting.answer.set_result(answer)
+        pending.result.set_result(result)

@@ -1,6 +1,6 @@
-"""store, limiter, ledger ─► [one picture of how everything is doing] ─► metrics
+"""store, limiter, ledger ─► [snapshot of the whole system] ─► metrics
 
-Taken at most once a second, however many ask: screens and scrapers share it.
+Taken at most once per second, whatever the number of readers: dashboards and scrapers share it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from fastapi import Request
 
-from leaseway.api.inspection import gate_of, pauses_in, seen_in, shut_now
-from leaseway.api.pagination import pulse_of, service_in
-from leaseway.api.ttl_cache import Remembered
+from leaseway.api.inspection import find_closed_gates, lane_gate, read_pauses, store_stats, try_read_levels
+from leaseway.api.service import get_service
+from leaseway.api.ttl_cache import TtlCache
 from leaseway.domain.budgets.budget import BudgetDefinition
 from leaseway.domain.budgets.ledger import BudgetWindow
 from leaseway.domain.errors import LeasewayError
@@ -24,24 +24,24 @@ from leaseway.ports.store_stats import Pulse
 from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import Defined, limits_by_name
 
-BELIEF_SECONDS = 1.0
+TTL_SECONDS = 1.0
 RATE_SECONDS = 60
 LANES_MAX = 500
-"""So many lanes are asked why they wait, those with the most jobs first."""
+"""The number of lanes for which the reasons of waiting are read; lanes with the most ready jobs come first."""
 LIMITS_MAX = 200
 
 
-class Picture(NamedTuple):
+class SystemSnapshot(NamedTuple):
     at: Instant
     lanes: list[LaneCount]
-    shut: Mapping[tuple[str, str], Closure]
-    """What keeps gates shut longest, by needs and tenant."""
+    closure: Mapping[tuple[str, str], Closure]
+    """By needs and tenant: the reason that keeps a gate closed longest_closure."""
     waiting: list[LaneWait]
     ended: list[EndedCount]
     ended_since: Instant
     owners: list[LeaseOwner]
     limits: Defined
-    """Without those that stand for many, and without the caps of tenants."""
+    """Without limits that have fields, and without the caps of tenants."""
     seen: Mapping[PermitRequest, LevelReading]
     budgets: list[tuple[BudgetDefinition, int]]
     accounts: list[BudgetWindow]
@@ -49,11 +49,11 @@ class Picture(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """So long is counted in `ended`: a minute, or less where very much ended."""
+        """The time that `ended` covers: a minute, or less if very many jobs finished."""
         return max(self.at - self.ended_since, 1) / SECOND_US
 
-    def of(self, tenant: str | None) -> "Picture":
-        """What one tenant may see of it; None: all of it."""
+    def for_tenant(self, tenant: str | None) -> "SystemSnapshot":
+        """The part that one tenant may see; None: everything."""
         if tenant is None:
             return self
         return self._replace(
@@ -62,56 +62,59 @@ class Picture(NamedTuple):
             ended=[each for each in self.ended if each.tenant == tenant],
         )
 
-
-async def picture_of(request: Request) -> Picture:
-    state, world, pulse = request.app.state, service_in(request).world, pulse_of(request)
-    if not hasattr(state, "pictures"):
-
-        async def look(_: str) -> Picture:
-            return await taken(world, pulse)
-
-        bounds = {"seconds": BELIEF_SECONDS, "absent_seconds": BELIEF_SECONDS}
-        state.pictures = Remembered[Picture](look, world.clock, most=1, **bounds)
-    pictures: Remembered[Picture] = state.pictures
-    picture = await pictures.get("")
-    assert picture is not None
-    return picture
+    def lane_closure(self, lane: LaneCount) -> Closure | None:
+        """Why a lane waits. A pause comes first: while it lasts, nothing else matters."""
+        if not lane.ready:
+            return None
+        gate, paused = lane_gate(lane), closed_by_pauses(lane.queue, lane.tenant, self.pauses)
+        return paused[0] if paused else self.closure.get((gate.needs, gate.tenant))
 
 
-async def taken(world: Environment, pulse: Pulse) -> Picture:
+async def system_snapshot(request: Request) -> SystemSnapshot:
+    """The snapshot of the last second."""
+    state, world = request.app.state, get_service(request).world
+    if not hasattr(state, "snapshots"):
+        stats = store_stats(world)
+
+        async def load(_: str) -> SystemSnapshot:
+            return await take_snapshot(world, stats)
+
+        state.snapshots = TtlCache[SystemSnapshot](
+            load, world.clock, ttl_seconds=TTL_SECONDS, negative_ttl_seconds=TTL_SECONDS, max_entries=1
+        )
+    snapshots: TtlCache[SystemSnapshot] = state.snapshots
+    snapshot = await snapshots.get("")
+    assert snapshot is not None
+    return snapshot
+
+
+async def take_snapshot(world: Environment, stats: Pulse) -> SystemSnapshot:
     now, lanes = await world.store.now(), list(await world.store.lanes())
     fullest = sorted(lanes, key=lambda lane: lane.ready, reverse=True)[:LANES_MAX]
-    shuts = await shut_now(world, fullest, now)
-    limits = await limits_of(world)
-    since, ended = await pulse.ended(now - RATE_SECONDS * SECOND_US)
-    return Picture(
+    closures = await find_closed_gates(world, fullest, now)
+    limits = await read_limits(world)
+    since, ended = await stats.ended(now - RATE_SECONDS * SECOND_US)
+    return SystemSnapshot(
         at=now,
         lanes=lanes,
-        shut={(gate.needs, gate.tenant): longest_closure(each) for gate, each in shuts.items()},
-        waiting=await pulse.waiting(),
+        closure={(gate.needs, gate.tenant): longest_closure(each) for gate, each in closures.items()},
+        waiting=await stats.waiting(),
         ended=ended,
         ended_since=since,
-        owners=await pulse.owners(),
+        owners=await stats.owners(),
         limits=limits,
-        seen=await seen_in(world.limiter, [PermitRequest(name, name) for name in limits]),
+        seen=await try_read_levels(world.limiter, [PermitRequest(name, name) for name in limits]),
         budgets=await world.ledger.definitions(),
         accounts=await world.ledger.books(),
-        pauses=await pauses_in(world),
+        pauses=await read_pauses(world),
     )
 
 
-async def limits_of(world: Environment) -> Defined:
+async def read_limits(world: Environment) -> Defined:
+    """Empty if the limiter does not respond: the other metrics do not need it."""
     try:
         defined = await limits_by_name(world.limiter)
     except LeasewayError:
-        return {}  # the rest is worth telling without them
+        return {}
     plain = [name for name in defined if not template_fields(name) and not name.startswith(TENANT_PREFIX)]
     return {name: defined[name] for name in plain[:LIMITS_MAX]}
-
-
-def shut_of(picture: Picture, lane: LaneCount) -> Closure | None:
-    """A pause first: nothing else helps while it lasts."""
-    if not lane.ready:
-        return None
-    gate, paused = gate_of(lane), closed_by_pauses(lane.queue, lane.tenant, picture.pauses)
-    return paused[0] if paused else picture.shut.get((gate.needs, gate.tenant))

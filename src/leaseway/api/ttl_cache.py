@@ -1,4 +1,8 @@
-"""What the store said, believed for a moment: bounded in number and in age, and asked for once at a time."""
+"""A TTL cache that loads each key at most once concurrently.
+
+Missing keys are cached separately and for a shorter time, so that requests for invented names cannot evict real
+entries.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,66 +14,65 @@ from leaseway.ports.clock import Clock
 T = TypeVar("T")
 
 
-class Kept(NamedTuple, Generic[T]):
+class CacheEntry(NamedTuple, Generic[T]):
     value: T | None
-    at: float
+    loaded_at: float
 
 
-class Remembered(Generic[T]):
-    """Of one process and its loop. What is not there is believed for a shorter time, and in a place of its own: who
-    makes up names cannot push out what others use."""
+class TtlCache(Generic[T]):
+    """For one process and its event loop."""
 
     def __init__(
         self,
-        ask: Callable[[str], Awaitable[T | None]],
+        load: Callable[[str], Awaitable[T | None]],
         clock: Clock,
         *,
-        seconds: float,
-        absent_seconds: float,
-        most: int,
+        ttl_seconds: float,
+        negative_ttl_seconds: float,
+        max_entries: int,
     ) -> None:
-        self._ask = ask
+        self._load = load
         self._clock = clock
-        self._seconds = seconds
-        self._absent_seconds = absent_seconds
-        self._most = most
-        self._present: dict[str, Kept[T]] = {}
-        self._absent: dict[str, Kept[T]] = {}
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._changes = 0
+        self._ttl_seconds = ttl_seconds
+        self._negative_ttl_seconds = negative_ttl_seconds
+        self._max_entries = max_entries
+        self._present: dict[str, CacheEntry[T]] = {}
+        self._missing: dict[str, CacheEntry[T]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._invalidations = 0
 
     async def get(self, name: str) -> T | None:
-        kept = self._believed(name)
-        if kept is None:
-            turn = self._turns.setdefault(name, asyncio.Lock())
-            async with turn:  # who comes second finds the answer of the first
-                kept = self._believed(name) or await self._look(name)
-        return kept.value
+        entry = self._fresh(name)
+        if entry is None:
+            lock = self._locks.setdefault(name, asyncio.Lock())
+            async with lock:  # a second reader finds the entry of the first
+                entry = self._fresh(name) or await self._fill(name)
+        return entry.value
 
-    def forget(self, name: str) -> None:
-        """It has changed, and this process knows."""
+    def invalidate(self, name: str) -> None:
+        """Drop an entry that this process has changed."""
         self._present.pop(name, None)
-        self._absent.pop(name, None)
-        self._changes += 1
+        self._missing.pop(name, None)
+        self._invalidations += 1
 
-    def _believed(self, name: str) -> Kept[T] | None:
-        kept = self._present.get(name)
-        if kept is not None:
-            return kept if self._clock.monotonic() - kept.at < self._seconds else None
-        kept = self._absent.get(name)
-        if kept is not None and self._clock.monotonic() - kept.at < self._absent_seconds:
-            return kept
+    def _fresh(self, name: str) -> CacheEntry[T] | None:
+        entry = self._present.get(name)
+        if entry is not None:
+            return entry if self._clock.monotonic() - entry.loaded_at < self._ttl_seconds else None
+        entry = self._missing.get(name)
+        if entry is not None and self._clock.monotonic() - entry.loaded_at < self._negative_ttl_seconds:
+            return entry
         return None
 
-    async def _look(self, name: str) -> Kept[T]:
-        # From before the question: the answer may be as old as that.
-        at, changes = self._clock.monotonic(), self._changes
-        kept = Kept(await self._ask(name), at)
+    async def _fill(self, name: str) -> CacheEntry[T]:
+        # The age counts from before the load, because the value may be as old as that.
+        loaded_at, invalidations = self._clock.monotonic(), self._invalidations
+        entry = CacheEntry(await self._load(name), loaded_at)
         self._present.pop(name, None)
-        self._absent.pop(name, None)
-        if changes == self._changes:  # else it may be what somebody has just told us to forget
-            place = self._absent if kept.value is None else self._present
-            place[name] = kept
-            if len(place) > self._most:
-                del place[next(iter(place))]
-        return kept
+        self._missing.pop(name, None)
+        if invalidations == self._invalidations:  # otherwise the value may predate an invalidation
+            entries = self._missing if entry.value is None else self._present
+            entries[name] = entry
+            if len(entries) > self._max_entries:
+                del entries[next(iter(entries))]
+        return entry

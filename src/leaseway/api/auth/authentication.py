@@ -1,7 +1,8 @@
-"""host ─► [caller] ─► scope: who asks, by what he brings: a key, a JWT, or the cookie of a session.
+"""headers ─► [authentication] ─► caller: by API key, JWT or session cookie.
 
-Whoever brings nothing is nobody, and the route decides what nobody may. Whoever brings something wrong is refused, and
-is not told what was wrong with it. A cookie that is over is nothing: the browser shall see the page where to log in.
+A request without a credential has no caller, and the route decides whether it may proceed. A request with an invalid
+credential is rejected with a response that does not say what is wrong. An expired cookie counts as no credential, so
+that the browser shows the login page.
 """
 
 import asyncio
@@ -12,9 +13,9 @@ from msgspec.structs import replace
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
-from leaseway.api.auth.jwt import Jwts
-from leaseway.api.errors import Problem, refused
-from leaseway.api.ttl_cache import Remembered
+from leaseway.api.auth.jwt import JwtVerifier
+from leaseway.api.errors import Problem, invalid_credential
+from leaseway.api.ttl_cache import TtlCache
 from leaseway.domain.api_key import ApiKey, Session, hash_secret, parse_key_text
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Caller
@@ -22,82 +23,82 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.ports.clock import Clock
 from leaseway.ports.key_store import KEYS_MAX, KeyStore
 
-BELIEF_SECONDS = 30.0
-"""So late may a revocation be felt in another process."""
-ABSENT_SECONDS = 5.0
+TTL_SECONDS = 30.0
+"""A revocation takes effect in other processes within this time."""
+NEGATIVE_TTL_SECONDS = 5.0
 TOUCH_SECONDS = 60.0
 CLOCK_SECONDS = 60.0
-"""How long the store's clock is counted on before it is asked again."""
+"""How often the store's clock is read; in between, the local clock measures the time that has passed."""
 COOKIE = "leaseway_session"
 SECURE_COOKIE = "__Host-leaseway_session"
-"""Where the browser came by https: it is neither sent in the clear nor set by another host."""
+"""For HTTPS: browsers never send it unencrypted, and no other host can set it."""
 CSRF_HEADER = "x-csrf-token"
 NO_KEY = hash_secret("")
 
 
-class Keeper(KeyStore, Protocol):
+class CredentialStore(KeyStore, Protocol):
     async def now(self) -> Instant: ...
 
 
-class Door:
-    """Of one process and its loop."""
+class Authenticator:
+    """For one process and its event loop."""
 
-    def __init__(self, store: Keeper, clock: Clock, jwts: Jwts | None = None) -> None:
+    def __init__(self, store: CredentialStore, clock: Clock, jwts: JwtVerifier | None = None) -> None:
         self._store = store
         self._clock = clock
         self._jwts = jwts
-        bounds = {"seconds": BELIEF_SECONDS, "absent_seconds": ABSENT_SECONDS}
-        self._keys = Remembered[ApiKey](store.key, clock, most=KEYS_MAX, **bounds)
-        self._sessions = Remembered[Session](store.session, clock, most=KEYS_MAX, **bounds)
+        ttl = {"ttl_seconds": TTL_SECONDS, "negative_ttl_seconds": NEGATIVE_TTL_SECONDS}
+        self._keys = TtlCache[ApiKey](store.key, clock, max_entries=KEYS_MAX, **ttl)
+        self._sessions = TtlCache[Session](store.session, clock, max_entries=KEYS_MAX, **ttl)
         self._time = StoreTime(store, clock)
-        self._uses = Uses(store, clock)
+        self._uses = KeyUses(store, clock)
 
     async def caller(self, headers: Headers) -> Caller | None:
-        """None: he brought no credential."""
+        """None: the request has no credential."""
         given = headers.getlist("authorization")
         if not given:
-            session = session_in(headers)
-            return None if session is None else await self._caller_of(session)
+            session = session_cookie(headers)
+            return None if session is None else await self._session_caller(session)
         scheme, _, credential = given[0].partition(" ")
         if len(given) > 1 or scheme.lower() != "bearer":
-            raise refused()
+            raise invalid_credential()
         if parse_key_text(credential) is None and self._jwts is not None:
             return await self._jwts.caller(credential)
-        return (await self.key(credential)).caller()
+        return (await self.verify_key(credential)).caller()
 
-    async def key(self, text: str) -> ApiKey:
-        """The key that opens, or a refusal."""
+    async def verify_key(self, text: str) -> ApiKey:
+        """The key, or Problem 401."""
         parts = parse_key_text(text)
         if parts is None:
-            raise refused()
+            raise invalid_credential()
         id_, secret = parts
         key = await self._keys.get(id_)
-        # An unknown id takes as long as a wrong secret.
+        # An unknown id takes as long as a wrong secret, so that timing does not reveal which ids exist.
         opens = key.opens_with(secret) if key is not None else hmac.compare_digest(NO_KEY, hash_secret(secret))
         now = await self._time.now()
         if key is None or not opens or not key.is_live(now):
-            raise refused()
+            raise invalid_credential()
         self._uses.add(id_, now)
         return key
 
-    def refuse_forged(self, headers: Headers) -> None:
-        """Browsers send cookies by themselves, for pages of others too. What such a page cannot know is the token."""
-        session = session_in(headers)
+    def check_csrf(self, headers: Headers) -> None:
+        """Browsers send cookies automatically, also for pages of other sites; these cannot know the CSRF token."""
+        session = session_cookie(headers)
         if "authorization" in headers or session is None:
             return
         if not hmac.compare_digest(headers.get(CSRF_HEADER, "").encode(), csrf_token(session).encode()):
-            raise Problem(403, "csrf", f"send the csrf_token of GET /v1/session in the header {CSRF_HEADER}")
+            raise Problem(403, "csrf", f"send the csrf_token from GET /v1/session in the {CSRF_HEADER} header")
 
-    def forget_key(self, id_: str) -> None:
-        self._keys.forget(id_)
+    def invalidate_key(self, id_: str) -> None:
+        self._keys.invalidate(id_)
 
-    def forget_session(self, id_: str) -> None:
-        self._sessions.forget(hash_secret(id_))
+    def invalidate_session(self, id_: str) -> None:
+        self._sessions.invalidate(hash_secret(id_))
 
     async def close(self) -> None:
         await self._uses.close()
 
-    async def _caller_of(self, id_: str) -> Caller | None:
+    async def _session_caller(self, id_: str) -> Caller | None:
         session = await self._sessions.get(hash_secret(id_))
         now = await self._time.now()
         if session is None or session.expires_at <= now:
@@ -111,23 +112,23 @@ class Door:
 
 
 class StoreTime:
-    """The store's clock, asked now and then and counted on by ours."""
+    """The store's clock, read from time to time and extrapolated with the local clock."""
 
-    def __init__(self, store: Keeper, clock: Clock) -> None:
+    def __init__(self, store: CredentialStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._said: Instant | None = None
-        self._at = 0.0
+        self._instant: Instant | None = None
+        self._read_at = 0.0
 
     async def now(self) -> Instant:
         monotonic = self._clock.monotonic()
-        if self._said is None or monotonic - self._at > CLOCK_SECONDS:
-            self._said, self._at = await self._store.now(), monotonic
-        return self._said + round((monotonic - self._at) * SECOND_US)
+        if self._instant is None or monotonic - self._read_at > CLOCK_SECONDS:
+            self._instant, self._read_at = await self._store.now(), monotonic
+        return self._instant + round((monotonic - self._read_at) * SECOND_US)
 
 
-class Uses:
-    """When keys were used last, written now and then: nobody waits for it, and nobody fails by it."""
+class KeyUses:
+    """When keys were last used. Written from time to time in the background; failures have no effect on requests."""
 
     def __init__(self, store: KeyStore, clock: Clock) -> None:
         self._store = store
@@ -142,7 +143,7 @@ class Uses:
         if self._written_at is None or monotonic - self._written_at >= TOUCH_SECONDS:
             self._written_at = monotonic
             if self._writing is None or self._writing.done():
-                # The door is its parent, and waits for it when it closes.
+                # The authenticator owns the task and awaits it when it closes.
                 self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def close(self) -> None:
@@ -157,12 +158,12 @@ class Uses:
         try:
             await self._store.touch_keys(used)
         except LeasewayError:
-            # It is news for people, not a promise; the next writing brings it.
+            # The time of use is informative only; the next write includes it.
             self._used = used | self._used
 
 
-def session_in(headers: Headers) -> str | None:
-    """The id in the cookie. Of two with one name somebody else may have set one: then there is none."""
+def session_cookie(headers: Headers) -> str | None:
+    """The session id. None if there are two cookies of that name, because another host may have set one of them."""
     if "cookie" not in headers or len(headers.getlist("cookie")) > 1:
         return None
     text = headers["cookie"]
@@ -173,5 +174,5 @@ def session_in(headers: Headers) -> str | None:
 
 
 def csrf_token(session: str) -> str:
-    """Who has the session's id knows it; who only makes a browser send it does not."""
+    """Derived from the session id: a page that only makes the browser send the cookie cannot compute it."""
     return hash_secret(f"csrf:{session}")

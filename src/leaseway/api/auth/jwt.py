@@ -1,7 +1,7 @@
-"""A JWT ─► a caller. What it may is cut to what a tenant may: operators and workers have keys, which can be revoked.
+"""JWT ─► caller. A JWT has at most the rights of a tenant: operators and workers use API keys, which can be revoked.
 
-Everything is checked against what we were started with: the issuer, the audience, and the algorithm that belongs to the
-issuer's key. Of the header only `alg`, `kid` and `typ` are read.
+Tokens are checked against the configuration of the service: the issuer, the audience, and the algorithm of the issuer's
+key. Of the token's header only `alg`, `kid` and `typ` are read.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import jwt
 
 from leaseway.api.auth.jwks import Jwks
-from leaseway.api.errors import refused
+from leaseway.api.errors import invalid_credential
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.api_key import ANY_TENANT
 from leaseway.domain.errors import BadValue
@@ -25,7 +25,7 @@ REQUIRED = ["exp", "iss", "aud", "sub"]
 KNOWN_SCOPES = {scope.value: scope for scope in ROLE_SCOPES[Role.TENANT]}
 
 
-class Jwts:
+class JwtVerifier:
     def __init__(self, issuer: str, audience: str, jwks: Jwks, tenant_claim: str = "tenant") -> None:
         self._issuer = issuer
         self._audience = audience
@@ -33,18 +33,18 @@ class Jwts:
         self._tenant_claim = tenant_claim
 
     async def caller(self, text: str) -> Caller:
-        """Who was named by the issuer, or a refusal that does not say why."""
+        """The caller that the token names, or Problem 401 without the reason."""
         try:
-            kid, algorithm = header_of(text)
+            kid, algorithm = read_header(text)
         except Exception as error:
-            raise refused() from error
+            raise invalid_credential() from error
         key = await self._jwks.find(kid, algorithm)
         if key is None:
-            raise refused()
+            raise invalid_credential()
         try:
             return self._caller(self._claims(text, key))
         except Exception as error:
-            raise refused() from error
+            raise invalid_credential() from error
 
     def _claims(self, text: str, key: jwt.PyJWK) -> dict[str, Any]:
         claims: dict[str, Any] = jwt.decode(
@@ -66,33 +66,33 @@ class Jwts:
             name=check_name("sub", claims["sub"]),
             tenant=tenant,
             role=Role.TENANT,
-            scopes=scopes_in(claims),
+            scopes=parse_scopes(claims),
             until=(int(claims["exp"]) + LEEWAY_SECONDS) * SECOND_US,
         )
 
 
-def header_of(text: str) -> tuple[str | None, str]:
+def read_header(text: str) -> tuple[str | None, str]:
     if len(text) > LENGTH_MAX:
         raise ValueError("too long")
     header = jwt.get_unverified_header(text)
     kid, algorithm, kind = header.get("kid"), header["alg"], header.get("typ", "JWT")
     if "crit" in header or not isinstance(algorithm, str) or str(kind).lower() not in TYPES:
-        raise ValueError("not a token that we understand")
+        raise ValueError("unsupported token")
     return kid, algorithm
 
 
-def scopes_in(claims: dict[str, Any]) -> frozenset[Scope]:
-    """As RFC 8693 has it, a text with spaces; some issuers send a list. Without it, nothing is allowed."""
+def parse_scopes(claims: dict[str, Any]) -> frozenset[Scope]:
+    """RFC 8693 separates scopes with spaces; some issuers send a list. Without the claim there are no scopes."""
     given = claims.get("scope", "")
     names = given.split(" ") if isinstance(given, str) else given
     return frozenset(KNOWN_SCOPES[name] for name in names if name in KNOWN_SCOPES)
 
 
-def jwts_of(settings: ServiceSettings, clock: Clock) -> Jwts | None:
-    """None: the service takes keys only."""
+def jwt_verifier(settings: ServiceSettings, clock: Clock) -> JwtVerifier | None:
+    """None: the service accepts API keys only."""
     issuer, audience, url = settings.issuer, settings.audience, settings.jwks_url
     if not (issuer or audience or url):
         return None
     if not (issuer and audience and url):
-        raise BadValue("jwt", "needs an issuer, an audience and a jwks_url, all three")
-    return Jwts(issuer, audience, Jwks(url, clock), settings.tenant_claim)
+        raise BadValue("jwt", "needs an issuer, an audience and a jwks_url")
+    return JwtVerifier(issuer, audience, Jwks(url, clock), settings.tenant_claim)

@@ -1,11 +1,10 @@
-"""caller ─► [tenant's rate] ─► strict body
+"""caller ─► [rate limit of the tenant] ─► route
 
-What one tenant may ask of all processes of the service together: so many requests a minute, and so many at once. Both
-are ordinary limits in the shared limiter, `api:{tenant}` and `api-at-once:{tenant}`, which operators may change. Tokens
-are taken some at a time and are good for a second, seats are kept as long as they are needed: a busy tenant costs a
-few calls a second, not one for each request.
+Limits the requests of a tenant to all processes of the service together: per minute, and at the same time. Both are
+ordinary limits in the shared limiter, `api:{tenant}` and `api-at-once:{tenant}`, which operators can change. A process
+takes several permits at a time, so that a busy tenant costs a few calls to the limiter per second, not one per request.
 
-The limits are for tenants. Operators and workers are of the house.
+Only tenants are limited; operators and workers are not.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 
-from leaseway.api.auth.tenant_quota import Allowance, Terms
+from leaseway.api.auth.tenant_quota import QuotaTerms, TenantQuota
 from leaseway.api.settings import ServiceSettings
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Caller, Role
@@ -27,12 +26,12 @@ log = logging.getLogger("leaseway.api")
 PER_MINUTE = "api:{tenant}"
 AT_ONCE = "api-at-once:{tenant}"
 BURST_SHARE = 0.2
-SWEEP_SECONDS = 5.0
+RENEW_SECONDS = 5.0
 TENANTS_MAX = 10_000
-"""From so many on, those are forgotten that ask nothing at the moment."""
+"""Above this number, tenants without requests in progress are dropped."""
 
 
-def definitions_of(settings: ServiceSettings) -> list[LimitDefinition]:
+def limit_definitions(settings: ServiceSettings) -> list[LimitDefinition]:
     rate = Rate(60 * SECOND_US, settings.requests_per_minute)
     return [
         LimitDefinition(name=PER_MINUTE, rates=(rate,), burst_share=BURST_SHARE),
@@ -40,83 +39,83 @@ def definitions_of(settings: ServiceSettings) -> list[LimitDefinition]:
     ]
 
 
-class Admitted:
-    """One request that was let in. It leaves its seat when the answer begins, at the latest when it is over."""
+class Admission:
+    """One admitted request. It counts as in progress until the response begins, at the latest until it ends."""
 
-    def __init__(self, allowance: Allowance, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, quota: TenantQuota, headers: list[tuple[bytes, bytes]]) -> None:
         self.headers = headers
-        self._allowance: Allowance | None = allowance
+        self._quota: TenantQuota | None = quota
 
-    def leave(self) -> None:
-        if self._allowance is not None:
-            self._allowance.busy -= 1
-            self._allowance = None
+    def release(self) -> None:
+        if self._quota is not None:
+            self._quota.in_progress -= 1
+            self._quota = None
 
 
-class Limiting:
-    """Of one process and its loop; `holder` names it."""
+class TenantRateLimit:
+    """For one process and its event loop. `holder` is the process's name in the limiter."""
 
     def __init__(self, limiter: Limiter, clock: Clock, settings: ServiceSettings, holder: str) -> None:
         self._limiter = limiter
         self._clock = clock
-        self._definitions = definitions_of(settings)
+        self._definitions = limit_definitions(settings)
         burst = math.ceil(BURST_SHARE * settings.requests_per_minute)
-        self._terms = Terms(
+        self._terms = QuotaTerms(
             per_minute=PER_MINUTE, at_once=AT_ONCE, holder=holder, burst=burst,
             requests_per_minute=settings.requests_per_minute, requests_at_once=settings.requests_at_once,
         )  # fmt: skip
         self._policy = self._terms.policy.encode()
-        self._allowances: dict[str, Allowance] = {}
-        self._sweeping: asyncio.Task[None] | None = None
+        self._quotas: dict[str, TenantQuota] = {}
+        self._renewing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         await self._limiter.declare(self._definitions)
-        # The service is its parent, and ends it when it closes.
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        # The service owns the task and cancels it when it closes.
+        self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
 
     async def close(self) -> None:
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
-        for allowance in self._allowances.values():
-            await quietly(allowance.leave_seats)
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
+        for quota in self._quotas.values():
+            await quietly(quota.release_all)
 
-    def concerns(self, caller: Caller) -> bool:
+    def applies_to(self, caller: Caller) -> bool:
         return caller.role is Role.TENANT
 
-    async def admit(self, tenant: str) -> Admitted:
-        """Problem 429: not now."""
-        allowance = self._of(tenant)
-        await allowance.sit()
+    async def admit(self, tenant: str) -> Admission:
+        """Problem 429: the limit is reached."""
+        quota = self._quota(tenant)
+        await quota.begin_request()
         try:
-            await allowance.take()  # who waits for his turn sits meanwhile: so the line is not endless
+            await quota.take_permit()  # waiting requests count as in progress, which bounds their number
         except BaseException:
-            allowance.busy -= 1
+            quota.in_progress -= 1
             raise
-        return Admitted(allowance, [(b"ratelimit-policy", self._policy), (b"ratelimit", allowance.told.encode())])
+        return Admission(quota, [(b"ratelimit-policy", self._policy), (b"ratelimit", quota.rate_limit_header.encode())])
 
-    def _of(self, tenant: str) -> Allowance:
-        found = self._allowances.get(tenant)
+    def _quota(self, tenant: str) -> TenantQuota:
+        found = self._quotas.get(tenant)
         if found is None:
-            if len(self._allowances) >= TENANTS_MAX:
-                self._allowances = {name: each for name, each in self._allowances.items() if each.is_needed}
-            found = self._allowances[tenant] = Allowance(self._limiter, self._clock, self._terms, tenant, self._define)
+            if len(self._quotas) >= TENANTS_MAX:
+                self._quotas = {name: each for name, each in self._quotas.items() if each.is_needed}
+            found = self._quotas[tenant] = TenantQuota(self._limiter, self._clock, self._terms, tenant, self._define)
         return found
 
     async def _define(self) -> None:
-        """Somebody has forgotten the limits, by hand or with the store."""
+        """Declare the limits again: an operator or a restart of the store has removed them."""
         await self._limiter.declare(self._definitions)
 
-    async def _sweep(self) -> None:
+    async def _renew_all(self) -> None:
         while True:  # until the service closes
-            await self._clock.sleep(SWEEP_SECONDS)
-            for allowance in list(self._allowances.values()):
-                await quietly(allowance.keep_seats)
+            await self._clock.sleep(RENEW_SECONDS)
+            for quota in list(self._quotas.values()):
+                await quietly(quota.renew)
 
 
 async def quietly(call: Callable[[], Awaitable[None]]) -> None:
-    """Seats that are not said to be kept or left expire by themselves."""
+    """Errors are logged only, because permits that are neither renewed nor released expire."""
     try:
         await call()
     except LeasewayError as error:
-        log.warning("the limiter does not answer: %s", error)
+        log.warning("the limiter does not respond: %s", error)

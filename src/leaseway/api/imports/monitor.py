@@ -1,22 +1,27 @@
-"""runs that are under way ─► [looked at] ─► progress for routes and live events, and the end of the run
+"""running imports ─► [polled] ─► progress for routes and live events, and the end of each run
 
-Nobody else ends a run that was started over HTTP: its last shard is a job like the others, and who did it does not know
-that it was the last. So the service looks, now and then, and says what has become of a run when all shards have ended.
-Several processes may do so: to say it twice changes nothing.
+A run that was started over HTTP is finished by the service: its last shard is a job like any other, and the worker does
+not know that it was the last one. So the service polls, and evaluates a run when all its shards have ended. Several
+processes may do this at the same time: finishing a run twice changes nothing.
 
-Whether a run has ended is a small question. How far it has come is asked only while somebody wants to know, and for all
-of them at once.
+Whether a run has ended is a cheap query. The progress of a run is read only while a client asks for it, and once for
+all clients.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
 from contextlib import suppress
-from typing import Any
 
-from leaseway.api.imports.registry import Imports
-from leaseway.api.schemas.import_serializers import Pace, progress_json, report_json
-from leaseway.api.ttl_cache import Remembered
+from leaseway.api.imports.registry import ImportRegistry
+from leaseway.api.schemas.imports import (
+    ImportProgressDocument,
+    ImportReportDocument,
+    Pace,
+    progress_document,
+    report_document,
+)
+from leaseway.api.ttl_cache import TtlCache
 from leaseway.domain.errors import LeasewayError
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow
 from leaseway.imports.progress.progress import RATE_SECONDS, ProgressTracker, RunSnapshot, tightest
@@ -26,75 +31,71 @@ from leaseway.imports.sources.factory import source_limit
 from leaseway.ports.clock import Clock
 from leaseway.system import wall_clock_us
 
-BELIEF_SECONDS = 10.0
+log = logging.getLogger("leaseway.api")
+
+REPORT_TTL_SECONDS = 10.0
 REPORTS_MAX = 50
+POLL_SECONDS = 1.0
+DISCOVERY_SECONDS = 10.0
+"""The interval in which runs that other processes have started are discovered."""
+SHARDS_PER_SECOND = 2_000
+"""A run with very many shards is polled less often: on average this many shards are read per second."""
+PACE_SECONDS_MAX = 120.0
+"""Two polls that are further apart say nothing about the present pace."""
+INTEREST_SECONDS = 15.0
+"""How long after the last request the progress of a run is still read."""
+STALL_CHECK_SECONDS = 2.0
+"""The interval in which the jobs of open shards are checked for failure."""
+RUNS_DISCOVERED_MAX = 20
+RUNS_KEPT_MAX = 50
+
+RunName = tuple[str, str]
+"""Source and run."""
 
 
 class ImportReports:
-    """Of one service."""
+    """Reports of runs. A report compares the whole table, so it is cached for some seconds."""
 
-    def __init__(self, imports: Imports, clock: Clock) -> None:
+    def __init__(self, imports: ImportRegistry, clock: Clock) -> None:
         self._imports = imports
-        bounds = {"seconds": BELIEF_SECONDS, "absent_seconds": BELIEF_SECONDS}
-        self._reports = Remembered[dict[str, Any]](self._made, clock, most=REPORTS_MAX, **bounds)
+        ttl = {"ttl_seconds": REPORT_TTL_SECONDS, "negative_ttl_seconds": REPORT_TTL_SECONDS}
+        self._reports = TtlCache[ImportReportDocument](self._load, clock, max_entries=REPORTS_MAX, **ttl)
 
-    async def of(self, source: str, row: RunRow) -> dict[str, Any]:
+    async def get(self, source: str, row: RunRow) -> ImportReportDocument:
         found = await self._reports.get(f"{source}\n{row.id}\n{row.state}{row.finished_at}")
         assert found is not None
         return found
 
-    async def _made(self, name: str) -> dict[str, Any]:
+    async def _load(self, name: str) -> ImportReportDocument:
         source, run, _ = name.split("\n")
-        known, sink = self._imports.named(source), await self._imports.sink(source)
+        known, sink = self._imports.find(source), await self._imports.sink(source)
         row = await sink.run(run)
         assert known is not None
-        assert row is not None, "it was there a moment ago"
-        document = report_json(await build_report(sink, row, wall_clock_us()), known.spec.budget)
-        # A run may have very many; they have a list of their own.
-        return {name: value for name, value in document.items() if name != "by_shard"}
+        assert row is not None, "the caller has read it"
+        return report_document(await build_report(sink, row, wall_clock_us()), known.spec.budget)
 
 
-log = logging.getLogger("leaseway.api")
+class MonitoredRun:
+    """What is remembered of one run between two polls."""
 
-LOOK_SECONDS = 1.0
-SEEK_SECONDS = 10.0
-"""Between two looks for runs that somebody else has started."""
-SHARDS_PER_SECOND = 2_000
-"""So many are looked at in a second of the service's life: a run of very many is looked at more rarely."""
-PACE_SECONDS_MAX = 120.0
-"""Two looks that lie farther apart say nothing about how fast it is now."""
-WANTED_SECONDS = 15.0
-"""So long after the last question, somebody may still want to know."""
-DOUBT_SECONDS = 2.0
-"""Between two looks whether anybody will go on with its shards."""
-RUNS_SOUGHT = 20
-KEPT_MAX = 50
-
-Name = tuple[str, str]
-"""Source and run."""
-
-
-class Watched:
-    """What is remembered of one run, from look to look."""
-
-    def __init__(self, watching: ProgressTracker) -> None:
-        self.watching = watching
-        self.turn = asyncio.Lock()
-        self.looked_at = self.wanted_at = self.doubted_at = float("-inf")
+    def __init__(self, progress: ProgressTracker) -> None:
+        self.progress = progress
+        self.lock = asyncio.Lock()
+        self.polled_at = self.wanted_at = self.stall_checked_at = float("-inf")
         self.counts = (0, 0)
-        """Rows and requests at the last look."""
-        self.document: dict[str, Any] | None = None
+        """Rows and requests at the last poll."""
+        self.document: ImportProgressDocument | None = None
         """None: there is no such run."""
         self.shards: list[ShardRow] = []
-        """As they were at the last look; kept while somebody wants to know."""
+        """The shards at the last poll; kept while a client asks for them."""
 
-    def is_fresh(self, now: float, look_seconds: float) -> bool:
-        shards = 0 if self.document is None else self.document["shards_total"]
-        return bool(now - self.looked_at < max(look_seconds, shards / SHARDS_PER_SECOND) * 0.9)
+    def is_fresh(self, now: float, poll_seconds: float) -> bool:
+        shards = 0 if self.document is None else self.document.shards_total
+        return now - self.polled_at < max(poll_seconds, shards / SHARDS_PER_SECOND) * 0.9
 
     def pace(self, now: float, snapshot: RunSnapshot) -> Pace | None:
-        """Rows and requests a second. None: nobody has looked before."""
-        seconds = now - self.looked_at
+        """Rows and requests per second. None: there is no recent poll to compare with."""
+        seconds = now - self.polled_at
         if seconds < RATE_SECONDS:
             return snapshot.rows_per_second, snapshot.requests_per_second
         if seconds > PACE_SECONDS_MAX:
@@ -102,179 +103,179 @@ class Watched:
         return (snapshot.rows - self.counts[0]) / seconds, (snapshot.requests - self.counts[1]) / seconds
 
 
-class ImportWatch:
-    """Of one service."""
+class ImportMonitor:
+    """The runs of one service's imports."""
 
-    def __init__(self, imports: Imports, clock: Clock, stopping: asyncio.Event) -> None:
+    def __init__(self, imports: ImportRegistry, clock: Clock, stopping: asyncio.Event) -> None:
         self._imports = imports
         self._clock = clock
         self._stopping = stopping
-        self.look_seconds = LOOK_SECONDS
-        self._watched: OrderedDict[Name, Watched] = OrderedDict()
-        self._running: dict[Name, None] = {}
-        self._closing: dict[Name, asyncio.Task[None]] = {}
-        self._heard_at = self._sought_at = float("-inf")
-        self._troubles: set[str] = set()
+        self.poll_seconds = POLL_SECONDS
+        self._runs: OrderedDict[RunName, MonitoredRun] = OrderedDict()
+        self._running: dict[RunName, None] = {}
+        self._finishing: dict[RunName, asyncio.Task[None]] = {}
+        self._listened_at = self._discovered_at = float("-inf")
+        self._failing: set[str] = set()
         self.reports = ImportReports(imports, clock)
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        # The service is its parent, and ends it when it closes.
-        self._task = asyncio.get_running_loop().create_task(self._watch())
+        # The service owns the task and cancels it when it closes.
+        self._task = asyncio.get_running_loop().create_task(self._poll())
 
     async def close(self) -> None:
-        tasks = [*([self._task] if self._task else []), *self._closing.values()]
+        tasks = [*([self._task] if self._task else []), *self._finishing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- telling ----------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def progress(self, source: str, run: str) -> dict[str, Any] | None:
-        """How far it has come, a second ago at most. None: there is no such run."""
-        watched = self._of((source, run))
-        watched.wanted_at = self._clock.monotonic()
-        if not watched.is_fresh(watched.wanted_at, self.look_seconds):
-            async with watched.turn:  # who comes second finds the answer of the first
-                if not watched.is_fresh(self._clock.monotonic(), self.look_seconds):
-                    await self._look((source, run), watched)
-        return watched.document
+    async def progress(self, source: str, run: str) -> ImportProgressDocument | None:
+        """The progress, at most a second old. None: there is no such run."""
+        monitored = self._run((source, run))
+        monitored.wanted_at = self._clock.monotonic()
+        if not monitored.is_fresh(monitored.wanted_at, self.poll_seconds):
+            async with monitored.lock:  # a second request finds the result of the first
+                if not monitored.is_fresh(self._clock.monotonic(), self.poll_seconds):
+                    await self._read_progress((source, run), monitored)
+        return monitored.document
 
     async def shards(self, source: str, run: str) -> list[ShardRow] | None:
-        """Of the same look as its progress: there may be a hundred thousand, and their list has many pages."""
+        """The shards of the same poll as the progress. There may be a hundred thousand, so pages share one poll."""
         if await self.progress(source, run) is None:
             return None
-        watched = self._of((source, run))
-        if not watched.shards:
-            async with watched.turn:
-                await self._look((source, run), watched)
-        return watched.shards
+        monitored = self._run((source, run))
+        if not monitored.shards:
+            async with monitored.lock:
+                await self._read_progress((source, run), monitored)
+        return monitored.shards
 
-    def began(self, source: str, run: str) -> None:
-        """It was started or resumed here: nobody waits until it is found."""
+    def add_run(self, source: str, run: str) -> None:
+        """Monitor a run that was started or resumed here, without waiting until it is discovered."""
         self._running[source, run] = None
         self._woken.set()
-        self._of((source, run)).looked_at = float("-inf")
+        self._run((source, run)).polled_at = float("-inf")
 
-    def documents(self) -> list[dict[str, Any]]:
-        """What the last looks have found, for those who listen."""
-        self._heard_at = self._clock.monotonic()
-        return [watched.document for watched in self._watched.values() if watched.document is not None]
+    def documents(self) -> list[ImportProgressDocument]:
+        """The progress of all monitored runs, for the live stream."""
+        self._listened_at = self._clock.monotonic()
+        return [monitored.document for monitored in self._runs.values() if monitored.document is not None]
 
-    def _of(self, name: Name) -> Watched:
-        watched = self._watched.get(name)
-        if watched is None:
-            known = self._imports.named(name[0])
+    def _run(self, name: RunName) -> MonitoredRun:
+        monitored = self._runs.get(name)
+        if monitored is None:
+            known = self._imports.find(name[0])
             limit = None if known is None else source_limit(known.spec)
-            watched = self._watched[name] = Watched(
+            monitored = self._runs[name] = MonitoredRun(
                 ProgressTracker(tightest(limit.definition.rates) if limit else None)
             )
-        self._watched.move_to_end(name)
-        while len(self._watched) > KEPT_MAX:
-            self._watched.popitem(last=False)
-        return watched
+        self._runs.move_to_end(name)
+        while len(self._runs) > RUNS_KEPT_MAX:
+            self._runs.popitem(last=False)
+        return monitored
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- polling ----------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
+    async def _poll(self) -> None:
         while not self._stopping.is_set():
             began = self._clock.monotonic()
-            if began - self._sought_at >= SEEK_SECONDS:
-                await self._seek()
+            if began - self._discovered_at >= DISCOVERY_SECONDS:
+                await self._discover()
             for name in list(self._running):
-                await self._turn(name)
+                await self._poll_run(name)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.look_seconds):
+                async with asyncio.timeout(self.poll_seconds):
                     await self._woken.wait()
             self._woken.clear()
 
-    async def _seek(self) -> None:
+    async def _discover(self) -> None:
         for source in self._imports.names:
             try:
                 sink = await self._imports.sink(source)
-                found = await sink.runs(source, RUNS_SOUGHT, state=RunState.RUNNING)
-            except Exception as error:  # noqa: BLE001 - one sink that is away must not hide the others
-                self._trouble(source, error)
+                found = await sink.runs(source, RUNS_DISCOVERED_MAX, state=RunState.RUNNING)
+            except Exception as error:  # noqa: BLE001 - a sink that does not respond must not hide the others
+                self._report_failure(source, error)
                 continue
-            self._troubles.discard(source)
+            self._failing.discard(source)
             self._running.update(((source, row.id), None) for row in found)
-        self._sought_at = self._clock.monotonic()
+        self._discovered_at = self._clock.monotonic()
 
-    async def _turn(self, name: Name) -> None:
+    async def _poll_run(self, name: RunName) -> None:
         source, now = name[0], self._clock.monotonic()
         try:
             sink = await self._imports.sink(source)
-            if await self._is_over(name, sink):
-                self._close(name)
-            watched = self._of(name)
-            if now - max(self._heard_at, watched.wanted_at) < WANTED_SECONDS and not watched.is_fresh(
-                now, self.look_seconds
+            if await self._has_ended(name, sink):
+                self._start_finishing(name)
+            monitored = self._run(name)
+            if now - max(self._listened_at, monitored.wanted_at) < INTEREST_SECONDS and not monitored.is_fresh(
+                now, self.poll_seconds
             ):
-                async with watched.turn:
-                    await self._look(name, watched)
-        except Exception as error:  # noqa: BLE001 - one run that cannot be seen must not hide the others
-            self._trouble(source, error)
+                async with monitored.lock:
+                    await self._read_progress(name, monitored)
+        except Exception as error:  # noqa: BLE001 - a run that cannot be read must not hide the others
+            self._report_failure(source, error)
 
-    async def _is_over(self, name: Name, sink: Sink) -> bool:
-        """No shard is open, or all that are were given up: their jobs have failed for good."""
+    async def _has_ended(self, name: RunName, sink: Sink) -> bool:
+        """No shard is open, or the jobs of all open shards have failed."""
         source, run = name
         if not await sink.open_shards(run):
             return True
-        watched, now = self._of(name), self._clock.monotonic()
-        if now - watched.doubted_at < DOUBT_SECONDS:
+        monitored, now = self._run(name), self._clock.monotonic()
+        if now - monitored.stall_checked_at < STALL_CHECK_SECONDS:
             return False
-        watched.doubted_at = now
+        monitored.stall_checked_at = now
         return await self._imports.is_abandoned(source, run)
 
-    async def _look(self, name: Name, watched: Watched) -> None:
+    async def _read_progress(self, name: RunName, monitored: MonitoredRun) -> None:
         source, run = name
         began = self._clock.monotonic()
-        known, sink = self._imports.named(source), await self._imports.sink(source)
+        known, sink = self._imports.find(source), await self._imports.sink(source)
         row = await sink.run(run)
         if known is None or row is None or row.source != source:
-            watched.document, watched.looked_at = None, began
+            monitored.document, monitored.polled_at = None, began
             self._running.pop(name, None)
             return
         shards = await sink.shards(run)
-        snapshot = watched.watching.seen(began, row, shards)
-        pace = watched.pace(began, snapshot)
-        watched.document = progress_json(row, shards, known.spec.budget, snapshot, pace)
-        watched.shards = order_by_parent(shards)
-        watched.looked_at, watched.counts = began, (snapshot.rows, snapshot.requests)
-        self._forget_shards(began)
+        snapshot = monitored.progress.seen(began, row, shards)
+        pace = monitored.pace(began, snapshot)
+        monitored.document = progress_document(row, shards, known.spec.budget, snapshot, pace)
+        monitored.shards = order_by_parent(shards)
+        monitored.polled_at, monitored.counts = began, (snapshot.rows, snapshot.requests)
+        self._drop_shards(began)
 
-    def _forget_shards(self, now: float) -> None:
-        for watched in self._watched.values():
-            if now - watched.wanted_at > WANTED_SECONDS:
-                watched.shards = []
+    def _drop_shards(self, now: float) -> None:
+        for monitored in self._runs.values():
+            if now - monitored.wanted_at > INTEREST_SECONDS:
+                monitored.shards = []
 
-    # -- the end ----------------------------------------------------------------------------------------------------
+    # -- finishing ----------------------------------------------------------------------------------------------------
 
-    def _close(self, name: Name) -> None:
-        """Apart from the looking: it may compare the run with a large table."""
-        closing = self._closing.get(name)
-        if closing is None or closing.done():
-            self._closing[name] = asyncio.get_running_loop().create_task(self._closed(name))
+    def _start_finishing(self, name: RunName) -> None:
+        """In a task of its own, because it may compare the run with a large table."""
+        finishing = self._finishing.get(name)
+        if finishing is None or finishing.done():
+            self._finishing[name] = asyncio.get_running_loop().create_task(self._finish(name))
 
-    async def _closed(self, name: Name) -> None:
+    async def _finish(self, name: RunName) -> None:
         source, run = name
         try:
             row = await (await self._imports.sink(source)).run(run)
             if row is not None and row.state is RunState.RUNNING:
                 await self._imports.finish(source, run)
             self._running.pop(name, None)
-            if name in self._watched:
-                async with self._watched[name].turn:
-                    await self._look(name, self._watched[name])
-        except Exception as error:  # noqa: BLE001 - tried again with the next look
-            self._trouble(source, error)
+            if name in self._runs:
+                async with self._runs[name].lock:
+                    await self._read_progress(name, self._runs[name])
+        except Exception as error:  # noqa: BLE001 - tried again with the next poll
+            self._report_failure(source, error)
         finally:
-            self._closing.pop(name, None)
+            self._finishing.pop(name, None)
 
-    def _trouble(self, source: str, error: Exception) -> None:
-        """Said once: it is the same trouble every second."""
-        if source not in self._troubles:
+    def _report_failure(self, source: str, error: Exception) -> None:
+        """Log a failure once, because it repeats every second."""
+        if source not in self._failing:
             shown = None if isinstance(error, LeasewayError) else error
-            log.warning("import %s: cannot look: %s", source, error, exc_info=shown)
-        self._troubles.add(source)
+            log.warning("import %s: cannot be polled: %s", source, error, exc_info=shown)
+        self._failing.add(source)

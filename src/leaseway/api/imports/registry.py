@@ -1,10 +1,10 @@
-"""a folder of specs ─► [the imports that a service knows] ─► routes
+"""folder of specs ─► [the imports of the service] ─► routes
 
-Clients name an import, and never bring one along: what is asked for, with which key, and where rows go is decided by
-who starts the service. A spec is read once, when the service starts.
+Clients refer to an import by name and cannot send one. The person who starts the service decides which source is
+called, with which credentials, and where rows are written. Specs are read once, when the service starts.
 
-A run that was started here is cut into shards and closed at its end by the service (`import_watch`). The shards are
-jobs, and done by workers that know the spec: `leaseway import work SPEC`.
+The service plans a run, submits its shards as jobs, and finishes the run (`monitor`). The jobs run in workers that have
+the spec: `leaseway import work SPEC`.
 """
 
 import asyncio
@@ -35,21 +35,21 @@ PROBE_SECONDS_MAX = 12.0
 """How long a source may take to report about itself. Browsers wait a little longer than that."""
 
 
-class Known(NamedTuple):
+class KnownImport(NamedTuple):
     path: Path
     spec: Spec
     sink: Sink
-    """Open from the first look on, as long as the service."""
+    """Opened on first use, and closed with the service."""
     position: RowPosition | None
-    """Where its rows say on which place of the globe they lie."""
+    """The columns with the coordinates of a row; None: rows have no coordinates."""
 
 
-class Imports:
-    """Of one service."""
+class ImportRegistry:
+    """The imports of one service."""
 
     def __init__(self, folder: Path, url: str, limits: str | None) -> None:
-        self._known = known_in(folder)
-        # Of its own: the kinds of imports are not those that the service checks submissions against.
+        self._known = read_specs(folder)
+        # A separate app, because submissions must not be checked against the kinds of imports.
         self._app = App(url, limits=limits)
         self._made: dict[str, tuple[ImportParts, ImportJobs]] = {}
         self._open: set[str] = set()
@@ -60,13 +60,13 @@ class Imports:
     def names(self) -> list[str]:
         return sorted(self._known)
 
-    def named(self, source: str) -> Known | None:
+    def find(self, source: str) -> KnownImport | None:
         return self._known.get(source)
 
     async def sink(self, source: str) -> Sink:
         sink = self._known[source].sink
         if source not in self._open:
-            async with self._opening[source]:  # opened once
+            async with self._opening[source]:
                 if source not in self._open:
                     await sink.open()
                     self._open.add(source)
@@ -81,7 +81,7 @@ class Imports:
     # -- verbs ------------------------------------------------------------------------------------------------------
 
     async def plan(self, source: str, mode: RunMode | None) -> tuple[Plan, Forecast]:
-        """Probes the source. Nothing is written."""
+        """Probe the source and plan a run. Nothing is written."""
         parts, _ = await self._parts(source)
         with source_errors(parts):
             plan = await make_plan(parts, mode, PROBE_SECONDS_MAX)
@@ -94,7 +94,7 @@ class Imports:
                 return await start(parts, jobs, new, PROBE_SECONDS_MAX)
 
     async def resume(self, source: str, row: RunRow, requests_max: int | None) -> int:
-        """How many shards are open."""
+        """Resume a run. Returns how many shards are open."""
         parts, jobs = await self._parts(source)
         async with self._starting[source]:
             return await resume(parts, jobs, row, requests_max)
@@ -105,7 +105,7 @@ class Imports:
         return await finish_run(parts, run)
 
     async def is_abandoned(self, source: str, run: str) -> bool:
-        """Whether nobody will go on with the shards that are left, unless the run is resumed."""
+        """Whether the jobs of all open shards have failed, so that the run cannot progress unless it is resumed."""
         store = await self._app.store()
         if not await is_stalled(store, source):
             return False
@@ -114,7 +114,7 @@ class Imports:
         return bool(keys) and await have_all_failed(store, source, run, keys)
 
     async def _parts(self, source: str) -> tuple[ImportParts, ImportJobs]:
-        """The source is made when something is to be asked of it: a look needs no key."""
+        """The source is opened on first use, because reading the state of runs needs no credentials."""
         await self.sink(source)
         if source not in self._made:
             path, spec, sink, _ = self._known[source]
@@ -137,17 +137,17 @@ def source_errors(parts: ImportParts) -> Iterator[None]:
         raise Problem(503, "source_unavailable", detail, headers={"Retry-After": "5"}) from error
 
 
-def known_in(folder: Path) -> dict[str, Known]:
+def read_specs(folder: Path) -> dict[str, KnownImport]:
     if not folder.is_dir():
         raise UsageError(f"--imports: there is no folder {folder}")
     paths = sorted(folder.glob("*.toml"))
     if len(paths) > SPECS_MAX:
         raise UsageError(f"--imports: {folder} has {len(paths):,} specs; at most {SPECS_MAX} are served")
-    found: dict[str, Known] = {}
+    found: dict[str, KnownImport] = {}
     for path in paths:
         spec, sink, _ = load_sink(path)
         name = spec.source.name
         if name in found:
             raise UsageError(f"--imports: {path.name} and {found[name].path.name} both name the source {name!r}")
-        found[name] = Known(path, spec, sink, find_position(spec.resource))
+        found[name] = KnownImport(path, spec, sink, find_position(spec.resource))
     return found

@@ -22,11 +22,11 @@ class Guest:
 
     async def may_stay(self) -> bool:
         """Asked now and then. A store that does not answer throws nobody out."""
-        door = self._service.door
-        if door is None:
+        authenticator = self._service.authenticator
+        if authenticator is None:
             return True
         try:
-            caller = await self._by_key() if self._headers is None else await door.caller(self._headers)
+            caller = await self._by_key() if self._headers is None else await authenticator.caller(self._headers)
         except Problem:
             return False
         except LeasewayError:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from leaseway.api.live.change_log import frame_of
 from leaseway.api.live.credential_recheck import Guest
-from leaseway.api.live.hub import Live
+from leaseway.api.live.hub import LiveHub
 from leaseway.api.live.subscribers import Listener, Why
 from leaseway.domain.ids import Instant
 from leaseway.worker.environment import Environment
@@ -19,7 +19,7 @@ Deliver = Callable[[Instant | None, str], Awaitable[None]]
 
 
 class Session:
-    def __init__(self, live: Live, listener: Listener, guest: Guest, world: Environment) -> None:
+    def __init__(self, live: LiveHub, listener: Listener, guest: Guest, world: Environment) -> None:
         self._live = live
         self._listener = listener
         self._guest = guest

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, get_args
+from typing import Protocol, get_args
 
-from leaseway.api.auth.authentication import Door
+from leaseway.api.auth.authentication import Authenticator
 from leaseway.api.errors import Problem
-from leaseway.api.imports.monitor import ImportWatch
+from leaseway.api.imports.monitor import ImportMonitor
 from leaseway.api.live.change_log import View
 from leaseway.api.live.poller import Lookout
 from leaseway.api.live.settings import Bounds
 from leaseway.api.live.subscribers import Listener, Why
 from leaseway.api.metrics.prometheus_text import Family, Sample, counter, gauge
-from leaseway.api.routing import tenant_for
+from leaseway.api.routing import visible_tenant
+from leaseway.api.schemas.imports import ImportProgressDocument
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import Instant, JobId
 from leaseway.worker.environment import Environment
@@ -26,13 +27,13 @@ class House(Protocol):
     """What is needed of the service."""
 
     world: Environment
-    door: Door | None
+    authenticator: Authenticator | None
     stopping: asyncio.Event
-    live: "Live"
-    import_watch: ImportWatch | None
+    live: "LiveHub"
+    import_monitor: ImportMonitor | None
 
 
-class Live:
+class LiveHub:
     """Of one process and its loop. The lookout begins with the first listener: before, there may be no store."""
 
     def __init__(self, service: House) -> None:
@@ -57,8 +58,8 @@ class Live:
             self._lookout = Lookout(house.world, house.stopping, lambda: self.bounds, self._imports)
         return self._lookout
 
-    def _imports(self) -> list[dict[str, Any]]:
-        watch = self._service.import_watch
+    def _imports(self) -> list[ImportProgressDocument]:
+        watch = self._service.import_monitor
         return [] if watch is None else watch.documents()
 
     @asynccontextmanager
@@ -66,7 +67,7 @@ class Live:
         self, caller: Caller, told: Instant | None, follow: Sequence[str] = (), tenant: str | None = None
     ) -> AsyncIterator[Listener]:
         """Problem: there are too many, or he asks for what he may not."""
-        view = View(tenant_for(caller, tenant), caller.sees_all, caller.may(Scope.IMPORTS_READ))
+        view = View(visible_tenant(caller, tenant), caller.sees_all, caller.may(Scope.IMPORTS_READ))
         ids = followed(follow, self.bounds.follow_max)
         self._refuse_crowds(caller.tenant)
         listener = Listener(caller.tenant, view, told)

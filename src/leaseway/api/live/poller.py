@@ -10,12 +10,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from leaseway.api.live.change_log import MARGIN_US, Board, Look
 from leaseway.api.live.settings import Bounds
 from leaseway.api.live.snapshot import OWN_KINDS, SHARED_KINDS, Seen, Sights, Wanted
 from leaseway.api.live.subscribers import Listener
+from leaseway.api.schemas.imports import ImportProgressDocument
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.worker.environment import Environment
@@ -39,7 +39,7 @@ class Lookout:
         world: Environment,
         stopping: asyncio.Event,
         bounds: Callable[[], Bounds],
-        imports: Callable[[], list[dict[str, Any]]] = list,
+        imports: Callable[[], list[ImportProgressDocument]] = list,
     ) -> None:
         self.board = Board()
         self._world = world

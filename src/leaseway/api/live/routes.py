@@ -12,9 +12,9 @@ from leaseway.api.live.settings import Bounds
 from leaseway.api.live.sse import MEDIA_TYPE, EventStream, polled
 from leaseway.api.live.tickets import make_ticket
 from leaseway.api.live.websocket import seq_of, socket
-from leaseway.api.responses import answer
-from leaseway.api.routing import Asking, Routes
-from leaseway.api.schemas.serializers import iso
+from leaseway.api.routing import Authenticated, Routes
+from leaseway.api.schemas.keys import TicketDocument
+from leaseway.api.schemas.values import timestamp
 from leaseway.domain.identity import Scope
 from leaseway.system import random_text
 
@@ -38,7 +38,7 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 @routes.get("/events", Scope.JOBS_READ, responses=ANSWERS)
 async def events(
     request: Request,
-    caller: Asking,
+    caller: Authenticated,
     after: str | None = None,
     wait_seconds: Wait = 0.0,
     follow: Ids = [],  # noqa: B006 - as FastAPI takes it
@@ -55,11 +55,11 @@ async def events(
 
 
 @routes.post("/tickets", Scope.JOBS_READ, status_code=201)
-async def ticket(request: Request, caller: Asking) -> Response:
+async def ticket(request: Request, caller: Authenticated) -> TicketDocument:
     """A ticket for one WebSocket: GET /v1/live?ticket=…, used once, within half a minute."""
     store = request.app.state.service.world.store
     made, until = await make_ticket(store, caller, random_text)
-    return answer({"ticket": made, "expires_at": iso(until)}, 201)
+    return TicketDocument(ticket=made, expires_at=timestamp(until))
 
 
 routes.websocket("/live", Scope.JOBS_READ)(socket)

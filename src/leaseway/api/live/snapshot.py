@@ -6,10 +6,13 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
-from leaseway.api.inspection import seen_in
+from leaseway.api.inspection import try_read_levels
 from leaseway.api.live.change_log import JOBS_KEPT, Sighting
-from leaseway.api.schemas import budgets, limits
-from leaseway.api.schemas.serializers import iso, lane_json, stored
+from leaseway.api.schemas.budgets import accounts_for, budget_document
+from leaseway.api.schemas.imports import ImportProgressDocument
+from leaseway.api.schemas.lanes import COUNTS, lane_counts_document
+from leaseway.api.schemas.limits import limit_document
+from leaseway.api.schemas.values import Document, as_dict, parse_stored, timestamp
 from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.inspection import JobSummary
 from leaseway.domain.job import LaneCount
@@ -22,7 +25,6 @@ OVERLAP_US = 2 * SECOND_US
 """What ends is written a moment after its instant."""
 FIRST_US = 60 * SECOND_US
 PROGRESS_MAX = 2_000
-COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
 INSTANTS = frozenset({"lease_until", "created_at", "run_at", "finished_at", "last_error_at"})
 
 
@@ -43,7 +45,7 @@ class Seen(NamedTuple):
 
 
 class Sights:
-    def __init__(self, world: Environment, imports: Callable[[], list[dict[str, Any]]] = list) -> None:
+    def __init__(self, world: Environment, imports: Callable[[], list[ImportProgressDocument]] = list) -> None:
         self._world = world
         self._imports = imports
         """Runs as they were seen last: to look at them again is not our affair."""
@@ -88,14 +90,16 @@ class Sights:
     async def _limits(self, now: Instant) -> list[Sighting]:
         limiter = self._world.limiter
         defined = await limits_by_name(limiter)
-        seen = await seen_in(limiter, [PermitRequest(name, name) for name in defined if not template_fields(name)])
-        return [shared("limit", name, limits.document(*each, seen.get(PermitRequest(name, name)), now))
+        seen = await try_read_levels(
+            limiter, [PermitRequest(name, name) for name in defined if not template_fields(name)]
+        )
+        return [shared("limit", name, limit_document(*each, seen.get(PermitRequest(name, name)), now))
                 for name, each in defined.items()]  # fmt: skip
 
     async def _budgets(self, now: Instant) -> list[Sighting]:
         ledger = self._world.ledger
         definitions, accounts = await ledger.definitions(), await ledger.books()
-        return [shared("budget", each.name, budgets.document(each, version, budgets.of_budget(each, accounts), now))
+        return [shared("budget", each.name, budget_document(each, version, accounts_for(each, accounts), now))
                 for each, version in definitions]  # fmt: skip
 
 
@@ -105,7 +109,7 @@ IMPORTS_OF = "default"
 """The tenant whose jobs the shards of imports are."""
 
 
-def shared(kind: str, name: str, document: dict[str, Any]) -> Sighting:
+def shared(kind: str, name: str, document: Document) -> Sighting:
     return Sighting(kind, name, None, document)
 
 
@@ -126,8 +130,8 @@ def lanes_seen(lanes: Sequence[LaneCount]) -> list[Sighting]:
     return found
 
 
-def imports_seen(runs: Iterable[dict[str, Any]]) -> list[Sighting]:
-    return [Sighting("import", f"{run['source']}\n{run['run']}", IMPORTS_OF, run) for run in runs]
+def imports_seen(runs: Iterable[ImportProgressDocument]) -> list[Sighting]:
+    return [Sighting("import", f"{run.source}\n{run.run}", IMPORTS_OF, run) for run in runs]
 
 
 def key_of(lane: LaneCount) -> str:
@@ -136,7 +140,7 @@ def key_of(lane: LaneCount) -> str:
 
 def lane_document(lane: LaneCount) -> dict[str, Any]:
     """Only the counters: what keeps a lane shut is asked for at /v1/lanes."""
-    document = lane_json(lane)
+    document = as_dict(lane_counts_document(lane))
     del document["waits_for"]
     return document
 
@@ -147,6 +151,6 @@ def totals_document(sums: dict[str, int]) -> dict[str, int]:
 
 def job_document(job: JobSummary) -> dict[str, Any]:
     """Named as in GET /v1/jobs/{id}, without what may be long."""
-    document = {name: iso(value) if name in INSTANTS else value for name, value in asdict(job).items()}
+    document = {name: timestamp(value) if name in INSTANTS else value for name, value in asdict(job).items()}
     is_short = job.progress is not None and len(job.progress) <= PROGRESS_MAX
-    return {**document, "state": job.state.value, "progress": stored(job.progress) if is_short else None}
+    return {**document, "state": job.state.value, "progress": parse_stored(job.progress) if is_short else None}

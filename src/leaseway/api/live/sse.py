@@ -11,7 +11,7 @@ from leaseway.api.errors import Problem
 from leaseway.api.live.change_log import Batch
 from leaseway.api.live.credential_recheck import Guest
 from leaseway.api.live.delivery import Session
-from leaseway.api.live.hub import Live
+from leaseway.api.live.hub import LiveHub
 from leaseway.api.live.websocket import abort
 from leaseway.domain.ids import Instant
 from leaseway.worker.environment import Environment
@@ -32,7 +32,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        live: Live,
+        live: LiveHub,
         guest: Guest,
         world: Environment,
         told: Instant | None,
@@ -76,7 +76,7 @@ async def gone(receive: Receive, end: Callable[[], Any]) -> None:
 
 
 async def polled(
-    live: Live, guest: Guest, told: Instant | None, follow: Sequence[str], tenant: str | None, seconds: float
+    live: LiveHub, guest: Guest, told: Instant | None, follow: Sequence[str], tenant: str | None, seconds: float
 ) -> Batch:
     """What differs, at once or as soon as there is something; after so many seconds nothing."""
     async with live.listening(guest.caller, told, follow, tenant) as listener:

@@ -10,10 +10,10 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from leaseway.api.errors import Problem, anonymous, refused
+from leaseway.api.errors import Problem, invalid_credential, missing_credential
 from leaseway.api.live.credential_recheck import Guest
 from leaseway.api.live.delivery import Session
-from leaseway.api.live.hub import House, Live, followed
+from leaseway.api.live.hub import House, LiveHub, followed
 from leaseway.api.live.subscribers import Listener, Why
 from leaseway.api.live.tickets import use_ticket
 from leaseway.domain.identity import Caller
@@ -49,7 +49,7 @@ async def socket(websocket: WebSocket) -> None:
 
 
 class Line:
-    def __init__(self, live: Live, listener: Listener, receive: Receive, send: Send) -> None:
+    def __init__(self, live: LiveHub, listener: Listener, receive: Receive, send: Send) -> None:
         self._live = live
         self._listener = listener
         self._receive = receive
@@ -107,9 +107,9 @@ async def guest_of(service: House, scope: Scope, ticket: str | None) -> Guest:
     if ticket is not None:
         caller, headers = await use_ticket(service.world.store, ticket), None
         if caller is None:
-            raise refused()
+            raise invalid_credential()
     if caller is None:
-        raise anonymous()
+        raise missing_credential()
     if not caller.may(Right.JOBS_READ):
         raise Problem(403, "not_allowed", f"this credential has no scope {Right.JOBS_READ.value}")
     return Guest(service, caller, headers)

@@ -1,9 +1,9 @@
-"""looks at the store ─► [what ended since] ─► counters that only grow.
+"""snapshots of the store ─► [jobs that finished in between] ─► counters that never decrease
 
-The counters of lanes fall again when old jobs are pruned, discarded or retried, so a look is compared with the one
-before: by what the lanes have more, and by what the store says has ended meanwhile. Each may miss something: the first
-what was pruned at the same time, the second what was written late or is more than a store looks at in passing. The
-larger one counts.
+The counts of lanes decrease when jobs are pruned, discarded or retried. So each snapshot is compared with the previous
+one in two ways: by how much the counts of lanes have increased, and by what the store reports as finished since then.
+The first misses jobs that were pruned meanwhile, the second jobs that were written late or exceed what a store reports.
+The larger number counts.
 """
 
 from collections import Counter
@@ -15,34 +15,34 @@ from leaseway.ports.store_stats import Pulse
 
 OUTCOMES = (State.DONE, State.FAILED, State.CANCELLED)
 
-Name = tuple[str, str]
+QueueOutcome = tuple[str, str]
 """Queue and outcome."""
 
 
-class Ends:
-    """Since this process began to look. Several processes see the same store: take the largest, not the sum."""
+class OutcomeCounters:
+    """Since the first snapshot of this process. All processes count the same store: use the maximum, not the sum."""
 
     def __init__(self) -> None:
-        self._lanes: Counter[Name] | None = None
+        self._lanes: Counter[QueueOutcome] | None = None
         self._at: Instant = 0
-        self.totals: Counter[Name] = Counter()
+        self.totals: Counter[QueueOutcome] = Counter()
 
-    async def look(self, pulse: Pulse, lanes: Iterable[LaneCount], at: Instant) -> Mapping[Name, int]:
-        now = counted(lanes)
+    async def update(self, stats: Pulse, lanes: Iterable[LaneCount], at: Instant) -> Mapping[QueueOutcome, int]:
+        now = count_outcomes(lanes)
         before, self._lanes = self._lanes, now
         since, self._at = self._at, at
         if before is not None and at > since:
-            _, ended = await pulse.ended(since)
-            told: Counter[Name] = Counter()
+            _, ended = await stats.ended(since)
+            reported: Counter[QueueOutcome] = Counter()
             for each in ended:
-                told[each.queue, each.state.value] += each.count
-            for name in {*now, *told}:
-                self.totals[name] += max(now[name] - before[name], told[name], 0)
+                reported[each.queue, each.state.value] += each.count
+            for name in {*now, *reported}:
+                self.totals[name] += max(now[name] - before[name], reported[name], 0)
         return self.totals
 
 
-def counted(lanes: Iterable[LaneCount]) -> Counter[Name]:
-    counts: Counter[Name] = Counter()
+def count_outcomes(lanes: Iterable[LaneCount]) -> Counter[QueueOutcome]:
+    counts: Counter[QueueOutcome] = Counter()
     for lane in lanes:
         for state in OUTCOMES:
             counts[lane.queue, state.value] += getattr(lane, state.value)

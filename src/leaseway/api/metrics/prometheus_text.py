@@ -1,4 +1,4 @@
-"""Numbers ─► the text that Prometheus reads."""
+"""metrics ─► the text format of Prometheus"""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ class Sample(NamedTuple):
     value: float
     labels: Mapping[str, str] = NO_LABELS
     suffix: str = ""
-    """_bucket, _sum and _count of a histogram."""
+    """For histograms: _bucket, _sum or _count."""
 
 
 class Family(NamedTuple):
@@ -34,26 +34,27 @@ def histogram(name: str, help: str, samples: Iterable[Sample]) -> Family:
     return Family(f"leaseway_{name}", "histogram", help, samples)
 
 
-def exposition(families: Iterable[Family]) -> str:
-    return "".join(text_of(family) for family in families)
+def render_text(families: Iterable[Family]) -> str:
+    return "".join(render_family(family) for family in families)
 
 
-def text_of(family: Family) -> str:
+def render_family(family: Family) -> str:
     head = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"
     return head + "".join(
-        f"{family.name}{sample.suffix}{labels_of(sample.labels)} {number(sample.value)}\n" for sample in family.samples
+        f"{family.name}{sample.suffix}{render_labels(sample.labels)} {render_number(sample.value)}\n"
+        for sample in family.samples
     )
 
 
-def labels_of(labels: Mapping[str, str]) -> str:
+def render_labels(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"
+    return "{" + ",".join(f'{name}="{escape(value)}"' for name, value in labels.items()) + "}"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def number(value: float) -> str:
+def render_number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -1,4 +1,7 @@
-"""What this process has answered, counted outside of everything else: refusals count too. And the access log."""
+"""Counts and durations of requests, and the access log.
+
+The middleware is the outermost one, so that refused requests count as well.
+"""
 
 import logging
 import time
@@ -10,73 +13,75 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from leaseway.api.metrics.prometheus_text import Family, Sample, counter, gauge, histogram
-from leaseway.api.routing import BUSY, every_route
+from leaseway.api.routing import FAST_ROUTES, every_route
 
 access = logging.getLogger("leaseway.access")
-"""A line for each request, at INFO."""
+"""One line per request, at INFO."""
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "other")
 CLASSES = ("2xx", "3xx", "4xx", "5xx")
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 NO_ROUTE = "_none"
-"""Refused before a route was sought, or there is none. Paths that clients make up are no label."""
-GONE = 499
-"""Nothing was answered: the client left, or the line was cut."""
+"""For requests without a route. Paths that clients invent must not become labels."""
+CLIENT_GONE = 499
+"""There was no response: the client disconnected, or the connection broke."""
 
-Name = tuple[str, str]
+MethodRoute = tuple[str, str]
 """Method and route."""
 
 
-class Times:
-    """How long answers took."""
+class Durations:
+    """A histogram of response times."""
 
     def __init__(self) -> None:
-        self.buckets = [0] * (len(BOUNDS) + 1)
+        self.buckets = [0] * (len(BUCKETS_SECONDS) + 1)
         self.seconds = 0.0
 
     def add(self, seconds: float) -> None:
-        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+        self.buckets[bisect_left(BUCKETS_SECONDS, seconds)] += 1
         self.seconds += seconds
 
-    def samples(self, name: Name) -> Iterator[Sample]:
+    def samples(self, name: MethodRoute) -> Iterator[Sample]:
         total, labels = 0, {"method": name[0], "route": name[1]}
-        for bound, count in zip((*map(str, BOUNDS), "+Inf"), self.buckets, strict=True):
+        for bound, count in zip((*map(str, BUCKETS_SECONDS), "+Inf"), self.buckets, strict=True):
             total += count
             yield Sample(total, {**labels, "le": bound}, "_bucket")
         yield Sample(self.seconds, labels, "_sum")
         yield Sample(total, labels, "_count")
 
 
-class Requests:
-    """Of one process. Every counter is there from the start, so that its first step is seen."""
+class RequestMetrics:
+    """For one process. All series exist from the start, so that Prometheus sees their first increase."""
 
-    def __init__(self, names: Iterable[Name]) -> None:
+    def __init__(self, names: Iterable[MethodRoute]) -> None:
         known = (*names, *((method, NO_ROUTE) for method in METHODS))
-        self.answered = {(name, each): 0 for name in known for each in CLASSES}
-        self.times: dict[Name, Times] = {}
-        self.under_way = 0
+        self.counts = {(name, each): 0 for name in known for each in CLASSES}
+        self.times: dict[MethodRoute, Durations] = {}
+        self.in_progress = 0
 
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
         name = method if method in METHODS else "other", route
         counted = name, CLASSES[max(min(status // 100, 5), 2) - 2]
-        self.answered[counted] = self.answered.get(counted, 0) + 1
-        self.times.setdefault(name, Times()).add(seconds)
+        self.counts[counted] = self.counts.get(counted, 0) + 1
+        self.times.setdefault(name, Durations()).add(seconds)
 
     def families(self) -> Iterator[Family]:
         yield counter(
-            "http_requests_total", "Requests that this process has answered.",
+            "http_requests_total", "Requests to this process.",
             [
                 Sample(count, {"method": method, "route": route, "status": each})
-                for ((method, route), each), count in self.answered.items()
+                for ((method, route), each), count in self.counts.items()
             ],
         )  # fmt: skip
         taken = [sample for name, times in self.times.items() for sample in times.samples(name)]
-        yield histogram("http_request_seconds", "How long this process took to answer.", taken)
-        yield gauge("http_requests_under_way", "Requests that this process works on.", [Sample(self.under_way)])
+        yield histogram("http_request_seconds", "Duration of requests to this process.", taken)
+        yield gauge(
+            "http_requests_in_progress", "Requests to this process that are in progress.", [Sample(self.in_progress)]
+        )
 
 
-class Counting:
-    def __init__(self, app: ASGIApp, requests: Requests) -> None:
+class RequestMetricsMiddleware:
+    def __init__(self, app: ASGIApp, requests: RequestMetrics) -> None:
         self._app = app
         self._requests = requests
 
@@ -84,26 +89,26 @@ class Counting:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        answer, begun = Answered(send), time.perf_counter()
+        response, begun = WatchedResponse(send), time.perf_counter()
         is_request = scope["type"] == "http"
-        self._requests.under_way += is_request
+        self._requests.in_progress += is_request
         try:
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, receive, response.send)
         finally:
             seconds = time.perf_counter() - begun
             if is_request:
-                self._requests.under_way -= 1
-                self._requests.add(scope["method"], route_of(scope) or NO_ROUTE, answer.status, seconds)
+                self._requests.in_progress -= 1
+                self._requests.add(scope["method"], route_path(scope) or NO_ROUTE, response.status, seconds)
             if access.isEnabledFor(logging.INFO):
-                access.info("request", extra={"facts": facts_of(scope, answer, seconds)})
+                access.info("request", extra={"facts": log_fields(scope, response, seconds)})
 
 
-class Answered:
-    """What was said first: with which status, and which job it made."""
+class WatchedResponse:
+    """Remembers the status of a response, and the job that it created."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.status = GONE
+        self.status = CLIENT_GONE
         self.location: bytes | None = None
 
     async def send(self, message: Message) -> None:
@@ -116,48 +121,48 @@ class Answered:
         await self._send(message)
 
 
-def route_of(scope: Scope) -> str | None:
-    """As it is declared, with names in the place of ids."""
+def route_path(scope: Scope) -> str | None:
+    """The path of the route, with placeholders for ids."""
     route = scope.get("route")
     if route is not None:
-        return path_of(route)
-    return scope["path"] if (scope.get("method"), scope["path"]) in BUSY else None
+        return declared_path(route)
+    return scope["path"] if (scope.get("method"), scope["path"]) in FAST_ROUTES else None
 
 
-def path_of(route: BaseRoute) -> str | None:
+def declared_path(route: BaseRoute) -> str | None:
     path: str | None = getattr(route, "path_format", None) or getattr(route, "path", None)
     return path
 
 
-def facts_of(scope: Scope, answer: Answered, seconds: float) -> dict[str, object]:
-    """For the log. Without the query, which may hold a ticket, and without anything that was sent."""
+def log_fields(scope: Scope, response: WatchedResponse, seconds: float) -> dict[str, object]:
+    """Without the query, which may contain a ticket, and without the body."""
     caller = scope.get("leaseway.caller")
     facts: dict[str, object] = {
         "request_id": scope.get("leaseway.request_id"), "method": scope.get("method", "WEBSOCKET"),
-        "route": route_of(scope), "path": scope["path"], "status": answer.status, "seconds": round(seconds, 6),
+        "route": route_path(scope), "path": scope["path"], "status": response.status, "seconds": round(seconds, 6),
         "tenant": None if caller is None else caller.tenant, "caller": None if caller is None else caller.name,
     }  # fmt: skip
-    job = job_of(scope, answer)
+    job = job_id(scope, response)
     return facts if job is None else {**facts, "job": job}
 
 
-def job_of(scope: Scope, answer: Answered) -> str | None:
-    """Which one it was about, or which one it made."""
-    if answer.location is not None:
-        return answer.location.decode("latin-1").rpartition("/")[2]
-    route = route_of(scope) or ""
+def job_id(scope: Scope, response: WatchedResponse) -> str | None:
+    """The job that the request refers to or has created."""
+    if response.location is not None:
+        return response.location.decode("latin-1").rpartition("/")[2]
+    route = route_path(scope) or ""
     found: str | None = scope.get("path_params", {}).get("id") if route.startswith("/v1/jobs/{id}") else None
     return found
 
 
 def count_requests(api: FastAPI) -> None:
-    """To be called late: what is added last stands outside."""
+    """Call it after the other middleware is added: the middleware that is added last runs first."""
     routes = [route for route in every_route(api.routes) if isinstance(route, Route)]
     names = dict.fromkeys(
         (method, path)
         for route in routes
         for method in sorted(route.methods or ())
-        if method in METHODS and (path := path_of(route)) is not None
+        if method in METHODS and (path := declared_path(route)) is not None
     )
-    api.state.requests = Requests(names)
-    api.add_middleware(Counting, requests=api.state.requests)
+    api.state.requests = RequestMetrics(names)
+    api.add_middleware(RequestMetricsMiddleware, requests=api.state.requests)

@@ -1,4 +1,4 @@
-"""What this process has done for others, counted: jobs taken, jobs handed to workers, and what they brought back."""
+"""Counters of the work that passed through this process: submissions, leases and settlements."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,8 +14,8 @@ SUBMISSIONS = ("accepted", "replayed", "refused", "failed")
 SETTLEMENTS = (*(state.value for state in (State.DONE, State.FAILED, State.CANCELLED, State.PENDING)), "lost")
 
 
-class Tally:
-    """Every counter is there from the start, so that its first step is seen."""
+class WorkCounters:
+    """All series exist from the start, so that Prometheus sees their first increase."""
 
     def __init__(self) -> None:
         self.submissions = dict.fromkeys(SUBMISSIONS, 0)
@@ -23,21 +23,21 @@ class Tally:
         self.exchanges = 0
         self.leases = 0
 
-    def submitted(self, answers: Sequence[Submitted | Exception]) -> None:
-        for answer in answers:
-            if isinstance(answer, Submitted):
-                self.submissions["replayed" if answer.replayed else "accepted"] += 1
+    def count_submissions(self, results: Sequence[Submitted | Exception]) -> None:
+        for result in results:
+            if isinstance(result, Submitted):
+                self.submissions["replayed" if result.replayed else "accepted"] += 1
             else:
-                self.submissions["refused" if isinstance(answer, UsageError) else "failed"] += 1
+                self.submissions["refused" if isinstance(result, UsageError) else "failed"] += 1
 
-    def worked(self, verb: Verb[Any, Any], asked: Any, said: Any) -> None:
-        """What a worker, or a program that submits as one, was answered."""
+    def count_call(self, verb: Verb[Any, Any], body: Any, reply: Any) -> None:
+        """A call of the worker protocol."""
         if verb is protocol.EXCHANGE:
-            self.exchanged(asked, said)
+            self.count_exchange(body, reply)
         elif verb is protocol.SUBMIT:
-            self.submitted(said)
+            self.count_submissions(reply)
 
-    def exchanged(self, call: Exchange, reply: ExchangeReply) -> None:
+    def count_exchange(self, call: Exchange, reply: ExchangeReply) -> None:
         self.exchanges += 1
         self.leases += len(reply.leases)
         lost = set(reply.lost)
@@ -46,12 +46,12 @@ class Tally:
 
     def families(self) -> Iterator[Family]:
         yield counter(
-            "submissions_total", "Jobs that were submitted through this process.",
+            "submissions_total", "Jobs submitted through this process.",
             [Sample(count, {"answer": answer}) for answer, count in self.submissions.items()],
         )  # fmt: skip
-        yield counter("exchanges_total", "Exchanges of workers with this process.", [Sample(self.exchanges)])
-        yield counter("leases_granted_total", "Jobs that this process has handed to workers.", [Sample(self.leases)])
+        yield counter("exchanges_total", "Exchanges of workers through this process.", [Sample(self.exchanges)])
+        yield counter("leases_granted_total", "Leases granted through this process.", [Sample(self.leases)])
         yield counter(
-            "settlements_total", "Leases that workers have handed back through this process; pending: to run again.",
+            "settlements_total", "Leases settled through this process; pending: to be run again.",
             [Sample(count, {"state": state}) for state, count in self.settlements.items()],
         )  # fmt: skip

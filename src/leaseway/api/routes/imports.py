@@ -1,29 +1,40 @@
-"""/v1/imports: the imports that the service was started with, and how their runs are doing.
+"""/v1/imports: the imports that the service was started with, and the state of their runs.
 
-Imports are the house's own: their jobs belong to the tenant `default`. Who sees that tenant sees them, and to others
-they are not there. What changes something is in `import_changes`.
+Imports belong to the `default` tenant; other tenants cannot see them. `import_actions` has the routes that change
+something.
 """
 
 import asyncio
 import logging
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query, Request
-from starlette.responses import Response
 
-from leaseway.api.imports.monitor import ImportWatch
-from leaseway.api.imports.registry import Imports, Known
-from leaseway.api.pagination import Limit, cursor_of, paged, place_of, unknown
-from leaseway.api.responses import answer, page
-from leaseway.api.routing import Asking, Routes
-from leaseway.api.schemas.import_serializers import quarantined_json, run_json, shard_json
-from leaseway.api.service import service_of
+from leaseway.api.errors import not_found
+from leaseway.api.imports.monitor import ImportMonitor
+from leaseway.api.imports.registry import ImportRegistry, KnownImport
+from leaseway.api.pagination import PageLimit, build_page, decode_cursor, encode_cursor, paginate
+from leaseway.api.responses import Page
+from leaseway.api.routing import Authenticated, Routes
+from leaseway.api.schemas.imports import (
+    ImportDocument,
+    ImportPointsDocument,
+    ImportProgressDocument,
+    ImportReportDocument,
+    ImportRunDocument,
+    ImportShardDocument,
+    QuarantinedDocument,
+    points_document,
+    quarantined_document,
+    run_document,
+    shard_document,
+)
+from leaseway.api.service import get_service
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Caller, Scope
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardState
 from leaseway.imports.run.quarantine_replay import QuarantinedRow, read_quarantine
 from leaseway.imports.sinks.port import RowMap
-from leaseway.imports.sinks.row_map import DEGREES, GridCell
 from leaseway.system import wall_clock_us
 
 log = logging.getLogger("leaseway.api")
@@ -32,167 +43,156 @@ routes = Routes("/v1/imports", "imports")
 OWNER = "default"
 RUNS_MAX = 1_000
 QUARANTINE_MAX = 1_000
-State = Annotated[ShardState | None, Query()]
-RowsMax = Annotated[int, Query(ge=1, le=20_000, description="Rows that are looked at for one answer.")]
+ShardStateFilter = Annotated[ShardState | None, Query()]
+RowsMax = Annotated[int, Query(ge=1, le=20_000, description="How many rows are read for one response.")]
 
 
-@routes.get("", Scope.IMPORTS_READ)
-async def list_imports(request: Request, caller: Asking, limit: Limit = 50, cursor: str | None = None) -> Response:
-    """Every import that the service knows, with its last run."""
-    imports = service_of(request).imports
+@routes.get("", Scope.IMPORTS_READ, problems=(400,))
+async def list_imports(
+    request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
+) -> Page[ImportDocument]:
+    """List the imports of the service, each with its last run."""
+    imports = get_service(request).imports
     names = imports.names if imports is not None and caller.sees(OWNER) else []
-    shown, more = paged(request, caller, names, str, limit, cursor)
-    documents = [import_json(imports, name) for name in shown if imports is not None]
-    return page(list(await asyncio.gather(*documents)), more)
+    shown, more = paginate(request, caller, names, str, limit, cursor)
+    documents = [import_document(imports, name) for name in shown if imports is not None]
+    return Page(list(await asyncio.gather(*documents)), more)
 
 
 @routes.get("/{source}", Scope.IMPORTS_READ)
-async def show_import(request: Request, caller: Asking, source: str) -> Response:
-    """One import, with its last run."""
-    imports, _ = known_as(request, caller, source)
-    return answer(await import_json(imports, source))
+async def show_import(request: Request, caller: Authenticated, source: str) -> ImportDocument:
+    """Show an import with its last run."""
+    imports, _ = find_import(request, caller, source)
+    return await import_document(imports, source)
 
 
-@routes.get("/{source}/runs", Scope.IMPORTS_READ)
+@routes.get("/{source}/runs", Scope.IMPORTS_READ, problems=(400,))
 async def list_runs(
-    request: Request, caller: Asking, source: str, limit: Limit = 50, cursor: str | None = None
-) -> Response:
-    """The runs of an import, the newest first."""
-    imports, _ = known_as(request, caller, source)
+    request: Request, caller: Authenticated, source: str, limit: PageLimit = 50, cursor: str | None = None
+) -> Page[ImportRunDocument]:
+    """List the runs of an import, newest first."""
+    imports, _ = find_import(request, caller, source)
     runs = await (await imports.sink(source)).runs(source, RUNS_MAX)
-    shown, more = paged(request, caller, runs, lambda row: row.id, limit, cursor)
-    return page([run_json(row) for row in shown], more)
+    return build_page(request, caller, runs, lambda row: row.id, run_document, limit, cursor)
 
 
 @routes.get("/{source}/runs/{run}", Scope.IMPORTS_READ)
-async def show_run(request: Request, caller: Asking, source: str, run: str) -> Response:
-    """How far a run has come: its state, its shards by state, its counters, its pace. Believed for a second."""
-    known_as(request, caller, source)
-    found = await watch_of(request).progress(source, run) if run.isprintable() else None
+async def show_run(request: Request, caller: Authenticated, source: str, run: str) -> ImportProgressDocument:
+    """Show the progress of a run: its state, shards by state, counters and pace. Cached for a second."""
+    find_import(request, caller, source)
+    found = await get_monitor(request).progress(source, run) if run.isprintable() else None
     if found is None:
-        raise unknown("run", run)
-    return answer(found)
+        raise not_found("run", run)
+    return found
 
 
-@routes.get("/{source}/runs/{run}/shards", Scope.IMPORTS_READ)
+@routes.get("/{source}/runs/{run}/shards", Scope.IMPORTS_READ, problems=(400,))
 async def list_shards(
     request: Request,
-    caller: Asking,
+    caller: Authenticated,
     source: str,
     run: str,
-    state: State = None,
-    limit: Limit = 50,
+    state: ShardStateFilter = None,
+    limit: PageLimit = 50,
     cursor: str | None = None,
-) -> Response:
-    """The shards of a run, with what they ask for and how far they are."""
-    known_as(request, caller, source)
-    shards = await watch_of(request).shards(source, run) if run.isprintable() else None
+) -> Page[ImportShardDocument]:
+    """List the shards of a run with their predicates and counters."""
+    find_import(request, caller, source)
+    shards = await get_monitor(request).shards(source, run) if run.isprintable() else None
     if shards is None:
-        raise unknown("run", run)
+        raise not_found("run", run)
     wanted = [each for each in shards if state in (None, each.state)]
-    shown, more = paged(request, caller, wanted, lambda each: each.shard.key, limit, cursor)
+    shown, more = paginate(request, caller, wanted, lambda each: each.shard.key, limit, cursor)
     now = wall_clock_us()
-    return page([shard_json(each, now) for each in shown], more)
+    return Page([shard_document(each, now) for each in shown], more)
 
 
-@routes.get("/{source}/runs/{run}/points", Scope.IMPORTS_READ)
+@routes.get("/{source}/runs/{run}/points", Scope.IMPORTS_READ, problems=(400,))
 async def list_points(
-    request: Request, caller: Asking, source: str, run: str, after: str | None = None, limit: RowsMax = 10_000
-) -> Response:
-    """Where rows lie, counted on a grid of half a degree: [longitude, latitude, count].
+    request: Request, caller: Authenticated, source: str, run: str, after: str | None = None, limit: RowsMax = 10_000
+) -> ImportPointsDocument:
+    """Show where rows are located, on a grid of half a degree: [longitude, latitude, count].
 
-    `items` are rows that this run wrote, `others` those that it found as they were. Go on with `after`: at once while
-    there is `more`, and now and then as long as the run goes on; counts of one place are to be added. Where nobody can
-    tell, `has_positions` is false."""
-    imports, known = known_as(request, caller, source)
-    row, sink = await run_of(imports, source, run), await imports.sink(source)
-    settings, about = service_of(request).settings, f"{request.url.path} {caller.name}"
-    place = "" if after is None else place_of(settings.cursor_secret, after, about)
+    `items` are rows that this run wrote, `others` are rows that it found unchanged. Continue with `after`: immediately
+    while `more` is true, from time to time while the run is running. Add up the counts of points with the same
+    coordinates. `has_positions` is false if the import has no coordinates."""
+    imports, known = find_import(request, caller, source)
+    row, sink = await find_run(imports, source, run), await imports.sink(source)
+    secret, context = get_service(request).settings.cursor_secret, f"{request.url.path} {caller.name}"
+    position = "" if after is None else decode_cursor(secret, after, context)
     if known.position is None or not isinstance(sink, RowMap):
-        return answer(points_json(False, [], False, None))
-    found = await sink.places(source, row.id, known.position, place.removeprefix("@"), limit)
+        return points_document(False, [], False, None)
+    found = await sink.places(source, row.id, known.position, position.removeprefix("@"), limit)
     is_over = row.state is not RunState.RUNNING and not found.has_more
-    following = None if is_over else cursor_of(settings.cursor_secret, f"@{found.after}", about)
-    return answer(points_json(True, found.cells, found.has_more, following))
+    following = None if is_over else encode_cursor(secret, f"@{found.after}", context)
+    return points_document(True, found.cells, found.has_more, following)
 
 
 @routes.get("/{source}/runs/{run}/report", Scope.IMPORTS_READ)
-async def show_report(request: Request, caller: Asking, source: str, run: str) -> Response:
-    """What a run has done: counters, changes, drift, and the slowest shards. Believed for some seconds."""
-    imports, _ = known_as(request, caller, source)
-    return answer(await watch_of(request).reports.of(source, await run_of(imports, source, run)))
+async def show_report(request: Request, caller: Authenticated, source: str, run: str) -> ImportReportDocument:
+    """Show the report of a run: counters, changes, drift, and the slowest shards. Cached for some seconds."""
+    imports, _ = find_import(request, caller, source)
+    return await get_monitor(request).reports.get(source, await find_run(imports, source, run))
 
 
-@routes.get("/{source}/quarantine", Scope.IMPORTS_READ)
+@routes.get("/{source}/quarantine", Scope.IMPORTS_READ, problems=(400,))
 async def list_quarantine(
     request: Request,
-    caller: Asking,
+    caller: Authenticated,
     source: str,
     run: str | None = None,
-    limit: Limit = 50,
+    limit: PageLimit = 50,
     cursor: str | None = None,
-) -> Response:
-    """Records that could not become rows, the oldest first, of one run or of the last one; at most the first 1,000."""
-    imports, _ = known_as(request, caller, source)
+) -> Page[QuarantinedDocument]:
+    """List the quarantined records of a run, by default of the last one, oldest first; at most 1,000 records."""
+    imports, _ = find_import(request, caller, source)
     sink = await imports.sink(source)
-    rows = await sink.runs(source, 1) if run is None else [await run_of(imports, source, run)]
+    rows = await sink.runs(source, 1) if run is None else [await find_run(imports, source, run)]
     kept: list[QuarantinedRow] = []
     async for each in read_quarantine(sink, [row.id for row in rows], QUARANTINE_MAX):
         kept.append(each)
-    shown, more = paged(request, caller, kept, lambda each: str(each.number), limit, cursor)
-    return page([quarantined_json(each) for each in shown], more)
+    return build_page(request, caller, kept, lambda each: str(each.number), quarantined_document, limit, cursor)
 
 
 # -- finding --------------------------------------------------------------------------------------------------------
 
 
-def known_as(request: Request, caller: Caller, source: str) -> tuple[Imports, Known]:
-    imports = service_of(request).imports
-    known = imports.named(source) if imports is not None and caller.sees(OWNER) else None
+def find_import(request: Request, caller: Caller, source: str) -> tuple[ImportRegistry, KnownImport]:
+    imports = get_service(request).imports
+    known = imports.find(source) if imports is not None and caller.sees(OWNER) else None
     if imports is None or known is None:
-        raise unknown("import", source, "start the service with --imports FOLDER, where its spec is")
+        raise not_found("import", source, "start the service with --imports FOLDER, which must contain its spec")
     return imports, known
 
 
-def watch_of(request: Request) -> ImportWatch:
-    watch = service_of(request).import_watch
-    assert watch is not None, "there are imports"
-    return watch
+def get_monitor(request: Request) -> ImportMonitor:
+    monitor = get_service(request).import_monitor
+    assert monitor is not None, "the service has imports"
+    return monitor
 
 
-async def run_of(imports: Imports, source: str, run: str) -> RunRow:
+async def find_run(imports: ImportRegistry, source: str, run: str) -> RunRow:
     sink = await imports.sink(source)
     row = await sink.run(run) if run.isprintable() else None
     if row is None or row.source != source:
-        raise unknown("run", run)
+        raise not_found("run", run)
     return row
 
 
-async def import_json(imports: Imports, source: str) -> dict[str, Any]:
-    """One whose table cannot be reached does not hide the others."""
-    known = imports.named(source)
+async def import_document(imports: ImportRegistry, source: str) -> ImportDocument:
+    """A sink that does not respond must not hide the other imports."""
+    known = imports.find(source)
     assert known is not None
     try:
         runs = await (await imports.sink(source)).runs(source, 1)
     except LeasewayError as error:
         log.warning("import %s: %s", source, error)
         runs = None
-    return {
-        "source": source,
-        "spec": known.path.name,
-        "table": known.spec.sink.table,
-        "has_positions": known.position is not None and isinstance(known.sink, RowMap),
-        "is_reachable": runs is not None,
-        "last_run": run_json(runs[0]) if runs else None,
-    }
-
-
-def points_json(has_positions: bool, cells: list[GridCell], more: bool, after: str | None) -> dict[str, Any]:
-    return {
-        "items": [[*cell.middle, cell.rows] for cell in cells if cell.is_of_run],
-        "others": [[*cell.middle, cell.rows] for cell in cells if not cell.is_of_run],
-        "degrees": DEGREES,
-        "has_positions": has_positions,
-        "more": more,
-        "next": after,
-    }
+    return ImportDocument(
+        source=source,
+        spec=known.path.name,
+        table=known.spec.sink.table,
+        has_positions=known.position is not None and isinstance(known.sink, RowMap),
+        is_reachable=runs is not None,
+        last_run=run_document(runs[0]) if runs else None,
+    )

@@ -1,23 +1,26 @@
-"""/v1/lanes: what each lane holds, and what keeps it from being served."""
-
-from collections.abc import Sequence
-from typing import Any
+"""/v1/lanes: the jobs of each lane by state, why a lane waits, and pauses."""
 
 from fastapi import Request
 from msgspec import Struct
-from starlette.responses import Response
 
 from leaseway.api.errors import Problem
-from leaseway.api.inspection import of_lane, pauses_in, shut_now
-from leaseway.api.pagination import Limit, paged, pulse_of, service_in
-from leaseway.api.request_body import body_of
-from leaseway.api.responses import answer, page
-from leaseway.api.routing import Asking, Routes, tenant_for
-from leaseway.api.schemas.serializers import iso, lane_json, seconds_of
+from leaseway.api.inspection import find_closed_gates, lane_closures, read_pauses, store_stats
+from leaseway.api.pagination import PageLimit, build_page, paginate
+from leaseway.api.request_body import read_body
+from leaseway.api.responses import Page
+from leaseway.api.routing import Authenticated, Routes, visible_tenant
+from leaseway.api.schemas.lanes import (
+    LanesDocument,
+    LanesPausedDocument,
+    LanesPauseDocument,
+    lane_document,
+    pause_document,
+    total_counts,
+)
+from leaseway.api.schemas.values import extend
+from leaseway.api.service import get_service
 from leaseway.domain.errors import UsageError
-from leaseway.domain.gates import Closure, longest_closure
 from leaseway.domain.identity import Scope
-from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount
 from leaseway.domain.pauses import Pause, check_pause
 from leaseway.domain.validators import check_name
@@ -25,104 +28,78 @@ from leaseway.ports.lane_pauses import LanePauses
 
 routes = Routes("/v1/lanes", "lanes")
 
-COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
-"""What it said itself names addresses."""
-
-Since = dict[tuple[str, str, str], Instant]
-
 
 class LanesBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The lanes of a queue, whatever their jobs need."""
+    """All lanes of a queue, or those of one tenant in it."""
 
     queue: str
     tenant: str | None = None
-    """null: of all tenants, also of those who come later."""
+    """null: all tenants, also those that submit their first job later."""
 
     def pause(self) -> Pause:
         return check_pause(Pause(self.queue, self.tenant))
 
 
-@routes.get("", Scope.JOBS_READ)
+@routes.get("", Scope.JOBS_READ, problems=(400,))
 async def list_lanes(
     request: Request,
-    caller: Asking,
+    caller: Authenticated,
     queue: str | None = None,
     tenant: str | None = None,
-    limit: Limit = 50,
+    limit: PageLimit = 50,
     cursor: str | None = None,
-) -> Response:
-    """Every lane with its counters, and why and until when it waits."""
-    world, whose = service_in(request).world, tenant_for(caller, tenant)
+) -> LanesDocument:
+    """List lanes with the number of jobs in each state, and why and until when each lane waits."""
+    world, visible = get_service(request).world, visible_tenant(caller, tenant)
     if queue is not None:
         check_name("queue", queue)
-    lanes = [lane for lane in await world.store.lanes() if is_asked_for(lane, queue, whose)]
-    shown, more = paged(request, caller, lanes, key_of, limit, cursor)
+    lanes = [
+        lane for lane in await world.store.lanes() if queue in (None, lane.queue) and visible in (None, lane.tenant)
+    ]
+    shown, more = paginate(request, caller, lanes, lane_key, limit, cursor)
     now = await world.store.now()
-    shuts, pauses = await shut_now(world, shown, now), await pauses_in(world)
-    since = {(each.queue, each.tenant, each.needs): each.since for each in await pulse_of(request).waiting()}
-    items = [lane_document(lane, of_lane(lane, shuts, pauses), since, now) for lane in shown]
-    return answer({"items": items, "next": more, "total": totals_of(lanes)})
+    closures, pauses = await find_closed_gates(world, shown, now), await read_pauses(world)
+    since = {(each.queue, each.tenant, each.needs): each.since for each in await store_stats(world).waiting()}
+    items = [lane_document(lane, lane_closures(lane, closures, pauses), since, now) for lane in shown]
+    return LanesDocument(items=items, next=more, total=total_counts(lanes))
 
 
-@routes.get("/pauses", Scope.OPERATE)
-async def list_pauses(request: Request, caller: Asking, limit: Limit = 50, cursor: str | None = None) -> Response:
-    """Every pause of lanes that is in force, also of queues that hold nothing."""
-    found = await pauses_in(service_in(request).world)
-    shown, more = paged(request, caller, found, str, limit, cursor)
-    return page([pause_json(pause) for pause in shown], more)
+@routes.get("/pauses", Scope.OPERATE, problems=(400,))
+async def list_pauses(
+    request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
+) -> Page[LanesPauseDocument]:
+    """List the pauses in effect, including those of queues without jobs."""
+    pauses = await read_pauses(get_service(request).world)
+    return build_page(request, caller, pauses, str, pause_document, limit, cursor)
 
 
 @routes.post("/pause", Scope.OPERATE, body=LanesBody)
-async def pause_lanes(request: Request) -> Response:
-    """Pause the lanes of a queue: none of their jobs begins until they are resumed. What runs goes on to its end."""
-    wanted, store = (await body_of(request, LanesBody)).pause(), pausable(request)
+async def pause_lanes(request: Request) -> LanesPausedDocument:
+    """Pause the lanes of a queue: none of their jobs starts until they are resumed. Running jobs finish."""
+    wanted, store = (await read_body(request, LanesBody)).pause(), pausable_store(request)
     await store.pause_lanes(wanted.queue, wanted.tenant)
     found = next(
         (each for each in await store.pauses() if (each.queue, each.tenant) == (wanted.queue, wanted.tenant)), None
     )
-    return answer(pause_json(found or wanted) | {"paused": True})
+    return extend(LanesPausedDocument, pause_document(found or wanted), paused=True)
 
 
-@routes.post("/resume", Scope.OPERATE, body=LanesBody)
-async def resume_lanes(request: Request) -> Response:
-    """Resume the lanes of a queue that were paused with the same words."""
-    wanted, store = (await body_of(request, LanesBody)).pause(), pausable(request)
+@routes.post("/resume", Scope.OPERATE, body=LanesBody, problems=(404,))
+async def resume_lanes(request: Request) -> LanesPausedDocument:
+    """Resume lanes that were paused with the same queue and tenant."""
+    wanted, store = (await read_body(request, LanesBody)).pause(), pausable_store(request)
     if not await store.resume_lanes(wanted.queue, wanted.tenant):
         known = "; ".join(map(str, await store.pauses()))[:300]
         raise Problem(404, "not_found", f"{wanted} is not paused; paused lanes: {known or 'none'}")
-    return answer({"queue": wanted.queue, "tenant": wanted.tenant, "since": None, "paused": False})
+    return LanesPausedDocument(queue=wanted.queue, tenant=wanted.tenant, since=None, paused=False)
 
 
-def pausable(request: Request) -> LanePauses:
-    store = service_in(request).world.store
+def pausable_store(request: Request) -> LanePauses:
+    store = get_service(request).world.store
     if not isinstance(store, LanePauses):
-        raise UsageError("this store cannot pause lanes; serve one that can: sqlite:///… or postgresql://…")
+        raise UsageError("this store cannot pause lanes; serve sqlite:///… or postgresql://…")
     return store
 
 
-def pause_json(pause: Pause) -> dict[str, Any]:
-    return {"queue": pause.queue, "tenant": pause.tenant, "since": iso(pause.since)}
-
-
-def is_asked_for(lane: LaneCount, queue: str | None, tenant: str | None) -> bool:
-    return queue in (None, lane.queue) and tenant in (None, lane.tenant)
-
-
-def key_of(lane: LaneCount) -> str:
+def lane_key(lane: LaneCount) -> str:
     return "\n".join((lane.queue, lane.tenant, lane.needs))
-
-
-def totals_of(lanes: Sequence[LaneCount]) -> dict[str, int]:
-    return {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
-
-
-def lane_document(lane: LaneCount, shuts: Sequence[Closure], since: Since, now: Instant) -> dict[str, Any]:
-    """`reason` and `until` are those of what lasts longest; `until` is null where nobody can know."""
-    shut = longest_closure(shuts) if shuts else None
-    oldest = since.get((lane.queue, lane.tenant, lane.needs))
-    return {
-        **lane_json(lane, shuts),
-        "oldest_ready_seconds": None if oldest is None else seconds_of(max(now - oldest, 0)),
-        "reason": None if shut is None else f"{shut.what} {shut.name}: {shut.why}",
-        "until": None if shut is None or shut.wait_us is None else iso(now + shut.wait_us),
-    }

@@ -1,46 +1,51 @@
-"""/v1/limits: what providers permit, and how much of it is used. How that is changed: `limits_changes`."""
+"""/v1/limits: what providers permit, and how much of it is in use. `limits_write` changes it."""
 
 from fastapi import Request
-from starlette.responses import Response
 
-from leaseway.api.inspection import seen_in
-from leaseway.api.pagination import Limit as PageLimit
-from leaseway.api.pagination import etag_of, paged, service_in, unknown
-from leaseway.api.responses import answer, page
-from leaseway.api.routing import Asking, Routes
-from leaseway.api.schemas.limits import document
+from leaseway.api.errors import not_found
+from leaseway.api.inspection import try_read_levels
+from leaseway.api.pagination import PageLimit, paginate
+from leaseway.api.preconditions import etag
+from leaseway.api.responses import Page, Reply
+from leaseway.api.routing import Authenticated, Routes
+from leaseway.api.schemas.limits import LimitDocument, limit_document
+from leaseway.api.service import get_service
 from leaseway.domain.identity import Scope
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, matching_limit, template_fields
 from leaseway.worker.explain_waits import Defined, limits_by_name
 
 routes = Routes("/v1/limits", "limits")
 
-# -- looking --------------------------------------------------------------------------------------------------------
 
-
-@routes.get("", Scope.OPERATE)
-async def list_limits(request: Request, caller: Asking, limit: PageLimit = 50, cursor: str | None = None) -> Response:
-    """Every limit, with how much of it is used and when it opens."""
-    world = service_in(request).world
+@routes.get("", Scope.OPERATE, problems=(400,))
+async def list_limits(
+    request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
+) -> Page[LimitDocument]:
+    """List limits, how much of each is in use, and when it has permits again."""
+    world = get_service(request).world
     defined = await limits_by_name(world.limiter)
-    shown, more = paged(request, caller, sorted(defined), str, limit, cursor)
-    seen = await seen_in(world.limiter, [PermitRequest(name, name) for name in shown if not template_fields(name)])
+    shown, more = paginate(request, caller, sorted(defined), str, limit, cursor)
+    seen = await try_read_levels(
+        world.limiter, [PermitRequest(name, name) for name in shown if not template_fields(name)]
+    )
     now = await world.store.now()
-    return page([document(*defined[name], seen.get(PermitRequest(name, name)), now) for name in shown], more)
+    return Page([limit_document(*defined[name], seen.get(PermitRequest(name, name)), now) for name in shown], more)
 
 
 @routes.get("/{name:path}", Scope.OPERATE)
-async def show_limit(request: Request, name: str) -> Response:
-    """One limit; also one of those that a limit with fields stands for."""
-    world = service_in(request).world
-    definition, version = defined_as(name, await limits_by_name(world.limiter))
-    seen = await seen_in(world.limiter, [] if template_fields(name) else [PermitRequest(name, definition.name)])
-    shown = document(definition, version, next(iter(seen.values()), None), await world.store.now())
-    return answer({**shown, "name": name, "limit": definition.name}, headers=etag_of(version))
+async def show_limit(request: Request, name: str) -> Reply[LimitDocument]:
+    """Show one limit. The name may also be an instance of a limit with fields: maps:acme for maps:{tenant}."""
+    world = get_service(request).world
+    definition, version = find_definition(name, await limits_by_name(world.limiter))
+    seen = await try_read_levels(world.limiter, [] if template_fields(name) else [PermitRequest(name, definition.name)])
+    shown = limit_document(definition, version, next(iter(seen.values()), None), await world.store.now())
+    shown.name, shown.limit = name, definition.name
+    return Reply(shown, headers=etag(version))
 
 
-def defined_as(name: str, defined: Defined) -> tuple[LimitDefinition, int]:
+def find_definition(name: str, defined: Defined) -> tuple[LimitDefinition, int]:
     limit = matching_limit(name, defined)
     if limit is None:
-        raise unknown("limit", name, "a worker declares it with the first job that needs it, or: PUT it here")
+        advice = "a worker declares it with the first job that needs it, or you define it with PUT"
+        raise not_found("limit", name, advice)
     return defined[limit]

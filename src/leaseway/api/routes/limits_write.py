@@ -1,38 +1,44 @@
-"""/v1/limits: define, change, pause, resume and forget what providers permit."""
+"""/v1/limits: define, change, pause, resume and forget limits."""
 
-from collections.abc import Callable
+from functools import partial
 
 from fastapi import Request
 from msgspec import Struct
 from msgspec.structs import replace
-from starlette.responses import Response
 
 from leaseway.api.errors import Problem
-from leaseway.api.pagination import Done, changed, changing, check_version, etag_of, pointing, service_in, unknown
-from leaseway.api.request_body import body_of
-from leaseway.api.responses import answer
+from leaseway.api.preconditions import (
+    PRECONDITION_HEADERS,
+    PRECONDITION_PROBLEMS,
+    change_lock,
+    check_version,
+    etag,
+)
+from leaseway.api.request_body import body_fields, read_body
+from leaseway.api.responses import Reply
 from leaseway.api.routing import Routes
-from leaseway.api.schemas.limits import definition_body
+from leaseway.api.schemas.limits import LimitChangedDocument, limit_definition_document
+from leaseway.api.service import get_service
 from leaseway.domain.identity import Scope
 from leaseway.domain.limits.limit import TENANT_PREFIX, LimitDefinition, Rate, check_limit, parse_rate
 from leaseway.domain.validators import check_name, parse_duration_us
-from leaseway.worker.explain_waits import limits_by_name
+from leaseway.worker.definitions import DefinitionChange, limit_definitions
 
 routes = Routes("/v1/limits", "limits")
 
-NAMES = {"lease": "lease_seconds", "delay": "delay_seconds"}
-NAMES |= {f"{part} in microseconds": name for part, name in NAMES.items()}
+FIELD_NAMES = {"lease": "lease_seconds", "delay": "delay_seconds"}
+FIELD_NAMES |= {f"{field} in microseconds": name for field, name in FIELD_NAMES.items()}
 
 
 class RateBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """So many in any window of this length."""
+    """At most `count` in any window of this length."""
 
     count: int
     window_seconds: float
 
 
 class LimitBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A limit as a whole: what is left out is as if it had never been said."""
+    """A whole limit: omitted fields have their default values."""
 
     rates: list[str | RateBody] = []
     """ "100/minute", or count and window."""
@@ -44,104 +50,89 @@ class LimitBody(Struct, kw_only=True, forbid_unknown_fields=True):
     degraded_share: float = 0.0
 
 
-@routes.put("/{name:path}", Scope.OPERATE, body=LimitBody)
-async def put_limit(request: Request, name: str) -> Response:
-    """Define a limit, or change it as a whole. In force at once, for everybody."""
-    refuse_tenant(name)
-    wanted = definition_of(name, await body_of(request, LimitBody))
-
-    def kept(before: LimitDefinition | None) -> LimitDefinition:
-        return wanted if before is None else replace(wanted, paused=before.paused)
-
-    return shown_changed(await change_limit(request, name, kept))
-
-
-@routes.post("/{name:path}/pause", Scope.OPERATE)
-async def pause_limit(request: Request, name: str) -> Response:
-    """Pause a limit: it grants nothing, to nobody. Calls that are under way go on; jobs wait, and lose no attempt."""
-    return shown_changed(await change_limit(request, name, paused(name, True)))
-
-
-@routes.post("/{name:path}/resume", Scope.OPERATE)
-async def resume_limit(request: Request, name: str) -> Response:
-    """Resume a limit. Workers notice within some seconds."""
-    return shown_changed(await change_limit(request, name, paused(name, False)))
-
-
-def paused(name: str, is_paused: bool) -> Callable[[LimitDefinition | None], LimitDefinition]:
-    refuse_tenant(name)
+@routes.put(
+    "/{name:path}", Scope.OPERATE, body=LimitBody, problems=PRECONDITION_PROBLEMS, also=(201,),
+    headers=PRECONDITION_HEADERS,
+)  # fmt: skip
+async def put_limit(request: Request, name: str) -> Reply[LimitChangedDocument]:
+    """Define a limit, or replace its definition. It takes effect immediately for all workers."""
+    refuse_tenant_cap(name)
+    wanted = parse_definition(name, await read_body(request, LimitBody))
 
     def make(before: LimitDefinition | None) -> LimitDefinition:
-        if before is None:
-            raise unknown("limit", name, "a limit with fields is paused as a whole, by its own name")
-        return replace(before, paused=is_paused)
+        return wanted if before is None else replace(wanted, paused=before.paused)
 
-    return make
-
-
-async def change_limit(
-    request: Request, name: str, make: Callable[[LimitDefinition | None], LimitDefinition]
-) -> Done[LimitDefinition]:
-    limiter = service_in(request).world.limiter
-
-    async def look() -> tuple[LimitDefinition | None, int | None]:
-        return (await limits_by_name(limiter)).get(name, (None, None))
-
-    async def change(wanted: LimitDefinition, expected: int) -> int:
-        return await limiter.change(wanted, expected=expected)
-
-    async with changing(request):
-        return await changed(request, f"limit {name}", look, make, change)
+    definitions = limit_definitions(get_service(request).world.limiter)
+    async with change_lock(request):
+        return changed_limit(await definitions.change(name, make, partial(check_version, request, f"limit {name}")))
 
 
-def shown_changed(done: Done[LimitDefinition]) -> Response:
-    after = done.after
-    shown = {"name": after.name, "version": done.version, "paused": after.paused, "definition": definition_body(after)}
-    return answer(shown, 201 if done.before is None else 200, etag_of(done.version))
+@routes.post("/{name:path}/pause", Scope.OPERATE, problems=PRECONDITION_PROBLEMS, headers=PRECONDITION_HEADERS)
+async def pause_limit(request: Request, name: str) -> Reply[LimitChangedDocument]:
+    """Pause a limit: it grants no permits. Calls in flight finish; jobs wait without using attempts."""
+    return await set_paused(request, name, True)
 
 
-@routes.delete("/{name:path}", Scope.OPERATE, status_code=204)
-async def delete_limit(request: Request, name: str) -> Response:
-    """Forget a limit and all that is known of it. Jobs that need it wait until somebody defines it again."""
-    refuse_tenant(name)
-    limiter = service_in(request).world.limiter
-    async with changing(request):
-        _, before = (await limits_by_name(limiter)).get(name, (None, None))
-        if before is None:
-            raise unknown("limit", name)
-        check_version(request, f"limit {name}", before)
-        await limiter.forget(name)
-    return Response(status_code=204)
+@routes.post("/{name:path}/resume", Scope.OPERATE, problems=PRECONDITION_PROBLEMS, headers=PRECONDITION_HEADERS)
+async def resume_limit(request: Request, name: str) -> Reply[LimitChangedDocument]:
+    """Resume a limit. Workers notice within seconds."""
+    return await set_paused(request, name, False)
 
 
-def refuse_tenant(name: str) -> None:
+@routes.delete(
+    "/{name:path}", Scope.OPERATE, status_code=204, problems=PRECONDITION_PROBLEMS, headers=PRECONDITION_HEADERS
+)
+async def delete_limit(request: Request, name: str) -> None:
+    """Forget a limit and its level. Jobs that need it wait until it is defined again."""
+    refuse_tenant_cap(name)
+    definitions = limit_definitions(get_service(request).world.limiter)
+    async with change_lock(request):
+        await definitions.forget(name, partial(check_version, request, f"limit {name}"))
+
+
+async def set_paused(request: Request, name: str, is_paused: bool) -> Reply[LimitChangedDocument]:
+    refuse_tenant_cap(name)
+    definitions = limit_definitions(get_service(request).world.limiter)
+    async with change_lock(request):
+        return changed_limit(await definitions.pause(name, is_paused, partial(check_version, request, f"limit {name}")))
+
+
+def changed_limit(change: DefinitionChange[LimitDefinition]) -> Reply[LimitChangedDocument]:
+    after = change.after
+    document = LimitChangedDocument(
+        name=after.name, version=change.version, paused=after.paused, definition=limit_definition_document(after)
+    )
+    return Reply(document, 201 if change.before is None else 200, etag(change.version))
+
+
+def refuse_tenant_cap(name: str) -> None:
     if name.startswith(TENANT_PREFIX):
-        way_out = f"PUT /v1/tenants/{name.removeprefix(TENANT_PREFIX)}"
-        raise Problem(422, "invalid", f"name: {name!r} are the caps of a tenant; change them with {way_out}")
+        route = f"PUT /v1/tenants/{name.removeprefix(TENANT_PREFIX)}"
+        raise Problem(422, "invalid", f"name: {name!r} contains the caps of a tenant; change them with {route}")
 
 
-def definition_of(name: str, given: LimitBody) -> LimitDefinition:
+def parse_definition(name: str, given: LimitBody) -> LimitDefinition:
     check_name("name", name)
-    with pointing(f"limit {name}", "rates", NAMES):
+    with body_fields(f"limit {name}", "rates", FIELD_NAMES):
         return check_limit(
             LimitDefinition(
                 name=name,
-                rates=tuple(sorted(rate_in(name, rate) for rate in given.rates)),
+                rates=tuple(sorted(parse_rate_body(name, rate) for rate in given.rates)),
                 concurrency=given.concurrency,
                 burst_share=given.burst,
                 cost_max=given.cost_max,
-                lease_us=us_of(f"limit {name}: lease", given.lease_seconds),
-                delay_us=us_of(f"limit {name}: delay", given.delay_seconds),
+                lease_us=parse_seconds(f"limit {name}: lease", given.lease_seconds),
+                delay_us=parse_seconds(f"limit {name}: delay", given.delay_seconds),
                 degraded_share=given.degraded_share,
             )
         )
 
 
-def rate_in(name: str, given: str | RateBody) -> Rate:
+def parse_rate_body(name: str, given: str | RateBody) -> Rate:
     if isinstance(given, RateBody):
         return parse_rate(f"limit {name}: rates", f"{given.count} per {given.window_seconds:f} second")
     return parse_rate(f"limit {name}: rates", given)
 
 
-def us_of(field: str, seconds: float | None) -> int | None:
+def parse_seconds(field: str, seconds: float | None) -> int | None:
     return None if seconds is None else parse_duration_us(field, seconds, most=60)

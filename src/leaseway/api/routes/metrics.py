@@ -1,28 +1,28 @@
-"""/v1/metrics for screens and programs, /metrics for Prometheus. The first knows tenants, the second has no labels that
-grow with them."""
+"""/v1/metrics for dashboards and programs, /metrics for Prometheus.
+
+/v1/metrics can be limited to a tenant. /metrics has no labels whose number grows with the tenants.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from fastapi import Request
 from starlette.responses import Response
 
 from leaseway import __version__
-from leaseway.api.metrics.outcome_counters import OUTCOMES, Ends
-from leaseway.api.metrics.prometheus_text import MEDIA_TYPE, Family, Sample, counter, exposition, gauge
-from leaseway.api.pagination import pulse_of
-from leaseway.api.responses import answer
-from leaseway.api.routes.lanes import totals_of
-from leaseway.api.routing import Asking, Routes, tenant_for
-from leaseway.api.schemas.budgets import burn_of
-from leaseway.api.schemas.limits import gauges_of, until_of
-from leaseway.api.schemas.serializers import account_json, iso, seconds_of
-from leaseway.api.service import service_of
-from leaseway.api.system_snapshot import Picture, picture_of, shut_of
+from leaseway.api.inspection import store_stats
+from leaseway.api.metrics.outcome_counters import OUTCOMES, OutcomeCounters
+from leaseway.api.metrics.prometheus_text import MEDIA_TYPE, Family, Sample, counter, gauge, render_text
+from leaseway.api.routing import Authenticated, Routes, visible_tenant
+from leaseway.api.schemas.budgets import burning_window_document
+from leaseway.api.schemas.lanes import COUNTS, total_counts
+from leaseway.api.schemas.limits import LimitNowDocument, limit_now_document
+from leaseway.api.schemas.operations import MetricsDocument, ThroughputDocument, WorkersCountDocument
+from leaseway.api.schemas.values import as_dict, seconds, timestamp
+from leaseway.api.service import get_service
+from leaseway.api.system_snapshot import SystemSnapshot, system_snapshot
 from leaseway.domain.budgets.budget import MICRO, is_template
 from leaseway.domain.errors import TerminalError, TransientError
-from leaseway.domain.gates import closed_by_limit
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import State
@@ -30,209 +30,202 @@ from leaseway.domain.limits.limit import PermitRequest
 
 routes = Routes("", "metrics")
 
-PLACES = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
 REASONS = ("lane", "limit", "tenant", "budget")
 QUEUES_MAX = 200
 OTHERS = "_other"
-"""Whoever submits names queues as he likes: what is beyond the largest ones is one series."""
+"""Clients choose the names of queues, so only the largest queues have a series of their own."""
 
 
 @routes.get("/v1/metrics", Scope.JOBS_READ)
-async def metrics_json(request: Request, caller: Asking, tenant: str | None = None) -> Response:
-    """How everything is doing now: jobs by state, what waits, throughput. Operators see limits, budgets and workers."""
-    whose = tenant_for(caller, tenant)
-    picture = (await picture_of(request)).of(whose)
-    shown = {"at": iso(picture.at), "tenant": whose, **jobs_json(picture), "throughput": throughput_json(picture)}
-    return answer({**shown, **shared_json(picture)} if caller.sees_all else shown)
+async def metrics_json(request: Request, caller: Authenticated, tenant: str | None = None) -> MetricsDocument:
+    """Show jobs by state, blocked jobs and throughput. For operators also limits, budgets and workers."""
+    visible = visible_tenant(caller, tenant)
+    snapshot = (await system_snapshot(request)).for_tenant(visible)
+    document = metrics_document(snapshot, visible)
+    if caller.sees_all:
+        add_shared(document, snapshot)
+    return document
 
 
-def jobs_json(picture: Picture) -> dict[str, Any]:
-    totals = totals_of(picture.lanes)
-    oldest = min((each.since for each in picture.waiting), default=None)
-    return {
-        "pending": totals["ready"] + totals["scheduled"],
-        "running": totals["leased"],
-        **totals,
-        "blocked": sum(lane.ready for lane in picture.lanes if shut_of(picture, lane) is not None),
-        "oldest_ready_seconds": None if oldest is None else seconds_of(max(picture.at - oldest, 0)),
-    }
+def metrics_document(snapshot: SystemSnapshot, tenant: str | None) -> MetricsDocument:
+    totals = total_counts(snapshot.lanes)
+    oldest = min((each.since for each in snapshot.waiting), default=None)
+    return MetricsDocument(
+        at=timestamp(snapshot.at),
+        tenant=tenant,
+        pending=totals.ready + totals.scheduled,
+        running=totals.leased,
+        **as_dict(totals),
+        blocked=sum(lane.ready for lane in snapshot.lanes if snapshot.lane_closure(lane) is not None),
+        oldest_ready_seconds=None if oldest is None else seconds(max(snapshot.at - oldest, 0)),
+        throughput=throughput_document(snapshot),
+    )
 
 
-def throughput_json(picture: Picture) -> dict[str, Any]:
+def throughput_document(snapshot: SystemSnapshot) -> ThroughputDocument:
     counts = Counter[State]()
-    for each in picture.ended:
+    for each in snapshot.ended:
         counts[each.state] += each.count
-    return {
-        "window_seconds": round(picture.seconds, 3),
-        **{state.value: counts[state] for state in OUTCOMES},
-        "per_second": round(counts.total() / picture.seconds, 3),
-    }
+    return ThroughputDocument(
+        window_seconds=round(snapshot.seconds, 3),
+        done=counts[State.DONE],
+        failed=counts[State.FAILED],
+        cancelled=counts[State.CANCELLED],
+        per_second=round(counts.total() / snapshot.seconds, 3),
+    )
 
 
-def shared_json(picture: Picture) -> dict[str, Any]:
-    owners = picture.owners
-    return {
-        "workers": {
-            "count": len(owners),
-            "leased": sum(owner.leased for owner in owners),
-            "late": sum(owner.late for owner in owners),
-        },
-        "limits": [limit_json(picture, name) for name in picture.limits],
-        "budgets": [
-            {**account_json(account), "unit": account.unit, "burn": burn_of(account, picture.at)}
-            for account in picture.accounts
-            if account.has_begun
-        ],
-    }
+def add_shared(document: MetricsDocument, snapshot: SystemSnapshot) -> None:
+    owners = snapshot.owners
+    document.workers = WorkersCountDocument(
+        count=len(owners),
+        leased=sum(owner.leased for owner in owners),
+        late=sum(owner.late for owner in owners),
+    )
+    document.limits = [limit_now(snapshot, name) for name in snapshot.limits]
+    document.budgets = [
+        burning_window_document(account, snapshot.at, account.unit)
+        for account in snapshot.accounts
+        if account.has_begun
+    ]
 
 
-def limit_json(picture: Picture, name: str) -> dict[str, Any]:
-    definition, version = picture.limits[name]
-    seen = picture.seen.get(PermitRequest(name, name))
-    shut = None if seen is None else closed_by_limit(PermitRequest(name, name), definition, seen)
-    return {
-        "name": name,
-        "version": version,
-        "gauges": [] if seen is None else gauges_of(definition, seen),
-        "percent": None if seen is None else seen.level.percent,
-        "reason": None if shut is None else shut.why,
-        "until": until_of(shut, picture.at),
-    }
+def limit_now(snapshot: SystemSnapshot, name: str) -> LimitNowDocument:
+    return limit_now_document(*snapshot.limits[name], snapshot.seen.get(PermitRequest(name, name)), snapshot.at)
 
 
 # -- for Prometheus -------------------------------------------------------------------------------------------------
 
 
-@routes.get("/metrics", Scope.OPERATE)
+@routes.get("/metrics", Scope.OPERATE, media_type="text/plain")
 async def metrics_text(request: Request) -> Response:
-    """The same for Prometheus, and what this process has answered.
+    """Metrics for Prometheus: those of the store, and the requests of this process.
 
-    While the store is away, `leaseway_store_up` is 0 and only the process tells of itself."""
+    While the store does not respond, `leaseway_store_up` is 0 and only the metrics of the process are shown."""
     try:
-        picture = await picture_of(request)
-        families = [*about_jobs(picture), *about_ends(picture, await ended_here(request, picture))]
+        snapshot = await system_snapshot(request)
+        families = [*job_families(snapshot), *outcome_families(snapshot, await count_outcomes(request, snapshot))]
     except (TransientError, TerminalError):
         families = []
-    return Response(
-        exposition([*about_process(request, is_up=bool(families)), *families]), headers={"Content-Type": MEDIA_TYPE}
-    )
+    text = render_text([*process_families(request, is_up=bool(families)), *families])
+    return Response(text, headers={"Content-Type": MEDIA_TYPE})
 
 
-def about_process(request: Request, *, is_up: bool) -> Iterator[Family]:
-    service = service_of(request)
-    yield gauge("build_info", "Always 1; the label says which version this is.", [Sample(1, {"version": __version__})])
-    yield gauge("store_up", "Whether the store has answered.", [Sample(is_up)])
+def process_families(request: Request, *, is_up: bool) -> Iterator[Family]:
+    service = get_service(request)
+    yield gauge("build_info", "Always 1; the label is the version.", [Sample(1, {"version": __version__})])
+    yield gauge("store_up", "Whether the store responds.", [Sample(is_up)])
     yield from request.app.state.requests.families()
-    yield from service.tally.families()
+    yield from service.work_counters.families()
     yield from service.live.families()
 
 
-async def ended_here(request: Request, picture: Picture) -> Mapping[tuple[str, str], int]:
+async def count_outcomes(request: Request, snapshot: SystemSnapshot) -> Mapping[tuple[str, str], int]:
     state = request.app.state
-    if not hasattr(state, "ends"):
-        state.ends = Ends()
-    ends: Ends = state.ends
-    return await ends.look(pulse_of(request), picture.lanes, picture.at)
+    if not hasattr(state, "outcomes"):
+        state.outcomes = OutcomeCounters()
+    outcomes: OutcomeCounters = state.outcomes
+    return await outcomes.update(store_stats(get_service(request).world), snapshot.lanes, snapshot.at)
 
 
-def about_ends(picture: Picture, totals: Mapping[tuple[str, str], int]) -> Iterator[Family]:
-    queues = labels_of(picture)
+def outcome_families(snapshot: SystemSnapshot, totals: Mapping[tuple[str, str], int]) -> Iterator[Family]:
+    queues = queue_labels(snapshot)
     counts = Counter[tuple[str, str]]()
     for (queue, outcome), count in totals.items():
         counts[queues.get(queue, OTHERS), outcome] += count
     labels = list(dict.fromkeys((*queues.values(), *(queue for queue, _ in counts))))
     outcomes = tuple(state.value for state in OUTCOMES)
     yield counter(
-        "jobs_ended_total", "Jobs of the store that have ended since this process was first asked.",
-        samples(counts, labels, "outcome", outcomes),
+        "jobs_ended_total", "Jobs in the store that finished since the first scrape of this process.",
+        queue_samples(counts, labels, "outcome", outcomes),
     )  # fmt: skip
 
 
-def about_jobs(picture: Picture) -> Iterator[Family]:
-    yield from by_queue(picture)
-    yield gauge("workers", "Workers that hold leases.", [Sample(len(picture.owners))])
-    late = sum(owner.late for owner in picture.owners)
-    yield gauge("leases_late", "Leases that have expired and that nobody has taken back.", [Sample(late)])
-    yield from about_limits(picture)
-    yield from about_budgets(picture)
+def job_families(snapshot: SystemSnapshot) -> Iterator[Family]:
+    yield from queue_families(snapshot)
+    yield gauge("workers", "Workers that hold leases.", [Sample(len(snapshot.owners))])
+    late = sum(owner.late for owner in snapshot.owners)
+    yield gauge("leases_late", "Leases that have expired and have not been reclaimed.", [Sample(late)])
+    yield from limit_families(snapshot)
+    yield from budget_families(snapshot)
 
 
-def by_queue(picture: Picture) -> Iterator[Family]:
-    queues = labels_of(picture)
+def queue_families(snapshot: SystemSnapshot) -> Iterator[Family]:
+    queues = queue_labels(snapshot)
     jobs, blocked, ages = Counter[tuple[str, str]](), Counter[tuple[str, str]](), dict.fromkeys(queues.values(), 0.0)
-    for lane in picture.lanes:
-        for place in PLACES:
-            jobs[queues[lane.queue], place] += getattr(lane, place)
-        if (shut := shut_of(picture, lane)) is not None:
-            blocked[queues[lane.queue], shut.what] += lane.ready
-    for each in picture.waiting:
+    for lane in snapshot.lanes:
+        for state in COUNTS:
+            jobs[queues[lane.queue], state] += getattr(lane, state)
+        if (closure := snapshot.lane_closure(lane)) is not None:
+            blocked[queues[lane.queue], closure.what] += lane.ready
+    for each in snapshot.waiting:
         queue = queues.get(each.queue, OTHERS)
-        ages[queue] = max(ages.get(queue, 0.0), (picture.at - each.since) / SECOND_US)
+        ages[queue] = max(ages.get(queue, 0.0), (snapshot.at - each.since) / SECOND_US)
     labels = list(dict.fromkeys(queues.values()))
-    yield gauge("jobs", "Jobs by state, as the lanes count them.", samples(jobs, labels, "state", PLACES))
-    yield gauge("jobs_blocked", "Ready jobs that may not start now.", samples(blocked, labels, "reason", REASONS))
+    yield gauge("jobs", "Jobs by state.", queue_samples(jobs, labels, "state", COUNTS))
+    yield gauge("jobs_blocked", "Ready jobs that cannot start now.", queue_samples(blocked, labels, "reason", REASONS))
     yield gauge(
-        "queue_oldest_ready_age_seconds", "How long the oldest ready job has been waiting.",
+        "queue_oldest_ready_age_seconds", "Age of the oldest ready job.",
         [Sample(age, {"queue": queue}) for queue, age in ages.items()],
     )  # fmt: skip
     yield gauge(
-        "jobs_ended_per_second", "Jobs that ended, over the last minute.", ended_samples(picture, queues, labels)
+        "jobs_ended_per_second", "Jobs that finished, over the last minute.", ended_samples(snapshot, queues, labels)
     )
 
 
-def labels_of(picture: Picture) -> dict[str, str]:
-    """By queue: its own name for the largest ones."""
+def queue_labels(snapshot: SystemSnapshot) -> dict[str, str]:
+    """By queue: its own name for the largest queues, `_other` for the rest."""
     sizes = Counter[str]()
-    for lane in picture.lanes:
+    for lane in snapshot.lanes:
         sizes[lane.queue] += lane.unfinished + lane.done + lane.failed + lane.cancelled
     largest = {queue for queue, _ in sizes.most_common(QUEUES_MAX)}
     return {queue: queue if queue in largest else OTHERS for queue in sorted(sizes)}
 
 
-def samples(counts: Counter[tuple[str, str]], queues: list[str], label: str, values: tuple[str, ...]) -> list[Sample]:
+def queue_samples(
+    counts: Counter[tuple[str, str]], queues: list[str], label: str, values: tuple[str, ...]
+) -> list[Sample]:
     return [Sample(counts[queue, value], {"queue": queue, label: value}) for queue in queues for value in values]
 
 
-def ended_samples(picture: Picture, queues: dict[str, str], labels: list[str]) -> list[Sample]:
+def ended_samples(snapshot: SystemSnapshot, queues: dict[str, str], labels: list[str]) -> list[Sample]:
     counts = Counter[tuple[str, str]]()
-    for each in picture.ended:
+    for each in snapshot.ended:
         counts[queues.get(each.queue, OTHERS), each.state.value] += each.count
     return [
-        Sample(counts[queue, state.value] / picture.seconds, {"queue": queue, "outcome": state.value})
+        Sample(counts[queue, state.value] / snapshot.seconds, {"queue": queue, "outcome": state.value})
         for queue in labels
         for state in OUTCOMES
     ]
 
 
-def about_limits(picture: Picture) -> Iterator[Family]:
-    shown = {name: limit_json(picture, name) for name in picture.limits}
+def limit_families(snapshot: SystemSnapshot) -> Iterator[Family]:
+    shown = {name: limit_now(snapshot, name) for name in snapshot.limits}
     room = [
-        Sample(each["room"] / each["of"], {"limit": name, "what": each["rate"] or "seats"})
+        Sample(each.room / each.of, {"limit": name, "what": each.rate or "concurrency"})
         for name, limit in shown.items()
-        for each in limit["gauges"]
+        for each in limit.gauges
     ]
     rates = [
         Sample(rate.count * SECOND_US / rate.window_us, {"limit": name, "rate": str(rate)})
-        for name, (definition, _) in picture.limits.items()
+        for name, (definition, _) in snapshot.limits.items()
         for rate in definition.rates
     ]
-    pace = [Sample(limit["percent"] / 100, {"limit": name}) for name, limit in shown.items() if limit["percent"]]
-    yield gauge("limit_room_ratio", "What may be taken from a limit now, of what it holds at most.", room)
-    yield gauge("limit_permits_per_second", "What a limit permits on average.", rates)
-    yield gauge("limit_pace_ratio", "Below 1, the provider has refused calls and the fleet goes slower.", pace)
+    pace = [Sample(limit.percent / 100, {"limit": name}) for name, limit in shown.items() if limit.percent]
+    yield gauge("limit_room_ratio", "Available part of a limit, from 0 to 1.", room)
+    yield gauge("limit_permits_per_second", "Average rate that a limit permits.", rates)
+    yield gauge("limit_pace_ratio", "Below 1, the provider has rejected calls and the fleet sends slower.", pace)
 
 
-def about_budgets(picture: Picture) -> Iterator[Family]:
-    """Only of budgets that are one: those with fields name tenants."""
-    plain = {definition.name for definition, _ in picture.budgets if not is_template(definition.name)}
-    under_way = [account for account in picture.accounts if account.has_begun and account.name in plain]
+def budget_families(snapshot: SystemSnapshot) -> Iterator[Family]:
+    """Without budgets that have fields, because their names contain tenants."""
+    plain = {definition.name for definition, _ in snapshot.budgets if not is_template(definition.name)}
+    current = [account for account in snapshot.accounts if account.has_begun and account.name in plain]
     ratios = [
         Sample(account.left_micros / account.book.limit_micros if account.book.limit_micros else 0.0,
                {"budget": account.name})
-        for account in under_way
+        for account in current
     ]  # fmt: skip
-    left = [
-        Sample(account.left_micros / MICRO, {"budget": account.name, "unit": account.unit}) for account in under_way
-    ]
-    yield gauge("budget_remaining_ratio", "What is left of a budget's window.", ratios)
-    yield gauge("budget_remaining", "The same, in the budget's unit.", left)
+    left = [Sample(account.left_micros / MICRO, {"budget": account.name, "unit": account.unit}) for account in current]
+    yield gauge("budget_remaining_ratio", "Remaining part of a budget's current window, from 0 to 1.", ratios)
+    yield gauge("budget_remaining", "Remaining amount of a budget's current window, in the budget's unit.", left)

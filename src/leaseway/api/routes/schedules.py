@@ -1,55 +1,59 @@
-"""/v1/schedules: when jobs are submitted by themselves. Code declares them; people pause and resume them."""
+"""/v1/schedules: when jobs are submitted automatically. Apps declare schedules; operators pause and resume them."""
 
 from fastapi import Request
-from starlette.responses import Response
 
-from leaseway.api.pagination import Limit, paged, service_in, unknown
-from leaseway.api.responses import answer, page
-from leaseway.api.routing import Asking, Routes
-from leaseway.api.schemas.serializers import schedule_json
+from leaseway.api.errors import not_found
+from leaseway.api.pagination import PageLimit, build_page
+from leaseway.api.responses import Page
+from leaseway.api.routing import Authenticated, Routes
+from leaseway.api.schemas.operations import ScheduleDocument, schedule_document
+from leaseway.api.service import get_service
 from leaseway.domain.identity import Scope
 from leaseway.domain.schedule import StoredSchedule, upcoming_fire
 
 routes = Routes("/v1/schedules", "schedules")
 
 
-@routes.get("", Scope.OPERATE)
-async def list_schedules(request: Request, caller: Asking, limit: Limit = 50, cursor: str | None = None) -> Response:
-    """Every schedule, with its last and its next fire."""
-    rows = await service_in(request).world.store.schedules()
-    shown, more = paged(request, caller, rows, lambda row: row.schedule.name, limit, cursor)
-    return page([schedule_json(row, upcoming_fire(row)) for row in shown], more)
+@routes.get("", Scope.OPERATE, problems=(400,))
+async def list_schedules(
+    request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
+) -> Page[ScheduleDocument]:
+    """List schedules with their last and next fire times."""
+    rows = await get_service(request).world.store.schedules()
+    return build_page(request, caller, rows, lambda row: row.schedule.name, document, limit, cursor)
 
 
 @routes.get("/{name:path}", Scope.OPERATE)
-async def show_schedule(request: Request, name: str) -> Response:
-    """One schedule."""
-    row = await row_of(request, name)
-    return answer(schedule_json(row, upcoming_fire(row)))
+async def show_schedule(request: Request, name: str) -> ScheduleDocument:
+    """Show one schedule."""
+    return document(await find_schedule(request, name))
 
 
 @routes.post("/{name:path}/pause", Scope.OPERATE)
-async def pause_schedule(request: Request, name: str) -> Response:
-    """Pause a schedule. What it would have submitted meanwhile is dropped."""
-    return await paused(request, name, True)
+async def pause_schedule(request: Request, name: str) -> ScheduleDocument:
+    """Pause a schedule. Fires that fall into the pause are skipped."""
+    return await set_paused(request, name, True)
 
 
 @routes.post("/{name:path}/resume", Scope.OPERATE)
-async def resume_schedule(request: Request, name: str) -> Response:
-    """Resume a schedule, from now on."""
-    return await paused(request, name, False)
+async def resume_schedule(request: Request, name: str) -> ScheduleDocument:
+    """Resume a schedule. It fires again from now on."""
+    return await set_paused(request, name, False)
 
 
-async def paused(request: Request, name: str, is_paused: bool) -> Response:
-    await row_of(request, name)
-    if not await service_in(request).world.store.pause(name, is_paused):
-        raise unknown("schedule", name)
-    row = await row_of(request, name)
-    return answer(schedule_json(row, upcoming_fire(row)))
+async def set_paused(request: Request, name: str, is_paused: bool) -> ScheduleDocument:
+    await find_schedule(request, name)
+    if not await get_service(request).world.store.pause(name, is_paused):
+        raise not_found("schedule", name)
+    return document(await find_schedule(request, name))
 
 
-async def row_of(request: Request, name: str) -> StoredSchedule:
-    for row in await service_in(request).world.store.schedules():
+async def find_schedule(request: Request, name: str) -> StoredSchedule:
+    for row in await get_service(request).world.store.schedules():
         if row.schedule.name == name:
             return row
-    raise unknown("schedule", name, "a worker declares those of its app when it starts")
+    raise not_found("schedule", name, "a worker declares the schedules of its app when it starts")
+
+
+def document(row: StoredSchedule) -> ScheduleDocument:
+    return schedule_document(row, upcoming_fire(row))

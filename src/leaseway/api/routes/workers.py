@@ -1,33 +1,22 @@
-"""/v1/workers: who works. Leases tell it: a worker that has nothing to do holds none, and is not seen."""
-
-from typing import Any
+"""/v1/workers: workers that hold leases. An idle worker holds none and is not listed."""
 
 from fastapi import Request
-from starlette.responses import Response
 
-from leaseway.api.pagination import Limit, paged, pulse_of
-from leaseway.api.responses import page
-from leaseway.api.routing import Asking, Routes
-from leaseway.api.schemas.serializers import iso
+from leaseway.api.inspection import store_stats
+from leaseway.api.pagination import PageLimit, build_page
+from leaseway.api.responses import Page
+from leaseway.api.routing import Authenticated, Routes
+from leaseway.api.schemas.operations import WorkerDocument, worker_document
+from leaseway.api.service import get_service
 from leaseway.domain.identity import Scope
-from leaseway.domain.inspection import LeaseOwner
 
 routes = Routes("/v1/workers", "workers")
 
 
-@routes.get("", Scope.OPERATE)
-async def list_workers(request: Request, caller: Asking, limit: Limit = 50, cursor: str | None = None) -> Response:
-    """Every worker that holds leases."""
-    owners = await pulse_of(request).owners()
-    shown, more = paged(request, caller, owners, lambda owner: owner.name, limit, cursor)
-    return page([worker_json(owner) for owner in shown], more)
-
-
-def worker_json(owner: LeaseOwner) -> dict[str, Any]:
-    return {
-        "name": owner.name,
-        "leased": owner.leased,
-        "late": owner.late,
-        "heard_at": iso(owner.heard_at),
-        "until": iso(owner.until),
-    }
+@routes.get("", Scope.OPERATE, problems=(400,))
+async def list_workers(
+    request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
+) -> Page[WorkerDocument]:
+    """List the workers that hold leases."""
+    owners = await store_stats(get_service(request).world).owners()
+    return build_page(request, caller, owners, lambda owner: owner.name, worker_document, limit, cursor)

@@ -1,32 +1,22 @@
-"""What the routes about jobs, keys and sessions answer, for the description of the API. The documents themselves are
-made in `documents`; tests hold the two against each other."""
+"""Jobs, submissions and explanations."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
-from leaseway.domain.identity import Role, Scope
-from leaseway.domain.job import State
+from leaseway.api.schemas.values import Document, Timestamp, extend, parse_stored, seconds, timestamp
+from leaseway.domain.explain import Reason
+from leaseway.domain.gates import Closure
+from leaseway.domain.ids import Instant
+from leaseway.domain.job import ErrorRecord, Job, State
 
-Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-"""ISO 8601, in UTC."""
-Amount = Annotated[str, Meta(description="A decimal number as text: exact, which floats are not.")]
-
-
-class Problem(Struct, kw_only=True):
-    """What went wrong, as RFC 9457 has it. Programs compare `code`, people read `detail`."""
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    request_id: str
-    errors: list[dict[str, Any]] | UnsetType = UNSET
-    """Each with `pointer`, a JSON pointer into the body or the place of a parameter, and `detail`."""
+LISTED_LENGTH_MAX = 1_000
+"""Characters of one value in a list."""
 
 
-class Job(Struct, kw_only=True, forbid_unknown_fields=True):
+class JobDocument(Document, kw_only=True):
     id: str
     kind: str
     queue: str
@@ -42,71 +32,71 @@ class Job(Struct, kw_only=True, forbid_unknown_fields=True):
     progress: Any
     result: Any
     lease_owner: str | None
-    lease_until: Moment | None
+    lease_until: Timestamp | None
     lease_seconds: float
     timeout_seconds: float | None
     cancel_requested: bool
-    created_at: Moment | None
-    run_at: Moment | None
-    finished_at: Moment | None
+    created_at: Timestamp | None
+    run_at: Timestamp | None
+    finished_at: Timestamp | None
     last_error_code: str | None
-    last_error_at: Moment | None
+    last_error_at: Timestamp | None
     needs: Any
 
 
-class JobListed(Job, kw_only=True, forbid_unknown_fields=True):
-    """A job as one of many."""
+class JobListedDocument(JobDocument, kw_only=True):
+    """A job in a list."""
 
     shortened: list[str]
-    """The fields that are left out because they are long: ask for the job itself."""
+    """The fields that are null because their values are long; request the job itself to read them."""
 
 
-class FailedAttempt(Struct, kw_only=True, forbid_unknown_fields=True):
+class FailedAttemptDocument(Document, kw_only=True):
     attempt: int
-    at: Moment | None
+    at: Timestamp | None
     code: str
     message: str
     traceback: str
 
 
-class Event(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One thing that happened in a job's life."""
+class JobEventDocument(Document, kw_only=True):
+    """One event in the life of a job."""
 
-    at: Moment | None
+    at: Timestamp | None
     what: str
     attempt: int | UnsetType = UNSET
     code: str | UnsetType = UNSET
-    until: Moment | UnsetType | None = UNSET
+    until: Timestamp | UnsetType | None = UNSET
 
 
-class JobShown(Job, kw_only=True, forbid_unknown_fields=True):
+class JobShownDocument(JobDocument, kw_only=True):
     """A job with its failed attempts and its timeline."""
 
-    errors: list[FailedAttempt]
-    timeline: list[Event]
+    errors: list[FailedAttemptDocument]
+    timeline: list[JobEventDocument]
 
 
-class Submitted(Struct, kw_only=True, forbid_unknown_fields=True):
+class SubmittedDocument(Document, kw_only=True):
     id: str
     kind: str
 
 
-class ItemSubmitted(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What became of one of many: an id, or a problem."""
+class ItemSubmittedDocument(Document, kw_only=True):
+    """The outcome of one submission of many: an id or a problem."""
 
     status: int
     id: str | UnsetType = UNSET
     replayed: bool | UnsetType = UNSET
-    problem: dict[str, Any] | UnsetType = UNSET
+    problem: Mapping[str, Any] | UnsetType = UNSET
 
 
-class ManySubmitted(Struct, kw_only=True, forbid_unknown_fields=True):
-    items: list[ItemSubmitted]
-    """In the order in which they were sent."""
+class ManySubmittedDocument(Document, kw_only=True):
+    items: list[ItemSubmittedDocument]
+    """In the order of the request."""
 
 
-class WaitsFor(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Something that keeps jobs from starting."""
+class WaitsForDocument(Document, kw_only=True):
+    """One reason why jobs do not start."""
 
     what: str
     """lane, limit, tenant or budget"""
@@ -116,77 +106,130 @@ class WaitsFor(Struct, kw_only=True, forbid_unknown_fields=True):
     advice: str | None
 
 
-class Why(Struct, kw_only=True, forbid_unknown_fields=True):
+class WhyDocument(Document, kw_only=True):
     id: str
     state: State
     code: str
     text: str
-    until: Moment | None
+    until: Timestamp | None
     advice: str | None
-    waits_for: list[WaitsFor]
+    waits_for: list[WaitsForDocument]
 
 
-class Result(Struct, kw_only=True, forbid_unknown_fields=True):
+class ResultDocument(Document, kw_only=True):
     id: str
     state: State
     result: Any
 
 
-class Answered(Struct, kw_only=True, forbid_unknown_fields=True):
+class JobChangedDocument(Document, kw_only=True):
     id: str
     answer: str
     """cancelled, requested, finished or retried"""
 
 
-class Refused(Struct, kw_only=True, forbid_unknown_fields=True):
+class RefusedDocument(Document, kw_only=True):
     id: str
     reason: str
 
 
-class Changed(Struct, kw_only=True, forbid_unknown_fields=True):
-    """How many were changed. By ids, who was not; by a filter, how many match, and whether there are more."""
+class JobsChangedDocument(Document, kw_only=True):
+    """How many jobs were changed. With ids: which jobs were refused. With a filter: how many jobs match, and whether
+    there are more than one call changes."""
 
     cancelled: int | UnsetType = UNSET
     retried: int | UnsetType = UNSET
     discarded: int | UnsetType = UNSET
-    refused: list[Refused] | UnsetType = UNSET
+    refused: list[RefusedDocument] | UnsetType = UNSET
     matching: int | UnsetType = UNSET
     more: bool | UnsetType = UNSET
 
 
-class Key(Struct, kw_only=True, forbid_unknown_fields=True):
-    id: str
-    name: str
-    tenant: str
-    role: Role
-    scopes: list[Scope]
-    state: str
-    """live, expired or revoked"""
-    created_at: Moment | None
-    expires_at: Moment | None
-    revoked_at: Moment | None
-    used_at: Moment | None
+def job_document(job: Job) -> JobDocument:
+    return JobDocument(
+        id=job.id,
+        kind=job.kind,
+        queue=job.queue,
+        tenant=job.tenant,
+        state=job.state,
+        priority=job.priority,
+        attempts=job.attempts,
+        attempts_max=job.attempts_max,
+        fence=job.fence,
+        payload=parse_stored(job.payload),
+        shard_key=job.shard_key,
+        cursor=parse_stored(job.cursor),
+        progress=parse_stored(job.progress),
+        result=parse_stored(job.result),
+        lease_owner=job.lease_owner,
+        lease_until=timestamp(job.lease_until),
+        lease_seconds=seconds(job.lease_us) or 0.0,
+        timeout_seconds=seconds(job.timeout_us),
+        cancel_requested=job.cancel_requested,
+        created_at=timestamp(job.created_at),
+        run_at=timestamp(job.run_at),
+        finished_at=timestamp(job.finished_at),
+        last_error_code=job.last_error_code,
+        last_error_at=timestamp(job.last_error_at),
+        needs=parse_stored(job.needs or None),
+    )
 
 
-class KeyMade(Key, kw_only=True, forbid_unknown_fields=True):
-    key: str
-    """The key itself. It is shown this once."""
+def listed_job_document(job: Job) -> JobListedDocument:
+    """Long values are left out and named in `shortened`, so that the size of a page is bounded."""
+    texts = {name: getattr(job, name) for name in ("payload", "cursor", "progress", "result")}
+    long = [name for name, text in texts.items() if text is not None and len(text) > LISTED_LENGTH_MAX]
+    shown = replace(job, **dict.fromkeys(long, None)) if long else job
+    return extend(JobListedDocument, job_document(shown), shortened=long)
 
 
-class Ticket(Struct, kw_only=True, forbid_unknown_fields=True):
-    """For one WebSocket, used once."""
-
-    ticket: str
-    expires_at: Moment | None
+def shown_job_document(job: Job, errors: Sequence[ErrorRecord]) -> JobShownDocument:
+    attempts = [failed_attempt_document(error) for error in errors]
+    return extend(JobShownDocument, job_document(job), errors=attempts, timeline=job_timeline(job, errors))
 
 
-class Identity(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Who asks, and what he may."""
+def failed_attempt_document(error: ErrorRecord) -> FailedAttemptDocument:
+    return FailedAttemptDocument(
+        attempt=error.attempt,
+        at=timestamp(error.at),
+        code=error.code,
+        message=error.message,
+        traceback=error.traceback,
+    )
 
-    name: str
-    tenant: str
-    role: Role
-    scopes: list[Scope]
-    until: Moment | None
-    csrf_token: str | None
-    """To be sent in the header x-csrf-token with everything that changes something, if the caller came by cookie."""
+
+def job_timeline(job: Job, errors: Sequence[ErrorRecord]) -> list[JobEventDocument]:
+    """The known events in the life of a job, in order."""
+    events: list[tuple[Instant, str, dict[str, Any]]] = [(job.created_at, "submitted", {})]
+    if job.run_at > job.created_at:
+        events.append((job.run_at, "due", {}))
+    events += [(error.at, "failed_attempt", {"attempt": error.attempt, "code": error.code}) for error in errors]
+    if job.lease_until is not None:
+        renewed = {"attempt": job.attempts, "until": timestamp(job.lease_until)}
+        events.append((job.lease_until - job.lease_us, "lease_renewed", renewed))
+    if job.finished_at is not None:
+        events.append((job.finished_at, job.state.value, {"attempt": job.attempts}))
+    ordered = sorted(events, key=lambda event: event[0])
+    return [JobEventDocument(at=timestamp(at), what=what, **more) for at, what, more in ordered]
+
+
+def why_document(job: Job, reason: Reason, closures: Sequence[Closure] = ()) -> WhyDocument:
+    return WhyDocument(
+        id=job.id,
+        state=job.state,
+        code=reason.code,
+        text=reason.text,
+        until=timestamp(reason.until),
+        advice=reason.advice,
+        waits_for=[waits_for_document(closure) for closure in closures],
+    )
+
+
+def waits_for_document(closure: Closure) -> WaitsForDocument:
+    return WaitsForDocument(
+        what=closure.what,
+        name=closure.name,
+        why=closure.why,
+        wait_seconds=seconds(closure.wait_us),
+        advice=closure.advice,
+    )

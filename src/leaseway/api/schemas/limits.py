@@ -1,66 +1,233 @@
-"""Limits."""
+"""Limits: their definitions, and how much of them is in use."""
 
-from typing import Any
+from msgspec import UNSET, UnsetType
 
-from leaseway.api.schemas.serializers import iso, limit_json, seconds_of
+from leaseway.api.schemas.values import Document, Timestamp, extend, seconds, timestamp
 from leaseway.domain.gates import Closure, LevelReading, closed_by_limit
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.buckets import Level, RateWindow, permits_left, size_limit
-from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Rate
+from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, Rate, permit_lease_us, wire_delay_us
+
+NS_PER_SECOND = 1_000_000_000
 
 
-def document(definition: LimitDefinition, version: int, seen: LevelReading | None, now: Instant) -> dict[str, Any]:
-    """`definition` is what PUT takes. `now`: of the store; limits may be kept by another clock."""
-    shut = None if seen is None else closed_by_limit(PermitRequest(definition.name, definition.name), definition, seen)
-    return {
-        **limit_json(definition, version, seen, now),
-        "definition": definition_body(definition),
-        "gauges": [] if seen is None else gauges_of(definition, seen),
-        "reason": None if shut is None else shut.why,
-        "until": until_of(shut, now),
-    }
+class RateDocument(Document, kw_only=True):
+    count: int
+    window_seconds: float
 
 
-def until_of(shut: Closure | None, now: Instant) -> str | None:
-    return None if shut is None or shut.wait_us is None else iso(now + shut.wait_us)
+class LimitWindowDocument(Document, kw_only=True):
+    window_seconds: float
+    burst: int
+    permit_seconds: float
+    """The time after which one permit becomes available again."""
+    permits: int | None
+    """How many permits are available now."""
 
 
-def definition_body(definition: LimitDefinition) -> dict[str, Any]:
-    return {
-        "rates": [str(rate) for rate in definition.rates],
-        "concurrency": definition.concurrency,
-        "burst": definition.burst_share,
-        "cost_max": definition.cost_max,
-        "lease_seconds": seconds_of(definition.lease_us),
-        "delay_seconds": seconds_of(definition.delay_us),
-        "degraded_share": definition.degraded_share,
-    }
+class GaugeDocument(Document, kw_only=True):
+    """How much of a limit is in use: `used` and `room` add up to `of`."""
+
+    what: str
+    """permits or concurrency"""
+    window_seconds: float | None
+    rate: str | None
+    of: int
+    """How many permits can be taken at once, or how many calls can be in flight."""
+    used: int
+    room: int
+    full_seconds: float | None
+    """The time until all permits are available again."""
 
 
-def gauges_of(definition: LimitDefinition, seen: LevelReading) -> list[dict[str, Any]]:
-    """One for each window, and one for the seats: `used` and `room` make up `of`."""
+class LimitDefinitionDocument(Document, kw_only=True):
+    """The body of PUT /v1/limits/{name}."""
+
+    rates: list[str]
+    concurrency: int | None
+    burst: float
+    cost_max: int
+    lease_seconds: float | None
+    delay_seconds: float | None
+    degraded_share: float
+
+
+class LimitChangedDocument(Document, kw_only=True):
+    name: str
+    version: int
+    paused: bool
+    definition: LimitDefinitionDocument
+
+
+class LimitSettingsDocument(Document, kw_only=True):
+    name: str
+    rates: list[RateDocument]
+    concurrency: int | None
+    burst: float
+    cost_max: int
+    lease_seconds: float
+    delay_seconds: list[float]
+    paused: bool
+    """A paused limit grants no permits until it is resumed."""
+
+
+class LimitStatusDocument(LimitSettingsDocument, kw_only=True):
+    version: int
+    windows: list[LimitWindowDocument] | None
+    in_flight: int | None
+    """Calls that hold a permit of the concurrency limit."""
+    next_free_seconds: float | None
+    percent: int | None
+    """The pace, in percent of the definition; below 100 the provider has rejected calls."""
+    closed_until: Timestamp | UnsetType | None = UNSET
+
+
+class LimitDocument(LimitStatusDocument, kw_only=True):
+    limit: str | UnsetType = UNSET
+    """The definition that applies to this name; only where one limit was requested."""
+    definition: LimitDefinitionDocument
+    gauges: list[GaugeDocument]
+    reason: str | None
+    until: Timestamp | None
+
+
+class LimitNowDocument(Document, kw_only=True):
+    name: str
+    version: int
+    gauges: list[GaugeDocument]
+    percent: int | None
+    reason: str | None
+    until: Timestamp | None
+
+
+# -- definitions ----------------------------------------------------------------------------------------------------
+
+
+def limit_definition_document(definition: LimitDefinition) -> LimitDefinitionDocument:
+    return LimitDefinitionDocument(
+        rates=[str(rate) for rate in definition.rates],
+        concurrency=definition.concurrency,
+        burst=definition.burst_share,
+        cost_max=definition.cost_max,
+        lease_seconds=seconds(definition.lease_us),
+        delay_seconds=seconds(definition.delay_us),
+        degraded_share=definition.degraded_share,
+    )
+
+
+def limit_settings_document(definition: LimitDefinition) -> LimitSettingsDocument:
+    return LimitSettingsDocument(
+        name=definition.name,
+        rates=[RateDocument(count=rate.count, window_seconds=rate.window_us / SECOND_US) for rate in definition.rates],
+        concurrency=definition.concurrency,
+        burst=definition.burst_share,
+        cost_max=definition.cost_max,
+        lease_seconds=permit_lease_us(definition) / SECOND_US,
+        delay_seconds=[wire_delay_us(definition, rate) / SECOND_US for rate in definition.rates],
+        paused=definition.paused,
+    )
+
+
+# -- levels ---------------------------------------------------------------------------------------------------------
+
+
+def limit_status_document(
+    definition: LimitDefinition, version: int, seen: LevelReading | None, now: Instant
+) -> LimitStatusDocument:
+    """`now` is on the reader's clock; the limiter may have another one. `seen` None: the level cannot be read."""
+    settings = limit_settings_document(definition)
+    if seen is None:
+        unknown = dict.fromkeys(("windows", "in_flight", "next_free_seconds", "percent"))
+        return extend(LimitStatusDocument, settings, version=version, **unknown)
+    level, closed_us = seen.level, seen.level.blocked_until - seen.now
+    closure = limit_closure(definition, seen)
+    return extend(
+        LimitStatusDocument,
+        settings,
+        version=version,
+        windows=[window_document(window, level, seen.now) for window in size_limit(definition).windows],
+        in_flight=in_flight(level),
+        next_free_seconds=0.0 if closure is None else seconds(closure.wait_us),
+        percent=level.percent,
+        closed_until=timestamp(now + closed_us) if closed_us > 0 else None,
+    )
+
+
+def limit_document(definition: LimitDefinition, version: int, seen: LevelReading | None, now: Instant) -> LimitDocument:
+    closure = (
+        None if seen is None else closed_by_limit(PermitRequest(definition.name, definition.name), definition, seen)
+    )
+    return extend(
+        LimitDocument,
+        limit_status_document(definition, version, seen, now),
+        definition=limit_definition_document(definition),
+        gauges=[] if seen is None else gauge_documents(definition, seen),
+        reason=None if closure is None else closure.why,
+        until=closure_until(closure, now),
+    )
+
+
+def limit_now_document(
+    definition: LimitDefinition, version: int, seen: LevelReading | None, now: Instant
+) -> LimitNowDocument:
+    closure = (
+        None if seen is None else closed_by_limit(PermitRequest(definition.name, definition.name), definition, seen)
+    )
+    return LimitNowDocument(
+        name=definition.name,
+        version=version,
+        gauges=[] if seen is None else gauge_documents(definition, seen),
+        percent=None if seen is None else seen.level.percent,
+        reason=None if closure is None else closure.why,
+        until=closure_until(closure, now),
+    )
+
+
+def limit_closure(definition: LimitDefinition, seen: LevelReading) -> Closure | None:
+    return closed_by_limit(PermitRequest(definition.name, definition.name), definition, seen)
+
+
+def closure_until(closure: Closure | None, now: Instant) -> str | None:
+    return None if closure is None or closure.wait_us is None else timestamp(now + closure.wait_us)
+
+
+def in_flight(level: Level) -> int:
+    return sum(seat.count for seat in level.seats.values())
+
+
+def window_document(window: RateWindow, level: Level, now: Instant) -> LimitWindowDocument:
+    bucket = level.buckets.get(window.window_us)
+    return LimitWindowDocument(
+        window_seconds=window.window_us / SECOND_US,
+        burst=window.burst,
+        permit_seconds=window.token_ns / NS_PER_SECOND,
+        permits=None if bucket is None else permits_left(window, bucket, now),
+    )
+
+
+def gauge_documents(definition: LimitDefinition, seen: LevelReading) -> list[GaugeDocument]:
+    """One gauge for each window, and one for the concurrency limit."""
     rates = {rate.window_us: rate for rate in definition.rates}
-    gauges = [
-        gauge_of(window, rates[window.window_us], seen.level, seen.now) for window in size_limit(definition).windows
-    ]
+    windows = size_limit(definition).windows
+    gauges = [rate_gauge(window, rates[window.window_us], seen.level, seen.now) for window in windows]
     if definition.concurrency is not None:
-        taken = sum(seat.count for seat in seen.level.seats.values())
-        room = max(definition.concurrency - taken, 0)
-        gauges.append({"what": "seats", "window_seconds": None, "rate": None, "of": definition.concurrency,
-                       "used": taken, "room": room, "full_seconds": None})  # fmt: skip
+        used = in_flight(seen.level)
+        room = max(definition.concurrency - used, 0)
+        gauges.append(GaugeDocument(what="concurrency", window_seconds=None, rate=None, of=definition.concurrency,
+                                    used=used, room=room, full_seconds=None))  # fmt: skip
     return gauges
 
 
-def gauge_of(window: RateWindow, rate: Rate, level: Level, now: Instant) -> dict[str, Any]:
-    """Tokens come back all the time: `of` is what one may take at once, and `full_seconds` when all of it is back."""
+def rate_gauge(window: RateWindow, rate: Rate, level: Level, now: Instant) -> GaugeDocument:
+    """Permits become available continuously, so `of` is the burst and not the rate's count."""
     bucket = level.buckets.get(window.window_us)
     room = 0 if bucket is None else min(permits_left(window, bucket, now), window.burst)
-    return {
-        "what": "tokens",
-        "window_seconds": window.window_us / SECOND_US,
-        "rate": str(rate),
-        "of": window.burst,
-        "used": window.burst - room,
-        "room": room,
-        "full_seconds": None if bucket is None else max(bucket.tat - now, 0) / SECOND_US,
-    }
+    return GaugeDocument(
+        what="permits",
+        window_seconds=window.window_us / SECOND_US,
+        rate=str(rate),
+        of=window.burst,
+        used=window.burst - room,
+        room=room,
+        full_seconds=None if bucket is None else max(bucket.tat - now, 0) / SECOND_US,
+    )

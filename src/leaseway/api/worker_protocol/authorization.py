@@ -13,7 +13,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from leaseway.api.errors import Problem
-from leaseway.api.routing import tenant_for
+from leaseway.api.routing import visible_tenant
 from leaseway.api.worker_protocol.validation import needs as check_needs
 from leaseway.domain.api_key import ANY_TENANT
 from leaseway.domain.exchange import Exchange, ExchangeReply
@@ -151,17 +151,17 @@ async def cancel(world: Environment, caller: Caller, asked: requests.OneJob) -> 
 
 
 async def jobs(world: Environment, caller: Caller, asked: requests.Page) -> list[Job]:
-    which = replace(asked.which, tenant=tenant_for(caller, asked.which.tenant))
+    which = replace(asked.which, tenant=visible_tenant(caller, asked.which.tenant))
     return await world.store.jobs(which, before=asked.before, limit=asked.limit)
 
 
 async def replay(world: Environment, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
-    which = replace(asked.which, tenant=tenant_for(caller, asked.which.tenant))
+    which = replace(asked.which, tenant=visible_tenant(caller, asked.which.tenant))
     return await world.store.replay(which, asked.limit)
 
 
 async def discard(world: Environment, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
-    which = replace(asked.which, tenant=tenant_for(caller, asked.which.tenant))
+    which = replace(asked.which, tenant=visible_tenant(caller, asked.which.tenant))
     return await world.store.discard(which, asked.limit)
 
 

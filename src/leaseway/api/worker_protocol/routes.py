@@ -14,13 +14,11 @@ from typing import Annotated, Any, NoReturn, get_origin
 from fastapi import Query, Request
 from msgspec import Struct
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 
 from leaseway.api import request_body
 from leaseway.api.errors import Problem
-from leaseway.api.responses import answer
-from leaseway.api.routing import Asking, Routes
-from leaseway.api.service import service_of
+from leaseway.api.routing import Authenticated, Routes
+from leaseway.api.service import get_service
 from leaseway.api.worker_protocol.authorization import answer_to
 from leaseway.api.worker_protocol.openapi import answering, described
 from leaseway.api.worker_protocol.validation import check
@@ -43,31 +41,31 @@ WAIT_SECONDS = 5.0
 
 
 def add(verb: Verb[Any, Any]) -> None:
-    async def endpoint(request: Request, caller: Asking) -> Response:
+    async def endpoint(request: Request, caller: Authenticated) -> Struct:
         asked = await asked_of(request, verb.body)
         with told():
             check(asked)
-            said = await answer_to(verb, service_of(request).world, caller, asked)
-        service_of(request).tally.worked(verb, asked, said)
-        return answer(worded(verb, said))
+            said = await answer_to(verb, get_service(request).world, caller, asked)
+        get_service(request).work_counters.count_call(verb, asked, said)
+        return worded(verb, said)
 
     routes.post(verb.path, verb.scope, **described(verb))(endpoint)
 
 
 @routes.get("/wait", Scope.WORK, **answering(Said[bool]))
 async def wait(
-    request: Request, caller: Asking, seconds: Annotated[float, Query(ge=0, le=WAIT_SECONDS_MAX)] = WAIT_SECONDS
-) -> Response:
+    request: Request, caller: Authenticated, seconds: Annotated[float, Query(ge=0, le=WAIT_SECONDS_MAX)] = WAIT_SECONDS
+) -> Said[bool]:
     """Wait for a hint that there may be work.
 
     It comes soon after something was written by anybody. Hints may be late, lost or wrong: look now and then anyway."""
-    service = service_of(request)
+    service = get_service(request)
     hinted = asyncio.ensure_future(service.world.store.wait(seconds))
     stopped = asyncio.ensure_future(service.stopping.wait())
     try:
         await asyncio.wait({hinted, stopped}, return_when=asyncio.FIRST_COMPLETED)
         with told():
-            return answer(Said(hinted.done() and hinted.result()))
+            return Said(hinted.done() and hinted.result())
     finally:
         for task in (hinted, stopped):
             task.cancel()
@@ -78,7 +76,7 @@ async def wait(
 
 async def asked_of(request: Request, kind: type[Any]) -> Any:
     try:
-        raw = await request_body.bytes_of(request, BYTES_MAX)
+        raw = await request_body.read_bytes(request, BYTES_MAX)
     except ClientDisconnect as error:
         # He did not wait for the answer, and will ask again: what nobody hears is not begun.
         raise Problem(408, "too_slow", "the client has left before its request was read") from error
@@ -92,9 +90,9 @@ async def asked_of(request: Request, kind: type[Any]) -> Any:
 
 def read(raw: bytes, kind: type[Any]) -> Any:
     if LONG.search(raw):
-        request_body.check(raw)
+        request_body.check_json(raw)
         json.loads(raw, parse_int=in_bounds)
-    return request_body.value_of(raw, kind)
+    return request_body.parse_strictly(raw, kind)
 
 
 def in_bounds(digits: str) -> int:

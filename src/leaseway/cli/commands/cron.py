@@ -2,7 +2,7 @@
 
 import click
 
-from leaseway.api.schemas.serializers import schedule_json
+from leaseway.api.schemas.operations import schedule_document
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.open_store import ask, change
 from leaseway.cli.options import pass_settings, with_store
@@ -69,7 +69,7 @@ COLUMNS = (
 def list_schedules(settings: CliSettings) -> None:
     rows = ask(settings, lambda store: store.schedules())
     if settings.json:
-        document({"schedules": [schedule_json(row, upcoming_fire(row)) for row in rows]})
+        document({"schedules": [schedule_document(row, upcoming_fire(row)) for row in rows]})
     elif not rows:
         note("there are no schedules yet: a worker declares those of its app when it starts")
     else:

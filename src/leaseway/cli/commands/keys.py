@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from leaseway.api.schemas.key_serializers import key_json, state_of
+from leaseway.api.schemas.keys import key_document, key_state
+from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.migrate import look
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.open_store import ask, change, store_url
@@ -136,7 +137,7 @@ def list_keys(settings: CliSettings, tenant: str | None) -> None:
 
     keys, now = ask(settings, question)
     if settings.json:
-        document({"keys": [key_json(key, now) for key in keys]})
+        document({"keys": [key_document(key, now) for key in keys]})
     elif not keys:
         note("there are no keys yet; make one with: leaseway keys create --tenant NAME")
     else:
@@ -144,7 +145,7 @@ def list_keys(settings: CliSettings, tenant: str | None) -> None:
 
 
 def key_row(key: ApiKey, now: Instant) -> Row:
-    state = state_of(key, now)
+    state = key_state(key, now)
     expires = "" if key.expires_at is None or state == "revoked" else relative(key.expires_at, now)
     used = "never" if key.used_at is None else relative(key.used_at, now)
     return (
@@ -189,7 +190,7 @@ def life_us(expires: float | None) -> int | None:
 def show_once(settings: CliSettings, made: MadeKey, ends: tuple[str, Instant] | None = None) -> None:
     key = made.key
     if settings.json:
-        document({**key_json(key, key.created_at), "key": made.text})
+        document({**as_dict(key_document(key, key.created_at)), "key": made.text})
         return
     say(made.text, "bold")
     facts(
@@ -212,7 +213,7 @@ def revoke_key(settings: CliSettings, id_: str) -> None:
 
     is_new, key, now = change(settings, command)
     if settings.json:
-        document(key_json(key, now))
+        document(key_document(key, now))
     elif is_new:
         say(f"key {id_}: revoked; running services notice within half a minute")
     else:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from leaseway.api.schemas.serializers import lane_json
+from leaseway.api.schemas.lanes import lane_counts_document
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.open_limiter import shut_gates
 from leaseway.cli.open_store import ask, change
@@ -114,7 +114,9 @@ def show_lanes(settings: CliSettings) -> None:
     lanes, shuts, pauses = ask(settings, question)
     totals = {name: sum(getattr(lane, name) for lane in lanes) for name in COUNTS}
     if settings.json:
-        document({"lanes": [lane_json(lane, of_lane(lane, shuts, pauses)) for lane in lanes], "total": totals})
+        document(
+            {"lanes": [lane_counts_document(lane, of_lane(lane, shuts, pauses)) for lane in lanes], "total": totals}
+        )
     elif not lanes:
         note("there are no lanes yet: a lane is created with its first job")
     else:

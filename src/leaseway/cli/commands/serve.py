@@ -135,10 +135,10 @@ def build_service_settings(wanted: ServeOptions) -> "ServiceSettings":
 
 
 def listen(host: str, port: int) -> socket.socket:
-    from leaseway.api.server import bound_to
+    from leaseway.api.server import bind_socket
 
     try:
-        return bound_to(host, port)
+        return bind_socket(host, port)
     except OSError as error:
         why = WHY.get(error.errno or 0, error.strerror or str(error))
         raise UsageError(f"cannot listen on {host}, port {port}: {why}") from error
@@ -157,15 +157,15 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def serve_until_stopped(
     settings: CliSettings, app: App, service_settings: "ServiceSettings", listening: socket.socket
 ) -> None:
-    from leaseway.api.app import web_of
-    from leaseway.api.server import Server, address_of, set_aside_what_is_loaded
+    from leaseway.api.app import build_app
+    from leaseway.api.server import Server, freeze_loaded_objects, socket_url
 
-    api = web_of(app, service_settings)
+    api = build_app(app, service_settings)
     # Opened here and not by the server, so that a problem with the store is reported as by other commands.
     try:
         await api.state.service.open()
-        set_aside_what_is_loaded()
-        tell = partial(announce, settings, address_of(listening), app, service_settings)
+        freeze_loaded_objects()
+        tell = partial(announce, settings, socket_url(listening), app, service_settings)
         await Server(api, lifespan=False, started=tell).serve([listening])
     finally:
         listening.close()

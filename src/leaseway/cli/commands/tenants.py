@@ -6,7 +6,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from leaseway.api.schemas.serializers import tenant_json
+from leaseway.api.schemas.operations import tenant_document
 from leaseway.cli.lazy_groups import InOrder
 from leaseway.cli.open_limiter import limits_url
 from leaseway.cli.open_store import ask, change
@@ -88,7 +88,7 @@ COLUMNS = (
 def list_tenants(settings: CliSettings) -> None:
     tenants = ask(settings, lambda store: store.tenants())
     if settings.json:
-        document({"tenants": [tenant_json(tenant) for tenant in tenants]})
+        document({"tenants": [tenant_document(tenant) for tenant in tenants]})
     elif not tenants:
         note("no tenant has settings yet: each has weight 1 and no caps; see: leaseway tenants set --help")
     else:
@@ -113,7 +113,7 @@ def set_tenant(settings: CliSettings, name: str, given: Mapping[str, Any]) -> No
 
     before, after = change(settings, command)
     if settings.json:
-        document({"before": before and tenant_json(before), "after": tenant_json(after)})
+        document({"before": before and tenant_document(before), "after": tenant_document(after)})
     elif before == after:
         say(f"tenant {name}: {in_words(after)}, as before")
     else:

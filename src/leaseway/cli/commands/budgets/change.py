@@ -7,7 +7,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from leaseway.api.schemas.serializers import budget_definition_json
+from leaseway.api.schemas.budgets import budget_settings_document
 from leaseway.cli.commands.budgets.show import unknown_budget
 from leaseway.cli.commands.limits.definitions import pause_in_words
 from leaseway.cli.open_store import change, ledger_in
@@ -31,8 +31,8 @@ def set_budget(settings: CliSettings, name: str, given: Mapping[str, Any]) -> No
 
     before, after, version = change(settings, command)
     if settings.json:
-        shown = before and budget_definition_json(before)
-        document({"before": shown, "after": budget_definition_json(after), "version": version})
+        shown = before and budget_settings_document(before)
+        document({"before": shown, "after": budget_settings_document(after), "version": version})
     elif before == after:
         say(f"budget {name}: {in_words(after)}, as before")
     else:

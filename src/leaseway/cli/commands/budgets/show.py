@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
-from leaseway.api.schemas.serializers import budget_json, entry_json
+from leaseway.api.schemas.budgets import budget_status_document, journal_entry_document
+from leaseway.api.schemas.values import as_dict
 from leaseway.cli.open_store import ask, ledger_in
 from leaseway.cli.output.color import LEVEL_STYLES
 from leaseway.cli.output.json import document
@@ -80,7 +81,7 @@ class BudgetBalances(NamedTuple):
 def list_budgets(settings: CliSettings) -> None:
     books = ask(settings, lambda store: read_books(ledger_in(store, settings), store))
     if settings.json:
-        document({"budgets": [budget_json(*each, books.of(each[0])) for each in books.definitions]})
+        document({"budgets": [budget_status_document(*each, books.of(each[0])) for each in books.definitions]})
     elif not books.definitions:
         note("there are no budgets yet: a worker declares those of its app when it starts; or: leaseway budgets set")
     else:
@@ -126,7 +127,7 @@ def show_budget(settings: CliSettings, name: str) -> None:
     definition, version = definition_named(name, books)
     accounts = [account for account in books.of(definition) if name in (account.name, definition.name)]
     if settings.json:
-        document({**budget_json(definition, version, accounts), "name": name})
+        document({**as_dict(budget_status_document(definition, version, accounts)), "name": name})
         return
     say(f"budget {name}  {definition}", "bold")
     say()
@@ -193,7 +194,7 @@ def show_journal(settings: CliSettings, name: str, limit: int) -> None:
 
     entries, books = ask(settings, question)
     if settings.json:
-        document({"name": name, "entries": [entry_json(entry) for entry in entries]})
+        document({"name": name, "entries": [journal_entry_document(entry) for entry in entries]})
         return
     if not entries:
         definition_named(name, books)  # raises an error if there is no such budget

@@ -1,6 +1,6 @@
 """leaseway import diff"""
 
-from leaseway.api.schemas.import_serializers import differences_json
+from leaseway.api.schemas.imports import differences_document
 from leaseway.cli.commands.imports import formatting
 from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, look
 from leaseway.cli.output.color import harmless
@@ -20,7 +20,7 @@ TOTALS = ("pages", "rows", "inserted", "updated", "unchanged", "stale", "quarant
 def show_diff(settings: CliSettings, text: str, before: str | None, after: str | None) -> None:
     found = look(text, lambda at: compared(at, before, after))
     if settings.json:
-        document(differences_json(found))
+        document(differences_document(found))
         return
     show_runs(found)
     show_rows(found)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from leaseway.api.schemas.serializers import iso
+from leaseway.api.schemas.values import timestamp
 from leaseway.cli.commands.imports import formatting
 from leaseway.cli.commands.imports.open_sink import named, place_on_disk
 from leaseway.cli.output.color import harmless
@@ -175,8 +175,8 @@ def prospect_json(parts: ImportParts, found: Prospect) -> dict[str, Any]:
         **known,
         "mode": plan.mode.value,
         "why_mode": plan.why_mode,
-        "since": iso(plan.since),
-        "watermark": iso(plan.watermark),
+        "since": timestamp(plan.since),
+        "watermark": timestamp(plan.watermark),
         "shards": [
             {"key": shard.key, "label": shard.label, "predicate": dict(shard.predicate), "rows": rows}
             for shard, rows in zip(plan.shards, ahead.by_shard, strict=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from leaseway.api.schemas.import_serializers import quarantined_json, replayed_json
+from leaseway.api.schemas.imports import quarantined_document, replayed_document
 from leaseway.cli.commands.imports.open_sink import RUNS_MAX, OpenedSink, command, find_run, last_run, look
 from leaseway.cli.output.color import harmless
 from leaseway.cli.output.json import document
@@ -29,7 +29,7 @@ NUMBERS_SHOWN_MAX = 10
 def show_quarantine(settings: CliSettings, text: str, run: str | None) -> None:
     kept = look(text, lambda at: listed(at, run, ROWS_MAX if settings.json else SHOWN_MAX + 1))
     if settings.json:
-        document([quarantined_json(each) for each in kept])
+        document([quarantined_document(each) for each in kept])
         return
     if not kept:
         note("the quarantine is empty")
@@ -67,7 +67,7 @@ def replay_quarantine(settings: CliSettings, text: str, run: str | None, discard
     with Counter("checked") as counter:
         done = look(text, lambda at: dropped(at, discarded) if discarded else tried(at, run, counter))
     if settings.json:
-        document(replayed_json(done))
+        document(replayed_document(done))
         return
     if discarded:
         say(f"{counted(done.discarded, 'record')} discarded")

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from leaseway.api.schemas.import_serializers import report_json
+from leaseway.api.schemas.imports import report_document, shard_document
+from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.imports import formatting
 from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, look
 from leaseway.cli.commands.imports.summary import budget_in_words, next_command
@@ -43,7 +44,8 @@ COLUMNS = (
 def show_report(settings: CliSettings, text: str, run: str | None) -> None:
     name, found = look(text, lambda at: reported(at, run))
     if settings.json:
-        document(report_json(found, name.spec.budget))
+        by_shard = [shard_document(row, found.now) for row in found.shards]
+        document({**as_dict(report_document(found, name.spec.budget)), "by_shard": by_shard})
         return
     show_head(name, found)
     show_totals(name, found)

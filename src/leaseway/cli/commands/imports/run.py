@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import IO, NamedTuple
 
-from leaseway.api.schemas.import_serializers import summary_json
+from leaseway.api.schemas.imports import summary_document
+from leaseway.api.schemas.values import as_dict
 from leaseway.app import App
 from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, named
 from leaseway.cli.commands.imports.shard_jobs import given_up
@@ -184,7 +185,7 @@ async def closed(settings: CliSettings, parts: ImportParts, wish: RunOptions, ru
         await parts.sink.close()
     following = next_command(settings, wish.spec, row, wish.run is not None)
     if settings.json:
-        document({**summary_json(row, shards, parts.spec.budget), "seconds": seconds, "next": following})
+        document({**as_dict(summary_document(row, shards, parts.spec.budget)), "seconds": seconds, "next": following})
     else:
         show_summary(parts.spec, row, shards, dead, seconds)
         show_quarantine(settings, wish.spec, shards)

@@ -2,7 +2,8 @@
 
 import contextlib
 
-from leaseway.api.schemas.import_serializers import shard_json, summary_json
+from leaseway.api.schemas.imports import shard_document, summary_document
+from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, look
 from leaseway.cli.commands.imports.shard_jobs import given_up, is_at_work
 from leaseway.cli.commands.imports.summary import next_command, show_quarantine, show_shards, show_summary
@@ -32,8 +33,8 @@ async def told(settings: CliSettings, found: OpenedSink, run: str | None) -> Non
     dead = await given_up(jobs_url(settings, found.name), found.source, row.id, shards)
     if settings.json:
         now = wall_clock_us()
-        by_shard = [{**shard_json(each, now), "given_up": dead.get(each.shard.key)} for each in shards]
-        document({**summary_json(row, shards, found.spec.budget), "by_shard": by_shard})
+        by_shard = [{**as_dict(shard_document(each, now)), "given_up": dead.get(each.shard.key)} for each in shards]
+        document({**as_dict(summary_document(row, shards, found.spec.budget)), "by_shard": by_shard})
         return
     say(f"run {row.id}", "bold")
     show_shards(shards, dead)

@@ -1,6 +1,6 @@
 """leaseway jobs list"""
 
-from leaseway.api.schemas.serializers import job_json
+from leaseway.api.schemas.jobs import job_document
 from leaseway.cli.job_selection import parse_filters
 from leaseway.cli.open_store import ask
 from leaseway.cli.output.color import STATE_STYLES
@@ -34,7 +34,7 @@ def list_jobs(settings: CliSettings, filters: Filters, limit: int, before: str |
     jobs, now = ask(settings, question)
     next_before = jobs[-1].id if len(jobs) == limit else None
     if settings.json:
-        document({"jobs": [job_json(job) for job in jobs], "next_before": next_before})
+        document({"jobs": [job_document(job) for job in jobs], "next_before": next_before})
         return
     if not jobs:
         note("no jobs match" if filters != Filters() or before else "there are no jobs yet")

@@ -3,7 +3,8 @@
 import json
 import sys
 
-from leaseway.api.schemas.serializers import error_json, job_json, reason_json, stored
+from leaseway.api.schemas.jobs import failed_attempt_document, job_document, why_document
+from leaseway.api.schemas.values import as_dict, parse_stored
 from leaseway.cli.commands.lanes import pauses_in
 from leaseway.cli.open_limiter import shut_gates
 from leaseway.cli.open_store import ask, find_job
@@ -29,14 +30,14 @@ def show_job(settings: CliSettings, id_: str) -> None:
 
     job, errors, now = ask(settings, question)
     if settings.json:
-        document({**job_json(job), "errors": [error_json(error) for error in errors]})
+        document({**as_dict(job_document(job)), "errors": [failed_attempt_document(error) for error in errors]})
         return
     title(job)
     facts(record(job, now))
     for name, text in (("payload", job.payload), ("cursor", job.cursor), ("result", job.result)):
         if text is not None:
             heading(name)
-            block(json.dumps(stored(text), indent=2, ensure_ascii=False))
+            block(json.dumps(parse_stored(text), indent=2, ensure_ascii=False))
     show_errors(errors, now, all_tracebacks=settings.traceback)
 
 
@@ -73,7 +74,7 @@ def lease_in_words(job: Job, now: Instant) -> str:
 
 
 def progress_in_words(text: str | None) -> str:
-    told = stored(text)
+    told = parse_stored(text)
     if not isinstance(told, dict):
         return "" if told is None else str(told)
     done, total, message = told.get("done"), told.get("total"), told.get("message")
@@ -107,7 +108,7 @@ def why_job(settings: CliSettings, id_: str) -> None:
     job, lane, shuts, now = ask(settings, question)
     reason = explain(job, lane, now, shuts)
     if settings.json:
-        document(reason_json(job, reason, shuts))
+        document(why_document(job, reason, shuts))
         return
     title(job)
     say(wrapped(sentence(reason, job, now)))

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from leaseway.api.schemas.serializers import definition_json, limit_json
+from leaseway.api.schemas.limits import limit_settings_document, limit_status_document
 from leaseway.cli.open_limiter import ask_limiter, change_limiter, load_definitions, look_at
 from leaseway.cli.output.json import document
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
@@ -48,7 +48,7 @@ def list_limits(settings: CliSettings) -> None:
     now = wall_clock_us()
     rows = [(*each, seen.get(PermitRequest(name, name))) for name, each in defined.items()]
     if settings.json:
-        document({"limits": [limit_json(*row, now) for row in rows]})
+        document({"limits": [limit_status_document(*row, now) for row in rows]})
     elif not rows:
         note(
             "there are no limits yet: a worker declares them with the first job that needs one; or: leaseway limits set"
@@ -137,7 +137,8 @@ def set_limit(settings: CliSettings, name: str, rates: tuple[str, ...], given: M
 
     before, after, version = change_limiter(settings, command)
     if settings.json:
-        document({"before": before and definition_json(before), "after": definition_json(after), "version": version})
+        shown = before and limit_settings_document(before)
+        document({"before": shown, "after": limit_settings_document(after), "version": version})
     elif before == after:
         say(f"limit {name}: {in_words(after)}, as before")
     else:

@@ -3,7 +3,8 @@
 import math
 from typing import Any
 
-from leaseway.api.schemas.serializers import limit_json
+from leaseway.api.schemas.limits import limit_status_document
+from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.limits.definitions import definition_named, in_flight_text, in_words, next_free
 from leaseway.cli.open_limiter import ask_limiter, load_definitions, look_at
 from leaseway.cli.output.json import document
@@ -42,7 +43,9 @@ def explain_limit(settings: CliSettings, name: str) -> None:
     definition, version, seen, trouble = ask_limiter(settings, question)
     if settings.json:
         sums = [sum_json(definition, rate) for rate in definition.rates]
-        document({**limit_json(definition, version, seen, wall_clock_us()), "name": name, "sums": sums})
+        document(
+            {**as_dict(limit_status_document(definition, version, seen, wall_clock_us())), "name": name, "sums": sums}
+        )
     else:
         say(f"limit {name}  {in_words(definition)}", "bold")
         for rate in definition.rates:
@@ -122,7 +125,7 @@ def sum_json(definition: LimitDefinition, rate: Rate) -> dict[str, Any]:
     return {
         "rate": str(rate),
         "burst": window.burst,
-        "token_seconds": window.token_ns / 1_000_000_000,
+        "permit_seconds": window.token_ns / 1_000_000_000,
         "lease_seconds": permit_lease_us(definition) / SECOND_US,
         "delay_seconds": wire_delay_us(definition, rate) / SECOND_US,
         "most_in_window": most_in_window(definition, rate, window),

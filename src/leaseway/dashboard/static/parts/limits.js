@@ -15,7 +15,7 @@ const ROWS_MAX = 5;
 /** @param {any} limit @returns {Use[]} */
 export function usesOf(limit) {
   return (limit.gauges ?? []).map((/** @type {any} */ each) =>
-    each.what === "seats" ? seatsUse(each) : windowUse(limit, each),
+    each.what === "concurrency" ? seatsUse(each) : windowUse(limit, each),
   );
 }
 
@@ -34,7 +34,7 @@ function windowUse(limit, { window_seconds, of, used, room, full_seconds }) {
   const label = stated ? perWindow(stated.count, window_seconds) : `per ${windowName(window_seconds)}`;
   if (full_seconds == null) return { label, share: null, words: "not used yet" };
   const window = (limit.windows ?? []).find((/** @type {any} */ each) => each.window_seconds === window_seconds);
-  const every = window ? `, one every ${span(window.token_seconds)}` : "";
+  const every = window ? `, one every ${span(window.permit_seconds)}` : "";
   return { label, share: of ? used / of : null, words: `${whole(room)} of ${whole(of)} free${every}` };
 }
 

@@ -1,0 +1,56 @@
+"""Timestamps, durations, amounts and stored JSON, as documents show them."""
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, Struct, structs, to_builtins
+
+from leaseway.domain.ids import SECOND_US, Instant
+
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+"""ISO 8601, in UTC."""
+Amount = Annotated[str, Meta(description="A decimal number as text, because floating point would not be exact.")]
+
+
+class Document(Struct, forbid_unknown_fields=True):
+    """What a route returns. Field names are the words of the domain, and stable."""
+
+
+D = TypeVar("D", bound=Document)
+
+
+def extend(kind: type[D], document: Document, **fields: Any) -> D:
+    """A larger document that starts with the fields of a smaller one."""
+    return kind(**structs.asdict(document), **fields)
+
+
+def as_dict(document: Document) -> dict[str, Any]:
+    """For callers that add fields of their own. Unset fields are left out."""
+    fields: dict[str, Any] = to_builtins(document)
+    return fields
+
+
+def parse_stored(text: str | None) -> Any:
+    """Stored JSON as a value. Text that is not JSON is shown as it is."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return text
+
+
+def timestamp(instant: Instant | None) -> str | None:
+    """None for instants that the calendar cannot express."""
+    if instant is None:
+        return None
+    try:
+        # Not through a float, which cannot hold all digits.
+        seconds, us = divmod(instant, SECOND_US)
+        moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=us)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def seconds(us: int | None) -> float | None:
+    return None if us is None else us / SECOND_US
