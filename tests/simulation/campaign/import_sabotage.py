@@ -158,14 +158,16 @@ SABOTAGES: dict[str, Sabotage] = {
         (import_shard, "CONFIRMATIONS", 1),
         first=11,
     ),
-    "import_disordered": sabotage("pages out of order are not written", (guards, "disorder", order_is_fine), first=31),
+    "import_disordered": sabotage(
+        "pages out of order are not written", (guards, "find_disorder", order_is_fine), first=31
+    ),
     "import_unfiltered": sabotage(
         "a page with records of other shards is not written",
         (JsonSource, "is_ours", everything_is_ours),
         first=44,
     ),
     "import_backwards": sabotage(
-        "an older row never replaces a newer one", (sink, "sorted_out", newest_word_wins), first=2
+        "an older row never replaces a newer one", (sink, "classify_rows", newest_word_wins), first=2
     ),
     "import_place_apart": sabotage(
         "rows and cursor are written in one transaction",
@@ -184,7 +186,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "import_since_its_end": sabotage(
         "a run for changes begins where the last complete one began",
-        (watermark, "since_of", since_its_end),
+        (watermark, "changes_since", since_its_end),
         first=1,
     ),
     "import_buried_unasked": sabotage(
@@ -199,7 +201,7 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "import_failed_goes_on": sabotage(
         "no shard of a run that has failed is begun",
-        (import_shard, "run_of", any_run_will_do),
+        (import_shard, "load_run", any_run_will_do),
         first=12,
     ),
     "import_refusal_retried": sabotage(
