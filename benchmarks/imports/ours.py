@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
@@ -143,7 +143,7 @@ def rows_in(address: str, table: str, key: str) -> int:
     """How many different rows are there. More rows than keys would be rows that came twice."""
     question = f"SELECT count(*), count(DISTINCT {key}) FROM {table}"
     if address.startswith("sqlite:///"):
-        with sqlite3.connect(address.removeprefix("sqlite:///")) as file:
+        with closing(sqlite3.connect(address.removeprefix("sqlite:///"))) as file:
             count, distinct = file.execute(question).fetchone()
     else:
         with psycopg.connect(address) as connection:

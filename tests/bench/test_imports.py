@@ -1,7 +1,6 @@
 """The benchmarks of imports run and count correctly. Measured values are not checked: this machine may be busy."""
 
 import os
-import sqlite3
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from benchmarks.imports.provider import Page, bare_rows_per_second, provider
 from benchmarks.imports.rates import rate
 from benchmarks.imports.theirs import SETUPS
 from benchmarks.imports.workers import children_of, peak_mb
+from tests.sqlite_files import open_sqlite
 
 from leaseway.testing.postgres import PostgresServer
 
@@ -71,11 +71,11 @@ def test_pages_that_were_fetched_again_are_counted_by_range() -> None:
 
 def test_duplicate_rows_are_an_error(tmp_path: Path) -> None:
     """An importer that writes rows twice must not look twice as fast."""
-    with sqlite3.connect(tmp_path / "rows.db") as file:
+    with open_sqlite(tmp_path / "rows.db") as file:
         file.execute("CREATE TABLE poi (id)")
         file.executemany("INSERT INTO poi VALUES (?)", [(1,), (2,)])
     assert rows_in(f"sqlite:///{tmp_path}/rows.db", "poi", "id") == 2
-    with sqlite3.connect(tmp_path / "rows.db") as file:
+    with open_sqlite(tmp_path / "rows.db") as file:
         file.execute("INSERT INTO poi VALUES (2)")
     with pytest.raises(RuntimeError, match="3 rows have only 2 keys"):
         rows_in(f"sqlite:///{tmp_path}/rows.db", "poi", "id")

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.signals import accept_interrupts
+from tests.sqlite_files import open_sqlite
 
 DEMO = [sys.executable, "-c", "from leaseway.demo.main import command; command()"]
 WITHOUT = "import sys; sys.modules[{module!r}] = None; from leaseway.demo.main import command; command()"
@@ -34,9 +34,8 @@ def test_a_killed_worker_costs_no_row_and_no_refusal(tmp_path: Path) -> None:
     assert report["worker_peak_megabytes"] > 10
     assert f"(pid {report['killed']['pid']}) with {report['killed']['in_hands']} leased shards" in ran.stderr
     assert len(json.loads((kept / "journal.json").read_bytes())) == report["requests"]
-    with sqlite3.connect(kept / "places.db") as table:
+    with open_sqlite(kept / "places.db") as table:
         assert table.execute("SELECT count(*), count(DISTINCT title) > 1000 FROM poi").fetchone() == (2_000, 1)
-    table.close()
 
 
 @pytest.mark.slow

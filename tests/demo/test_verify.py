@@ -2,12 +2,12 @@
 
 import io
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from tests.sqlite_files import open_sqlite
 
 from leaseway.demo.main import command
 from leaseway.demo.report import as_dict, print_report
@@ -105,10 +105,9 @@ def written(folder: Path, rows: list[tuple[int, Place]]) -> Files:
     files = Files(folder)
     files.truth.write_text(json.dumps([[number, *place] for number, place in TRUTH.items()]))
     files.journal.write_text(json.dumps(JOURNAL))
-    with sqlite3.connect(files.places) as table:
+    with open_sqlite(files.places) as table:
         table.execute("CREATE TABLE poi (external_id TEXT, stamp, title, country, latitude, longitude)")
         table.executemany("INSERT INTO poi VALUES (?, ?, ?, ?, ?, ?)", [(str(number), *row) for number, row in rows])
-    table.close()
     return files
 
 

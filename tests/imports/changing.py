@@ -1,13 +1,13 @@
 """An import from a source that changes, run after run, with its clock in our hands."""
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.imports.apps import import_app
+from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.assembly import ImportParts, load_import
@@ -131,7 +131,7 @@ class Changing:
         return found
 
     def stored(self) -> dict[int, Stored]:
-        with sqlite3.connect(self.folder / "data.db") as file:
+        with open_sqlite(self.folder / "data.db") as file:
             rows = file.execute("SELECT external_id, document, deleted_at, deleted_reason FROM poi").fetchall()
         return {int(id): Stored(text, reason if at is not None else None) for id, text, at, reason in rows}
 

@@ -1,11 +1,11 @@
 """A plan says what a run will take and what stands in its way, and changes nothing."""
 
 import asyncio
-import sqlite3
 from pathlib import Path
 
 import pytest
 from tests.imports.desk import Desk, at_desk, things
+from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.limits.limit import Limit
 from leaseway.imports.domain.run_state import RunMode
@@ -31,7 +31,7 @@ def test_a_plan_makes_neither_sink_nor_store(desk: Desk) -> None:
 
 
 def test_a_table_of_another_shape_is_refused_in_the_plan(desk: Desk) -> None:
-    with sqlite3.connect(desk.folder / "data.db") as file:
+    with open_sqlite(desk.folder / "data.db") as file:
         file.execute("CREATE TABLE things (name TEXT)")
     told = desk.run("plan", "things.toml")
     assert told.code == 2

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 from tests.imports.desk import STAMPED, Desk, at_desk, things
+from tests.sqlite_files import open_sqlite
 
 from leaseway.imports.assembly import load_import
 from leaseway.imports.domain.page import BadRow
@@ -33,7 +33,7 @@ def bad(count: int, first: int = 101, **fields: Any) -> list[dict[str, Any]]:
 
 
 def rows(desk: Desk) -> dict[str, Any]:
-    with sqlite3.connect(desk.folder / "data.db") as file:
+    with open_sqlite(desk.folder / "data.db") as file:
         return dict(file.execute("SELECT external_id, size FROM things"))
 
 
@@ -186,7 +186,7 @@ def test_a_record_of_the_feed_of_deleted_ones_stays_deleted(desk: Desk) -> None:
     asyncio.run(deleted())
     desk.write_spec(old=OLD, new=NEW)
     assert desk.ok("quarantine", "replay", "things.toml", "--json").json["written"] == 1
-    with sqlite3.connect(desk.folder / "data.db") as file:
+    with open_sqlite(desk.folder / "data.db") as file:
         assert file.execute("SELECT external_id FROM things WHERE deleted_at IS NOT NULL").fetchall() == [("3",)]
 
 

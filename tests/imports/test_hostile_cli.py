@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
 from tests.imports.test_importing_hostile import Import, ran, things
+from tests.sqlite_files import open_sqlite
 
 
 def words_of(it: Import, *words: str) -> list[str]:
@@ -57,7 +57,7 @@ async def test_two_who_begin_a_run_of_one_name_at_once_share_it(tmp_path: Path) 
     assert codes in ([0, 0], [0, 2])
     assert all("run: nightly exists already" in answer.stderr for answer in answers if answer.returncode)
     assert len(it.ids()) == 500
-    with sqlite3.connect(tmp_path / "data.db") as file:
+    with open_sqlite(tmp_path / "data.db") as file:
         assert file.execute("SELECT state, inserted, unchanged FROM leaseway_shards").fetchall() == [("done", 500, 0)]
 
 

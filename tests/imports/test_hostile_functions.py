@@ -1,13 +1,13 @@
 """Functions that fetch pages, and get it wrong: each mistake is named at once, or costs nothing but itself."""
 
 import asyncio
-import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sqlite_files import open_sqlite
 
 from leaseway import App, BadValue, Page
 from leaseway.imports.domain.run_state import RunState
@@ -104,5 +104,5 @@ async def test_a_run_with_an_impossible_name_is_not_begun(run: Run, tmp_path: Pa
     """Its jobs could not be submitted, and it would stand in the sink for ever, as one that goes on."""
     with pytest.raises(BadValue, match="must be 1 to 120 letters"):
         await run(lambda: Page.last([{"id": 1}]), run=name)
-    with sqlite3.connect(tmp_path / "data.db") as file:
+    with open_sqlite(tmp_path / "data.db") as file:
         assert file.execute("SELECT count(*) FROM leaseway_runs").fetchall() == [(0,)]

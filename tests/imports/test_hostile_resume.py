@@ -1,7 +1,6 @@
 """A run must be able to go on, whatever became of its jobs: their store emptied or replaced, jobs discarded, cancelled,
 done or forgotten. The sink knows what is open, and that is enough."""
 
-import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from tests.imports.apps import import_app
 from tests.imports.test_importing_hostile import Import, things
+from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.errors import LeaseLost
 from leaseway.domain.inspection import JobFilter
@@ -86,7 +86,7 @@ async def test_a_run_goes_on_when_an_operator_has_cancelled_its_jobs(tmp_path: P
 
 async def test_a_run_goes_on_after_its_keys_were_forgotten(it: Import) -> None:
     """A week later a key names nothing any more: the new job is the shard's, and the old one has nothing to say."""
-    with sqlite3.connect(it.folder / "jobs.db") as file:
+    with open_sqlite(it.folder / "jobs.db") as file:
         assert file.execute("UPDATE keys SET expires_at = 0").rowcount == 1
     await resumed(it)
 

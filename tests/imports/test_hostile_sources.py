@@ -4,7 +4,6 @@ and nobody is asked more often than makes sense."""
 import asyncio
 import gzip
 import json
-import sqlite3
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.imports.apps import import_app
+from tests.sqlite_files import open_sqlite
 
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow, ShardState
@@ -112,7 +112,7 @@ async def worked(parts: ImportParts, folder: Path, **options: Any) -> Outcome:
         await app.run_worker(queues=[parts.queue], until_empty=True)
         state = await finish_run(parts, "run")
     (row,) = await parts.sink.shards("run")
-    with sqlite3.connect(folder / "data.db") as file:
+    with open_sqlite(folder / "data.db") as file:
         ids = [id_ for (id_,) in file.execute("SELECT external_id FROM things ORDER BY rowid")]
     return Outcome(state, row, ids)
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import asyncpg
 import pytest
 from tests.imports.apps import import_app
+from tests.sqlite_files import open_sqlite
 
 from leaseway.app import App
 from leaseway.domain.inspection import JobFilter
@@ -90,7 +90,7 @@ class Place(NamedTuple):
             lines = await connection.fetch(WRITTEN.format(table=f"{schema}.poi"))
             await connection.close()
         else:
-            with sqlite3.connect(self.rows.removeprefix("sqlite:///")) as file:
+            with open_sqlite(self.rows.removeprefix("sqlite:///")) as file:
                 lines = file.execute(WRITTEN.format(table="poi")).fetchall()
         assert len(lines) == len({line[0] for line in lines})
         return {line[0]: (line[1], bool(line[2])) for line in lines}

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sqlite_files import open_sqlite
 
 from leaseway import (
     App,
@@ -46,7 +46,7 @@ class Place:
         return self.app.importer("shop.things", **{**known, **options})(function)
 
     def rows(self) -> list[str]:
-        with sqlite3.connect(self.folder / "data.db") as file:
+        with open_sqlite(self.folder / "data.db") as file:
             return [
                 each for (each,) in file.execute("SELECT external_id FROM things ORDER BY CAST(external_id AS INT)")
             ]

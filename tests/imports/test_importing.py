@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.imports.apps import import_app
+from tests.sqlite_files import open_sqlite
 
 from leaseway.imports.assembly import ImportParts, load_import
 from leaseway.imports.domain.run_state import RunState, ShardRow
@@ -91,7 +91,7 @@ class Place:
             return await finish_run(self.parts, run)
 
     def rows(self, table: str = "poi") -> dict[str, str]:
-        with sqlite3.connect(self.folder / "data.db") as file:
+        with open_sqlite(self.folder / "data.db") as file:
             return dict(file.execute(f"SELECT external_id, content_hash FROM {table}").fetchall())
 
     async def shards(self, run: str = "run") -> list[ShardRow]:

@@ -5,7 +5,6 @@ import asyncio
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from tests.imports.apps import import_app
 from tests.processes import child_processes, is_alive, kill_session
 from tests.signals import accept_interrupts
+from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.errors import LeaseLost, TransientError, UnknownOutcome
 from leaseway.domain.outcome import Fail
@@ -114,7 +114,7 @@ class Import:
         return row
 
     def ids(self) -> list[str]:
-        with sqlite3.connect(self.folder / "data.db") as file:
+        with open_sqlite(self.folder / "data.db") as file:
             return [id_ for (id_,) in file.execute("SELECT external_id FROM things ORDER BY rowid")]
 
     def command(self, *words: str) -> list[str]:
@@ -469,13 +469,13 @@ async def test_an_unreachable_source_is_an_error_of_one_line(make: Make) -> None
 
 async def test_a_sink_of_another_shape_is_refused_before_anything_is_written(make: Make) -> None:
     it = make(things(3))
-    with sqlite3.connect(it.folder / "data.db") as file:
+    with open_sqlite(it.folder / "data.db") as file:
         file.execute("CREATE TABLE things (name TEXT)")
     told = await it.leaseway("run", str(it.path))
     assert told.returncode == 2
     assert "things" in told.stderr
     assert "Traceback" not in told.stderr
-    with sqlite3.connect(it.folder / "data.db") as file:
+    with open_sqlite(it.folder / "data.db") as file:
         assert file.execute("SELECT count(*) FROM things").fetchall() == [(0,)]
 
 

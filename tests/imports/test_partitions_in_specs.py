@@ -1,6 +1,5 @@
 """Every way of cutting a source, written in a spec: each record once, whatever lies on the edges."""
 
-import sqlite3
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.imports.apps import import_app
+from tests.sqlite_files import open_sqlite
 
 from leaseway import App, Boxes, Country, Page, Shard, Stamp, UsageError, Windows
 from leaseway.domain.errors import BadValue
@@ -98,7 +98,7 @@ class Place:
         return state, shards
 
     def rows(self) -> set[int]:
-        with sqlite3.connect(self.folder / "data.db") as file:
+        with open_sqlite(self.folder / "data.db") as file:
             return {int(each) for (each,) in file.execute("SELECT external_id FROM poi")}
 
     def truth(self) -> set[int]:

@@ -1,12 +1,12 @@
 """Every store keeps keys and sessions alike."""
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
 import pytest
+from tests.sqlite_files import open_sqlite
 from tests.stores.test_postgres_scenery import new_role, opened, value
 
 from leaseway.domain.api_key import ApiKey
@@ -79,7 +79,7 @@ async def test_the_file_holds_no_secret(tmp_path: Path, clock: FakeClock) -> Non
     await store.add_key(new_key(1, clock))
     await store.add_session(new_session(1, clock))
     await store.close()
-    with sqlite3.connect(tmp_path / "work.db") as connection:
+    with open_sqlite(tmp_path / "work.db") as connection:
         dump = "\n".join(connection.iterdump())
     connection.close()
     assert new_key(1, clock).hash in dump

@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.sqlite_files import open_sqlite
 
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import JobId, Token, WorkerId
@@ -21,7 +22,7 @@ async def test_a_damaged_payload_does_not_keep_the_others_from_being_claimed(tmp
     store = SqliteStore(str(path), FakeClock().now_us)
     await store.open()
     await store.submit([NewJob(id=JobId(f"job-{n}"), kind="k", payload="{}") for n in range(3)])
-    with sqlite3.connect(path) as connection:
+    with open_sqlite(path) as connection:
         connection.execute("UPDATE jobs SET payload = ? WHERE id = 'job-1'", [damage])
     connection.close()
     claimed = await store.exchange(Exchange(WorkerId("w"), (), Wants(("default",), 10, Token("t"))))
