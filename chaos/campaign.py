@@ -105,7 +105,7 @@ class Campaign:
 
     async def _await_work(self, app: App) -> None:
         async with asyncio.timeout(WARM_SECONDS_MAX):
-            while not any(lane.done for lane in await (await app.store()).lanes()):  # noqa: ASYNC110 - others do the work
+            while not any(lane.done for lane in await (await app.store()).reads.lanes()):  # noqa: ASYNC110 - others do the work
                 await asyncio.sleep(0.1)
 
     async def _watch(self, stage: Stage) -> None:
@@ -120,7 +120,7 @@ class Campaign:
         while True:  # until cancelled
             await asyncio.sleep(STATUS_SECONDS)
             try:
-                lanes = await (await app.store()).lanes()
+                lanes = await (await app.store()).reads.lanes()
             except TransientError as error:
                 self._say(f"· the server does not answer us: {error}")
                 continue
@@ -144,7 +144,7 @@ class Campaign:
         """How many jobs are unfinished when no progress is possible, or after the time for a drain is over."""
         until = now() + DRAIN_SECONDS_MAX
         while True:  # ends with the work, or after the time for a drain
-            left = sum(lane.unfinished for lane in await (await app.store()).lanes())
+            left = sum(lane.unfinished for lane in await (await app.store()).reads.lanes())
             if not left or now() > until:
                 return left
             await asyncio.sleep(0.1)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -11,18 +11,19 @@ from leaseway.domain.exchange import Exchange, HeldLease
 from leaseway.domain.exchange import ExchangeReply as ExchangeAnswer
 from leaseway.domain.exchange import Renewed as RenewAnswer
 from leaseway.domain.ids import SECOND_US, JobId, Token
+from leaseway.ports.job_store import JobStore
 from leaseway.ports.store import Store
 
 Attempt = tuple[str, str]
 """Job and token."""
 
 
-class RecordingStore:
+class RecordingJobs:
     """Passes every call on. The worker and its lease-renewal thread call it from two threads; every step is
     thread-safe.
     """
 
-    def __init__(self, inner: Store, journal: Journal) -> None:
+    def __init__(self, inner: JobStore, journal: Journal) -> None:
         self._inner = inner
         self._journal = journal
         self._asked: dict[str, float] = {}
@@ -91,3 +92,9 @@ class RecordingStore:
 
     def _write(self, record: Record) -> None:
         self._journal.write(record)
+
+
+def recorded(store: Store, journal: Journal) -> Store:
+    """Record the calls of a worker to this store."""
+    store.jobs = cast(JobStore, RecordingJobs(store.jobs, journal))
+    return store

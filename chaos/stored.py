@@ -37,11 +37,11 @@ class Stored(Struct, frozen=True):
 async def read_all(app: App) -> Stored:
     store = await app.store()
     jobs: dict[str, StoredJob] = {}
-    page = await store.jobs(JobFilter(), limit=PAGE_MAX)
+    page = await store.reads.jobs(JobFilter(), limit=PAGE_MAX)
     while page:
         jobs.update((job.id, stored(job)) for job in page)
-        page = await store.jobs(JobFilter(), before=page[-1].id, limit=PAGE_MAX)
-    return Stored(jobs, list(await store.lanes()))
+        page = await store.reads.jobs(JobFilter(), before=page[-1].id, limit=PAGE_MAX)
+    return Stored(jobs, list(await store.reads.lanes()))
 
 
 def stored(job: Job) -> StoredJob:

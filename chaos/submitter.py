@@ -54,7 +54,7 @@ class Submitter:
         """The backlog decides how much is submitted: enough to keep all workers busy, not more than can finish."""
         while not self._is_over.is_set():
             try:
-                lanes = await (await self._app.store()).lanes()
+                lanes = await (await self._app.store()).reads.lanes()
                 self._backlog = sum(lane.ready for lane in lanes)
             except TransientError as error:
                 self._journal.write(Heard(name="no_backlog", facts={"error": str(error)}))
@@ -88,7 +88,7 @@ class Submitter:
         await asyncio.sleep(chance.uniform(0, 0.5))
         self._journal.write(Cancelling(job=answer[0]))
         try:
-            said = await (await self._app.store()).cancel(JobId(answer[0]))
+            said = await (await self._app.store()).operations.cancel(JobId(answer[0]))
         except TransientError:
             return  # the outcome is unknown, and both results are correct
         self._journal.write(Cancelled(job=answer[0], answer=said.value))

@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import cast
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +12,7 @@ import leaseway.wiring
 from chaos import sabotage
 from chaos.history import Heard, Journal
 from chaos.jobs import Jobs
-from chaos.recording import RecordingStore
+from chaos.recording import recorded
 from leaseway import TransientError
 from leaseway.ports.store import Store
 from leaseway.ports.tracer import Tracing
@@ -49,7 +48,7 @@ def main(orders: Orders) -> None:
     events = HistoryEvents(journal)
 
     def recording_store_at(url: str, key: str | None = None, tracing: Tracing | None = None) -> Store:
-        return cast(Store, RecordingStore(store_at(url, key, tracing), journal))
+        return recorded(store_at(url, key, tracing), journal)
 
     leaseway.wiring.store_at = recording_store_at
     jobs = Jobs(orders.url, orders.lease_seconds, journal, orders.name, events)

@@ -27,7 +27,7 @@ WAY_SECONDS = 0.001
 REQUEST_SECONDS = 0.001
 STEADY_AFTER_SECONDS = 120.0
 """Two windows: what the bucket held at first is used up."""
-VERBS = ("take", "give_back", "vacate", "keep", "tell", "look")
+VERBS = ("acquire", "return_unused", "end_calls", "renew_calls", "observe", "levels")
 
 
 class Counted:

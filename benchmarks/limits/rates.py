@@ -111,7 +111,7 @@ async def opened(world: Environment, is_bare: bool) -> Callable[[], Awaitable[No
     await worker.call_may_leave()  # a bucket begins empty
 
     async def take() -> None:
-        assert isinstance(await limiter.take(worker.asks), Granted), "nothing should be refused here"
+        assert isinstance(await limiter.acquire(worker.asks), Granted), "nothing should be refused here"
 
     return take if is_bare else worker.call_may_leave
 

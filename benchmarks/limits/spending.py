@@ -37,7 +37,7 @@ def spent(address: str, provider: Path, kills: int, *sabotage: str) -> Spent:
 
 async def declare(address: str) -> None:
     async with opened(address) as ledger:
-        await ledger.declare(DEFINITIONS)
+        await ledger.definitions.declare(DEFINITIONS)
 
 
 def kill_at_random(workers: Fleet, provider: Path, kills: int) -> int:

@@ -18,7 +18,7 @@ from benchmarks.harness import median, say
 from leaseway.bench.noop import TEXT
 from leaseway.domain.job import NewJob
 from leaseway.stores.postgres.caller_transaction import for_psycopg
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.system import SystemIds
 from leaseway.testing.postgres import postgres_server
 
@@ -32,7 +32,9 @@ Fetch = Callable[..., Awaitable[list[Any]]]
 async def fill(store: PostgresStore) -> None:
     ids = SystemIds()
     for _ in range(0, JOBS, 5_000):
-        await store.submit([NewJob(id=ids.job(), kind="noop", payload=f'{{"text":"{TEXT}"}}') for _ in range(5_000)])
+        await store.jobs.submit(
+            [NewJob(id=ids.job(), kind="noop", payload=f'{{"text":"{TEXT}"}}') for _ in range(5_000)]
+        )
     async with store.connections.lent() as connection:
         await connection.execute("VACUUM ANALYZE")
         await connection.execute("CHECKPOINT")

@@ -100,7 +100,7 @@ async def seen_once(app: App, page: "Page", number: int) -> float:
     await page.evaluate(WATCH, {"id": lease.id, "word": "done"})
     await asyncio.sleep(PAUSE_SECONDS * (1 + number % 7 / 7))
     changed_at = time.time()
-    await (await app.store()).exchange(Exchange(WORKER, (ended(lease),)))
+    await (await app.store()).jobs.exchange(Exchange(WORKER, (ended(lease),)))
     return await within(page) - changed_at * 1e3
 
 
@@ -116,8 +116,8 @@ def ended(lease: Lease) -> Settlement:
 async def leased(app: App) -> Lease:
     store, ids = await app.store(), app.world.ids
     job = NewJob(id=ids.job(), kind="watched", payload="{}", lease_us=LEASE_US)
-    await store.submit([job])
-    answer = await store.exchange(Exchange(WORKER, (), Wants(("default",), 1, Token(ids.job()))))
+    await store.jobs.submit([job])
+    answer = await store.jobs.exchange(Exchange(WORKER, (), Wants(("default",), 1, Token(ids.job()))))
     (lease,) = answer.leases
     return lease
 

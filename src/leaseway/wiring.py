@@ -27,20 +27,20 @@ def store_at(url: str, key: str | None = None, tracing: Tracing | None = None) -
     service shall know whose doing a call is."""
     match urlsplit(url).scheme:
         case "sqlite":
-            from leaseway.stores.sqlite.jobs import SqliteStore
+            from leaseway.stores.sqlite.store import SqliteStore
 
             return SqliteStore(sqlite_path(url), wall_clock_us)
         case "postgresql" | "postgres":
             postgres_driver()
-            from leaseway.stores.postgres.jobs import PostgresStore
+            from leaseway.stores.postgres.store import PostgresStore
 
             return PostgresStore(url)
         case "memory":
-            from leaseway.stores.memory.jobs import MemoryStore
+            from leaseway.stores.memory.store import MemoryStore
 
             return MemoryStore(wall_clock_us)
         case "https" | "http":
-            from leaseway.stores.http.jobs import HttpStore
+            from leaseway.stores.http.store import HttpStore
 
             return HttpStore(line_to(url, key, tracing))
         case "":
@@ -121,17 +121,17 @@ def open_ledger(store: Store, url: str) -> Ledger:
     match urlsplit(url).scheme:
         case "sqlite":
             from leaseway.stores.sqlite.budgets import SqliteLedger
-            from leaseway.stores.sqlite.jobs import SqliteStore
+            from leaseway.stores.sqlite.store import SqliteStore
 
-            return SqliteLedger(cast(SqliteStore, store))
+            return SqliteLedger(cast(SqliteStore, store).database)
         case "postgresql" | "postgres":
             from leaseway.stores.postgres.budgets import PostgresLedger
-            from leaseway.stores.postgres.jobs import PostgresStore
+            from leaseway.stores.postgres.store import PostgresStore
 
             return PostgresLedger(url, connections=cast(PostgresStore, store).connections)
         case "https" | "http":
             from leaseway.stores.http.budgets import HttpLedger
-            from leaseway.stores.http.jobs import HttpStore
+            from leaseway.stores.http.store import HttpStore
 
             return HttpLedger(cast(HttpStore, store).line)
         case _:

@@ -1,7 +1,7 @@
 """The authenticator: who is let in, for how long, and what a wrong credential learns."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from starlette.datastructures import Headers
@@ -14,8 +14,9 @@ from leaseway.api.ttl_cache import TtlCache
 from leaseway.domain.api_key import ApiKey, KeyRequest
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.identity import Role, Scope
-from leaseway.domain.ids import SECOND_US
-from leaseway.stores.memory.jobs import MemoryStore
+from leaseway.domain.ids import SECOND_US, Instant
+from leaseway.stores.memory.keys import MemoryKeys
+from leaseway.stores.memory.store import MemoryStore
 from leaseway.system import random_text
 from leaseway.testing.clock import FakeClock
 from leaseway.worker.api_keys import MadeKey, begin_session, make
@@ -26,7 +27,8 @@ class Town(FakeClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = CountingStore(self.now_us)
+        self.store = MemoryStore(self.now_us)
+        self.keys = self.store.keys = CountingKeys(self.store.state)
         self.authenticator = Authenticator(self.store, self)
 
     def monotonic(self) -> float:
@@ -48,19 +50,19 @@ class Town(FakeClock):
             return problem.status != 401
 
 
-class CountingStore(MemoryStore):
+class CountingKeys(MemoryKeys):
     looks = 0
     is_busy = False
 
-    async def key(self, id: str) -> ApiKey | None:
+    async def find(self, id: str) -> ApiKey | None:
         self.looks += 1
         await asyncio.sleep(0)
-        return await super().key(id)
+        return await super().find(id)
 
-    async def touch_keys(self, used: object) -> None:
+    async def touch(self, used: Mapping[str, Instant]) -> None:
         if self.is_busy:
             raise StoreBusy("not now")
-        await super().touch_keys(used)  # type: ignore[arg-type]
+        await super().touch(used)
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ async def test_every_wrong_credential_gets_the_same_answer(served_with_keys: Ser
     """Whoever tries must not learn whether the id exists, or whether the key was good once."""
     served = served_with_keys
     good, revoked = await key_for(served), await key_for(served)
-    await served.service.world.store.revoke_key(revoked.key.id)
+    await served.service.world.store.keys.revoke(revoked.key.id)
     expired = await key_for(served, life_us=1)
     wrong = [
         f"lw_{good.key.id}_{'A' * 27}",
@@ -159,7 +161,7 @@ async def test_a_revocation_elsewhere_is_felt_within_a_minute(town: Town) -> Non
     """Another process wrote it: this one believes what it saw, but not for long."""
     made = await town.key()
     assert await town.opens(made.text)
-    await town.store.revoke_key(made.key.id)
+    await town.store.keys.revoke(made.key.id)
     assert TTL_SECONDS <= 60
     town.advance(TTL_SECONDS)
     assert not await town.opens(made.text)
@@ -168,7 +170,7 @@ async def test_a_revocation_elsewhere_is_felt_within_a_minute(town: Town) -> Non
 async def test_a_revocation_here_is_felt_at_once(town: Town) -> None:
     made = await town.key()
     assert await town.opens(made.text)
-    await town.store.revoke_key(made.key.id)
+    await town.store.keys.revoke(made.key.id)
     town.authenticator.invalidate_key(made.key.id)
     assert not await town.opens(made.text)
 
@@ -177,10 +179,10 @@ async def test_the_store_is_asked_once_for_many_requests(town: Town) -> None:
     """Two thousand requests a second must not be two thousand looks; the same of ids that somebody made up."""
     made = await town.key()
     assert await asyncio.gather(*(town.opens(made.text) for _ in range(100))) == [True] * 100
-    assert town.store.looks == 1
+    assert town.keys.looks == 1
     unknown = f"lw_{'x' * 12}_{'A' * 27}"
     assert await asyncio.gather(*(town.opens(unknown) for _ in range(100))) == [False] * 100
-    assert town.store.looks == 2
+    assert town.keys.looks == 2
 
 
 async def test_made_up_ids_neither_fill_the_memory_nor_push_out_what_is_used() -> None:
@@ -230,27 +232,27 @@ async def test_the_last_use_is_written_now_and_then(town: Town) -> None:
     await town.opens(made.text)
     await asyncio.sleep(0)
     first = town.now_us()
-    assert (await town.store.keys())[0].used_at == first
+    assert (await town.store.keys.all())[0].used_at == first
     town.advance(1)
     await town.opens(made.text)
     await asyncio.sleep(0)
-    assert (await town.store.keys())[0].used_at == first
+    assert (await town.store.keys.all())[0].used_at == first
     town.advance(TOUCH_SECONDS)
     await town.opens(made.text)
     town.advance(1)
     await town.opens(made.text)
     await town.authenticator.close()
-    assert (await town.store.keys())[0].used_at == town.now_us()
+    assert (await town.store.keys.all())[0].used_at == town.now_us()
 
 
 async def test_a_last_use_that_cannot_be_written_stops_nobody(town: Town) -> None:
     made = await town.key()
-    town.store.is_busy = True
+    town.keys.is_busy = True
     assert await town.opens(made.text)
     await town.authenticator.close()
-    town.store.is_busy = False
+    town.keys.is_busy = False
     await town.authenticator.close()
-    assert (await town.store.keys())[0].used_at == town.now_us()
+    assert (await town.store.keys.all())[0].used_at == town.now_us()
 
 
 # -- sessions ---------------------------------------------------------------------------------------------------------
@@ -329,7 +331,7 @@ async def test_a_session_ends_with_its_time_and_with_its_key(town: Town) -> None
     assert of_short.session.expires_at == short.key.expires_at
     town.advance(60)
     assert await caller_of(of_short.id) is None
-    await town.store.revoke_key(lasting.key.id)
+    await town.store.keys.revoke(lasting.key.id)
     town.advance(TTL_SECONDS)
     assert await caller_of(of_lasting.id) is None
     other = await town.key()

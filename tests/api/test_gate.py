@@ -118,7 +118,8 @@ async def test_a_request_id_is_taken_if_it_is_harmless(small: Served) -> None:
 
 async def test_what_breaks_says_nothing_of_our_insides(small: Served, caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
-        async def jobs(self, *_: Any, **__: Any) -> None:
+        @property
+        def inspection(self) -> None:
             raise RuntimeError("password=hunter2")
 
     small.service.world = small.service.world._replace(store=Broken())  # type: ignore[arg-type]

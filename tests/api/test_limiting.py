@@ -101,14 +101,14 @@ async def test_a_request_that_is_refused_keeps_no_seat(served: Served) -> None:
 async def test_a_busy_tenant_does_not_cost_a_call_for_each_request(served: Served) -> None:
     limiting = limiting_of(served, ServiceSettings(requests_per_minute=1_000_000), "one")
     await limiting.open()
-    taken, take = 0, served.service.world.limiter.take
+    taken, take = 0, served.service.world.limiter.acquire
 
     async def counted(*arguments: object, **options: object) -> Verdict:
         nonlocal taken
         taken += 1
         return await take(*arguments, **options)  # type: ignore[arg-type]
 
-    served.service.world.limiter.take = counted  # type: ignore[method-assign]
+    served.service.world.limiter.acquire = counted  # type: ignore[method-assign]
     (await limiting.admit("acme")).release()
     await asyncio.sleep(0.2)  # a new limit begins empty, and 500 admissions are quicker than its first tokens
     for _ in range(500):
@@ -125,7 +125,7 @@ async def test_a_limiter_that_does_not_answer_is_no_reason_to_refuse(served: Ser
     async def busy(*_: object, **__: object) -> Verdict:
         raise StoreBusy("not now")
 
-    served.service.world.limiter.take = busy  # type: ignore[method-assign]
+    served.service.world.limiter.acquire = busy  # type: ignore[method-assign]
     assert (await limiting.admit("acme")).headers
     await limiting.close()
 
@@ -134,9 +134,9 @@ async def test_limits_that_somebody_forgot_are_declared_again(served: Served) ->
     limiting = limiting_of(served, ServiceSettings(), "one")
     await limiting.open()
     for definition in limit_definitions(ServiceSettings()):
-        assert await served.service.world.limiter.forget(definition.name)
+        assert await served.service.world.limiter.definitions.forget(definition.name)
     assert (await limiting.admit("acme")).headers
-    assert AT_ONCE in [definition.name for definition, _ in await served.service.world.limiter.definitions()]
+    assert AT_ONCE in [definition.name for definition, _ in await served.service.world.limiter.definitions.all()]
     await limiting.close()
 
 

@@ -41,7 +41,7 @@ async def test_what_is_shown_can_be_sent_back(served: Served) -> None:
 async def test_gauges_say_what_is_used(served: Served) -> None:
     """Used and room make up the whole, for tokens and for seats."""
     await served.client.put("/v1/limits/maps", json={"rates": ["600/minute"], "concurrency": 3})
-    await served.service.world.limiter.keep([PermitRequest("maps", "maps")], "a worker", 2, 60 * SECOND_US)
+    await served.service.world.limiter.renew_calls([PermitRequest("maps", "maps")], "a worker", 2, 60 * SECOND_US)
     (shown,) = (await served.client.get("/v1/limits")).json()["items"]
     tokens, seats = shown["gauges"]
     assert (tokens["what"], tokens["rate"], tokens["window_seconds"]) == ("permits", "600/minute", 60.0)

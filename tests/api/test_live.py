@@ -133,7 +133,7 @@ async def test_nobody_sees_anything_of_another_tenant(served_with_keys: Served, 
     """Not his jobs, not his lanes, not even how much he has to do; and limits and budgets are the operator's."""
     served = served_with_keys
     acme, other, operator = await key_for(served, "acme"), await key_for(served, "other"), await operator_of(served)
-    await served.service.world.limiter.declare([Limit("maps", "5/second").definition])
+    await served.service.world.limiter.definitions.declare([Limit("maps", "5/second").definition])
     async with way(served.url, bearer(acme)) as mine, way(served.url, bearer(operator)) as all_:
         await mine.frame()
         theirs = await submitted(served, **bearer(other))

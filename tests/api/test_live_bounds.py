@@ -51,7 +51,7 @@ async def test_who_is_revoked_is_thrown_out(served_with_keys: Served) -> None:
     ):
         await by_key.recv()
         await by_ticket.recv()
-        await served.service.world.store.revoke_key(acme.key.id)
+        await served.service.world.store.keys.revoke(acme.key.id)
         assert served.service.authenticator is not None
         served.service.authenticator.invalidate_key(acme.key.id)
         for line in (by_key, by_ticket):

@@ -16,7 +16,8 @@ from leaseway.api.system_snapshot import SystemSnapshot
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import LaneCount
-from leaseway.stores.memory.jobs import MemoryStore
+from leaseway.stores.memory.reads import MemoryInspection
+from leaseway.stores.memory.store import MemoryStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, new_job
 
@@ -177,13 +178,13 @@ async def test_what_ended_while_others_were_pruned_is_counted() -> None:
     clock = FakeClock()
     store, ends = MemoryStore(clock.now_us), OutcomeCounters()
     worker = Worker(store)
-    await store.submit([new_job(1), new_job(2)])
+    await store.jobs.submit([new_job(1), new_job(2)])
     await worker.settle(done(await worker.claim_one()))
-    await ends.update(store, await store.lanes(), await store.now())
+    await ends.update(MemoryInspection(store.state), await store.reads.lanes(), await store.reads.now())
     clock.advance(60)
     await worker.settle(done(await worker.claim_one()))
-    assert await store.prune(30 * SECOND_US, 10) == 1
-    totals = await ends.update(store, await store.lanes(), await store.now())
+    assert await store.operations.prune(30 * SECOND_US, 10) == 1
+    totals = await ends.update(MemoryInspection(store.state), await store.reads.lanes(), await store.reads.now())
     assert totals["default", "done"] == 1
 
 
@@ -193,7 +194,7 @@ async def test_while_the_store_is_away_the_process_tells_of_itself(served: Serve
     async def away() -> object:
         raise StoreBusy("the line is cut")
 
-    served.service.world.store.lanes = away  # type: ignore[method-assign, assignment]
+    served.service.world.store.reads.lanes = away  # type: ignore[method-assign, assignment]
     families = await scraped(served)
     assert value_of(families, "leaseway_store_up") == 0
     assert value_of(families, "leaseway_http_requests_in_progress") == 1
@@ -237,14 +238,14 @@ async def test_many_who_ask_share_one_look(served: Served) -> None:
     """A hundred open screens must not be a hundred times the load."""
     looks = 0
     store = served.service.world.store
-    lanes = store.lanes
+    lanes = store.reads.lanes
 
     async def counted() -> object:
         nonlocal looks
         looks += 1
         return await lanes()
 
-    store.lanes = counted  # type: ignore[method-assign, assignment]
+    store.reads.lanes = counted  # type: ignore[method-assign, assignment]
     for _ in range(5):
         assert (await served.client.get("/v1/metrics")).status_code == 200
     assert looks < 5

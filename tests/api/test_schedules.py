@@ -10,7 +10,7 @@ NIGHTLY = Schedule(name="reports/nightly", kind="add", cron="0 3 * * *", tz="Eur
 
 async def test_a_schedule_is_paused_and_resumed(served: Served) -> None:
     """Who pauses sees that nothing comes any more; names may have slashes."""
-    await served.service.world.store.declare([NIGHTLY])
+    await served.service.world.store.schedules.declare([NIGHTLY])
     (listed,) = (await served.client.get("/v1/schedules")).json()["items"]
     assert (listed["name"], listed["paused"], listed["next_fire"] is None) == ("reports/nightly", False, False)
     paused = (await served.client.post("/v1/schedules/reports/nightly/pause")).json()
@@ -29,9 +29,9 @@ async def test_what_is_not_there_cannot_be_paused(served: Served) -> None:
 
 async def test_only_operators_pause(served_with_keys: Served) -> None:
     """A schedule submits for everybody."""
-    await served_with_keys.service.world.store.declare([NIGHTLY])
+    await served_with_keys.service.world.store.schedules.declare([NIGHTLY])
     async with served_with_keys.with_key((await key_for(served_with_keys)).text) as tenant:
         assert (await tenant.get("/v1/schedules")).status_code == 403
         assert (await tenant.post("/v1/schedules/reports/nightly/pause")).status_code == 403
-    (row,) = await served_with_keys.service.world.store.schedules()
+    (row,) = await served_with_keys.service.world.store.schedules.all()
     assert row.paused is False

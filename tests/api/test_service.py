@@ -94,19 +94,19 @@ async def test_a_store_that_is_full_is_a_503_and_nothing_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
-        store, submit = served.service.world.store, served.service.world.store.submit
+        store, submit = served.service.world.store, served.service.world.store.jobs.submit
 
         async def full(jobs: Sequence[NewJob]) -> list[Submitted]:
             raise StoreFull("/var/lib/secret.db is full")
 
-        store.submit = full  # type: ignore[method-assign]
+        store.jobs.submit = full  # type: ignore[method-assign]
         headers = {"Idempotency-Key": '"k"'}
         answer = await served.client.post("/v1/jobs", json={"kind": "x"}, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
         assert "retry-after" in answer.headers
         assert "secret" not in answer.text
         assert "secret" in caplog.text
-        store.submit = submit  # type: ignore[method-assign]
+        store.jobs.submit = submit  # type: ignore[method-assign]
         again = await served.client.post("/v1/jobs", json={"kind": "x"}, headers=headers)
         assert (again.status_code, "idempotent-replayed" in again.headers) == (202, False)
 

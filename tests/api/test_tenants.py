@@ -11,7 +11,9 @@ async def test_an_agreement_is_made_shown_changed_and_forgotten(served: Served) 
     sent = {"weight": 3, "starts": ["10/minute"], "concurrency": 2}
     made = await served.client.put("/v1/tenants/acme", json=sent)
     assert (made.status_code, made.json()) == (201, {"name": "acme", **sent})
-    assert [definition.name for definition, _ in await served.service.world.limiter.definitions()] == ["tenant:acme"]
+    assert [definition.name for definition, _ in await served.service.world.limiter.definitions.all()] == [
+        "tenant:acme"
+    ]
     assert (await served.client.get("/v1/tenants")).json()["items"] == [made.json()]
     changed = await served.client.put("/v1/tenants/acme", json={"weight": 2})
     assert (changed.status_code, changed.json()["starts"], changed.json()["concurrency"]) == (200, [], None)

@@ -122,7 +122,7 @@ async def town(app: App) -> AsyncIterator[Town]:
         settings = {"auth": True, "issuer": ISSUER, "audience": AUDIENCE, "jwks_url": issuer.url}
         served = await stack.enter_async_context(serving(app, **settings))
         own, revoked = await key_for(served), await operator_of(served)
-        await served.service.world.store.revoke_key(revoked.key.id)
+        await served.service.world.store.keys.revoke(revoked.key.id)
         texts = {
             "own": own.text,
             "other": (await key_for(served, "other")).text,

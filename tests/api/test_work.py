@@ -36,9 +36,9 @@ from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.schedule import Schedule
 from leaseway.stores.http.address import address_of
 from leaseway.stores.http.client import Line
-from leaseway.stores.http.jobs import HttpStore
 from leaseway.stores.http.protocol import VERBS
-from leaseway.stores.memory.jobs import MemoryStore
+from leaseway.stores.http.store import HttpStore
+from leaseway.stores.memory.store import MemoryStore
 from leaseway.telemetry.log_events import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, id_of, keyed_job, new_job
@@ -113,12 +113,12 @@ async def test_a_worker_of_one_tenant_gets_nothing_of_others(
     served: Served, world: Callable[[str], Environment]
 ) -> None:
     inside = served.service.world.store
-    await inside.submit([new_job(n, tenant="acme" if n % 2 else "globex") for n in range(6)])
+    await inside.jobs.submit([new_job(n, tenant="acme" if n % 2 else "globex") for n in range(6)])
     store = world((await key_for(served, "acme", Role.WORKER)).text).store
     worker = Worker(store)
     assert [lease.tenant for lease in await worker.claim(6)] == ["acme"] * 3
-    assert await store.wait_us(("default",)) != 0
-    assert {lane.tenant for lane in await store.lanes()} == {"acme"}
+    assert await store.jobs.wait_us(("default",)) != 0
+    assert {lane.tenant for lane in await store.reads.lanes()} == {"acme"}
     sneaky = replace(worker.wants(6), tenant="globex")
     assert (await worker.exchange(wants=sneaky)).leases == ()
     everybody = Worker(world((await key_for(served, None, Role.WORKER)).text).store)
@@ -132,7 +132,7 @@ async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
     served: Served, world: Callable[[str], Environment]
 ) -> None:
     mine = world((await key_for(served, "acme", Role.WORKER)).text)
-    await served.service.world.store.submit([new_job(1, tenant="acme")])
+    await served.service.world.store.jobs.submit([new_job(1, tenant="acme")])
     (lease,) = await Worker(mine.store).claim(1)
     with pytest.raises(StoreRefused, match="tenant acme only"):
         await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="globex"),)))
@@ -140,37 +140,37 @@ async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
         await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme", needs="no json"),)))
     await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme"),)))
     with pytest.raises(StoreRefused, match="schedules are for all"):
-        await mine.store.declare([Schedule(name="nightly", kind="add", cron="0 3 * * *")])
+        await mine.store.schedules.declare([Schedule(name="nightly", kind="add", cron="0 3 * * *")])
     with pytest.raises(StoreRefused, match="limits that nobody has defined"):
-        await mine.limiter.declare([Limit("maps", "1/second").definition])
+        await mine.limiter.definitions.declare([Limit("maps", "1/second").definition])
     with pytest.raises(StoreRefused, match="budgets that nobody has defined"):
-        await mine.ledger.declare([Budget("spend", usd=1).definition])
-    assert await mine.store.prune(0, 100) == 0
-    assert await served.service.world.store.job(id_of(1)) is not None
+        await mine.ledger.definitions.declare([Budget("spend", usd=1).definition])
+    assert await mine.store.operations.prune(0, 100) == 0
+    assert await served.service.world.store.reads.job(id_of(1)) is not None
 
 
 async def test_what_is_defined_is_not_changed_by_a_worker_of_one_tenant(
     served: Served, world: Callable[[str], Environment]
 ) -> None:
     strict = Limit("maps", "1/minute").definition
-    await served.service.world.limiter.declare([strict])
+    await served.service.world.limiter.definitions.declare([strict])
     mine = world((await key_for(served, "acme", Role.WORKER)).text)
-    await mine.limiter.declare([Limit("maps", "1000/second").definition])
-    found = {definition.name: definition for definition, _ in await mine.limiter.definitions()}
+    await mine.limiter.definitions.declare([Limit("maps", "1000/second").definition])
+    found = {definition.name: definition for definition, _ in await mine.limiter.definitions.all()}
     assert found["maps"] == strict
 
 
 async def test_another_tenants_jobs_are_none(served: Served, world: Callable[[str], Environment]) -> None:
-    await served.service.world.store.submit([new_job(1, tenant="globex")])
+    await served.service.world.store.jobs.submit([new_job(1, tenant="globex")])
     store = world((await key_for(served, "acme")).text).store
-    assert await store.job(id_of(1)) is None
-    assert await store.errors(id_of(1)) == []
-    assert await store.cancel(id_of(1)) == "unknown"
-    assert await store.jobs(JobFilter()) == []
-    assert await store.discard(JobFilter(ids=(id_of(1),)), 10) == []
+    assert await store.reads.job(id_of(1)) is None
+    assert await store.reads.errors(id_of(1)) == []
+    assert await store.operations.cancel(id_of(1)) == "unknown"
+    assert await store.reads.jobs(JobFilter()) == []
+    assert await store.operations.discard(JobFilter(ids=(id_of(1),)), 10) == []
     with pytest.raises(StoreRefused, match="own tenant only"):
-        await store.jobs(JobFilter(tenant="globex"))
-    record = await served.service.world.store.job(id_of(1))
+        await store.reads.jobs(JobFilter(tenant="globex"))
+    record = await served.service.world.store.reads.job(id_of(1))
     assert record is not None
     assert record.state is State.PENDING
 
@@ -227,11 +227,11 @@ def test_every_verb_has_one_route() -> None:
 
 async def test_errors_are_the_same_at_both_ends() -> None:
     async with service_in_memory(FakeClock()) as world:
-        await world.store.submit([keyed_job(1)])
+        await world.store.jobs.submit([keyed_job(1)])
         with pytest.raises(KeyConflict, match="key-1"):
-            await world.store.submit([keyed_job(2, fingerprint="other")])
+            await world.store.jobs.submit([keyed_job(2, fingerprint="other")])
         with pytest.raises(UnknownLimit, match="maps"):
-            await world.limiter.take([PermitRequest("maps", "maps")])
+            await world.limiter.acquire([PermitRequest("maps", "maps")])
         with pytest.raises(UnknownBudget, match="spend"):
             await world.ledger.hold("h", [(Charge("spend", "spend"), 1)], 1_000_000)
         with pytest.raises(BadValue) as caught:
@@ -245,14 +245,15 @@ async def test_errors_are_the_same_at_both_ends() -> None:
 async def test_what_the_services_store_does_not_know_nobody_knows(error: type[LeasewayError]) -> None:
     """Whether to make the same call again, or only to wait, depends on it."""
 
-    class Sick(MemoryStore):
-        async def submit(self, jobs: Any) -> Any:
-            raise error("sick")
+    async def fail(jobs: Any) -> Any:
+        raise error("sick")
 
+    sick = MemoryStore(FakeClock().now_us)
+    sick.jobs.submit = fail  # type: ignore[method-assign]
     async with service_in_memory(FakeClock()) as world:
-        shared().service.world = shared().service.world._replace(store=Sick(FakeClock().now_us))
+        shared().service.world = shared().service.world._replace(store=sick)
         with pytest.raises(TransientError) as caught:
-            await world.store.submit([new_job(1)])
+            await world.store.jobs.submit([new_job(1)])
         assert type(caught.value) is error
 
 
@@ -298,7 +299,7 @@ def said(status: int, body: str) -> bytes:
 async def test_an_answer_that_did_not_come_is_not_a_no(answer: bytes | None, error: type[LeasewayError]) -> None:
     server, store = await spoken_to(answer)
     with pytest.raises(LeasewayError) as caught:
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
     assert type(caught.value) is error
     await store.close()
     server.close()
@@ -310,17 +311,17 @@ async def test_a_request_that_never_left_changed_nothing() -> None:
     server.close()
     await server.wait_closed()
     with pytest.raises(TransientError) as caught:
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
     assert type(caught.value) is TransientError
-    assert await store.wait(0.01) is False
+    assert await store.notifications.wait(0.01) is False
     await store.close()
 
 
 async def test_every_loop_has_its_own_connections() -> None:
     """Leases are renewed from a thread of their own."""
     async with service_in_memory(FakeClock()) as world:
-        await world.store.submit([new_job(1)])
-        assert await asyncio.to_thread(lambda: asyncio.run(world.store.now())) == await world.store.now()
+        await world.store.jobs.submit([new_job(1)])
+        assert await asyncio.to_thread(lambda: asyncio.run(world.store.reads.now())) == await world.store.reads.now()
 
 
 async def test_who_waits_is_sent_home_when_the_service_stops() -> None:

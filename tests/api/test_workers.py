@@ -14,7 +14,7 @@ async def test_workers_are_shown_with_their_leases(served: Served) -> None:
         await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": number}})
     store = served.service.world.store
     for name, jobs in (("b", 1), ("a", 2)):
-        await store.exchange(Exchange(WorkerId(name), (), Wants(("default",), jobs, Token(f"token-{name}"))))
+        await store.jobs.exchange(Exchange(WorkerId(name), (), Wants(("default",), jobs, Token(f"token-{name}"))))
     items = (await served.client.get("/v1/workers")).json()["items"]
     assert [(item["name"], item["leased"], item["late"]) for item in items] == [("a", 2, 0), ("b", 1, 0)]
     assert all(item["heard_at"] < item["until"] for item in items)

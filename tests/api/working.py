@@ -10,8 +10,8 @@ from tests.api.serving import Served, serving
 
 from leaseway import App
 from leaseway.stores.memory.budgets import MemoryLedger
-from leaseway.stores.memory.jobs import MemoryStore
 from leaseway.stores.memory.limits import MemoryLimiter
+from leaseway.stores.memory.store import MemoryStore
 from leaseway.telemetry.log_events import LogEvents
 from leaseway.testing.clock import FakeClock
 from leaseway.wiring import build_environment

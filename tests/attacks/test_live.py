@@ -59,7 +59,7 @@ async def test_no_wrong_credential_opens_a_websocket(
     anybody can do it."""
     served = served_with_keys
     revoked, worker = await operator_of(served), await key_for(served, None, Role.WORKER)
-    await served.service.world.store.revoke_key(revoked.key.id)
+    await served.service.world.store.keys.revoke(revoked.key.id)
     expired = await operator_of(served, life_us=1)
     wrong: list[dict[str, str]] = [
         {}, bearer(revoked), bearer(expired), {"Authorization": "Bearer x"}, {"Authorization": "Basic eA=="},

@@ -70,10 +70,10 @@ def test_after_a_failover_the_url_leads_to_a_replica_that_lags() -> None:
 async def test_every_call_is_counted_except_definitions() -> None:
     """Calls that are not counted would make leaseway look cheaper than it is."""
     limiter = Counted(MemoryLimiter(FakeClock().now_us))
-    await limiter.declare([Limit("maps", "20 per 2 s").definition])
+    await limiter.definitions.declare([Limit("maps", "20 per 2 s").definition])
     for _ in range(3):
-        await limiter.take([PermitRequest("maps", "maps")])
-    await limiter.look([PermitRequest("maps", "maps")])
+        await limiter.acquire([PermitRequest("maps", "maps")])
+    await limiter.levels([PermitRequest("maps", "maps")])
     assert limiter.calls == 4
 
 

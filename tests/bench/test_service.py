@@ -66,7 +66,7 @@ async def seen_in(url: str) -> tuple[list[LaneCount], list[Job]]:
     app = App(url)
     store = await app.store()
     try:
-        return list(await store.lanes()), await store.jobs(JobFilter(), limit=1_000)
+        return list(await store.reads.lanes()), await store.reads.jobs(JobFilter(), limit=1_000)
     finally:
         await app.close()
 

@@ -11,7 +11,7 @@ from leaseway.ports.ledger import Ledger
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.postgres.budgets import PostgresLedger
 from leaseway.stores.sqlite.budgets import SqliteLedger
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 
 
@@ -43,5 +43,5 @@ async def ledger(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Pat
         return
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
-    yield SqliteLedger(store)
+    yield SqliteLedger(store.database)
     await store.close()

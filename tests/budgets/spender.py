@@ -21,7 +21,7 @@ from leaseway.ports.ledger import Ledger
 from leaseway.stores.postgres.budgets import PostgresLedger
 from leaseway.stores.sqlite import budgets as sqlite
 from leaseway.stores.sqlite.budgets import SqliteLedger
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.store import SqliteStore
 
 TTL_US = 150_000
 LIMITS = {"provider": 40, "tenant:0": 10, "tenant:1": 15, "tenant:2": 20}
@@ -47,7 +47,7 @@ async def opened(address: str) -> AsyncIterator[Ledger]:
         return
     store = SqliteStore(address, now_us=now_us)
     await store.open()
-    yield SqliteLedger(store)
+    yield SqliteLedger(store.database)
     await store.close()
 
 

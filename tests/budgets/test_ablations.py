@@ -16,7 +16,7 @@ from leaseway.ports.ledger import Ledger
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.postgres.budgets import PostgresLedger
 from leaseway.stores.sqlite.budgets import SqliteLedger
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
 
@@ -37,7 +37,7 @@ class ChecksThenActs(MemoryLedger):
     """What most others do: look whether it fits, and book it a moment later."""
 
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
-        now, wants = self._now(), [self._want(*line) for line in lines]
+        now, wants = self._state.now_us(), [self._want(*line) for line in lines]
         answer, step = place_hold(id, wants, self._read, now, ttl_us=ttl_us, owner=owner, dispatch=dispatch)
         await asyncio.sleep(0)
         if step is not None:
@@ -70,7 +70,7 @@ async def test_refunding_what_may_have_been_called_overspends(clock: FakeClock) 
     """A worker that dies after its call has spent the money; only charging it keeps the budget."""
     safe, unsafe = MemoryLedger(clock.now_us), RefundsTheUnknown(clock.now_us)
     for ledger in (safe, unsafe):
-        await ledger.declare([DEFINITION])
+        await ledger.definitions.declare([DEFINITION])
     assert await spend_with_crashes(safe, clock) == LIMIT
     assert await spend_with_crashes(unsafe, clock) > LIMIT
 
@@ -79,7 +79,7 @@ async def test_checking_first_and_booking_later_overspends(clock: FakeClock) -> 
     """Everybody finds room, and everybody takes it."""
     safe, unsafe = MemoryLedger(clock.now_us), ChecksThenActs(clock.now_us)
     for ledger in (safe, unsafe):
-        await ledger.declare([DEFINITION])
+        await ledger.definitions.declare([DEFINITION])
     assert await spend_at_once(safe) == LIMIT
     assert await spend_at_once(unsafe) > LIMIT
 
@@ -88,8 +88,8 @@ async def test_the_file_itself_refuses_more_than_the_limit(tmp_path: Path, clock
     """Whatever code decides, now or later: the constraint is the last word."""
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
-    ledger = SqliteLedger(store)
-    await ledger.declare([DEFINITION])
+    ledger = SqliteLedger(store.database)
+    await ledger.definitions.declare([DEFINITION])
     await ledger.hold("a", ONE, SECOND_US)
     await store.close()
     with closing(sqlite3.connect(store.path)) as connection, pytest.raises(sqlite3.IntegrityError, match="CHECK"):
@@ -100,7 +100,7 @@ async def test_the_server_itself_refuses_more_than_the_limit(server: PostgresSer
     """The same for PostgreSQL."""
     ledger = PostgresLedger(f"{server.url}?schema=refusing", clock.now_us)
     await ledger.open()
-    await ledger.declare([DEFINITION])
+    await ledger.definitions.declare([DEFINITION])
     await ledger.hold("a", ONE, SECOND_US)
     with pytest.raises(TerminalError, match="check constraint") as caught:
         async with ledger.connections.transaction() as connection:
@@ -113,13 +113,13 @@ async def test_a_wrong_decision_is_refused_and_not_booked_as_overdraft(tmp_path:
     """A hold never makes more overdraft than is permitted: if its check were forgotten, the constraint would speak."""
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
-    ledger = SqliteLedger(store)
-    await ledger.declare([DEFINITION])
+    ledger = SqliteLedger(store.database)
+    await ledger.definitions.declare([DEFINITION])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("leaseway.domain.budgets.ledger.fits", lambda want, book: True)
         assert isinstance(await ledger.hold("a", ((SPEND, LIMIT * MICRO),), SECOND_US), HoldGranted)
         with pytest.raises(TerminalError, match="CHECK"):
             await ledger.hold("b", ONE, SECOND_US)
-    ((account),) = await ledger.books()
+    ((account),) = await ledger.reads.balances()
     assert account.book.held_micros == LIMIT * MICRO
     await store.close()

@@ -11,8 +11,9 @@ from leaseway.domain.budgets.ledger import judge_ledger, sum_balances, sum_journ
 from leaseway.domain.health import FindingLevel
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.ledger import Ledger
+from leaseway.ports.store import require_inspection
 from leaseway.stores.sqlite.budgets import SqliteLedger
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 
 SPEND = Charge("spend", "spend")
@@ -20,7 +21,7 @@ SPEND = Charge("spend", "spend")
 
 async def lived(ledger: Ledger, clock: FakeClock) -> None:
     """A day with everything that can happen to a hold."""
-    await ledger.declare([Budget("spend", usd=10, every="day").definition])
+    await ledger.definitions.declare([Budget("spend", usd=10, every="day").definition])
     for number, cost in enumerate((1, 0.5, 3)):
         await ledger.hold(f"call-{number}", ((SPEND, 2 * MICRO),), 10 * SECOND_US, dispatch=True)
         await ledger.settle(f"call-{number}", {"usd": round(cost * MICRO)})
@@ -37,9 +38,9 @@ async def lived(ledger: Ledger, clock: FakeClock) -> None:
 async def test_the_journal_read_from_its_beginning_gives_the_books(ledger: Ledger, clock: FakeClock) -> None:
     """Whoever doubts a number can add it up himself."""
     await lived(ledger, clock)
-    entries = await ledger.journal("spend", 1_000)
-    assert sum_journal(entries[::-1]) == sum_balances(await ledger.books(since=0))
-    audit = await ledger.audit()
+    entries = await ledger.reads.journal("spend", 1_000)
+    assert sum_journal(entries[::-1]) == sum_balances(await ledger.reads.balances(since=0))
+    audit = await ledger.reads.audit()
     assert audit.wrong() == []
     assert len(audit.books) == 2
     assert judge_ledger(audit).level is FindingLevel.OK
@@ -59,12 +60,12 @@ async def test_a_book_that_was_tampered_with_is_found(tmp_path: Path, clock: Fak
     """By hand, by a defect or by a bad disk: money that does not add up must not stay unseen."""
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
-    ledger = SqliteLedger(store)
+    ledger = SqliteLedger(store.database)
     await lived(ledger, clock)
     with closing(sqlite3.connect(store.path)) as connection, connection:
         connection.execute(damage)
-    (finding,) = [each for each in await store.checkup() if each.check == "budgets"]
-    assert finding == judge_ledger(await ledger.audit())
+    (finding,) = [each for each in await require_inspection(store).health() if each.check == "budgets"]
+    assert finding == judge_ledger(await ledger.reads.audit())
     assert finding.level is FindingLevel.PROBLEM
     assert "spend 2025-06-15" in finding.text
     await store.close()
@@ -74,10 +75,10 @@ async def test_a_broken_constraint_is_found_too(tmp_path: Path, clock: FakeClock
     """A file that was written with its constraints switched off."""
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
-    ledger = SqliteLedger(store)
+    ledger = SqliteLedger(store.database)
     await lived(ledger, clock)
     with closing(sqlite3.connect(store.path)) as connection, connection:
         connection.execute("PRAGMA ignore_check_constraints = 1")
         connection.execute("UPDATE budget_windows SET limit_micros = 1 WHERE label = '2025-06-16'")
-    assert (await ledger.audit()).wrong() == ["spend 2025-06-16"]
+    assert (await ledger.reads.audit()).wrong() == ["spend 2025-06-16"]
     await store.close()

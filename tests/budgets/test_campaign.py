@@ -83,7 +83,7 @@ async def swept(ledger: Ledger) -> dict[str, BudgetWindow]:
     deadline = time.monotonic() + 30
     while True:
         await ledger.expire(1_000)
-        accounts = {account.name: account for account in await ledger.books()}
+        accounts = {account.name: account for account in await ledger.reads.balances()}
         if not any(account.book.held_micros for account in accounts.values()):
             return accounts
         assert time.monotonic() < deadline, "something stays held for ever"
@@ -92,7 +92,7 @@ async def swept(ledger: Ledger) -> dict[str, BudgetWindow]:
 
 async def campaign(address: str, provider: Path) -> None:
     async with opened(address) as ledger:
-        await ledger.declare(DEFINITIONS)
+        await ledger.definitions.declare(DEFINITIONS)
         with fleet(address, provider) as workers:
             kills, deadline = 0, time.monotonic() + SECONDS_MAX
             while kills < KILLS or not await is_used_up(ledger):
@@ -108,13 +108,13 @@ async def campaign(address: str, provider: Path) -> None:
             book = accounts[name].book
             assert cost <= book.spent_micros <= LIMITS[name] * MICRO, f"{name}: {book}"
             assert book.overdraft_micros == 0
-        assert (await ledger.audit()).wrong() == []
-        kinds = Counter(entry.kind for entry in await ledger.journal("provider", 100_000))
+        assert (await ledger.reads.audit()).wrong() == []
+        kinds = Counter(entry.kind for entry in await ledger.reads.journal("provider", 100_000))
         assert {"hold", "settle", "capture", "expire"} <= set(kinds), kinds
 
 
 async def is_used_up(ledger: Ledger) -> bool:
-    (account,) = await ledger.books(["provider"])
+    (account,) = await ledger.reads.balances(["provider"])
     return account.book.spent_micros > 0.9 * account.book.limit_micros
 
 
@@ -136,7 +136,7 @@ async def test_refunding_what_may_have_been_called_overspends_in_a_fleet(tmp_pat
     """The same fleet without the one rule: the judge must see it, or the campaign proves nothing."""
     provider = tmp_path / "provider"
     async with opened(str(tmp_path / "work.db")) as ledger:
-        await ledger.declare(DEFINITIONS)
+        await ledger.definitions.declare(DEFINITIONS)
     with fleet(str(tmp_path / "work.db"), provider, "refunding") as workers:
         deadline = time.monotonic() + SECONDS_MAX
         while not overspent(provider):

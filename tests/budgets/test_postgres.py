@@ -32,7 +32,7 @@ async def opened(server: PostgresServer, schema: str, clock: FakeClock | None = 
 async def test_the_servers_clock_decides_whatever_the_client_believes(server: PostgresServer, off_days: int) -> None:
     """A client that was asleep, or that heard of another time, must not book into another day."""
     async with opened(server, "clocks") as ledger:
-        await ledger.declare([DAILY])
+        await ledger.definitions.declare([DAILY])
         ledger._heard = await ledger._now() + off_days * 86_400 * SECOND_US
         answer = await ledger.hold(f"call-{off_days}", ONE, SECOND_US)
         assert isinstance(answer, HoldGranted)
@@ -43,30 +43,30 @@ async def test_the_servers_clock_decides_whatever_the_client_believes(server: Po
 async def test_what_another_process_changed_counts_at_once(server: PostgresServer, clock: FakeClock) -> None:
     """Every process remembers definitions; none may go on with one that is no longer in force."""
     async with opened(server, "changing", clock) as one, opened(server, "changing", clock) as other:
-        await one.declare([Budget("spend:{tenant}", usd=10, every="day", over="fail").definition])
+        await one.definitions.declare([Budget("spend:{tenant}", usd=10, every="day", over="fail").definition])
         acme = Charge("spend:acme", "spend:{tenant}")
         ten: Lines = ((acme, 10 * MICRO),)
         assert isinstance(await one.hold("a", ten, SECOND_US), HoldGranted)
-        await other.change(Budget("spend:{tenant}", usd=20, every="hour", over="fail").definition)
+        await other.definitions.change(Budget("spend:{tenant}", usd=20, every="hour", over="fail").definition)
         answer = await one.hold("b", ten, SECOND_US)
         assert isinstance(answer, HoldGranted)
         assert answer.windows[0].label == "2025-06-15T15+00:00"
-        await other.change(Budget("spend:acme", usd=10, every="hour", over="fail").definition)
+        await other.definitions.change(Budget("spend:acme", usd=10, every="hour", over="fail").definition)
         assert isinstance(await one.hold("c", ten, SECOND_US), HoldDenied)
         await one.void("a")
         await one.void("b")
-        assert await other.forget("spend:acme")
-        assert await other.forget("spend:{tenant}")
+        assert await other.definitions.forget("spend:acme")
+        assert await other.definitions.forget("spend:{tenant}")
         with pytest.raises(UnknownBudget):
             await one.hold("d", ten, SECOND_US)
-        await other.declare([Budget("spend:{tenant}", usd=3, every="day", over="fail").definition])
+        await other.definitions.declare([Budget("spend:{tenant}", usd=3, every="day", over="fail").definition])
         assert isinstance(await one.hold("d", ten, SECOND_US), HoldDenied)
 
 
 async def test_a_crowd_near_the_limit_meets_no_false_refusal(server: PostgresServer, clock: FakeClock) -> None:
     """A CHECK that is judged on an old version of a row would raise errors though nobody overspends."""
     async with opened(server, "crowd", clock) as one, opened(server, "crowd", clock) as other:
-        await one.declare([Budget("spend", usd=20, over="fail").definition])
+        await one.definitions.declare([Budget("spend", usd=20, over="fail").definition])
 
         async def work(ledger: PostgresLedger, number: int) -> str:
             answer = await ledger.hold(f"call-{number}", ONE, SECOND_US, dispatch=True)
@@ -75,11 +75,11 @@ async def test_a_crowd_near_the_limit_meets_no_false_refusal(server: PostgresSer
             return type(answer).__name__
 
         answers = await asyncio.gather(*(work((one, other)[number % 2], number) for number in range(200)))
-        (account,) = await one.books()
+        (account,) = await one.reads.balances()
         assert account.book.held_micros == 0
         assert account.book.spent_micros == Counter(answers)["HoldGranted"] * MICRO // 2 <= 20 * MICRO
         assert Counter(answers)["HoldGranted"] >= 20
-        assert (await one.audit()).wrong() == []
+        assert (await one.reads.audit()).wrong() == []
 
 
 async def test_a_worker_may_hold_and_settle_but_not_change_a_budget(server: PostgresServer, clock: FakeClock) -> None:
@@ -93,15 +93,19 @@ async def test_a_worker_may_hold_and_settle_but_not_change_a_budget(server: Post
             clock.now_us,
         )
         await worker.open()
-        await worker.declare([DAILY])
+        await worker.definitions.declare([DAILY])
         assert isinstance(await worker.hold("a", ONE, SECOND_US), HoldGranted)
         assert await worker.dispatch("a")
         await worker.settle("a", {})
         assert (await worker.expire(10)).count == 0
         assert not await worker.void("a")
-        assert (await worker.audit()).wrong() == []
-        assert len(await worker.journal("spend")) == 2
-        for call in (worker.change(DAILY), worker.change(DAILY, expected=1), worker.forget("spend")):
+        assert (await worker.reads.audit()).wrong() == []
+        assert len(await worker.reads.journal("spend")) == 2
+        for call in (
+            worker.definitions.change(DAILY),
+            worker.definitions.change(DAILY, expected=1),
+            worker.definitions.forget("spend"),
+        ):
             with pytest.raises(StoreRefused, match="permission denied"):
                 await call
         with pytest.raises(StoreRefused, match="permission denied"):

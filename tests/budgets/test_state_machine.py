@@ -8,6 +8,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from leaseway.ports.ledger import Ledger
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.postgres.budgets import PostgresLedger
 from leaseway.stores.sqlite.budgets import SqliteLedger
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
 
@@ -84,9 +85,9 @@ steps = st.lists(
         some("settle", ids, actuals),
         some("void", ids),
         some("expire", st.sampled_from([1, 10])),
-        some("change", words),
-        some("declare", words.map(lambda word: [word])),
-        some("forget", st.sampled_from(["tokens", "tenant:b", "nothing"])),
+        some("definitions.change", words),
+        some("definitions.declare", words.map(lambda word: [word])),
+        some("definitions.forget", st.sampled_from(["tokens", "tenant:b", "nothing"])),
         some("prune", st.sampled_from([0, HOUR_US]), st.sampled_from([1, 10])),
         some("wait_us", st.lists(st.sampled_from(CHARGES), max_size=2)),
         some("pass", st.sampled_from([1, 5 * SECOND_US, 20 * SECOND_US, HOUR_US])),
@@ -111,7 +112,7 @@ async def taken(ledger: Ledger, step: Step) -> Any:
         if step.verb == "hold":
             id_, asked, ttl_us, owner, dispatch = step.arguments
             return await ledger.hold(id_, asked, ttl_us, owner=owner, dispatch=dispatch)
-        return await getattr(ledger, step.verb)(*step.arguments)
+        return await attrgetter(step.verb)(ledger)(*step.arguments)
     except (BadValue, UnknownBudget) as error:
         return type(error), str(error)
 
@@ -129,7 +130,7 @@ def passed(clock: FakeClock, step: Step) -> bool:
 
 async def live(ledgers: Sequence[Ledger], clock: FakeClock, life: Sequence[Step]) -> None:
     for ledger in ledgers:
-        await ledger.declare(begin())
+        await ledger.definitions.declare(begin())
     for step in life:
         if passed(clock, step):
             continue
@@ -143,13 +144,13 @@ async def live(ledgers: Sequence[Ledger], clock: FakeClock, life: Sequence[Step]
 
 async def seen(ledger: Ledger) -> Any:
     """What a ledger shows, after it was checked. Windows in which nothing ever happened may be there or not."""
-    accounts = await ledger.books(since=0)
+    accounts = await ledger.reads.balances(since=0)
     assert all(is_balanced(account.book) for account in accounts)
-    assert (await ledger.audit()).wrong() == []
+    assert (await ledger.reads.audit()).wrong() == []
     used = [each for each in accounts if each.book.used_micros]
-    journal = [await ledger.journal(charge.name) for charge in CHARGES]
+    journal = [await ledger.reads.journal(charge.name) for charge in CHARGES]
     moves = [[(each.at, each.hold, each.window, each.kind, each.crossed) for each in entries] for entries in journal]
-    return used, moves, await ledger.definitions()
+    return used, moves, await ledger.definitions.all()
 
 
 @asynccontextmanager
@@ -158,7 +159,7 @@ async def sqlite_ledger(clock: FakeClock) -> AsyncIterator[Ledger]:
         store = SqliteStore(str(Path(folder) / "work.db"), now_us=clock.now_us, durable=False, inline=True)
         await store.open()
         try:
-            yield SqliteLedger(store)
+            yield SqliteLedger(store.database)
         finally:
             await store.close()
 
@@ -234,7 +235,7 @@ def test_no_window_ever_pays_more_than_it_has(life: list[Any]) -> None:
     async def run() -> None:
         clock, provider = FakeClock(), Provider()
         ledger = MemoryLedger(clock.now_us)
-        await ledger.declare(begin())
+        await ledger.definitions.declare(begin())
         for number, each in enumerate(life):
             if isinstance(each, Step):
                 if not passed(clock, each):

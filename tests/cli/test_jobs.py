@@ -10,7 +10,7 @@ from tests.cli.place import Place
 from leaseway.cli.commands.jobs import change
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import JobFilter
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.jobs import SqliteOperations
 
 NO_ID = "01aaaaaaaaaaaaaaaaaaaaaaaa"
 
@@ -240,13 +240,13 @@ def test_a_job_that_fails_again_meanwhile_is_not_retried_for_ever(
     ids = failed_jobs(place, 5)
     tried: list[str] = []
 
-    async def replay(self: SqliteStore, which: JobFilter, limit: int) -> list[JobId]:
+    async def retry(self: SqliteOperations, which: JobFilter, limit: int) -> list[JobId]:
         assert which.ids is not None
         tried.extend(which.ids)
         assert len(tried) <= len(ids)
         return list(which.ids)
 
-    monkeypatch.setattr(SqliteStore, "replay", replay)
+    monkeypatch.setattr(SqliteOperations, "retry", retry)
     assert place.json("jobs", "retry", "--all", "--yes")["retried"] == 5
     assert sorted(tried) == ids
 

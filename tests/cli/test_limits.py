@@ -55,9 +55,9 @@ def test_a_limit_is_listed_with_how_it_stands(place: Place) -> None:
     """Operators look here when jobs wait."""
     place.ok("limits", "set", "maps", "100/day", "--concurrency", "4")
     ask = PermitRequest("maps", "maps")
-    with_limiter(lambda limiter: limiter.keep([ask], "worker", 3, 60 * SECOND_US))
+    with_limiter(lambda limiter: limiter.renew_calls([ask], "worker", 3, 60 * SECOND_US))
     with_limiter(
-        lambda limiter: limiter.tell(Notice("maps", "maps", 0, throttled=True, retry_after_us=7_300 * SECOND_US))
+        lambda limiter: limiter.observe(Notice("maps", "maps", 0, throttled=True, retry_after_us=7_300 * SECOND_US))
     )
     (told,) = place.json("limits")["limits"]
     assert told["rates"] == [{"count": 100, "window_seconds": 86_400.0}]
@@ -82,12 +82,12 @@ def test_a_limit_with_fields_stands_for_many_and_one_of_them_can_be_seen(place: 
 
 def test_looking_takes_nothing(place: Place) -> None:
     """Operators poll; that must not use up permits."""
-    with_limiter(lambda limiter: limiter.change(Limit("maps", "100/day").definition))
+    with_limiter(lambda limiter: limiter.definitions.change(Limit("maps", "100/day").definition))
     ask = PermitRequest("maps", "maps")
-    before = with_limiter(lambda limiter: limiter.look([ask]))[1]
+    before = with_limiter(lambda limiter: limiter.levels([ask]))[1]
     for argv in (["limits"], ["limits", "explain", "maps"]):
         place.ok(*argv)
-    after = with_limiter(lambda limiter: limiter.look([ask]))[1]
+    after = with_limiter(lambda limiter: limiter.levels([ask]))[1]
     assert before[0].buckets == after[0].buckets
     assert before[0].since == after[0].since
 
@@ -170,7 +170,7 @@ def test_a_change_names_the_old_and_the_new_one_and_is_in_force(place: Place) ->
     said = place.ok("limits", "set", "maps", "200/minute").out
     assert said == "limit maps: 200/minute (was 3/second, 100/minute)\n"
     assert place.ok("limits", "set", "maps", "200/minute").out == "limit maps: 200/minute, as before\n"
-    (known,) = with_limiter(lambda limiter: limiter.definitions())
+    (known,) = with_limiter(lambda limiter: limiter.definitions.all())
     assert known[0] == Limit("maps", "200/minute").definition
 
 
@@ -181,7 +181,7 @@ def test_what_is_not_named_stays_as_it_is(place: Place) -> None:
     told = place.json("limits", "set", "maps", "--concurrency", "none")
     assert (told["before"]["concurrency"], told["after"]["concurrency"]) == (5, None)
     wanted = Limit("maps", "200/minute", burst=0.1, cost_max=4, lease=2, delay=1).definition
-    assert with_limiter(lambda limiter: limiter.definitions())[0][0] == wanted
+    assert with_limiter(lambda limiter: limiter.definitions.all())[0][0] == wanted
     assert place.ok("limits", "set", "maps", "--burst", "0.05").out == (
         "limit maps: 200/minute, cost at most 4, lease 2 s, delay 1 s "
         "(was 200/minute, burst 0.1, cost at most 4, lease 2 s, delay 1 s)\n"

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.place import Place
 
 from leaseway.cli.commands import submit
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.jobs import SqliteJobs
 
 
 def stored(place: Place) -> list[Any]:
@@ -189,16 +189,16 @@ def test_a_store_that_fails_in_the_middle_is_told_with_what_is_stored(
     from leaseway.domain.errors import UnknownOutcome
 
     calls = 0
-    submit = SqliteStore.submit
+    submit = SqliteJobs.submit
 
-    async def failing(self: SqliteStore, jobs: Any) -> Any:
+    async def failing(self: SqliteJobs, jobs: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls > 2:
             raise UnknownOutcome("the reply was lost")
         return await submit(self, jobs)
 
-    monkeypatch.setattr(SqliteStore, "submit", failing)
+    monkeypatch.setattr(SqliteJobs, "submit", failing)
     monkeypatch.setattr("leaseway.worker.submit.PAUSE_SECONDS", 0)
     answer = place.run("submit", "tasks", "add", "--many", lines(tmp_path / "many.jsonl", *good(35)))
     assert answer.code == 3

@@ -74,7 +74,7 @@ def test_a_provider_that_asked_to_wait_is_the_reason(place: Place) -> None:
     """A 429 of the provider needs another reaction than a limit that is used up."""
     id_ = place.submit("geocode")
     with_limiter(
-        lambda limiter: limiter.tell(Notice("maps", "maps", 0, throttled=True, retry_after_us=7_300 * SECOND_US))
+        lambda limiter: limiter.observe(Notice("maps", "maps", 0, throttled=True, retry_after_us=7_300 * SECOND_US))
     )
     out = place.ok("jobs", "why", id_).out
     assert "the provider asked us to wait" in out or "100/day is used up, and it is slowed to 70 %" in out
@@ -96,7 +96,7 @@ def test_taken_seats_of_ones_own_tenant_are_a_reason_and_those_of_others_are_not
     place.ok("limits", "set", "maps", "--concurrency", "9")
     ours, theirs = place.submit("both", "--tenant", "acme"), place.submit("both")
     seats = PermitRequest("seats:acme", "seats:{tenant}")
-    with_limiter(lambda limiter: limiter.keep([seats], "worker", 2, 60 * SECOND_US))
+    with_limiter(lambda limiter: limiter.renew_calls([seats], "worker", 2, 60 * SECOND_US))
     names = [[shut["name"] for shut in place.json("jobs", "why", id_)["waits_for"]] for id_ in (ours, theirs)]
     assert names == [["maps", "seats:acme"], ["maps"]]
     assert "It waits for limit seats:acme as well." in place.ok("jobs", "why", ours).out

@@ -71,7 +71,7 @@ async def with_waiting(served: Served) -> None:
     body = {"kind": "add", "arguments": {"a": 1}, "run_at": "2199-01-01T00:00:00Z"}
     assert (await served.client.post("/v1/jobs", json=body)).status_code == 202
     wants = Wants(("busy",), 1, Token("token"))
-    await served.service.world.store.exchange(Exchange(WorkerId(f"{LONG}-7"), (), wants))
+    await served.service.world.store.jobs.exchange(Exchange(WorkerId(f"{LONG}-7"), (), wants))
 
 
 async def with_agreed(served: Served) -> None:

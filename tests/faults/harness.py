@@ -139,7 +139,7 @@ class Lab:
 
     def cancel(self, id_: str) -> str:
         async def cancel() -> str:
-            return await (await self.app.store()).cancel(JobId(id_))
+            return await (await self.app.store()).operations.cancel(JobId(id_))
 
         return self.app.sync(cancel())
 

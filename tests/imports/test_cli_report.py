@@ -211,7 +211,7 @@ async def taken(desk: Desk) -> None:
     app, _ = import_app(parts, "sqlite:///jobs.db")
     async with app:
         wants = Wants((parts.queue,), 1, Token("token"))
-        answer = await (await app.store()).exchange(Exchange(WorkerId("worker"), wants=wants))
+        answer = await (await app.store()).jobs.exchange(Exchange(WorkerId("worker"), wants=wants))
         assert answer.leases
 
 

@@ -67,7 +67,7 @@ async def test_a_run_goes_on_when_an_operator_has_discarded_its_jobs(it: Import)
     app, _ = import_app(it.parts, it.store)
     async with app:
         store = await app.store()
-        assert len(await store.discard(JobFilter(states=(State.FAILED,)), 10)) == 1
+        assert len(await store.operations.discard(JobFilter(states=(State.FAILED,)), 10)) == 1
     await resumed(it)
 
 
@@ -78,8 +78,8 @@ async def test_a_run_goes_on_when_an_operator_has_cancelled_its_jobs(tmp_path: P
     async with app:
         await start_planned(it.parts, handle, "run", [it.shard], wall_clock_us())
         store = await app.store()
-        (job,) = await store.jobs(JobFilter())
-        await store.cancel(job.id)
+        (job,) = await store.reads.jobs(JobFilter())
+        await store.operations.cancel(job.id)
     assert await it.worked(again=True) is RunState.COMPLETE
     await it.parts.sink.close()
 
@@ -105,10 +105,10 @@ async def test_to_resume_twice_makes_no_second_job(it: Import) -> None:
     app, handle = import_app(it.parts, it.store)
     async with app:
         store = await app.store()
-        await store.discard(JobFilter(states=(State.FAILED,)), 10)
+        await store.operations.discard(JobFilter(states=(State.FAILED,)), 10)
         for _ in range(3):
             await submit_open_shards(it.parts, handle, "run")
-        waiting: list[Any] = await store.jobs(JobFilter(states=(State.PENDING,)))
+        waiting: list[Any] = await store.reads.jobs(JobFilter(states=(State.PENDING,)))
         assert len(waiting) == 1
 
 

@@ -181,7 +181,7 @@ async def busy(app: App, workers: "list[subprocess.Popen[bytes]]") -> "list[subp
     """Those that hold a lease now: to kill one that is still starting would prove nothing."""
     store = await app.store()
     while True:  # the timeout of the test bounds it; the dead ones' leases end, and those that live take them
-        leased = await store.jobs(JobFilter(states=(State.LEASED,)), limit=200)
+        leased = await store.reads.jobs(JobFilter(states=(State.LEASED,)), limit=200)
         owners = {job.lease_owner.split(":")[1] for job in leased if job.lease_owner}
         found = [each for each in workers if each.poll() is None and str(each.pid) in owners]
         if found:

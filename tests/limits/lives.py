@@ -69,26 +69,28 @@ class Life:
     async def step_back(self, step: Step) -> None:
         """Everybody gets up before: whether a seat that had expired is taken again then, no store needs to say."""
         for holder in HOLDERS:
-            await self.limiter.vacate([PermitRequest(name, limit) for name, limit in NAMES.items()], holder, 1_000)
+            await self.limiter.end_calls([PermitRequest(name, limit) for name, limit in NAMES.items()], holder, 1_000)
         self.clock.advance_us(-step.us // 10)
 
     async def declare(self, step: Step) -> None:
-        await self.limiter.declare([DEFINITIONS[step.number % len(DEFINITIONS)]])
+        await self.limiter.definitions.declare([DEFINITIONS[step.number % len(DEFINITIONS)]])
 
     async def change(self, step: Step) -> int:
-        return await self.limiter.change(DEFINITIONS[step.number % len(DEFINITIONS)])
+        return await self.limiter.definitions.change(DEFINITIONS[step.number % len(DEFINITIONS)])
 
     async def forget(self, step: Step) -> bool:
         """Not for long, or nothing else would happen any more."""
         name = NAMES[step.names[0]]
-        forgotten = await self.limiter.forget(name)
+        forgotten = await self.limiter.definitions.forget(name)
         if step.number % 8:
-            await self.limiter.declare([definition for definition in DEFINITIONS if definition.name == name][:1])
+            await self.limiter.definitions.declare(
+                [definition for definition in DEFINITIONS if definition.name == name][:1]
+            )
         return forgotten
 
     async def take(self, step: Step) -> Any:
         most = step.least + step.number % 5
-        verdict = await self.limiter.take(
+        verdict = await self.limiter.acquire(
             self.asks(step), least=step.least, most=most, holder=step.holder, seat_us=step.us + 1
         )
         if isinstance(verdict, Granted):
@@ -98,32 +100,32 @@ class Life:
     async def give_back(self, step: Step) -> None:
         if self.grants:
             granted = self.grants.pop(-1 - step.number % len(self.grants))
-            await self.limiter.give_back(granted, min(step.least, granted.count))
+            await self.limiter.return_unused(granted, min(step.least, granted.count))
 
     async def vacate(self, step: Step) -> None:
-        await self.limiter.vacate(self.asks(step), step.holder, step.least)
+        await self.limiter.end_calls(self.asks(step), step.holder, step.least)
 
     async def keep(self, step: Step) -> None:
-        await self.limiter.keep(self.asks(step), step.holder, step.least, step.us + 1)
+        await self.limiter.renew_calls(self.asks(step), step.holder, step.least, step.us + 1)
 
     async def refuse(self, step: Step) -> None:
         """The provider did, perhaps without saying for how long."""
         name = step.names[0]
         retry_after_us = None if step.number % 4 == 0 else step.us
-        await self.limiter.tell(Notice(name, NAMES[name], step.number % 3, True, retry_after_us))
+        await self.limiter.observe(Notice(name, NAMES[name], step.number % 3, True, retry_after_us))
 
     async def remain(self, step: Step) -> None:
         name = step.names[0]
         reset_us = None if step.number % 2 else step.us
-        await self.limiter.tell(Notice(name, NAMES[name], 0, remaining=step.number, reset_us=reset_us))
+        await self.limiter.observe(Notice(name, NAMES[name], 0, remaining=step.number, reset_us=reset_us))
 
     async def look(self, step: Step) -> Any:
-        now, levels = await self.limiter.look(self.asks(step))
+        now, levels = await self.limiter.levels(self.asks(step))
         return now, [from_now(level, now) for level in levels]
 
     async def definitions(self, step: Step) -> Any:
         """By their places: a new field of definitions is no other answer."""
-        found = await self.limiter.definitions()
+        found = await self.limiter.definitions.all()
         return [[definition.name, DEFINITIONS.index(definition), version] for definition, version in found]
 
 

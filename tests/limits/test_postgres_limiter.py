@@ -123,11 +123,11 @@ async def test_after_a_crash_everything_counts_as_used_up(
     await crash(frail)
     clock.advance(1)
     async with opened(url, clock.now_us) as after:
-        assert [definition for definition, _ in await after.definitions()] == [MAPS.definition]
+        assert [definition for definition, _ in await after.definitions.all()] == [MAPS.definition]
         wait = await waits(after, ask(MAPS))
         assert (await level_of(after, MAPS)).since == clock.now_us() > taken.since
         assert await left(after, MAPS) == [0]
-        await after.give_back(taken, 1)
+        await after.return_unused(taken, 1)
         assert await left(after, MAPS) == [0]
         clock.advance_us(wait.wait_us)
         await granted(after, ask(MAPS))
@@ -144,7 +144,7 @@ async def test_after_a_crash_nobody_sits_down_on_those_who_still_sit(frail: Post
         wait = await seated(after, "two", ask(PHONE))
         assert isinstance(wait, Wait)
         assert wait.wait_us == IN_FLIGHT_GRACE_US
-        await after.keep([ask(PHONE)], "one", 2, SEAT_US)
+        await after.renew_calls([ask(PHONE)], "one", 2, SEAT_US)
         clock.advance_us(IN_FLIGHT_GRACE_US)
         verdict = await seated(after, "two", ask(PHONE), most=3)
         assert isinstance(verdict, Granted)
@@ -158,10 +158,10 @@ async def test_a_clean_restart_forgets_nothing(frail: PostgresServer, clock: Fak
         await ready(before, clock, MAPS, PHONE)
         await drained(before, ask(MAPS))
         await seated(before, "one", ask(PHONE), most=3)
-        known = await before.look([ask(MAPS), ask(PHONE)])
+        known = await before.levels([ask(MAPS), ask(PHONE)])
     frail.restart()
     async with opened(url, clock.now_us) as after:
-        assert await after.look([ask(MAPS), ask(PHONE)]) == known
+        assert await after.levels([ask(MAPS), ask(PHONE)]) == known
         await waits(after, ask(MAPS))
         assert isinstance(await seated(after, "two", ask(PHONE)), Wait)
 
@@ -212,7 +212,7 @@ async def test_a_replica_grants_nothing_and_a_promoted_one_begins_anew(frail: Po
             error = await error_of(replica.open())
             assert isinstance(error, StoreRefused)
             assert "connect to the primary" in str(error)
-            assert isinstance(await error_of(replica.take([ask(MAPS)])), StoreBusy)
+            assert isinstance(await error_of(replica.acquire([ask(MAPS)])), StoreBusy)
             await replica.close()
             await value(standby, "SELECT pg_promote()")
             async with opened(there, clock.now_us) as after:
@@ -252,15 +252,15 @@ async def test_definitions_that_a_promoted_replica_missed_are_declared_again(
     wait = await waits(limiter, ask(MAPS))
     clock.advance_us(wait.wait_us)
     await granted(limiter, ask(MAPS))
-    assert len(await limiter.definitions()) == 2
+    assert len(await limiter.definitions.all()) == 2
 
 
 async def test_what_people_forgot_is_not_declared_again(limiter: PostgresLimiter, clock: FakeClock) -> None:
     """Otherwise nobody could ever get rid of a limit while a worker runs."""
     await ready(limiter, clock, MAPS)
-    await limiter.forget("maps")
-    assert isinstance(await error_of(limiter.take([ask(MAPS)])), UnknownLimit)
-    assert await limiter.definitions() == []
+    await limiter.definitions.forget("maps")
+    assert isinstance(await error_of(limiter.acquire([ask(MAPS)])), UnknownLimit)
+    assert await limiter.definitions.all() == []
 
 
 @pytest.mark.parametrize("table", ["levels", "in_flight_calls", "limiter_fence"])
@@ -292,7 +292,7 @@ async def test_many_in_every_order_neither_deadlock_nor_lose_a_token(
             grant = await granted(other, *asks, most=times % 3 + 1)
             taken.append(grant)
             if times % 5 == 0:
-                await other.keep(asks[::-1], "one", times, SEAT_US)
+                await other.renew_calls(asks[::-1], "one", times, SEAT_US)
 
     async with opened(f"{url}&pool=4", clock.now_us) as second:
         await asyncio.gather(*(use(order, (limiter, second)[n % 2]) for n, order in enumerate(orders)))
@@ -318,7 +318,7 @@ async def test_many_who_meet_new_names_at_once_count_each_of_them_once(
     for start in range(4):
         await value(server, f"TRUNCATE {limiter.address.schema}.levels")
         await asyncio.gather(*(use(names[start::step]) for step in (1, -1, 1, -1)))
-        _, levels = await limiter.look([ask(OF_TENANT, name=name) for name in names])
+        _, levels = await limiter.levels([ask(OF_TENANT, name=name) for name in names])
         uses = [sum(name in names[start::step] for step in (1, -1, 1, -1)) for name in names]
         token_us = us_from_ns(size_limit(OF_TENANT.definition).windows[0].token_ns)
         tats = [max(level.buckets[60_000_000].tat - clock.now_us(), 0) for level in levels]
@@ -337,11 +337,11 @@ async def locked(server: PostgresServer, limiter: PostgresLimiter, limit: Limit)
 
 async def test_the_clock_is_read_after_the_wait(server: PostgresServer, unmoved: PostgresLimiter) -> None:
     """With an instant from before the wait, tokens would be granted that were granted to others meanwhile."""
-    await unmoved.declare([limit.definition for limit in ROOMY])
-    await unmoved.take([ask(ROOMY[1])])
+    await unmoved.definitions.declare([limit.definition for limit in ROOMY])
+    await unmoved.acquire([ask(ROOMY[1])])
     async with asyncio.TaskGroup() as tasks:
         async with locked(server, unmoved, ROOMY[1]) as other:
-            taking = tasks.create_task(unmoved.take([ask(limit) for limit in ROOMY]))
+            taking = tasks.create_task(unmoved.acquire([ask(limit) for limit in ROOMY]))
             await waiting_for_a_lock(other)
             released_at = await other.fetchval("SELECT now_us()")
         granted_late = await taking
@@ -357,9 +357,9 @@ async def test_a_definition_that_came_during_the_wait_counts(
     await granted(limiter, ask(MAPS))
     async with asyncio.TaskGroup() as tasks:
         async with locked(server, limiter, MAPS) as other:
-            taking = tasks.create_task(limiter.take([ask(MAPS)], least=2, most=2))
+            taking = tasks.create_task(limiter.acquire([ask(MAPS)], least=2, most=2))
             await waiting_for_a_lock(other)
-            await limiter.change(Limit("maps", "1/minute").definition)
+            await limiter.definitions.change(Limit("maps", "1/minute").definition)
         assert await taking == Never("maps", 1)
 
 
@@ -374,8 +374,8 @@ async def test_a_call_whose_reply_is_lost_is_not_made_again(
     await ready(limiter, clock, MAPS)
     taken = await granted(limiter, ask(MAPS), most=2)
     calls: dict[str, Callable[[], Any]] = {
-        "take": lambda: limiter.take([ask(MAPS)]),
-        "give_back": lambda: limiter.give_back(taken, 1),
+        "take": lambda: limiter.acquire([ask(MAPS)]),
+        "give_back": lambda: limiter.return_unused(taken, 1),
     }
     async with locked(server, limiter, MAPS) as other:
         call = asyncio.ensure_future(calls[verb]())
@@ -405,7 +405,7 @@ async def test_levels_of_tenants_that_left_do_not_pile_up(
     await ready(limiter, clock, OF_TENANT)
     await of_tenants(limiter, 0, 100)
     for number in range(50):
-        assert isinstance(await limiter.take([ask(OF_TENANT, 99, f"never:{number}")]), Never)
+        assert isinstance(await limiter.acquire([ask(OF_TENANT, 99, f"never:{number}")]), Never)
     clock.advance(32 * 86_400)
     await of_tenants(limiter, 100, 300)
     names = await names_in(server, limiter)
@@ -420,10 +420,10 @@ async def test_what_somebody_could_still_notice_is_not_forgotten(
     seated_limit = Limit("seats:{tenant}", "100/minute", concurrency=3)
     await ready(limiter, clock, OF_TENANT, seated_limit)
     clock.advance(32 * 86_400)
-    await limiter.tell(Notice("maps:slow", OF_TENANT.name, 0, throttled=True))
-    await limiter.keep([ask(seated_limit, name="seats:kept")], "one", 1, 31 * 86_400_000_000)
+    await limiter.observe(Notice("maps:slow", OF_TENANT.name, 0, throttled=True))
+    await limiter.renew_calls([ask(seated_limit, name="seats:kept")], "one", 1, 31 * 86_400_000_000)
     clock.advance(30 * 86_400)
-    await limiter.tell(Notice("maps:used", OF_TENANT.name, 0, remaining=0))
+    await limiter.observe(Notice("maps:used", OF_TENANT.name, 0, remaining=0))
     clock.advance(30 * 86_400)
     for round_ in range(1, 4):
         await of_tenants(limiter, 1000 * round_, 1000 * round_ + 60)
@@ -460,17 +460,21 @@ def changes_of(limiter: PostgresLimiter) -> list[Any]:
     """Every verb of a worker that changes something."""
     grant = Granted((ask(MAPS),), 1, 0, 0, 0, (0,))
     return [
-        limiter.declare([MAPS.definition]),
-        limiter.take([ask(MAPS)]),
-        limiter.give_back(grant, 1),
-        limiter.keep([ask(PHONE)], "one", 1, SEAT_US),
-        limiter.vacate([ask(PHONE)], "one", 1),
-        limiter.tell(Notice("maps", "maps", 0)),
+        limiter.definitions.declare([MAPS.definition]),
+        limiter.acquire([ask(MAPS)]),
+        limiter.return_unused(grant, 1),
+        limiter.renew_calls([ask(PHONE)], "one", 1, SEAT_US),
+        limiter.end_calls([ask(PHONE)], "one", 1),
+        limiter.observe(Notice("maps", "maps", 0)),
     ]
 
 
 def operations_of(limiter: PostgresLimiter) -> list[Any]:
-    return [limiter.change(MAPS.definition), limiter.change(MAPS.definition, expected=1), limiter.forget("maps")]
+    return [
+        limiter.definitions.change(MAPS.definition),
+        limiter.definitions.change(MAPS.definition, expected=1),
+        limiter.definitions.forget("maps"),
+    ]
 
 
 async def refused(call: Any) -> None:
@@ -483,17 +487,17 @@ async def test_a_submitter_touches_no_limit(town: Town) -> None:
     """A web server that was broken into must neither use up the quota nor learn what is left of it."""
     for call in (*changes_of(town.submitter), *operations_of(town.submitter)):
         await refused(call)
-    await refused(town.submitter.look([ask(MAPS)]))
-    await refused(town.submitter.definitions())
+    await refused(town.submitter.levels([ask(MAPS)]))
+    await refused(town.submitter.definitions.all())
 
 
 async def test_a_reader_looks_and_changes_nothing(town: Town) -> None:
-    known = await town.owner.look([ask(MAPS)])
+    known = await town.owner.levels([ask(MAPS)])
     for call in (*changes_of(town.reader), *operations_of(town.reader)):
         await refused(call)
     await town.reader.open()
-    assert await town.reader.look([ask(MAPS)]) == known
-    assert len(await town.reader.definitions()) == 2
+    assert await town.reader.levels([ask(MAPS)]) == known
+    assert len(await town.reader.definitions.all()) == 2
 
 
 async def test_a_worker_has_every_verb_but_those_of_people(town: Town) -> None:
@@ -507,10 +511,10 @@ async def test_a_worker_has_every_verb_but_those_of_people(town: Town) -> None:
 
 
 async def test_an_operator_changes_and_forgets(town: Town) -> None:
-    assert await town.operator.change(Limit("maps", "7/minute").definition) == 2
-    assert await town.operator.change(Limit("maps", "8/minute").definition, expected=2) == 3
-    assert await town.operator.forget("maps")
-    assert [definition.name for definition, _ in await town.owner.definitions()] == ["phone"]
+    assert await town.operator.definitions.change(Limit("maps", "7/minute").definition) == 2
+    assert await town.operator.definitions.change(Limit("maps", "8/minute").definition, expected=2) == 3
+    assert await town.operator.definitions.forget("maps")
+    assert [definition.name for definition, _ in await town.owner.definitions.all()] == ["phone"]
 
 
 # -- behind a pooler --------------------------------------------------------------------------------------------------
@@ -527,7 +531,7 @@ async def test_every_verb_works_though_each_transaction_has_another_session(
         await ready(limiter, clock, MAPS, PHONE)
         for call in changes_of(limiter):
             await call
-        await asyncio.gather(*(limiter.take([PermitRequest("maps", "maps")]) for _ in range(9)))
+        await asyncio.gather(*(limiter.acquire([PermitRequest("maps", "maps")]) for _ in range(9)))
         assert await left(limiter, MAPS) == [0]
-        assert await limiter.change(Limit("maps", "7/minute").definition) == 2
-        assert await limiter.forget("maps")
+        assert await limiter.definitions.change(Limit("maps", "7/minute").definition) == 2
+        assert await limiter.definitions.forget("maps")

@@ -42,7 +42,8 @@ class Forgetful(RedisLimiter):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         use = re.compile(r"(?<!function )fenced\((now|clock\(\))\)")
-        self.scripts = {verb: script(use.sub("0", each.text)) for verb, each in self.scripts.items()}
+        scripts = self._server.scripts
+        self._server.scripts = {verb: script(use.sub("0", each.text)) for verb, each in scripts.items()}
 
 
 def most_in_any_window(grants: Sequence[Granted], window_us: int) -> int:
@@ -65,7 +66,7 @@ async def redis(valkey: ValkeyServer, clock: FakeClock) -> AsyncIterator[RedisLi
     """A limiter whose server keeps its memory, with MAPS full."""
     valkey.command("FLUSHALL")
     async with opened(valkey, clock.now_us) as limiter:
-        await limiter.declare([MAPS.definition])
+        await limiter.definitions.declare([MAPS.definition])
         clock.advance(DAY_SECONDS)
         yield limiter
 
@@ -77,14 +78,14 @@ async def error_of(call: Awaitable[object]) -> LeasewayError:
 
 
 async def granted(limiter: RedisLimiter, most: int = 1) -> Granted:
-    verdict = await limiter.take([ASK], most=most)
+    verdict = await limiter.acquire([ASK], most=most)
     assert isinstance(verdict, Granted), verdict
     return verdict
 
 
 async def left(limiter: RedisLimiter) -> int:
     """How many tokens of MAPS are there."""
-    now, (level,) = await limiter.look([ASK])
+    now, (level,) = await limiter.levels([ASK])
     (window,) = size_limit(MAPS.definition).windows
     return permits_left(window, level.buckets[window.window_us], now)
 
@@ -156,10 +157,10 @@ async def heard(*limiters: RedisLimiter) -> None:
 async def grants_of(limiter: RedisLimiter, definition: LimitDefinition) -> list[Granted]:
     """All that one worker gets now."""
     try:
-        verdict = await limiter.take([ASK], most=MANY)
+        verdict = await limiter.acquire([ASK], most=MANY)
     except UnknownLimit:  # only the forgetful one may be told so
         assert isinstance(limiter, Forgetful)
-        await limiter.declare([definition])
+        await limiter.definitions.declare([definition])
         return await grants_of(limiter, definition)
     return [verdict] if isinstance(verdict, Granted) else []
 
@@ -184,9 +185,9 @@ async def all_grants(
         for limiter in limiters:
             await limiter.open()
             stack.push_async_callback(limiter.close)
-            await limiter.declare([MAPS.definition])
+            await limiter.definitions.declare([MAPS.definition])
         clock.advance(DAY_SECONDS)
-        await limiters[0].tell(Notice("maps", "maps", 0, remaining=9))
+        await limiters[0].observe(Notice("maps", "maps", 0, remaining=9))
         await cut_off(place)
         grants = await hammered(limiters, clock, 10)
         await fault(place)
@@ -224,7 +225,7 @@ async def test_no_window_overflows_in_real_time_while_the_server_is_killed(place
     async def work(limiter: RedisLimiter) -> None:
         while sum(grant.count for grant in grants) < 3 * COUNT:
             with suppress(TransientError):
-                match await limiter.take([ASK], most=2):
+                match await limiter.acquire([ASK], most=2):
                     case Granted() as grant:
                         grants.append(grant)
                         for count, event in reached.items():
@@ -241,7 +242,7 @@ async def test_no_window_overflows_in_real_time_while_the_server_is_killed(place
     async with AsyncExitStack() as stack:
         limiters = [await stack.enter_async_context(opened(place.server)) for _ in range(4)]
         for limiter in limiters:
-            await limiter.declare([limit.definition])
+            await limiter.definitions.declare([limit.definition])
         await asyncio.gather(harm(), *(work(limiter) for limiter in limiters))
     assert most_in_any_window(grants, SECOND_US // 2) <= COUNT
 
@@ -252,29 +253,29 @@ async def test_a_primary_that_comes_back_after_two_failovers_is_not_trusted(plac
     clock = FakeClock()
     await replicated(place)
     async with opened(place.server, clock.now_us) as limiter:
-        await limiter.declare([MAPS.definition])
+        await limiter.definitions.declare([MAPS.definition])
         clock.advance(DAY_SECONDS)
         await cut_off(place)
         assert (await granted(limiter, MANY)).count == 11
         place.other.promote()
         place.server.follow(place.other)
         place.server.promote()
-        assert isinstance(await limiter.take([ASK]), Wait)
+        assert isinstance(await limiter.acquire([ASK]), Wait)
 
 
 async def test_after_a_loss_seats_are_given_only_when_their_holders_have_spoken(place: Place) -> None:
     """Calls that were under way before are still under way."""
     clock, ask = FakeClock(), PermitRequest("seats", "seats")
     async with opened(place.server, clock.now_us) as limiter:
-        await limiter.declare([SEATS.definition])
+        await limiter.definitions.declare([SEATS.definition])
         clock.advance(DAY_SECONDS)
-        assert isinstance(await limiter.take([ask], holder="one", seat_us=60 * SECOND_US), Granted)
+        assert isinstance(await limiter.acquire([ask], holder="one", seat_us=60 * SECOND_US), Granted)
         await killed(place)
         await heard(limiter)
-        assert isinstance(await limiter.take([ask], holder="two", seat_us=60 * SECOND_US), Wait)
-        await limiter.keep([ask], "one", 1, 60 * SECOND_US)
+        assert isinstance(await limiter.acquire([ask], holder="two", seat_us=60 * SECOND_US), Wait)
+        await limiter.renew_calls([ask], "one", 1, 60 * SECOND_US)
         clock.advance(11)
-        verdict = await limiter.take([ask], most=2, holder="two", seat_us=60 * SECOND_US)
+        verdict = await limiter.acquire([ask], most=2, holder="two", seat_us=60 * SECOND_US)
         assert isinstance(verdict, Granted)
         assert verdict.count == 1
 
@@ -283,15 +284,15 @@ async def test_what_the_code_declares_is_known_again_after_a_loss(place: Place) 
     """Nobody restarts the workers because a cache was restarted; and an old copy must not bring an old limit back."""
     clock = FakeClock()
     async with opened(place.server, clock.now_us) as worker, opened(place.server, clock.now_us) as other:
-        await other.declare([Limit("maps", "2000/minute").definition])
+        await other.definitions.declare([Limit("maps", "2000/minute").definition])
         await cut_off(place)
-        await worker.declare([MAPS.definition])
+        await worker.definitions.declare([MAPS.definition])
         for fault in (restored, killed, flushed):
             await fault(place)
             await heard(worker, other)
             clock.advance(1)
-            await worker.take([ASK])
-            ((definition, _),) = await other.definitions()
+            await worker.acquire([ASK])
+            ((definition, _),) = await other.definitions.all()
             assert definition == MAPS.definition
 
 
@@ -299,13 +300,13 @@ async def test_a_restart_keeps_what_an_operator_said(place: Place) -> None:
     """The code says the same as before, so it does not count."""
     clock = FakeClock()
     async with opened(place.server, clock.now_us) as worker:
-        await worker.declare([MAPS.definition])
+        await worker.definitions.declare([MAPS.definition])
         lower = Limit("maps", "5/minute").definition
-        assert await worker.change(lower) == 2
+        assert await worker.definitions.change(lower) == 2
         await restarted(place)
         await heard(worker)
-        assert isinstance(await worker.take([ASK]), Wait)
-        assert await worker.definitions() == [(lower, 2)]
+        assert isinstance(await worker.acquire([ASK]), Wait)
+        assert await worker.definitions.all() == [(lower, 2)]
 
 
 def test_a_definition_is_written_without_what_it_leaves_open() -> None:
@@ -317,9 +318,9 @@ def test_a_definition_is_written_without_what_it_leaves_open() -> None:
 
 async def test_a_forgotten_limit_stays_forgotten_while_the_server_remembers(redis: RedisLimiter) -> None:
     """Only a loss makes a worker declare again."""
-    assert await redis.forget("maps")
-    assert isinstance(await error_of(redis.take([ASK])), UnknownLimit)
-    assert not await redis.forget("maps")
+    assert await redis.definitions.forget("maps")
+    assert isinstance(await error_of(redis.acquire([ASK])), UnknownLimit)
+    assert not await redis.definitions.forget("maps")
 
 
 def keys_of(valkey: ValkeyServer) -> set[str]:
@@ -331,12 +332,12 @@ async def test_forgetting_a_limit_spares_those_with_names_that_look_alike(
 ) -> None:
     """A name may hold what the server reads as a pattern."""
     limits = [Limit(name, "20/minute") for name in ("a*", "ab", "a[b]", "a\\*", "a?")]
-    await redis.declare([limit.definition for limit in limits])
+    await redis.definitions.declare([limit.definition for limit in limits])
     for limit in limits:
-        await redis.take([PermitRequest(limit.name, limit.name)])
+        await redis.acquire([PermitRequest(limit.name, limit.name)])
     for limit in limits:
         before = keys_of(valkey)
-        await redis.forget(limit.name)
+        await redis.definitions.forget(limit.name)
         assert before - keys_of(valkey) == {f"{{leaseway}}:level:{limit.name}\t{limit.name}"}
 
 
@@ -388,7 +389,7 @@ async def robbed(
     async with thief_before(valkey) as thief:
         limiter = RedisLimiter(thief.url, clock.now_us)
         await limiter.open()
-        await limiter.give_back(await granted(limiter), 1)
+        await limiter.return_unused(await granted(limiter), 1)
         yield thief, limiter
         await limiter.close()
 
@@ -399,7 +400,7 @@ async def test_a_take_whose_reply_is_lost_is_not_repeated(
     """What was granted is used up, once. Repeated, it would be used up twice, and seats would be taken for nobody."""
     thief, limiter = robbed
     thief.steals = b"EVALSHA"
-    assert isinstance(await error_of(limiter.take([ASK])), TransientError)
+    assert isinstance(await error_of(limiter.acquire([ASK])), TransientError)
     assert thief.stolen == 1
     assert await left(redis) == 10
 
@@ -411,7 +412,7 @@ async def test_a_return_whose_reply_is_lost_is_not_repeated(
     thief, limiter = robbed
     taken = await granted(limiter, 11)
     thief.steals = b"EVALSHA"
-    assert isinstance(await error_of(limiter.give_back(taken, 3)), TransientError)
+    assert isinstance(await error_of(limiter.return_unused(taken, 3)), TransientError)
     assert thief.stolen == 1
     assert await left(redis) == 3
 
@@ -422,9 +423,9 @@ async def test_a_server_that_does_not_answer_is_given_up(
     """No job may hang because a limiter does."""
     monkeypatch.setattr(connection_module, "CALL_SECONDS_MAX", 0.1)
     async with opened(place.server, clock.now_us) as limiter:
-        await limiter.declare([MAPS.definition])
+        await limiter.definitions.declare([MAPS.definition])
         place.server.pause()
-        assert "no answer in time" in str(await error_of(limiter.take([ASK])))
+        assert "no answer in time" in str(await error_of(limiter.acquire([ASK])))
         place.server.resume()
 
 
@@ -459,21 +460,21 @@ async def test_a_server_that_begins_to_evict_is_refused_after_a_failover(place: 
     clock = FakeClock()
     await replicated(place)
     async with opened(place.server, clock.now_us) as limiter:
-        await limiter.declare([MAPS.definition])
+        await limiter.definitions.declare([MAPS.definition])
         place.other.command("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
         await failed_over(place)
         await heard(limiter)
-        assert "allkeys-lru" in str(await error_of(limiter.take([ASK])))
+        assert "allkeys-lru" in str(await error_of(limiter.acquire([ASK])))
 
 
 async def test_a_server_without_memory_grants_nothing(clock: FakeClock) -> None:
     """What cannot be written down must not be given away."""
     with valkey_server() as server:
         async with opened(server, clock.now_us) as limiter:
-            await limiter.declare([MAPS.definition])
+            await limiter.definitions.declare([MAPS.definition])
             clock.advance(DAY_SECONDS)
             server.command("CONFIG", "SET", "maxmemory", "1")
-            error = await error_of(limiter.take([ASK]))
+            error = await error_of(limiter.acquire([ASK]))
             assert isinstance(error, StoreFull)
             assert "maxmemory" in str(error)
             server.command("CONFIG", "SET", "maxmemory", "0")
@@ -488,11 +489,11 @@ async def test_a_replica_is_refused_and_one_that_was_a_primary_grants_nothing(pl
     await refused.close()
     place.other.promote()
     async with opened(place.other, clock.now_us) as limiter:
-        await limiter.declare([MAPS.definition])
+        await limiter.definitions.declare([MAPS.definition])
         clock.advance(DAY_SECONDS)
         await granted(limiter)
         place.other.follow(place.server)
-        error = await error_of(limiter.take([ASK]))
+        error = await error_of(limiter.acquire([ASK]))
         assert isinstance(error, TransientError)
         assert "primary" in str(error)
 
@@ -535,9 +536,9 @@ async def test_a_user_without_the_rights_is_told_which_are_missing() -> None:
         assert "+info" in str(error)
         server.command("ACL", "SETUSER", "worker", "+info")
         await limiter.open()
-        await limiter.declare([MAPS.definition])
-        assert isinstance(await limiter.take([ASK]), Wait)
-        assert await limiter.forget("maps")
+        await limiter.definitions.declare([MAPS.definition])
+        assert isinstance(await limiter.acquire([ASK]), Wait)
+        assert await limiter.definitions.forget("maps")
         await limiter.close()
         wrong = RedisLimiter(server.url.replace("redis://", "redis://worker:guess@"))
         assert isinstance(await error_of(wrong.open()), StoreRefused)
@@ -590,17 +591,17 @@ async def test_large_numbers_stay_exact(redis: RedisLimiter, limit: Limit) -> No
     async with opened_anew(redis, clock) as limiter:
         ask = PermitRequest("maps", "maps", limit.definition.cost_max)
         for each in (memory, limiter):
-            await each.declare([limit.definition])
+            await each.definitions.declare([limit.definition])
         for step in range(40):
             clock.advance_us(step * 7_777_777_777 // (1 + step % 7))
             for generation in range(step // 9 * 3, step // 9 * 3 + 3) if step % 9 == 4 else ():
                 notice = Notice("maps", "maps", generation, throttled=True, retry_after_us=999_999)
-                await memory.tell(notice)
-                await limiter.tell(notice)
-                assert await limiter.look([ask]) == await memory.look([ask])
-            expected = await memory.take([ask], most=1 + step * step * 99_991)
-            assert await limiter.take([ask], most=1 + step * step * 99_991) == expected
-            assert await limiter.look([ask]) == await memory.look([ask])
+                await memory.observe(notice)
+                await limiter.observe(notice)
+                assert await limiter.levels([ask]) == await memory.levels([ask])
+            expected = await memory.acquire([ask], most=1 + step * step * 99_991)
+            assert await limiter.acquire([ask], most=1 + step * step * 99_991) == expected
+            assert await limiter.levels([ask]) == await memory.levels([ask])
 
 
 @asynccontextmanager
@@ -625,24 +626,24 @@ async def test_a_level_is_remembered_for_as_long_as_it_matters(
     day_us, slack_us = DAY_SECONDS * SECOND_US, 30 * SECOND_US
     taken = await granted(redis, MANY)
     assert ttl_us(valkey) > taken.count * 6 * SECOND_US + day_us - slack_us
-    await redis.tell(Notice("maps", "maps", 0, throttled=True, retry_after_us=31 * day_us))
+    await redis.observe(Notice("maps", "maps", 0, throttled=True, retry_after_us=31 * day_us))
     level = await level_of(redis)
     slowed_us = (level.slowed_at - clock.now_us()) + 6 * WINDOW_US
     assert ttl_us(valkey) > slowed_us + day_us - slack_us
-    await redis.declare([SEATS.definition])
-    await redis.tell(Notice("seats", "seats", 7, throttled=True, retry_after_us=31 * day_us))
+    await redis.definitions.declare([SEATS.definition])
+    await redis.observe(Notice("seats", "seats", 7, throttled=True, retry_after_us=31 * day_us))
     assert ttl_us(valkey, "seats") > 32 * day_us - slack_us
 
 
 async def level_of(limiter: RedisLimiter) -> Level:
-    _, (level,) = await limiter.look([ASK])
+    _, (level,) = await limiter.levels([ASK])
     return level
 
 
 async def test_all_keys_are_of_one_slot_and_under_the_prefix(redis: RedisLimiter, valkey: ValkeyServer) -> None:
     """A script may not touch keys of several slots; and others use the server, too."""
-    await redis.declare([Limit("maps:{tenant}", "5/minute").definition])
-    await redis.take([ASK, PermitRequest("maps:{x}", "maps:{tenant}")])
+    await redis.definitions.declare([Limit("maps:{tenant}", "5/minute").definition])
+    await redis.acquire([ASK, PermitRequest("maps:{x}", "maps:{tenant}")])
     assert len(keys_of(valkey)) == 4
     assert {key[:11] for key in keys_of(valkey)} == {"{leaseway}:"}
 
@@ -663,8 +664,8 @@ def test_each_event_loop_has_connections_of_its_own(valkey: ValkeyServer) -> Non
 
     async def use() -> None:
         await limiter.open()
-        await limiter.declare([MAPS.definition])
-        assert isinstance(await limiter.take([ASK]), Wait)
+        await limiter.definitions.declare([MAPS.definition])
+        assert isinstance(await limiter.acquire([ASK]), Wait)
 
     for _ in range(3):
         asyncio.run(use())

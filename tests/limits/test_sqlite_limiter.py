@@ -37,14 +37,14 @@ async def opened(path: str, clock: FakeClock, identity: str = "first start") -> 
 
 async def ready(path: str, clock: FakeClock) -> SqliteLimiter:
     limiter = await opened(path, clock)
-    await limiter.declare([MAPS.definition])
-    await limiter.look([ASK])  # the fence: buckets are filled from now on
+    await limiter.definitions.declare([MAPS.definition])
+    await limiter.levels([ASK])  # the fence: buckets are filled from now on
     clock.advance(DAY_SECONDS)
     return limiter
 
 
 async def taken(limiter: SqliteLimiter) -> int:
-    verdict = await limiter.take([ASK], most=100)
+    verdict = await limiter.acquire([ASK], most=100)
     return verdict.count if isinstance(verdict, Granted) else 0
 
 
@@ -55,19 +55,19 @@ async def test_a_process_that_ends_forgets_nothing(path: str, clock: FakeClock) 
     await limiter.close()
     limiter = await opened(path, clock)
     assert await taken(limiter) == 0
-    assert await limiter.definitions() == [(MAPS.definition, 1)]
+    assert await limiter.definitions.all() == [(MAPS.definition, 1)]
     await limiter.close()
 
 
 async def test_another_start_of_the_machine_is_a_fence(path: str, clock: FakeClock) -> None:
     """The last commits may not have reached the disk: all that was known counts as used."""
     limiter = await ready(path, clock)
-    old = await limiter.take([ASK], most=3)
+    old = await limiter.acquire([ASK], most=3)
     assert isinstance(old, Granted)
     await limiter.close()
     limiter = await opened(path, clock, "second start")
     assert await taken(limiter) == 0
-    await limiter.give_back(old, 3)
+    await limiter.return_unused(old, 3)
     assert await taken(limiter) == 0
     clock.advance(4)
     assert await taken(limiter) == 5
@@ -77,12 +77,12 @@ async def test_another_start_of_the_machine_is_a_fence(path: str, clock: FakeClo
 async def test_definitions_and_refusals_survive_another_start(path: str, clock: FakeClock) -> None:
     """An operator's change, and an hour of silence that the provider asked for."""
     limiter = await ready(path, clock)
-    await limiter.change(Limit("maps", "50/minute").definition)
-    await limiter.tell(Notice("maps", "maps", 0, throttled=True, retry_after_us=3_600 * SECOND_US))
+    await limiter.definitions.change(Limit("maps", "50/minute").definition)
+    await limiter.observe(Notice("maps", "maps", 0, throttled=True, retry_after_us=3_600 * SECOND_US))
     await limiter.close()
     limiter = await opened(path, clock, "second start")
-    assert await limiter.definitions() == [(Limit("maps", "50/minute").definition, 2)]
-    wait = await limiter.take([ASK])
+    assert await limiter.definitions.all() == [(Limit("maps", "50/minute").definition, 2)]
+    wait = await limiter.acquire([ASK])
     assert isinstance(wait, Wait)
     assert wait.wait_us == 3_600 * SECOND_US
     await limiter.close()
@@ -91,7 +91,7 @@ async def test_definitions_and_refusals_survive_another_start(path: str, clock: 
 def synchronous(limiter: SqliteLimiter) -> list[int]:
     """How each of the two connections waits for the disk: 1 is NORMAL, 2 is FULL."""
     answers = []
-    for one in (limiter._file, limiter._definitions):
+    for one in (limiter._file, limiter._connection):
         with closing(one.connect()) as connection:
             answers.append(connection.execute("PRAGMA synchronous").fetchone()[0])
     return answers
@@ -157,13 +157,13 @@ async def test_a_wall_clock_that_is_set_back_stands_still(path: str, clock: Fake
 async def test_two_processes_see_each_others_grants(path: str, clock: FakeClock) -> None:
     """What one remembers is worth nothing once the other has written."""
     one, two = await ready(path, clock), await opened(path, clock)
-    assert [await one.take([ASK]) for _ in range(2)]
+    assert [await one.acquire([ASK]) for _ in range(2)]
     assert await taken(two) == 3
     assert await taken(one) == 0
     clock.advance(10)
     assert await taken(one) == 5
     assert await taken(two) == 0
-    await two.change(Limit("maps", "1000/minute").definition)
+    await two.definitions.change(Limit("maps", "1000/minute").definition)
     assert await taken(one) == 45
     await one.close()
     await two.close()
@@ -179,7 +179,7 @@ async def main():
     limiter = SqliteLimiter(sys.argv[1])
     await limiter.open()
     asks = [PermitRequest(name, name) for name in sys.argv[2].split(",")]
-    verdicts = await asyncio.gather(*[limiter.take(asks) for _ in range(300)])
+    verdicts = await asyncio.gather(*[limiter.acquire(asks) for _ in range(300)])
     print(sum(isinstance(verdict, Granted) for verdict in verdicts))
     await limiter.close()
 
@@ -199,14 +199,14 @@ async def test_nothing_is_lost_or_granted_twice_between_processes(path: str) -> 
     limits = [Limit(name, "100000/day", burst=0.5) for name in ("a", "b")]
     limiter = SqliteLimiter(path)
     await limiter.open()
-    await limiter.declare([limit.definition for limit in limits])
-    await limiter.look([PermitRequest("a", "a")])
+    await limiter.definitions.declare([limit.definition for limit in limits])
+    await limiter.levels([PermitRequest("a", "a")])
     with closing(sqlite3.connect(limiter.path)) as file, file:  # as if it had begun long ago: the buckets are full
         file.execute("UPDATE fence SET since = since - 1000000000000")
-    began, _ = await limiter.look([PermitRequest("a", "a")])
+    began, _ = await limiter.levels([PermitRequest("a", "a")])
     granted = sum(await asyncio.gather(*[granted_to(path, names) for names in ("a,b", "b,a", "a,b")]))
     assert granted == 900
-    ended, levels = await limiter.look([PermitRequest("a", "a"), PermitRequest("b", "b")])
+    ended, levels = await limiter.levels([PermitRequest("a", "a"), PermitRequest("b", "b")])
     for level in levels:
         (bucket,) = level.buckets.values()
         used_us = granted * -(-bucket.token_ns // 1_000)
@@ -217,11 +217,11 @@ async def test_nothing_is_lost_or_granted_twice_between_processes(path: str) -> 
 async def test_a_transaction_that_fails_leaves_nothing_behind(path: str, clock: FakeClock) -> None:
     """What the process remembers must not run ahead of the file: rolled back is not granted, and not used."""
     limiter = await ready(path, clock)
-    await limiter.take([ASK])
+    await limiter.acquire([ASK])
     with closing(sqlite3.connect(limiter.path)) as file:
         file.execute("CREATE TRIGGER broken BEFORE UPDATE ON levels BEGIN SELECT RAISE(ABORT, 'broken'); END")
     with pytest.raises(Exception, match="broken"):
-        await limiter.take([ASK], most=4)
+        await limiter.acquire([ASK], most=4)
     with closing(sqlite3.connect(limiter.path)) as file:
         file.execute("DROP TRIGGER broken")
     assert await taken(limiter) == 4
@@ -232,7 +232,7 @@ async def test_bad_company_harms_nobody(path: str, clock: FakeClock) -> None:
     """Calls that wait at the same time share a transaction, but not their mistakes."""
     limiter = await ready(path, clock)
     asks = [[ASK], [PermitRequest("fax", "fax")], [ASK], [PermitRequest("fax", "fax")], [ASK]]
-    answers = await asyncio.gather(*[limiter.take(some) for some in asks], return_exceptions=True)
+    answers = await asyncio.gather(*[limiter.acquire(some) for some in asks], return_exceptions=True)
     assert [type(answer).__name__ for answer in answers] == ["Granted", "UnknownLimit"] * 2 + ["Granted"]
     assert await taken(limiter) == 2
     await limiter.close()
@@ -247,7 +247,7 @@ async def test_a_file_that_another_keeps_locked_grants_nothing(
     with closing(sqlite3.connect(limiter.path, isolation_level=None)) as file:
         file.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreBusy):
-            await limiter.take([ASK])
+            await limiter.acquire([ASK])
         file.execute("ROLLBACK")
     assert await taken(limiter) == 5
     await limiter.close()
@@ -291,10 +291,10 @@ async def test_limits_that_nobody_uses_any_more_do_not_pile_up(path: str, clock:
     """A limit per user of a public site would fill the disk in a year."""
     each = Limit("maps:{user}", "100/minute")
     limiter = await opened(path, clock)
-    await limiter.declare([each.definition])
+    await limiter.definitions.declare([each.definition])
     for number in range(200):
         clock.advance(4 * 86_400)
-        await limiter.take([PermitRequest(f"maps:{number}", each.name)])
+        await limiter.acquire([PermitRequest(f"maps:{number}", each.name)])
     with closing(sqlite3.connect(limiter.path)) as file:
         assert file.execute("SELECT count(*) FROM levels").fetchone()[0] < 20
     await limiter.close()
@@ -304,11 +304,11 @@ async def test_the_real_clock_serves_too(path: str) -> None:
     """Without an injected clock: a new file grants nothing at once, and says for how long."""
     limiter = SqliteLimiter(path)
     await limiter.open()
-    await limiter.declare([MAPS.definition])
-    wait = await limiter.take([ASK])
+    await limiter.definitions.declare([MAPS.definition])
+    wait = await limiter.acquire([ASK])
     assert isinstance(wait, Wait)
     assert 0 < wait.wait_us <= SECOND_US
-    now, _ = await limiter.look([ASK])
+    now, _ = await limiter.levels([ASK])
     assert abs(now - wall_us()) < 60 * SECOND_US
     assert since_boot_us() > 0
     await limiter.close()

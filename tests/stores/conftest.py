@@ -9,10 +9,10 @@ import pytest
 from tests.api.working import service_in_memory
 from tests.postgres_tables import empty_tables
 
-from leaseway.stores.http.jobs import HttpStore
-from leaseway.stores.memory.jobs import MemoryStore
-from leaseway.stores.postgres.jobs import PostgresStore
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.http.store import HttpStore
+from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 
 Keeping = MemoryStore | SqliteStore | PostgresStore

@@ -9,9 +9,10 @@ import pytest
 from tests.stores.conftest import KEEPING, Keeping, kept
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.stores.postgres.jobs import PostgresStore
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.ports.store import require_inspection
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, new_job
 from leaseway.testing.glances_contract import *  # noqa: F403
@@ -47,14 +48,14 @@ async def test_a_look_at_postgresql_reads_the_end_of_the_history(server: Postgre
     """The index by time is blind for what came after the last vacuum: with it, a look would read all of that."""
     store = PostgresStore(f"{server.url}?schema=glances")
     await store.open()
-    await store.prune(7 * 86_400 * SECOND_US, 1)  # makes the table of today
-    await store.submit([new_job(number) for number in range(1, 301)])
+    await store.operations.prune(7 * 86_400 * SECOND_US, 1)  # makes the table of today
+    await store.jobs.submit([new_job(number) for number in range(1, 301)])
     worker = Worker(store)
     await worker.settle(*[done(lease) for lease in await worker.claim(300)])
-    now, seen = await store.lately(0, 0, 1_000)
+    now, seen = await require_inspection(store).recent(0, 0, 1_000)
     assert len(seen) == 300
     day = now - now % (86_400 * SECOND_US)
-    sql = store._sql["recent_summaries"]
+    sql = store.database.sql["recent_summaries"]
     values = (50, now - SECOND_US, 50, day, day + 86_400 * SECOND_US, '"glances".history_' + day_of(day))
     async with store.connections.lent() as connection:
         plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN (ANALYZE) {sql}", *values))

@@ -11,14 +11,13 @@ from tests.stores.test_postgres_scenery import new_role, opened, value
 
 from leaseway.domain.api_key import ApiKey
 from leaseway.domain.errors import StoreRefused
-from leaseway.ports import key_store as port
-from leaseway.stores.keyless import Keyless
 from leaseway.stores.memory import keys as memory_keys
-from leaseway.stores.memory.jobs import MemoryStore
+from leaseway.stores.memory.store import MemoryStore
 from leaseway.stores.postgres import keys as postgres_keys
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite import keys as sqlite_keys
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.store import SqliteStore
+from leaseway.stores.unsupported import UnsupportedKeys, UnsupportedSessions
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.key_store_contract import *  # noqa: F403
 from leaseway.testing.key_store_contract.actors import new_key, new_session
@@ -43,17 +42,15 @@ async def key_store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: 
     await store.close()
 
 
-async def test_there_is_an_end_to_keys(
-    key_store: port.KeyStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_there_is_an_end_to_keys(key_store: Stores, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """One too many could not be listed, and so not be revoked by anybody who does not know its id."""
     for module in (memory_keys, sqlite_keys, postgres_keys):
         monkeypatch.setattr(module, "KEYS_MAX", 2)
     for number in (1, 2, 1):
-        await key_store.add_key(new_key(number, clock))
+        await key_store.keys.add(new_key(number, clock))
     with pytest.raises(StoreRefused, match="that is the most"):
-        await key_store.add_key(new_key(3, clock))
-    assert len(await key_store.keys()) == 2
+        await key_store.keys.add(new_key(3, clock))
+    assert len(await key_store.keys.all()) == 2
 
 
 async def test_many_who_use_and_revoke_keys_at_once_do_not_stop_each_other(
@@ -63,21 +60,21 @@ async def test_many_who_use_and_revoke_keys_at_once_do_not_stop_each_other(
     async with opened(server) as store:
         keys = [new_key(number, clock) for number in range(30)]
         for key in keys:
-            await store.add_key(key)
+            await store.keys.add(key)
         ids = [key.id for key in keys]
         await asyncio.gather(
-            *(store.touch_keys(dict.fromkeys(order, at)) for at in range(1, 6) for order in (ids, ids[::-1])),
-            *(store.revoke_key(id_) for id_ in ids[::-3]),
+            *(store.keys.touch(dict.fromkeys(order, at)) for at in range(1, 6) for order in (ids, ids[::-1])),
+            *(store.keys.revoke(id_) for id_ in ids[::-3]),
         )
-        assert {key.used_at for key in await store.keys()} == {5}
+        assert {key.used_at for key in await store.keys.all()} == {5}
 
 
 async def test_the_file_holds_no_secret(tmp_path: Path, clock: FakeClock) -> None:
     """A backup that is lost must not open anything."""
     store = SqliteStore(str(tmp_path / "work.db"), now_us=clock.now_us)
     await store.open()
-    await store.add_key(new_key(1, clock))
-    await store.add_session(new_session(1, clock))
+    await store.keys.add(new_key(1, clock))
+    await store.sessions.add(new_session(1, clock))
     await store.close()
     with open_sqlite(tmp_path / "work.db") as connection:
         dump = "\n".join(connection.iterdump())
@@ -95,21 +92,21 @@ async def test_roles_that_have_no_business_with_keys_learn_nothing_of_them(
     async with opened(server) as owner:
         schema, role = owner.address.schema, await new_role(server)
         await value(server, f"SELECT {schema}.grant_{kind}($1)", role)
-        await owner.add_key(new_key(1, clock))
+        await owner.keys.add(new_key(1, clock))
         for table in ("api_keys", "api_sessions"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await value(server, f"SELECT * FROM {schema}.{table}", user=role)
         async with opened(server, schema, role) as store:
             for call in (
-                store.add_key(new_key(2, clock)),
-                store.key("key000000001"),
-                store.keys(),
-                store.revoke_key("key000000001"),
-                store.expire_key("key000000001", 1),
-                store.touch_keys({"key000000001": 1}),
-                store.add_session(new_session(1, clock)),
-                store.session("x"),
-                store.end_session("x"),
+                store.keys.add(new_key(2, clock)),
+                store.keys.find("key000000001"),
+                store.keys.all(),
+                store.keys.revoke("key000000001"),
+                store.keys.expire("key000000001", 1),
+                store.keys.touch({"key000000001": 1}),
+                store.sessions.add(new_session(1, clock)),
+                store.sessions.find("x"),
+                store.sessions.end("x"),
             ):
                 with pytest.raises(StoreRefused, match="permission denied"):
                     await call
@@ -121,32 +118,33 @@ async def test_an_operator_has_every_verb_of_keys(server: PostgresServer, clock:
         schema, role = owner.address.schema, await new_role(server)
         await value(server, f"SELECT {schema}.grant_operator($1)", role)
         async with opened(server, schema, role) as store:
-            await store.add_key(new_key(1, clock))
-            await store.touch_keys({"key000000001": 1})
-            assert await store.expire_key("key000000001", clock.now_us() + 1)
-            assert await store.revoke_key("key000000001")
-            assert [key.id for key in await store.keys()] == ["key000000001"]
-            assert isinstance(await store.key("key000000001"), ApiKey)
+            await store.keys.add(new_key(1, clock))
+            await store.keys.touch({"key000000001": 1})
+            assert await store.keys.expire("key000000001", clock.now_us() + 1)
+            assert await store.keys.revoke("key000000001")
+            assert [key.id for key in await store.keys.all()] == ["key000000001"]
+            assert isinstance(await store.keys.find("key000000001"), ApiKey)
             session = new_session(1, clock, seconds=10**9)
-            await store.add_session(session)
-            assert await store.session(session.hash) == session
-            assert await store.end_session(session.hash)
+            await store.sessions.add(session)
+            assert await store.sessions.find(session.hash) == session
+            assert await store.sessions.end(session.hash)
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await value(server, f"SELECT * FROM {schema}.api_keys", user=role)
 
 
 async def test_a_store_without_keys_says_where_they_are(clock: FakeClock) -> None:
     """Over HTTP, keys are made by routes; an AttributeError would help nobody."""
+    keys, sessions = UnsupportedKeys(), UnsupportedSessions()
     for call in (
-        Keyless().add_key(new_key(1, clock)),
-        Keyless().key("x"),
-        Keyless().keys(),
-        Keyless().revoke_key("x"),
-        Keyless().expire_key("x", 1),
-        Keyless().touch_keys({}),
-        Keyless().add_session(new_session(1, clock)),
-        Keyless().session("x"),
-        Keyless().end_session("x"),
+        keys.add(new_key(1, clock)),
+        keys.find("x"),
+        keys.all(),
+        keys.revoke("x"),
+        keys.expire("x", 1),
+        keys.touch({}),
+        sessions.add(new_session(1, clock)),
+        sessions.find("x"),
+        sessions.end("x"),
     ):
         with pytest.raises(StoreRefused, match="/v1/keys"):
             await call

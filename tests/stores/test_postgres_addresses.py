@@ -17,7 +17,7 @@ from leaseway.domain.errors import BadValue, LeasewayError, StoreRefused, Transi
 from leaseway.stores.postgres import connection as connection_module
 from leaseway.stores.postgres.address import address_of
 from leaseway.stores.postgres.errors import not_connected
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.server import free_port
 from leaseway.wiring import store_at
@@ -165,7 +165,7 @@ async def test_of_several_hosts_the_one_that_takes_writes_is_found(server: Postg
     hosts = f"127.0.0.1:{free_port()},127.0.0.1:{server.port}"
     store = PostgresStore(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write")
     await store.open()
-    assert await store.now() > 0
+    assert await store.reads.now() > 0
     await store.close()
 
 
@@ -178,7 +178,7 @@ async def test_a_silent_host_does_not_use_up_the_time_of_the_others(
         hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{server.port}"
         store = PostgresStore(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write")
         await store.open()
-        assert await store.now() > 0
+        assert await store.reads.now() > 0
         await store.close()
 
 

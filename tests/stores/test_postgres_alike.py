@@ -18,7 +18,7 @@ def many(first: int, last: int, **options: Any) -> list[NewJob]:
 
 async def test_they_are_stored_in_their_order_and_each_with_its_own_payload(server: PostgresServer) -> None:
     async with opened(server) as store:
-        answers = await store.submit(many(1, 9))
+        answers = await store.jobs.submit(many(1, 9))
         assert [(answer.id, answer.replayed) for answer in answers] == [(id_of(n), False) for n in range(1, 10)]
         leases = await Worker(store).claim(20)
         assert [(lease.id, lease.payload) for lease in leases] == [(job.id, job.payload) for job in many(1, 9)]
@@ -27,45 +27,45 @@ async def test_they_are_stored_in_their_order_and_each_with_its_own_payload(serv
 async def test_what_is_known_is_not_stored_again_whatever_became_of_it(server: PostgresServer) -> None:
     """Two are done, one is at work, three wait, three are new: a repetition adds the last three, and no more."""
     async with opened(server) as store:
-        await store.submit(many(1, 6))
+        await store.jobs.submit(many(1, 6))
         worker = Worker(store)
         await worker.settle(*(done(lease) for lease in await worker.claim(2)))
         await worker.claim(1)
-        await store.submit(many(1, 9))
+        await store.jobs.submit(many(1, 9))
         assert sorted(await ids_in(store)) == [id_of(number) for number in range(1, 10)]
         assert await counts(store) == {"done": 2, "leased": 1, "ready": 6}
-        assert await store.lanes() == await recounted(store)
+        assert await store.reads.lanes() == await recounted(store)
         assert [lease.id for lease in await worker.claim(20)] == [id_of(number) for number in range(4, 10)]
 
 
 async def test_if_all_are_known_nothing_happens_and_one_that_is_not_counts(server: PostgresServer) -> None:
     async with opened(server) as store:
-        await store.submit(many(1, 3))
-        await store.submit(many(1, 3))
+        await store.jobs.submit(many(1, 3))
+        await store.jobs.submit(many(1, 3))
         assert await counts(store) == {"ready": 3}
-        await store.submit(many(1, 4))
+        await store.jobs.submit(many(1, 4))
         assert await counts(store) == {"ready": 4}
-        assert await store.lanes() == await recounted(store)
+        assert await store.reads.lanes() == await recounted(store)
 
 
 async def test_the_same_id_twice_is_one_job_and_has_two_answers(server: PostgresServer) -> None:
     async with opened(server) as store:
-        answers = await store.submit([*many(1, 2), *many(1, 2)])
+        answers = await store.jobs.submit([*many(1, 2), *many(1, 2)])
         assert [answer.id for answer in answers] == [id_of(1), id_of(2), id_of(1), id_of(2)]
         assert await counts(store) == {"ready": 2}
 
 
 async def test_they_may_all_be_for_later(server: PostgresServer) -> None:
     async with opened(server) as store:
-        await store.submit(many(1, 4, delay_us=HOUR_US, tenant="later"))
+        await store.jobs.submit(many(1, 4, delay_us=HOUR_US, tenant="later"))
         assert await counts(store, tenant="later") == {"scheduled": 4}
         assert await Worker(store).claim(5) == ()
 
 
 async def test_what_differs_in_more_keeps_it(server: PostgresServer) -> None:
     async with opened(server) as store:
-        await store.submit([*many(1, 2), *many(3, 4, kind="other", priority=5), *many(5, 6, tenant="else")])
-        found = await store.jobs(JobFilter(), limit=10)
+        await store.jobs.submit([*many(1, 2), *many(3, 4, kind="other", priority=5), *many(5, 6, tenant="else")])
+        found = await store.reads.jobs(JobFilter(), limit=10)
         seen = {job.id: (job.kind, job.tenant) for job in found}
         kinds = [("count", "default")] * 2 + [("other", "default")] * 2 + [("count", "else")] * 2
         assert seen == {id_of(number): kind for number, kind in enumerate(kinds, start=1)}

@@ -14,7 +14,7 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Lease
 from leaseway.domain.lane import share
 from leaseway.domain.tenant import WEIGHT_MAX
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, new_job, retry
 from leaseway.testing.postgres import PostgresServer
@@ -70,7 +70,7 @@ async def test_where_many_lanes_change_their_changes_are_folded_each_time(server
         worker = Worker(store)
         most = 0
         for turn in range(8):
-            await store.submit([new_job(100 * turn + n, tenant=f"t{n}") for n in range(60)])
+            await store.jobs.submit([new_job(100 * turn + n, tenant=f"t{n}") for n in range(60)])
             assert len(await worker.claim(60)) == 60
             changes = await value(server, f"SELECT count(*) FROM {store.address.schema}.lane_changes")
             most = max(most, changes)
@@ -112,7 +112,7 @@ class Long:
 @pytest.fixture
 async def long(server: PostgresServer, clock: FakeClock) -> AsyncIterator[Long]:
     async with opened(server, now_us=clock.now_us, pool="1") as store:
-        await store.submit([new_job(number) for number in range(1, FAR + 501)])
+        await store.jobs.submit([new_job(number) for number in range(1, FAR + 501)])
         yield Long(store, clock)
 
 
@@ -126,7 +126,9 @@ async def test_with_a_mark_the_claim_goes_on_from_there(long: Long) -> None:
 async def test_a_higher_priority_is_not_passed_over_by_a_mark(long: Long) -> None:
     """An urgent job comes at any time, and its time to run is later than the mark's or not."""
     await long.mark(5_000)
-    await long.store.submit([new_job(20_001, priority=1), new_job(20_002, priority=9), new_job(20_003, priority=-1)])
+    await long.store.jobs.submit(
+        [new_job(20_001, priority=1), new_job(20_002, priority=9), new_job(20_003, priority=-1)]
+    )
     assert [lease.id for lease in await long.claim(3)] == [id_of(20_002), id_of(20_001), id_of(5_001)]
 
 
@@ -157,11 +159,11 @@ async def test_a_lane_with_marks_is_emptied_to_the_last_job(long: Long) -> None:
         retried += [lease.id for lease in again]
         for lease in again:
             long.claimed.remove(lease.id)
-        await long.store.submit([new_job(next(fresh))] if len(long.claimed) < FAR else [])
+        await long.store.jobs.submit([new_job(next(fresh))] if len(long.claimed) < FAR else [])
         settlements = [retry(lease) for lease in again] + [done(lease) for lease in leases[len(again) :]]
         await long.worker.settle(*settlements)
     assert set(retried) <= set(long.claimed)
-    lanes = await long.store.lanes()
+    lanes = await long.store.reads.lanes()
     assert lanes == await recounted(long.store)
     assert lanes[0].unfinished == 0
 
@@ -169,8 +171,8 @@ async def test_a_lane_with_marks_is_emptied_to_the_last_job(long: Long) -> None:
 async def test_a_mark_belongs_to_one_lane_of_one_schema(server: PostgresServer, clock: FakeClock) -> None:
     """Two long lanes in one claim."""
     async with opened(server, now_us=clock.now_us, pool="1") as store:
-        await store.submit([new_job(number, tenant="a") for number in range(FAR)])
-        await store.submit([new_job(FAR + number, tenant="b") for number in range(FAR)])
+        await store.jobs.submit([new_job(number, tenant="a") for number in range(FAR)])
+        await store.jobs.submit([new_job(FAR + number, tenant="b") for number in range(FAR)])
         await Long(store, clock).mark(500)
         leases = await Worker(store).claim(4)
         assert [lease.id for lease in leases] == [id_of(number) for number in (501, 502, FAR, FAR + 1)]
@@ -179,7 +181,7 @@ async def test_a_mark_belongs_to_one_lane_of_one_schema(server: PostgresServer, 
 async def test_a_mark_that_makes_no_sense_is_the_problem_of_its_session_alone(server: PostgresServer) -> None:
     """Anybody may set a setting of his own session; nothing may be claimed twice, whatever it says."""
     async with opened(server) as store:
-        await store.submit([new_job(number) for number in range(FAR + 1)])
+        await store.jobs.submit([new_job(number) for number in range(FAR + 1)])
         schema = store.address.schema
         async with connected(server) as connection:
             await connection.execute("SELECT set_config($1, $2, false)", f"leaseway.position_{schema}_1", "{9,9}")
@@ -195,7 +197,7 @@ async def test_sessions_that_claim_at_the_same_time_never_get_the_same_job(serve
     """The first promise of all."""
     async with opened(server, pool="4") as one, opened(server, one.address.schema, pool="4") as two:
         for start in range(0, jobs, 5_000):
-            await one.submit([new_job(number) for number in range(start, min(start + 5_000, jobs))])
+            await one.jobs.submit([new_job(number) for number in range(start, min(start + 5_000, jobs))])
         claimed: list[str] = []
 
         async def work(store: PostgresStore, name: str) -> None:
@@ -211,13 +213,13 @@ async def test_sessions_that_claim_at_the_same_time_never_get_the_same_job(serve
         await asyncio.gather(*(work(store, f"{n}") for n, store in enumerate((one, two) * 3)))
         assert len(claimed) == len(set(claimed)) == jobs
         assert await counts(one) == {"done": jobs}
-        assert await one.lanes() == await recounted(one)
+        assert await one.reads.lanes() == await recounted(one)
 
 
 async def test_a_job_that_another_claim_has_locked_is_left_and_found_later(server: PostgresServer) -> None:
     """Claims do not wait for each other; and what one of them gives up, the next one finds."""
     async with opened(server) as store, connected(server) as connection:
-        await store.submit([new_job(1), new_job(2)])
+        await store.jobs.submit([new_job(1), new_job(2)])
         schema = store.address.schema
         transaction = connection.transaction()
         await transaction.start()
@@ -226,4 +228,4 @@ async def test_a_job_that_another_claim_has_locked_is_left_and_found_later(serve
         assert [lease.id for lease in await Worker(store).claim(2)] == [id_of(2)]
         await transaction.rollback()
         assert [lease.id for lease in await Worker(store).claim(2)] == [id_of(1)]
-        assert await store.lanes() == await recounted(store)
+        assert await store.reads.lanes() == await recounted(store)

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.place import Place
 from tests.stores.test_postgres_scenery import address, new_name, new_role, value
 
+from leaseway.ports.store import require_inspection
 from leaseway.stores.postgres.health import SNAPSHOT_SECONDS_MAX, room, sizes, snapshot
 from leaseway.stores.postgres.migrate import MIGRATIONS
 from leaseway.testing.postgres import PostgresServer
@@ -236,12 +237,14 @@ def address_of(place: ServerPlace, role: str) -> str:
 
 
 def connections_told(url: str) -> str:
-    from leaseway.stores.postgres.jobs import PostgresStore
+    from leaseway.stores.postgres.store import PostgresStore
 
     async def look() -> str:
         store = PostgresStore(url)
         try:
-            (finding,) = [finding for finding in await store.checkup() if finding.check == "connections"]
+            (finding,) = [
+                finding for finding in await require_inspection(store).health() if finding.check == "connections"
+            ]
             return finding.text
         finally:
             await store.close()

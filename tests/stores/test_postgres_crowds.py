@@ -22,7 +22,7 @@ from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
 from leaseway.stores.postgres import connection
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import (
     ALL,
     HOUR_US,
@@ -58,7 +58,7 @@ async def test_the_same_key_from_many_at_once_makes_one_job(stores: list[Postgre
     """A customer who clicks twice, a queue that delivers twice, two servers behind one balancer."""
     for round_ in range(5):
         jobs = [keyed_job(100 * round_ + number, key=f"key-{round_}") for number in range(16)]
-        answers = await asyncio.gather(*(stores[n % 4].submit([job]) for n, job in enumerate(jobs)))
+        answers = await asyncio.gather(*(stores[n % 4].jobs.submit([job]) for n, job in enumerate(jobs)))
         (first,) = {answer.id for (answer,) in answers}
         assert sorted(answer.replayed for (answer,) in answers) == [False] + [True] * 15
         assert first in {job.id for job in jobs}
@@ -74,7 +74,7 @@ async def test_the_same_keys_in_any_order_from_many_at_once_do_not_lock_each_oth
     for batch in range(8):
         random.Random(batch).shuffle(numbers)
         batches.append([keyed_job(1_000 * batch + n, key=f"key-{n}") for n in numbers])
-    await asyncio.gather(*(stores[n % 4].submit(batch) for n, batch in enumerate(batches)))
+    await asyncio.gather(*(stores[n % 4].jobs.submit(batch) for n, batch in enumerate(batches)))
     assert await counts(stores[0]) == {"ready": 60}
 
 
@@ -89,17 +89,19 @@ async def test_the_same_new_lanes_in_any_order_from_many_at_once_do_not_lock_eac
     for batch in range(8):
         random.Random(batch).shuffle(tenants)
         batches.append([new_job(next(ids), tenant=tenant) for tenant in tenants])
-    await asyncio.gather(*(stores[n % 4].submit(batch) for n, batch in enumerate(batches)))
-    assert {lane.ready for lane in await stores[0].lanes()} == {8}
+    await asyncio.gather(*(stores[n % 4].jobs.submit(batch) for n, batch in enumerate(batches)))
+    assert {lane.ready for lane in await stores[0].reads.lanes()} == {8}
 
 
 async def test_a_submission_repeated_by_many_at_once_makes_one_job(stores: list[PostgresStore]) -> None:
     """A lost reply, and an impatient client."""
     jobs = [new_job(number) for number in range(20)]
     repeated = [jobs, jobs[::-1], jobs[5:], [jobs[3]], [jobs[7]], jobs]
-    await asyncio.gather(*(stores[n % 4].submit(batch) for n, batch in enumerate(repeated)), return_exceptions=True)
+    await asyncio.gather(
+        *(stores[n % 4].jobs.submit(batch) for n, batch in enumerate(repeated)), return_exceptions=True
+    )
     for batch in repeated:
-        assert await stores[0].submit(batch) == [Submitted(job.id) for job in batch]
+        assert await stores[0].jobs.submit(batch) == [Submitted(job.id) for job in batch]
     assert await counts(stores[0]) == {"ready": 20}
 
 
@@ -109,12 +111,12 @@ async def test_a_submission_repeated_after_its_job_has_finished_is_known(
 ) -> None:
     """The reply was lost, and the worker was faster than the repetition."""
     job = keyed_job(1) if keyed else new_job(1)
-    await stores[0].submit([job])
+    await stores[0].jobs.submit([job])
     await Worker(stores[1]).settle(done(await Worker(stores[1]).claim_one()))
     for batch in ([job], [job, new_job(2)]):
-        assert (await stores[2].submit(batch))[0] == Submitted(job.id)
+        assert (await stores[2].jobs.submit(batch))[0] == Submitted(job.id)
     assert await counts(stores[3]) == {"ready": 1, "done": 1}
-    assert await stores[3].lanes() == await recounted(stores[3])
+    assert await stores[3].reads.lanes() == await recounted(stores[3])
 
 
 @pytest.mark.parametrize("batch", [1, 2], ids=["alone", "among others"])
@@ -123,20 +125,20 @@ async def test_a_submission_repeated_while_its_job_finishes_is_known(
 ) -> None:
     """Between the look and the write of one, the other commits: the job must not begin a second life."""
     job, others = new_job(1), [new_job(2)][: batch - 1]
-    await stores[0].submit([job, *others])
+    await stores[0].jobs.submit([job, *others])
     lease = await Worker(stores[0]).claim_one()
     async with connected(server) as connection:
         transaction = connection.transaction()
         await transaction.start()
         sql = f"SELECT {stores[0].address.schema}.settle_alone($1, $2, $3" + ", NULL" * 10 + ")"
         await connection.fetch(sql, [lease.id], [lease.token], ["1"])
-        repeating = asyncio.ensure_future(stores[1].submit([job, *others]))
+        repeating = asyncio.ensure_future(stores[1].jobs.submit([job, *others]))
         await waiting_for_a_lock(connection)
         await transaction.commit()
         async with asyncio.timeout(SOON_SECONDS):
             assert (await repeating)[0] == Submitted(job.id)
     assert len(await ids_in(stores[0])) == batch
-    assert await stores[0].lanes() == await recounted(stores[0])
+    assert await stores[0].reads.lanes() == await recounted(stores[0])
 
 
 async def test_a_submission_repeated_while_its_job_is_replayed_is_known(
@@ -144,13 +146,13 @@ async def test_a_submission_repeated_while_its_job_is_replayed_is_known(
 ) -> None:
     """The job moves from the history back into the hot table, and is in neither of them for a moment."""
     job = new_job(1)
-    await stores[0].submit([job])
+    await stores[0].jobs.submit([job])
     await Worker(stores[0]).settle(failed(await Worker(stores[0]).claim_one()))
     async with connected(server) as connection:
         transaction = connection.transaction()
         await transaction.start()
         await connection.fetch(f"SELECT {stores[0].address.schema}.retry($1)", [job.id])
-        repeating = asyncio.ensure_future(stores[1].submit([job]))
+        repeating = asyncio.ensure_future(stores[1].jobs.submit([job]))
         await waiting_for_a_lock(connection)
         await transaction.commit()
         assert await repeating == [Submitted(job.id)]
@@ -173,11 +175,11 @@ async def test_settling_and_renewing_the_same_jobs_at_once_ends(stores: list[Pos
     """The worker settles while its keeper renews: that happens all day, and must not cost a second each time."""
     one, two = Worker(stores[0]), stores[1]
     for round_ in range(6):
-        await stores[0].submit([new_job(1_000 * round_ + n) for n in range(120)])
+        await stores[0].jobs.submit([new_job(1_000 * round_ + n) for n in range(120)])
         leases = list(await one.claim(120))
         random.Random(round_).shuffle(leases)
         settlements = [(failed if n % 3 == 0 else done)(lease) for n, lease in enumerate(leases)]
-        renewals = [two.renew([held(lease) for lease in leases[n:] + leases[:n]]) for n in (0, 40, 80)]
+        renewals = [two.jobs.renew([held(lease) for lease in leases[n:] + leases[:n]]) for n in (0, 40, 80)]
         async with asyncio.timeout(SOON_SECONDS):
             settled, *_ = await asyncio.gather(
                 persistent(one.settle(*settlements)), *(persistent(renewal) for renewal in renewals)
@@ -190,24 +192,24 @@ async def test_settling_and_renewing_the_same_jobs_at_once_ends(stores: list[Pos
 
 async def test_a_job_that_two_settle_at_once_has_one_end(stores: list[PostgresStore]) -> None:
     """One token, two processes that believe they have it: one result, and both are told that it is settled."""
-    await stores[0].submit([new_job(n) for n in range(50)])
+    await stores[0].jobs.submit([new_job(n) for n in range(50)])
     leases = await Worker(stores[0]).claim(50)
     first = Worker(stores[0]).settle(*(done(lease, result='"first"') for lease in leases))
     second = Worker(stores[1]).settle(*(done(lease, result='"second"') for lease in reversed(leases)))
     answers = await asyncio.gather(first, second)
     assert [answer.lost for answer in answers] == [(), ()]
     assert await counts(stores[0]) == {"done": 50}
-    assert len({job.result for job in await stores[0].jobs(ALL)}) == 1, "one transaction settles all or none"
+    assert len({job.result for job in await stores[0].reads.jobs(ALL)}) == 1, "one transaction settles all or none"
 
 
 async def test_a_lease_that_expires_while_it_is_settled_ends_once(stores: list[PostgresStore]) -> None:
     """All the others take it back at the same moment."""
-    await stores[0].submit([new_job(n, lease_us=1) for n in range(30)])
+    await stores[0].jobs.submit([new_job(n, lease_us=1) for n in range(30)])
     leases = await Worker(stores[0]).claim(30)
     settling = asyncio.ensure_future(Worker(stores[0]).settle(*map(done, leases)))
     claims = await asyncio.gather(*(Worker(store, f"w{n}").claim(30) for n, store in enumerate(stores[1:])))
     settled = await settling
-    assert await stores[0].lanes() == await recounted(stores[0])
+    assert await stores[0].reads.lanes() == await recounted(stores[0])
     finished = (await counts(stores[0])).get("done", 0)
     assert finished + len(settled.lost) == 30
     granted = [lease.fence for claim in claims for lease in claim]
@@ -220,7 +222,7 @@ async def test_a_late_result_is_refused_though_the_job_changes_hands_at_this_ver
 ) -> None:
     """The fence itself: between the late worker's look and its write, the job became another's."""
     late, schema = Worker(stores[0], "late"), stores[0].address.schema
-    await stores[0].submit([new_job(1, lease_us=1)])
+    await stores[0].jobs.submit([new_job(1, lease_us=1)])
     lease = await late.claim_one()
     if failed_before:
         await late.settle(retry(lease))
@@ -234,9 +236,9 @@ async def test_a_late_result_is_refused_though_the_job_changes_hands_at_this_ver
         await waiting_for_a_lock(connection)
         await transaction.commit()
         assert (await settling).lost == (lease.id,)
-    (job,) = await stores[0].jobs(ALL)
+    (job,) = await stores[0].reads.jobs(ALL)
     assert (job.state.is_final, job.result) == (False, None)
-    assert await stores[0].lanes() == await recounted(stores[0])
+    assert await stores[0].reads.lanes() == await recounted(stores[0])
 
 
 # -- everything at once -----------------------------------------------------------------------------------------------
@@ -291,20 +293,20 @@ class Storm:
             for _ in range(self.chance.choice([1, 1, 8]))
         ]
         self.known += [job.id for job in jobs]
-        await store.submit(jobs)
+        await store.jobs.submit(jobs)
 
     async def cancel(self, store: PostgresStore) -> None:
         if self.known:
-            await store.cancel(self.chance.choice(self.known))
+            await store.operations.cancel(self.chance.choice(self.known))
 
     async def replay(self, store: PostgresStore) -> None:
-        await store.replay(ALL, self.chance.randint(0, 5))
+        await store.operations.retry(ALL, self.chance.randint(0, 5))
 
     async def discard(self, store: PostgresStore) -> None:
-        await store.discard(ALL, self.chance.randint(0, 3))
+        await store.operations.discard(ALL, self.chance.randint(0, 3))
 
     async def prune(self, store: PostgresStore) -> None:
-        await store.prune(self.chance.choice([1, HOUR_US]), 2)
+        await store.operations.prune(self.chance.choice([1, HOUR_US]), 2)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -315,7 +317,7 @@ async def test_after_a_storm_the_counters_are_a_count_and_no_row_is_lost(
     storm = Storm(stores, seed)
     await asyncio.gather(*(storm.blow(name) for name in range(8)))
     store, schema = stores[0], stores[0].address.schema
-    assert await store.lanes() == await recounted(store)
+    assert await store.reads.lanes() == await recounted(store)
     orphans = f"""
     SELECT (SELECT count(*) FROM {schema}.jobs FULL JOIN {schema}.payloads USING (id)
              WHERE jobs.id IS NULL OR payloads.id IS NULL)
@@ -328,4 +330,4 @@ async def test_after_a_storm_the_counters_are_a_count_and_no_row_is_lost(
     async with connected(server, server_settings={"search_path": schema}) as connection:
         await connection.execute("SELECT fold_lane_changes(1)")
     assert await value(server, f"SELECT count(*) FROM {schema}.lane_changes") == 0
-    assert await store.lanes() == await recounted(store)
+    assert await store.reads.lanes() == await recounted(store)

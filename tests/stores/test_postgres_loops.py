@@ -13,7 +13,7 @@ from tests.stores.test_postgres_scenery import SOON_SECONDS, address, connected,
 
 from leaseway import App
 from leaseway.domain.errors import LeasewayError, UsageError
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -78,8 +78,8 @@ async def test_a_loop_that_ends_closes_its_connections(server: PostgresServer, r
 
     async def use() -> None:
         await store.open()
-        await asyncio.gather(*(store.submit([new_job(number)]) for number in range(5)))
-        await store.wait(0.001)
+        await asyncio.gather(*(store.jobs.submit([new_job(number)]) for number in range(5)))
+        await store.notifications.wait(0.001)
 
     for _ in range(3):
         await asyncio.to_thread(in_a_thread, use)
@@ -90,7 +90,7 @@ async def test_a_loop_that_ends_closes_its_connections(server: PostgresServer, r
 async def test_two_loops_use_one_store_at_the_same_time(server: PostgresServer, role: str) -> None:
     """The worker's loop and the keeper's: a connection must never be used in another loop than its own."""
     async with opened(server, user=role) as store:
-        await store.submit([new_job(number) for number in range(200)])
+        await store.jobs.submit([new_job(number) for number in range(200)])
 
         async def work() -> int:
             worker, worked = Worker(store, f"worker-{threading.get_ident()}"), 0
@@ -124,9 +124,9 @@ async def test_closing_the_store_in_one_loop_ends_the_connections_of_the_others(
 
     async def use() -> None:
         if verb == "wait":
-            await store.wait(0.5)
+            await store.notifications.wait(0.5)
         else:
-            await store.submit([new_job(1)])
+            await store.jobs.submit([new_job(1)])
         used.set()
         await until(is_closed)
 
@@ -148,8 +148,8 @@ async def test_a_store_that_nobody_closed_is_closed_with_the_loop(server: Postgr
     async def use() -> None:
         store = PostgresStore(address(server, new_name(), role))
         await store.open()
-        await store.submit([new_job(1)])
-        await store.wait(0.001)
+        await store.jobs.submit([new_job(1)])
+        await store.notifications.wait(0.001)
 
     await asyncio.to_thread(in_a_thread, use)
     await no_sessions(server, role)
@@ -163,7 +163,7 @@ async def test_a_loop_that_ends_in_the_middle_of_a_call_leaves_nothing(server: P
     async def use() -> None:
         await store.open()
         sleeping = [asyncio.ensure_future(store.connections.call("SELECT pg_sleep(60)")) for _ in range(3)]
-        await store.now()
+        await store.reads.now()
         assert not any(call.done() for call in sleeping)
 
     await asyncio.to_thread(in_a_thread, use)
@@ -178,7 +178,7 @@ async def test_a_closed_store_says_so_or_works_but_leaves_nothing(server: Postgr
     store = PostgresStore(address(server, new_name(), role))
     await store.open()
     await store.close()
-    (answer,) = await asyncio.gather(store.submit([new_job(1)]), return_exceptions=True)
+    (answer,) = await asyncio.gather(store.jobs.submit([new_job(1)]), return_exceptions=True)
     if isinstance(answer, BaseException):
         assert isinstance(answer, LeasewayError)
         assert "closed" in str(answer)
@@ -209,7 +209,7 @@ async def test_an_app_that_was_closed_opens_anew(server: PostgresServer) -> None
     for _ in range(3):
         await asyncio.to_thread(in_a_thread, use)
     async with app:
-        assert (await (await app.store()).lanes())[0].ready == 3
+        assert (await (await app.store()).reads.lanes())[0].ready == 3
 
 
 async def test_the_plain_calls_of_an_app_share_one_loop(server: PostgresServer, role: str) -> None:
@@ -269,7 +269,7 @@ def test_a_forked_app_says_so_and_its_parent_goes_on(server: PostgresServer) -> 
         runner.run(count.submit())
 
         async def lanes() -> int:
-            ready = (await (await app.store()).lanes())[0].ready
+            ready = (await (await app.store()).reads.lanes())[0].ready
             await app.close()
             return ready
 
@@ -292,7 +292,7 @@ def test_an_app_that_was_not_used_before_a_fork_works_in_both_processes(server: 
 
     async def lanes() -> int:
         async with app:
-            return (await (await app.store()).lanes())[0].ready
+            return (await (await app.store()).reads.lanes())[0].ready
 
     assert asyncio.run(lanes()) == 2
 
@@ -305,11 +305,11 @@ def test_a_forked_store_does_not_speak_over_the_connections_of_its_parent(server
 
         def use() -> None:
             asyncio.set_event_loop(None)
-            asyncio.run(store.submit([new_job(1)]))
+            asyncio.run(store.jobs.submit([new_job(1)]))
 
         said = forked(use)
         assert said == "fine" or said.split(":")[0].endswith(("Error", "Refused")), said
-        runner.run(store.submit([new_job(2)]))
+        runner.run(store.jobs.submit([new_job(2)]))
         expected = {id_of(2), id_of(1)} if said == "fine" else {id_of(2)}
         assert set(runner.run(ids_in(store))) == expected
         runner.run(store.close())

@@ -20,7 +20,7 @@ from tests.stores.test_postgres_scenery import (
 from leaseway.domain.errors import StoreBusy, TransientError, UnknownOutcome
 from leaseway.domain.job import Submitted
 from leaseway.stores.postgres import connection as connection_module
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, job_of, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -44,12 +44,12 @@ async def test_a_submission_whose_connection_dies_is_unknown_and_can_be_repeated
     async with opened(server) as store:
         schema = store.address.schema
         for job in (new_job(1), keyed_job(2)):
-            error = await ended_in_the_middle(server, f"LOCK TABLE {schema}.jobs", store.submit([job]))
+            error = await ended_in_the_middle(server, f"LOCK TABLE {schema}.jobs", store.jobs.submit([job]))
             assert isinstance(error, UnknownOutcome)
             assert "the call may be repeated" in str(error)
-            assert await store.job(job.id) is None
-            assert await store.submit([job]) == [Submitted(job.id)]
-            assert await store.submit([job]) == [Submitted(job.id)]
+            assert await store.reads.job(job.id) is None
+            assert await store.jobs.submit([job]) == [Submitted(job.id)]
+            assert await store.jobs.submit([job]) == [Submitted(job.id)]
         assert await counts(store) == {"ready": 2}
 
 
@@ -57,7 +57,7 @@ async def test_an_exchange_whose_connection_dies_writes_nothing_and_can_be_repea
     """Settling and claiming are one: no job may be settled and its successor not be handed out."""
     async with opened(server) as store:
         worker = Worker(store)
-        await store.submit([new_job(1), new_job(2)])
+        await store.jobs.submit([new_job(1), new_job(2)])
         (lease,) = await worker.claim()
         wants = worker.wants()
         lock = f"LOCK TABLE {store.address.schema}.history"
@@ -74,12 +74,12 @@ async def test_an_exchange_whose_connection_dies_writes_nothing_and_can_be_repea
 async def test_a_question_whose_connection_dies_is_asked_again(server: PostgresServer) -> None:
     """It changes nothing, so nobody has to know."""
     async with opened(server) as store:
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
         async with connected(server) as other:
             transaction = other.transaction()
             await transaction.start()
             await other.execute(f"LOCK TABLE {store.address.schema}.payloads")
-            asking = asyncio.ensure_future(store.job(id_of(1)))
+            asking = asyncio.ensure_future(store.reads.job(id_of(1)))
             (pid,) = await waiting_for_a_lock(other)
             await value(server, "SELECT pg_terminate_backend($1)", pid)
             await until_gone(other, pid)
@@ -93,7 +93,7 @@ async def test_a_question_that_dies_twice_says_so_without_doubt(server: Postgres
     async with opened(server) as store, connected(server) as other:
         async with other.transaction():
             await other.execute(f"LOCK TABLE {store.address.schema}.payloads")
-            asking = asyncio.ensure_future(store.job(id_of(1)))
+            asking = asyncio.ensure_future(store.reads.job(id_of(1)))
             for _ in range(2):
                 (pid,) = await waiting_for_a_lock(other)
                 await value(server, "SELECT pg_terminate_backend($1)", pid)
@@ -105,12 +105,12 @@ async def test_a_question_that_dies_twice_says_so_without_doubt(server: Postgres
 async def test_connections_that_died_while_idle_cost_nobody_an_error(server: PostgresServer) -> None:
     """After a restart of the server, or of a firewall, the pool is full of the dead."""
     async with opened(server) as store:
-        await asyncio.gather(*(store.submit([new_job(number)]) for number in range(5)))
-        await store.wait(0)
+        await asyncio.gather(*(store.jobs.submit([new_job(number)]) for number in range(5)))
+        await store.notifications.wait(0)
         sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'leaseway'"
         assert await value(server, sql) >= 1
         await until_closed(store)
-        assert await store.submit([new_job(9)]) == [Submitted(id_of(9))]
+        assert await store.jobs.submit([new_job(9)]) == [Submitted(id_of(9))]
         assert len(await ids_in(store)) == 6
 
 
@@ -130,13 +130,13 @@ async def test_a_statement_that_takes_too_long_for_the_server_writes_nothing(ser
         async with connected(server) as other, other.transaction():
             await other.execute(f"LOCK TABLE {owner.address.schema}.lane_changes")
             # One alone would travel with its hint, and commit before that: then there is doubt.
-            error = await error_of(store.submit([new_job(1), new_job(2)]))
-            doubt = await error_of(store.submit([new_job(1)]))
+            error = await error_of(store.jobs.submit([new_job(1), new_job(2)]))
+            doubt = await error_of(store.jobs.submit([new_job(1)]))
         assert isinstance(error, StoreBusy)
         assert "took too long" in str(error)
         assert isinstance(doubt, UnknownOutcome)
         assert await ids_in(owner) == []
-        assert await store.submit([new_job(1)]) == [Submitted(id_of(1))]
+        assert await store.jobs.submit([new_job(1)]) == [Submitted(id_of(1))]
 
 
 async def test_a_call_that_is_never_answered_ends_and_its_connection_is_not_lent_again(server: PostgresServer) -> None:
@@ -154,13 +154,13 @@ async def test_a_caller_who_gives_up_leaves_no_unfinished_connection_to_the_next
         before = await pid_of(store)
         async with other.transaction():
             await other.execute(f"LOCK TABLE {store.address.schema}.lane_changes")
-            submitting = asyncio.ensure_future(store.submit([new_job(1)]))
+            submitting = asyncio.ensure_future(store.jobs.submit([new_job(1)]))
             await waiting_for_a_lock(other)
             submitting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await submitting
         assert await pid_of(store) != before
-        assert await store.job(id_of(2)) is None
+        assert await store.reads.job(id_of(2)) is None
 
 
 async def pid_of(store: PostgresStore) -> int:
@@ -176,23 +176,23 @@ async def test_a_pool_that_is_empty_for_too_long_says_how_to_make_it_larger(
     monkeypatch.setattr(connection_module, "WAIT_SECONDS_MAX", 0.05)
     async with opened(server, pool="2") as store:
         async with store.connections.lent(), store.connections.lent():
-            error = await error_of(store.submit([new_job(1)]))
+            error = await error_of(store.jobs.submit([new_job(1)]))
             assert isinstance(error, StoreBusy)
             assert "all 2 connections of this process were in use for 0.05 s" in str(error)
             assert "?pool=4" in str(error)
-        assert await store.submit([new_job(1)]) == [Submitted(id_of(1))]
+        assert await store.jobs.submit([new_job(1)]) == [Submitted(id_of(1))]
 
 
 async def test_whoever_gives_up_waiting_for_a_connection_does_not_take_one_away(server: PostgresServer) -> None:
     """A slot of the pool that is lost with each cancelled caller would empty it in the end."""
     async with opened(server, pool="1") as store:
         async with store.connections.lent():
-            callers = [asyncio.ensure_future(store.submit([new_job(number)])) for number in range(5)]
+            callers = [asyncio.ensure_future(store.jobs.submit([new_job(number)])) for number in range(5)]
             await asyncio.sleep(0)
             for caller in callers:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
-        assert await store.submit([new_job(9)]) == [Submitted(id_of(9))]
+        assert await store.jobs.submit([new_job(9)]) == [Submitted(id_of(9))]
 
 
 async def test_a_server_without_room_is_busy_and_not_wrong(server: PostgresServer) -> None:
@@ -214,7 +214,7 @@ async def test_closing_a_store_while_a_call_is_on_its_way_leaves_no_connection_b
     async with opened(server) as store, connected(server) as other:
         async with other.transaction():
             await other.execute(f"LOCK TABLE {store.address.schema}.lane_changes")
-            submitting = asyncio.ensure_future(store.submit([new_job(1)]))
+            submitting = asyncio.ensure_future(store.jobs.submit([new_job(1)]))
             (pid,) = await waiting_for_a_lock(other)
             await store.close()
         await asyncio.gather(submitting, return_exceptions=True)
@@ -226,7 +226,7 @@ async def test_a_transaction_of_several_statements_is_all_or_nothing(server: Pos
     """One exchange may settle the same job twice; it goes step by step, and must not stop in the middle."""
     async with opened(server) as store:
         worker = Worker(store)
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
         lease = await worker.claim_one()
         lock = f"LOCK TABLE {store.address.schema}.lanes IN ACCESS EXCLUSIVE MODE"
         call = worker.exchange(done(lease), done(lease), wants=worker.wants())

@@ -19,10 +19,11 @@ from tests.stores.test_postgres_scenery import (
 )
 
 from leaseway.domain.errors import BadValue, StoreBusy
+from leaseway.ports.store import require_inspection
 from leaseway.stores.postgres import migrate
 from leaseway.stores.postgres.address import schema_of
 from leaseway.stores.postgres.connection import CALL_SECONDS_MAX
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -75,7 +76,7 @@ async def test_a_failing_next_migration_leaves_the_previous_version_in_use(
 ) -> None:
     """Workers of the previous release must not notice a migration that was rolled back."""
     async with opened(server) as store:
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
         before = await object_count(server, store.address.schema)
         add_version("ALTER TABLE jobs ADD COLUMN extra integer", "SELECT 1 / 0")
         await error_of(store.open())
@@ -88,7 +89,7 @@ async def test_a_failing_next_migration_leaves_the_previous_version_in_use(
 async def test_the_next_migration_keeps_stored_jobs(server: PostgresServer, add_version: AddVersion) -> None:
     """An upgrade is forward only: there is no second copy of the jobs to fall back to."""
     async with opened(server) as store:
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
         add_version("CREATE TABLE more (x integer)")
         assert (await store.versions()).is_due
         assert [await store.open(), await store.open()] == [1, 0]
@@ -134,7 +135,7 @@ async def test_a_migration_that_cannot_lock_a_table_gives_way_and_names_the_sess
             error = await error_of(store.open())
             assert isinstance(error, StoreBusy)
             assert f"pid {other.get_server_pid()} of report, idle in transaction" in str(error)
-            await store.submit([new_job(1)])
+            await store.jobs.submit([new_job(1)])
         assert await store.open() == 1
 
 
@@ -146,10 +147,10 @@ async def test_a_migration_by_another_role_leaves_everything_to_the_owner(
     async with opened(server, user=role) as store, opened(server, store.address.schema) as superuser:
         add_version("CREATE TABLE more (x integer)", "CREATE FUNCTION less() RETURNS int RETURN 1")
         assert await superuser.open() == 1
-        found = {finding.check: finding for finding in await store.checkup()}
+        found = {finding.check: finding for finding in await require_inspection(store).health()}
         assert found["owners"].text == f"everything belongs to {role!r}"
         await value(server, f"ALTER FUNCTION {store.address.schema}.less() OWNER TO postgres")
-        found = {finding.check: finding for finding in await store.checkup()}
+        found = {finding.check: finding for finding in await require_inspection(store).health()}
         assert found["owners"].level == "problem"
         assert "1 of 'postgres'" in found["owners"].text
 
@@ -166,7 +167,7 @@ async def test_many_processes_that_open_an_empty_database_migrate_it_once(server
             assert sorted(await asyncio.gather(*(store.open() for store in stores))) == [0] * 7 + [VERSIONS]
             assert await asyncio.gather(*(store.open() for store in stores)) == [0] * 8
             assert await value(server, f"SELECT count(*) FROM {schema}.migrations") == VERSIONS
-            await stores[0].submit([new_job(1)])
+            await stores[0].jobs.submit([new_job(1)])
             assert await ids_in(stores[7]) == [id_of(1)]
         finally:
             for store in stores:
@@ -206,8 +207,8 @@ async def test_a_stricter_default_isolation_is_overridden(server: PostgresServer
 async def test_two_schemas_of_one_database_are_independent(server: PostgresServer) -> None:
     """Staging and production may share a database, and so may teams."""
     async with opened(server) as one, opened(server) as other:
-        await one.submit([new_job(1)])
-        await other.submit([new_job(1, queue="q"), new_job(2)])
+        await one.jobs.submit([new_job(1)])
+        await other.jobs.submit([new_job(1, queue="q"), new_job(2)])
         assert (await ids_in(one), await ids_in(other)) == ([id_of(1)], [id_of(1), id_of(2)])
         assert [lease.id for lease in await Worker(one).claim(9, ("default", "q"))] == [id_of(1)]
         assert await counts(other) == {"ready": 1}
@@ -231,7 +232,7 @@ async def test_a_schema_created_by_an_administrator_needs_no_right_to_create_sch
     role, schema = await new_role(server), new_name()
     await value(server, f"CREATE SCHEMA {schema} AUTHORIZATION {role}")
     async with opened(server, schema, role) as store:
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
         assert await ids_in(store) == [id_of(1)]
 
 
@@ -239,7 +240,7 @@ async def test_a_schema_of_the_longest_name_works(server: PostgresServer) -> Non
     """Channels and settings are named after the schema and must fit into PostgreSQL's limits, too."""
     schema = longest_name()
     async with opened(server, schema) as store:
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
         await value(server, f"SELECT {schema}.notify_workers()")
         await Worker(store).settle(done(await Worker(store).claim_one()))
         assert await counts(store) == {"done": 1}
@@ -267,7 +268,7 @@ async def test_functions_ignore_the_callers_search_path_and_temporary_tables(ser
         assert await ids_in(store) == [id_]
         for table in ("lanes", "lane_changes", "jobs", "payloads", "idempotency_keys"):
             assert await connection.fetchval(f"SELECT count(*) FROM pg_temp.{table}") == 0
-        job = await store.job(id_)
+        job = await store.reads.job(id_)
         assert job is not None
         assert job.created_at > 1_000_000
 

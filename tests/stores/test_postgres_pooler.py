@@ -11,7 +11,8 @@ from tests.stores.test_postgres_scenery import new_name, opened, seen_now, value
 from leaseway import App
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.job import Submitted
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.ports.store import require_inspection
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, failed, id_of, keyed_job, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 
@@ -168,7 +169,7 @@ async def test_without_the_word_a_pooler_is_told_apart_from_a_server(pooler: Poo
     async def use() -> None:
         await store.open()
         for number in range(5):
-            await store.submit([new_job(number)])
+            await store.jobs.submit([new_job(number)])
 
     with pytest.raises(StoreRefused, match=r"prepared statement .* does not exist; .* say so: \?pooler=transaction"):
         await use()
@@ -177,8 +178,8 @@ async def test_without_the_word_a_pooler_is_told_apart_from_a_server(pooler: Poo
 
 async def test_every_verb_works_though_each_transaction_has_another_session(store: PostgresStore) -> None:
     worker = Worker(store)
-    assert await store.submit([new_job(1)]) == [Submitted(id_of(1))]
-    assert await store.submit([keyed_job(2), new_job(3), new_job(4)])
+    assert await store.jobs.submit([new_job(1)]) == [Submitted(id_of(1))]
+    assert await store.jobs.submit([keyed_job(2), new_job(3), new_job(4)])
     leases = await worker.claim(4)
     assert len(leases) == 4
     answer = await worker.exchange(
@@ -188,14 +189,14 @@ async def test_every_verb_works_though_each_transaction_has_another_session(stor
     twice = await worker.exchange(done(answer.leases[0]), done(answer.leases[0]))
     assert twice.lost == ()
     assert await counts(store) == {"done": 3, "failed": 1}
-    assert await store.prune(0, 10) == 4
-    assert [finding.check for finding in await store.checkup() if finding.level == "problem"] == []
+    assert await store.operations.prune(0, 10) == 4
+    assert [finding.check for finding in await require_inspection(store).health() if finding.level == "problem"] == []
 
 
 async def test_many_at_once_share_few_sessions(store: PostgresStore, pooler: Pooler) -> None:
     """What a pooler is for: more clients than sessions, and no answer goes to the wrong one."""
     # With a key each is a transaction of its own; without, they would be written together.
-    await asyncio.gather(*(store.submit([keyed_job(number, key=f"k{number}")]) for number in range(60)))
+    await asyncio.gather(*(store.jobs.submit([keyed_job(number, key=f"k{number}")]) for number in range(60)))
     claims = await asyncio.gather(*(Worker(store, f"w{n}").claim(10) for n in range(8)))
     ids = [lease.id for claim in claims for lease in claim]
     assert len(ids) == len(set(ids)) == 60
@@ -218,10 +219,10 @@ async def test_an_app_drains_its_jobs_by_polling(pooler: Pooler) -> None:
 async def test_nothing_is_left_in_a_session(server: PostgresServer) -> None:
     """No prepared statement, no LISTEN, no setting: whoever gets the session next must not find them."""
     async with opened(server, pooler="transaction", pool="1") as store:
-        await store.submit([new_job(number) for number in range(5)])
-        await store.submit([new_job(9)])
+        await store.jobs.submit([new_job(number) for number in range(5)])
+        await store.jobs.submit([new_job(9)])
         await Worker(store).settle(*map(done, await Worker(store).claim(5)))
-        assert not await store.wait(0.001)
+        assert not await store.notifications.wait(0.001)
         async with store.connections.lent() as connection:
             assert [
                 row["statement"] for row in await connection.fetch("SELECT statement FROM pg_prepared_statements")
@@ -239,7 +240,7 @@ async def test_a_long_lane_leaves_no_mark_in_a_session_of_somebody_elses(
 ) -> None:
     """Marks are kept in the session: behind a pooler they go from hand to hand, and must still lose no job."""
     async with opened(server, pooler="transaction", pool="1") as store:
-        await store.submit([new_job(number) for number in range(10_500)])
+        await store.jobs.submit([new_job(number) for number in range(10_500)])
         claimed: list[Any] = []
         while leases := await Worker(store).claim(3_000):
             claimed += [lease.id for lease in leases]
@@ -248,8 +249,8 @@ async def test_a_long_lane_leaves_no_mark_in_a_session_of_somebody_elses(
 
 async def test_behind_a_pooler_nobody_listens(server: PostgresServer) -> None:
     async with opened(server, pooler="transaction") as store:
-        assert not await store.wait(0.01)
-        assert store._listener._ears == {}
+        assert not await store.notifications.wait(0.01)
+        assert store.database.listener._ears == {}
         sql = "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE $1"
         assert await value(server, sql, f'LISTEN "leaseway.{store.address.schema}"%') == 0
 
@@ -257,8 +258,8 @@ async def test_behind_a_pooler_nobody_listens(server: PostgresServer) -> None:
 async def test_a_submission_of_ones_own_process_wakes_nevertheless(server: PostgresServer) -> None:
     """The bell inside the process needs no server."""
     async with opened(server, pooler="transaction") as store:
-        waiting = asyncio.ensure_future(store.wait(600))
+        waiting = asyncio.ensure_future(store.notifications.wait(600))
         await asyncio.sleep(0)
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
         async with asyncio.timeout(30):
             assert await waiting

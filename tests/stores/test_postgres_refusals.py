@@ -22,8 +22,9 @@ from tests.stores.test_postgres_scenery import (
 
 from leaseway.domain.errors import StoreBusy, StoreRefused, TerminalError, UsageError
 from leaseway.domain.ids import JobId
+from leaseway.ports.store import require_inspection
 from leaseway.stores.postgres import migrate
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -111,11 +112,11 @@ async def test_a_missing_password_is_said(locked: Locked, monkeypatch: pytest.Mo
 async def test_the_right_password_opens_and_no_later_error_shows_it(locked: Locked) -> None:
     """All errors name the address: the one with the password is never what they name."""
     async with closing(PostgresStore(locked.url.format(SECRET) + f"?schema={new_name()}")) as store:
-        for call in (store.open(), store.submit([new_job(1)]), store.job(id_of(1))):
+        for call in (store.open(), store.jobs.submit([new_job(1)]), store.reads.job(id_of(1))):
             error = await error_of(call)
             assert locked.role in str(error)
             assert SECRET not in repr(error)
-        (finding, *_) = await store.checkup()
+        (finding, *_) = await require_inspection(store).health()
         assert SECRET not in repr(finding)
 
 
@@ -136,7 +137,7 @@ async def test_who_may_not_create_is_told_to_let_somebody_migrate(server: Postgr
 async def test_who_may_not_use_the_schema_is_told_what_to_ask_for(server: PostgresServer) -> None:
     role = await new_role(server)
     async with opened(server) as owner, closing(PostgresStore(address(server, owner.address.schema, role))) as store:
-        for call in (store.open(), store.submit([new_job(1)]), store.job(id_of(1))):
+        for call in (store.open(), store.jobs.submit([new_job(1)]), store.reads.job(id_of(1))):
             error = await error_of(call)
             assert isinstance(error, StoreRefused)
             assert "permission denied for schema" in str(error)
@@ -148,7 +149,7 @@ async def test_a_schema_that_is_missing_is_named_with_the_command_that_makes_it(
     """A store that was not opened, because its caller only looks."""
     schema = new_name()
     async with closing(PostgresStore(address(server, schema))) as store:
-        for call in (store.lanes(), store.job(id_of(1)), store.submit([new_job(1)])):
+        for call in (store.reads.lanes(), store.reads.job(id_of(1)), store.jobs.submit([new_job(1)])):
             error = await error_of(call)
             assert isinstance(error, StoreRefused)
             assert schema in str(error)
@@ -164,7 +165,7 @@ async def test_a_schema_named_like_a_word_of_sql_is_a_schema_like_any_other(
 
     async def use() -> list[JobId]:
         async with opened(server, schema) as store:
-            await store.submit([new_job(1)])
+            await store.jobs.submit([new_job(1)])
             return await ids_in(store)
 
     (answer,) = await asyncio.gather(use(), return_exceptions=True)
@@ -200,7 +201,7 @@ async def test_a_schema_newer_than_the_code_is_left_alone(server: PostgresServer
         assert isinstance(error, StoreRefused)
         assert "version 99" in str(error)
         assert "install a newer leaseway" in str(error)
-        finding = (await store.checkup())[-1]
+        finding = (await require_inspection(store).health())[-1]
         assert finding.level == "problem"
         assert "version 99" in finding.text
         assert finding.advice == "Install a newer leaseway"
@@ -212,7 +213,7 @@ async def test_a_newer_schema_that_old_code_can_live_with_is_opened(server: Post
         schema = store.address.schema
         await value(server, f"INSERT INTO {schema}.migrations (version, name, needs) VALUES (1000, 'next', 1)")
         assert await store.open() == 0
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
 
 
 class OldVersion(NamedTuple):
@@ -226,7 +227,7 @@ async def test_a_server_that_is_too_old_is_refused(server: PostgresServer, monke
     schema = new_name()
     async with closing(PostgresStore(address(server, schema))) as store:
         error = await error_of(store.open())
-        findings = await store.checkup()
+        findings = await require_inspection(store).health()
     assert isinstance(error, StoreRefused)
     assert "is PostgreSQL 13, and leaseway needs 14 or newer" in str(error)
     assert "upgrade the server" in str(error)
@@ -249,9 +250,9 @@ async def test_a_server_that_becomes_read_only_can_be_read_and_may_come_back(ser
     """After a failover the old primary is a replica for a while: workers wait and try again, they do not end."""
     role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_read_only = on")
     async with opened(server) as owner, opened(server, owner.address.schema, role) as store:
-        await owner.submit([new_job(1)])
+        await owner.jobs.submit([new_job(1)])
         assert await ids_in(store) == [id_of(1)]
-        error = await error_of(store.submit([new_job(2)]))
+        error = await error_of(store.jobs.submit([new_job(2)]))
         assert isinstance(error, StoreBusy)
         assert "read-only" in str(error)
         assert "primary" in str(error)
@@ -270,7 +271,7 @@ async def test_a_database_that_cannot_keep_every_text_is_refused(server: Postgre
 
 async def test_a_schema_whose_versions_were_deleted_is_left_alone(server: PostgresServer) -> None:
     async with opened(server) as store:
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
         await value(server, f"DELETE FROM {store.address.schema}.migrations RETURNING 1")
         error = await error_of(store.open())
         assert isinstance(error, StoreRefused)
@@ -281,7 +282,7 @@ async def test_a_schema_whose_versions_were_deleted_is_left_alone(server: Postgr
 async def test_the_doctor_sees_a_session_that_may_only_read(server: PostgresServer) -> None:
     role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_read_only = on")
     async with opened(server) as owner, opened(server, owner.address.schema, role) as store:
-        found = {finding.check: finding for finding in await store.checkup()}
+        found = {finding.check: finding for finding in await require_inspection(store).health()}
     assert found["primary"].level == "problem"
     assert "may only read" in found["primary"].text
 
@@ -296,8 +297,8 @@ async def test_text_that_postgresql_cannot_keep_is_not_taken_for_a_lost_connecti
     """From a command line comes any byte. A call that can never succeed must not be repeated again and again."""
     async with opened(server) as store:
         with contextlib.suppress(UsageError, TerminalError):
-            assert await store.job(JobId(text)) is None
-        for call in (store.submit([new_job(1, shard_key=text)]), store.submit([new_job(1, priority=40_000)])):
+            assert await store.reads.job(JobId(text)) is None
+        for call in (store.jobs.submit([new_job(1, shard_key=text)]), store.jobs.submit([new_job(1, priority=40_000)])):
             error = await error_of(call)
             assert isinstance(error, UsageError | TerminalError), repr(error)
         assert await ids_in(store) == []

@@ -15,7 +15,8 @@ from leaseway.domain.inspection import CancelResult
 from leaseway.domain.job import Lease, Submitted
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.tenant import Tenant
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.ports.store import require_inspection, require_pauses
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import ALL, Worker, done, failed, held, id_of, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -87,18 +88,18 @@ async def test_nobody_can_give_rights(town: Town) -> None:
 
 async def test_a_submitter_knows_nothing_of_the_others_jobs(town: Town) -> None:
     """A web server that was broken into must not give away what all the others submitted."""
-    await town.owner.submit([new_job(1, payload='{"secret": 1}')])
+    await town.owner.jobs.submit([new_job(1, payload='{"secret": 1}')])
     async with town.store("submitter") as store:
         for call in (
-            store.job(id_of(1)),
-            store.jobs(ALL),
-            store.errors(id_of(1)),
-            store.lanes(),
-            store.schedules(),
+            store.reads.job(id_of(1)),
+            store.reads.jobs(ALL),
+            store.reads.errors(id_of(1)),
+            store.reads.lanes(),
+            store.schedules.all(),
             Worker(store).claim(),
-            store.cancel(id_of(1)),
-            store.prune(0, 10),
-            store.wait_us(("default",)),
+            store.operations.cancel(id_of(1)),
+            store.operations.prune(0, 10),
+            store.jobs.wait_us(("default",)),
         ):
             await refused(call)
         for table in ("payloads", "jobs", "history", "idempotency_keys"):
@@ -107,19 +108,19 @@ async def test_a_submitter_knows_nothing_of_the_others_jobs(town: Town) -> None:
 
 
 async def test_a_reader_changes_nothing(town: Town) -> None:
-    await town.owner.submit([new_job(1)])
+    await town.owner.jobs.submit([new_job(1)])
     async with town.store("reader") as store:
         for call in (
-            store.submit([new_job(2)]),
-            store.submit([keyed_job(2)]),
+            store.jobs.submit([new_job(2)]),
+            store.jobs.submit([keyed_job(2)]),
             Worker(store).claim(),
-            store.cancel(id_of(1)),
-            store.prune(0, 10),
-            store.declare([DAILY]),
-            store.pause("daily", True),
+            store.operations.cancel(id_of(1)),
+            store.operations.prune(0, 10),
+            store.schedules.declare([DAILY]),
+            store.schedules.pause("daily", True),
         ):
             await refused(call)
-    assert len(await town.owner.jobs(ALL)) == 1
+    assert len(await town.owner.reads.jobs(ALL)) == 1
 
 
 async def test_a_worker_does_not_do_what_people_do(town: Town) -> None:
@@ -128,20 +129,20 @@ async def test_a_worker_does_not_do_what_people_do(town: Town) -> None:
     await Worker(town.owner).settle(failed(lease))
     async with town.store("worker") as store:
         for call in (
-            store.cancel(id_of(1)),
-            store.replay(ALL, 10),
-            store.discard(ALL, 10),
-            store.pause("daily", True),
-            store.set_tenant(Tenant(name="acme", weight=1_000)),
-            store.forget_tenant("acme"),
-            store.pause_lanes("default"),
-            store.resume_lanes("default"),
+            store.operations.cancel(id_of(1)),
+            store.operations.retry(ALL, 10),
+            store.operations.discard(ALL, 10),
+            store.schedules.pause("daily", True),
+            store.tenants.set(Tenant(name="acme", weight=1_000)),
+            store.tenants.forget("acme"),
+            require_pauses(store).pause("default"),
+            require_pauses(store).resume("default"),
         ):
             await refused(call)
 
 
 async def leased(store: PostgresStore, number: int = 1) -> Lease:
-    await store.submit([new_job(number)])
+    await store.jobs.submit([new_job(number)])
     return await Worker(store).claim_one()
 
 
@@ -150,24 +151,31 @@ async def leased(store: PostgresStore, number: int = 1) -> Lease:
 
 async def test_a_submitter_submits(town: Town) -> None:
     async with town.store("submitter") as store:
-        assert await store.submit([new_job(1)]) == [Submitted(id_of(1))]
-        assert await store.submit([keyed_job(2), new_job(3)]) == [Submitted(id_of(2)), Submitted(id_of(3))]
-        assert (await store.submit([keyed_job(4)]))[0].replayed
+        assert await store.jobs.submit([new_job(1)]) == [Submitted(id_of(1))]
+        assert await store.jobs.submit([keyed_job(2), new_job(3)]) == [Submitted(id_of(2)), Submitted(id_of(3))]
+        assert (await store.jobs.submit([keyed_job(4)]))[0].replayed
         async with connected(town.server, town.roles["submitter"]) as connection:
             assert await connection.fetchval(f"SELECT {town.schema}.submit_job('count')")
             await connection.execute(f"SELECT {town.schema}.notify_workers()")
-    assert len(await town.owner.jobs(ALL)) == 4
+    assert len(await town.owner.reads.jobs(ALL)) == 4
 
 
 async def test_a_reader_sees_everything(town: Town) -> None:
     await Worker(town.owner).settle(failed(await leased(town.owner)))
-    await town.owner.declare([DAILY])
+    await town.owner.schedules.declare([DAILY])
     async with town.store("reader") as store:
-        assert (await store.job(id_of(1))) is not None
-        assert len(await store.jobs(ALL)) == len(await store.errors(id_of(1))) == len(await store.lanes()) == 1
-        assert len(await store.schedules()) == 1
-        assert await store.wait_us(("default",)) is None
-        assert [finding.level for finding in await store.checkup(deep=True) if finding.level == "problem"] == []
+        assert (await store.reads.job(id_of(1))) is not None
+        assert (
+            len(await store.reads.jobs(ALL))
+            == len(await store.reads.errors(id_of(1)))
+            == len(await store.reads.lanes())
+            == 1
+        )
+        assert len(await store.schedules.all()) == 1
+        assert await store.jobs.wait_us(("default",)) is None
+        assert [
+            finding.level for finding in await require_inspection(store).health(deep=True) if finding.level == "problem"
+        ] == []
 
 
 async def test_a_day_that_is_made_later_can_be_read_as_well(town: Town) -> None:
@@ -177,39 +185,39 @@ async def test_a_day_that_is_made_later_can_be_read_as_well(town: Town) -> None:
         assert await value(town.server, f"SELECT to_regclass('{town.schema}.history_21000101') IS NOT NULL")
         await Worker(worker).settle(done(await leased(worker)))
     async with town.store("reader") as store:
-        assert len(await store.jobs(ALL)) == 1
+        assert len(await store.reads.jobs(ALL)) == 1
 
 
 async def test_an_operator_does_what_the_command_line_offers(town: Town) -> None:
     async with town.store("operator") as store:
-        await store.submit([new_job(1), new_job(2), new_job(3)])
-        assert await store.cancel(id_of(1)) is CancelResult.CANCELLED
-        assert await store.replay(ALL, 10) == [id_of(1)]
-        await store.cancel(id_of(2))
-        assert await store.discard(ALL, 10) == [id_of(2)]
-        await store.declare([DAILY])
-        assert await store.pause("daily", True)
-        await store.set_tenant(Tenant(name="acme", weight=2))
-        assert await store.forget_tenant("acme")
-        assert await store.pause_lanes("default")
-        assert len(await store.pauses()) == 1
-        assert await store.resume_lanes("default")
+        await store.jobs.submit([new_job(1), new_job(2), new_job(3)])
+        assert await store.operations.cancel(id_of(1)) is CancelResult.CANCELLED
+        assert await store.operations.retry(ALL, 10) == [id_of(1)]
+        await store.operations.cancel(id_of(2))
+        assert await store.operations.discard(ALL, 10) == [id_of(2)]
+        await store.schedules.declare([DAILY])
+        assert await store.schedules.pause("daily", True)
+        await store.tenants.set(Tenant(name="acme", weight=2))
+        assert await store.tenants.forget("acme")
+        assert await require_pauses(store).pause("default")
+        assert len(await require_pauses(store).all()) == 1
+        assert await require_pauses(store).resume("default")
 
 
 async def test_the_worker_has_every_verb_of_a_worker(town: Town) -> None:
     async with town.store("worker") as store:
         lease = await leased(store)
-        assert (await store.renew([held(lease)])).lost == ()
-        assert await store.checkpoint(lease.id, lease.token, "1")
-        await store.report([ProgressReport(lease.id, lease.token, "half")])
+        assert (await store.jobs.renew([held(lease)])).lost == ()
+        assert await store.jobs.checkpoint(lease.id, lease.token, "1")
+        await store.jobs.report([ProgressReport(lease.id, lease.token, "half")])
         await Worker(store).settle(done(lease), done(lease))
-        await store.declare([DAILY])
-        (row,) = await store.schedules()
-        assert await store.fire("daily", row.seen, row.now, [new_job(2)])
-        assert await store.prune(0, 10) == 1
-        await store.submit([new_job(3, needs="maps")])
+        await store.schedules.declare([DAILY])
+        (row,) = await store.schedules.all()
+        assert await store.schedules.fire("daily", row.seen, row.now, [new_job(2)])
+        assert await store.operations.prune(0, 10) == 1
+        await store.jobs.submit([new_job(3, needs="maps")])
         assert len(await Worker(store).claim(admits={Gate("maps", "default"): 1})) == 1
-        assert await store.tenants() == []
+        assert await store.tenants.all() == []
 
 
 async def test_an_app_drains_its_jobs_without_any_right_to_create(server: PostgresServer) -> None:

@@ -18,8 +18,8 @@ from tests.stores.test_postgres_scenery import address, closing, error_of, new_n
 
 from leaseway.domain.errors import StoreRefused
 from leaseway.stores.postgres import migrate
-from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.stores.postgres.statements import rows
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -70,10 +70,10 @@ class Client:
         """By each path: one job, a job with a key, several uniform jobs."""
         while True:
             one, keyed, *many = [next(self._numbers) for _ in range(5)]
-            await self.store.submit([new_job(one)])
-            await self.store.submit([keyed_job(keyed, key=f"key-{keyed}")])
+            await self.store.jobs.submit([new_job(one)])
+            await self.store.jobs.submit([keyed_job(keyed, key=f"key-{keyed}")])
             jobs = [new_job(number) for number in many]
-            await self.store.submit(jobs)
+            await self.store.jobs.submit(jobs)
             self.submitted += [new_job(one).id, new_job(keyed).id, *(job.id for job in jobs)]
             await asyncio.sleep(0.005)
 
@@ -112,7 +112,7 @@ async def test_clients_of_two_versions_share_a_schema_during_and_after_a_migrati
                 monkeypatch.setattr(migrate, "MIGRATIONS", (*migrate.MIGRATIONS, version_2))
                 assert await owner.open() == 1
                 noted = rows("exchange_noted", PARAMETERS).replace(":schema", schema)
-                new_store._sql = {**new_store._sql, "exchange": noted}
+                new_store.database.sql = {**new_store.database.sql, "exchange": noted}
                 async with running(new.submit(), new.work()):
                     for worker, submitter in product((old, new), repeat=2):
                         await until(partial(has_settled, worker, submitter))

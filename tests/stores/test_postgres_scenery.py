@@ -12,8 +12,8 @@ from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount
 from leaseway.stores.postgres.health import RECOUNT
-from leaseway.stores.postgres.jobs import PostgresStore
 from leaseway.stores.postgres.rows import lane_of
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.postgres import PostgresServer
 
 T = TypeVar("T")

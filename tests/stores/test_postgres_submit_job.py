@@ -10,7 +10,7 @@ from tests.stores.test_postgres_scenery import address, connected, new_name, ope
 from leaseway import App
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import State
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.system import ALPHABET
 from leaseway.testing.contract.actors import Worker, counts, ids_in
 from leaseway.testing.postgres import PostgresServer
@@ -67,7 +67,7 @@ async def test_the_shortest_call_makes_a_job_with_the_usual_defaults(server: Pos
     """The same that `submit` of Python means, when nobody says otherwise."""
     async with opened(server) as store:
         id_ = await value(server, f"SELECT {store.address.schema}.submit_job('count')")
-        job = await store.job(JobId(id_))
+        job = await store.reads.job(JobId(id_))
         assert job is not None
         assert (job.kind, job.payload, job.queue, job.tenant) == ("count", "{}", "default", "default")
         assert (job.priority, job.attempts_max, job.lease_us, job.timeout_us) == (0, 5, 15 * SECOND_US, None)
@@ -83,7 +83,7 @@ async def test_every_option_arrives(server: PostgresServer) -> None:
             "needs => 'maps'"
         )
         assert await value(server, f"SELECT {store.address.schema}.submit_job({options})") == "me"
-        job = await store.job(JobId("me"))
+        job = await store.reads.job(JobId("me"))
         assert job is not None
         assert (job.queue, job.tenant, job.priority, job.attempts_max) == ("q", "t", -7, 3)
         assert (job.lease_us, job.timeout_us) == (60 * SECOND_US, 1_500_000)
@@ -102,7 +102,7 @@ async def test_a_rollback_leaves_nothing_not_even_a_count(server: PostgresServer
         await connection.fetchval(sql)
         await transaction.rollback()
         assert await ids_in(store) == []
-        assert await store.lanes() == await recounted(store) == []
+        assert await store.reads.lanes() == await recounted(store) == []
         assert await connection.fetchval(sql) in await ids_in(store), "the key must be free again"
 
 

@@ -134,14 +134,15 @@ async def test_who_gives_up_in_the_moment_of_his_turn_leaves_it_to_the_next(desk
 async def test_lanes_do_not_wait_for_each_other(server: PostgresServer) -> None:
     """Somebody's open transaction that made a lane may last for minutes: it holds up who submits there, nobody else."""
     async with opened(server) as store, connected(server) as connection:
-        await store.submit([new_job(0)])
+        await store.jobs.submit([new_job(0)])
         transaction = connection.transaction()
         await transaction.start()
-        await store.submit_within(connection, [new_job(1, tenant="new")])
-        stuck = [asyncio.ensure_future(store.submit([new_job(number, tenant="new")])) for number in range(2, 6)]
+        assert store.transactional is not None
+        await store.transactional.submit(connection, [new_job(1, tenant="new")])
+        stuck = [asyncio.ensure_future(store.jobs.submit([new_job(number, tenant="new")])) for number in range(2, 6)]
         await asyncio.sleep(0)
         async with asyncio.timeout(5):  # half of what a statement may take
-            await asyncio.gather(*(store.submit([new_job(number)]) for number in range(6, 20)))
+            await asyncio.gather(*(store.jobs.submit([new_job(number)]) for number in range(6, 20)))
         assert not any(task.done() for task in stuck)
         await transaction.commit()
         await asyncio.gather(*stuck)
@@ -150,9 +151,9 @@ async def test_lanes_do_not_wait_for_each_other(server: PostgresServer) -> None:
 
 async def test_one_job_that_is_refused_for_good_does_not_take_the_others_along(server: PostgresServer) -> None:
     async with opened(server) as store:
-        await store.submit([new_job(0)])
+        await store.jobs.submit([new_job(0)])
         jobs = [new_job(number, shard_key="a\0b" if number == 7 else "fine") for number in range(1, 12)]
-        answers = await asyncio.gather(*(store.submit([job]) for job in jobs), return_exceptions=True)
+        answers = await asyncio.gather(*(store.jobs.submit([job]) for job in jobs), return_exceptions=True)
         assert [isinstance(answer, UsageError) for answer in answers] == [job.id == id_of(7) for job in jobs]
         assert len(await ids_in(store)) == 11
 
@@ -193,8 +194,8 @@ async def test_if_the_writer_gives_up_the_others_know_that_nobody_knows(desk: De
 async def test_a_crowd_is_stored_in_few_transactions(server: PostgresServer) -> None:
     """Each of them once, and the counters are right."""
     async with opened(server) as store:
-        await store.submit([new_job(0)])
-        answers = await asyncio.gather(*(store.submit([new_job(number)]) for number in range(1, 61)))
+        await store.jobs.submit([new_job(0)])
+        answers = await asyncio.gather(*(store.jobs.submit([new_job(number)]) for number in range(1, 61)))
         assert [answer.id for (answer,) in answers] == ids(*range(1, 61))
         assert sorted(await ids_in(store)) == sorted(ids(*range(61)))
         sql = f"SELECT count(DISTINCT xmin::text) FROM {store.address.schema}.payloads"

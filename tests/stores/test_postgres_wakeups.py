@@ -9,7 +9,7 @@ from tests.stores.test_postgres_scenery import SOON_SECONDS, connected, opened, 
 
 from leaseway.domain.errors import UnknownOutcome
 from leaseway.stores.postgres import notify
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, done, id_of, ids_in, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 
@@ -35,7 +35,7 @@ async def hears(store: PostgresStore, is_so: bool = True) -> None:
     """As soon as it knows that it listens, or that it does not any more: the server's word travels through the loop."""
 
     async def knows() -> bool:
-        return store._listener._ears[asyncio.get_running_loop()].is_open is is_so
+        return store.database.listener._ears[asyncio.get_running_loop()].is_open is is_so
 
     await until(knows)
 
@@ -50,7 +50,7 @@ class Pair:
 
     async def waiting(self) -> "asyncio.Future[bool]":
         """A wait that listens, and knows it."""
-        waiting = asyncio.ensure_future(self.waiter.wait(LONG_SECONDS))
+        waiting = asyncio.ensure_future(self.waiter.notifications.wait(LONG_SECONDS))
         await asyncio.sleep(0)  # its first step
         await hears(self.waiter)
         return waiting
@@ -82,11 +82,11 @@ async def test_after_the_listening_connection_was_ended_hints_come_back(
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await until_gone(connection, pid)
-        again = asyncio.ensure_future(pair.waiter.wait(LONG_SECONDS))
+        again = asyncio.ensure_future(pair.waiter.notifications.wait(LONG_SECONDS))
         (other_pid,) = await ears(connection, pair.waiter)
         assert other_pid != pid
         await hears(pair.waiter)
-        await pair.other.submit([new_job(1)])
+        await pair.other.jobs.submit([new_job(1)])
         assert await pair.is_woken(again)
 
 
@@ -104,7 +104,7 @@ async def test_whoever_cannot_listen_waits_to_the_end_and_asks_the_server_seldom
 
         monkeypatch.setattr(store.connections, "connect", refuse)
         for _ in range(5):
-            assert not await store.wait(0.001)
+            assert not await store.notifications.wait(0.001)
         assert tries == 1
 
 
@@ -114,8 +114,8 @@ async def test_a_hint_that_cannot_be_sent_is_nobodys_problem(
     """The job is stored; a poll will find it."""
     async with opened(server) as store:
         await value(server, f"DROP FUNCTION {store.address.schema}.notify_workers()")
-        await store.submit([new_job(1)])
-        await store.submit([new_job(2)])
+        await store.jobs.submit([new_job(1)])
+        await store.jobs.submit([new_job(2)])
         assert len(await Worker(store).claim(9)) == 2
 
 
@@ -130,7 +130,7 @@ async def test_a_job_is_stored_whatever_becomes_of_its_hint(server: PostgresServ
         )
         async with store.connections.lent() as connection:  # the one that the submission will be lent
             await connection.execute("SET statement_timeout = 200")
-        await store.submit([new_job(1)])
+        await store.jobs.submit([new_job(1)])
         assert len(await Worker(store).claim(9)) == 1
 
 
@@ -145,7 +145,7 @@ async def test_a_call_that_is_cancelled_after_the_job_was_stored_does_not_say_th
         async with store.connections.lent() as connection:  # the one that the submission will be lent
             await connection.execute("SET statement_timeout = 200")
         with pytest.raises(UnknownOutcome):
-            await store.submit([new_job(1)])
+            await store.jobs.submit([new_job(1)])
         assert await ids_in(store) == [id_of(1)]
 
 
@@ -165,7 +165,7 @@ async def test_a_hint_that_cannot_be_committed_leaves_the_caller_in_doubt(server
           'INSERT INTO {store.address.schema}.trap VALUES (1)';
         """)
         with pytest.raises(UnknownOutcome):
-            await store.submit([new_job(1)])
+            await store.jobs.submit([new_job(1)])
         assert await ids_in(store) == [id_of(1)]
 
 
@@ -175,7 +175,7 @@ async def test_what_happens_while_the_hint_travels_is_told_as_well(
     """Its job may have been stored after the others were told: nobody would look for it."""
     monkeypatch.setattr(notify, "COALESCE_SECONDS", 0.0)
     waiting = await pair.waiting()
-    ringer = pair.other._ringer
+    ringer = pair.other.database.ringer
     with ringer.travelling() as tells:
         assert tells
     ringer.ring()  # in the same turn of the loop, before anything that was begun there has run
@@ -190,7 +190,7 @@ async def test_a_submission_wakes_who_waits_in_another_process(pair: Pair) -> No
     for number in range(3):
         waiting = await pair.waiting()
         assert not waiting.done()
-        await pair.other.submit([new_job(number)])
+        await pair.other.jobs.submit([new_job(number)])
         assert await pair.is_woken(waiting)
 
 
@@ -198,13 +198,13 @@ async def test_from_rest_the_hint_travels_with_the_job(server: PostgresServer, p
     """A hint of its own would be one more round trip between a job and its worker."""
     waiting = await pair.waiting()
     await value(server, f"DROP FUNCTION {pair.other.address.schema}.notify_workers()")
-    await pair.other.submit([new_job(1)])
+    await pair.other.jobs.submit([new_job(1)])
     assert await pair.is_woken(waiting)
 
 
 async def test_work_that_comes_back_wakes_as_well(pair: Pair) -> None:
     """A retry, a replayed job, a child: there may be something to do."""
-    await pair.other.submit([new_job(1)])
+    await pair.other.jobs.submit([new_job(1)])
     worker = Worker(pair.other)
     lease = await worker.claim_one()
     waiting = await pair.waiting()
@@ -219,10 +219,10 @@ async def test_work_that_comes_back_wakes_as_well(pair: Pair) -> None:
 async def test_one_connection_listens_for_all_who_wait_in_a_loop(server: PostgresServer, pair: Pair) -> None:
     """A hundred handlers that wait for their children are not a hundred connections."""
     first = await pair.waiting()
-    all_of_them = [first, *(asyncio.ensure_future(pair.waiter.wait(LONG_SECONDS)) for _ in range(20))]
+    all_of_them = [first, *(asyncio.ensure_future(pair.waiter.notifications.wait(LONG_SECONDS)) for _ in range(20))]
     async with connected(server) as connection:
         assert len(await ears(connection, pair.waiter)) == 1
-    await pair.other.submit([new_job(1)])
+    await pair.other.jobs.submit([new_job(1)])
     assert all([await pair.is_woken(waiting) for waiting in all_of_them])
 
 
@@ -230,16 +230,16 @@ async def test_stores_of_other_schemas_are_not_woken(server: PostgresServer, pai
     """Two products in one database must not keep each other awake."""
     waiting = await pair.waiting()
     async with opened(server) as stranger:
-        await stranger.submit([new_job(1)])
+        await stranger.jobs.submit([new_job(1)])
         await value(server, f"SELECT {stranger.address.schema}.notify_workers()")
     assert not waiting.done()
-    await pair.other.submit([new_job(1)])
+    await pair.other.jobs.submit([new_job(1)])
     assert await pair.is_woken(waiting)
 
 
 async def test_a_wait_without_news_ends_in_time(pair: Pair) -> None:
-    assert not await pair.waiter.wait(0.01)
-    assert not await pair.waiter.wait(0)
+    assert not await pair.waiter.notifications.wait(0.01)
+    assert not await pair.waiter.notifications.wait(0)
 
 
 # -- few --------------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ async def test_a_burst_of_submissions_sends_few_notifications(
         loop = asyncio.get_running_loop()
         began = loop.time()
         for batch in range(10):
-            await asyncio.gather(*(store.submit([new_job(100 * batch + n)]) for n in range(30)))
+            await asyncio.gather(*(store.jobs.submit([new_job(100 * batch + n)]) for n in range(30)))
         took = loop.time() - began
         async with asyncio.timeout(SOON_SECONDS):
             while heard == 0:
@@ -273,9 +273,9 @@ async def test_a_burst_of_submissions_sends_few_notifications(
 async def test_the_last_of_a_burst_is_told_as_well(server: PostgresServer, pair: Pair) -> None:
     """What is submitted while the last hint is on its way needs another one."""
     for number in range(10):
-        await pair.other.submit([new_job(number)])
+        await pair.other.jobs.submit([new_job(number)])
     waiting = await pair.waiting()
-    await pair.other.submit([new_job(99)])
+    await pair.other.jobs.submit([new_job(99)])
     assert await pair.is_woken(waiting)
 
 
@@ -283,18 +283,18 @@ async def test_nobody_is_woken_twice_by_the_echo_of_his_own_process(server: Post
     """The second time there is nothing: the look for it costs a statement, and the next hint is believed less."""
     told: list[object] = []
     waiting = await pair.waiting()
-    rings = pair.waiter._bell.rings
+    rings = pair.waiter.database.bell.rings
     async with connected(server) as connection:
         await connection.add_listener(f"leaseway.{pair.waiter.address.schema}", lambda *_: told.append(1))
-        await pair.waiter.submit([new_job(1)])
+        await pair.waiter.jobs.submit([new_job(1)])
         assert await pair.is_woken(waiting)
         async with asyncio.timeout(SOON_SECONDS):
             while not told:
                 await connection.fetchval("SELECT 1")
     waiting = await pair.waiting()
-    await pair.other.submit([new_job(2)])  # its hint comes after the echo: the server keeps their order
+    await pair.other.jobs.submit([new_job(2)])  # its hint comes after the echo: the server keeps their order
     assert await pair.is_woken(waiting)
-    assert pair.waiter._bell.rings == rings + 2
+    assert pair.waiter.database.bell.rings == rings + 2
 
 
 async def test_claims_and_plain_results_ring_no_bell(server: PostgresServer) -> None:
@@ -302,7 +302,7 @@ async def test_claims_and_plain_results_ring_no_bell(server: PostgresServer) -> 
     heard: list[object] = []
     async with opened(server) as store, connected(server) as connection:
         await connection.add_listener(f"leaseway.{store.address.schema}", lambda *_: heard.append(1))
-        await store.submit([new_job(number) for number in range(5)])
+        await store.jobs.submit([new_job(number) for number in range(5)])
         async with asyncio.timeout(SOON_SECONDS):
             while not heard:
                 await connection.fetchval("SELECT 1")
@@ -310,7 +310,7 @@ async def test_claims_and_plain_results_ring_no_bell(server: PostgresServer) -> 
         worker = Worker(store)
         leases = await worker.claim(5)
         await worker.exchange(*map(done, leases), wants=worker.wants(5))
-        await store.prune(0, 10)
+        await store.operations.prune(0, 10)
         await connection.fetchval("SELECT 1")
         assert heard == []
-        assert await store.job(id_of(1)) is None
+        assert await store.reads.job(id_of(1)) is None

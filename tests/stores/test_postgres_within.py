@@ -14,7 +14,7 @@ from tests.stores.test_postgres_scenery import SOON_SECONDS, address, connected,
 from leaseway import App
 from leaseway.domain.errors import KeyConflict, UsageError
 from leaseway.domain.job import State
-from leaseway.stores.postgres.jobs import PostgresStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.postgres import PostgresServer
 
 USER_TABLE = "CREATE TABLE IF NOT EXISTS {0}_orders (id integer)"
@@ -53,7 +53,7 @@ class Shop:
     async def jobs(self) -> int:
         """How many are ready, by the counters; which must be what there is."""
         store = await self.store()
-        lanes = await store.lanes()
+        lanes = await store.reads.lanes()
         assert lanes == await recounted(store)
         return sum(lane.ready for lane in lanes)
 

@@ -9,9 +9,10 @@ import pytest
 from tests.stores.conftest import KEEPING, Keeping, kept
 
 from leaseway.domain.ids import SECOND_US
-from leaseway.stores.memory.jobs import MemoryStore
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.ports.store import require_inspection
+from leaseway.stores.memory.store import MemoryStore
 from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, new_job
 from leaseway.testing.pulse_contract import *  # noqa: F403
@@ -46,16 +47,16 @@ async def test_where_very_much_ended_the_last_of_it_is_counted(
     store: Keeping, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rate must cost the same in a busy store as in a quiet one, and be right in both."""
-    monkeypatch.setattr("leaseway.stores.sqlite.pulse.ENDED_MAX", 10)
-    monkeypatch.setattr("leaseway.stores.postgres.pulse.PAGES_MAX", 1)
+    monkeypatch.setattr("leaseway.stores.sqlite.reads.ENDED_MAX", 10)
+    monkeypatch.setattr("leaseway.stores.postgres.reads.PAGES_MAX", 1)
     many = 40
-    await store.submit([new_job(number, payload=f'"{"x" * 1_000}"') for number in range(1, many + 1)])
+    await store.jobs.submit([new_job(number, payload=f'"{"x" * 1_000}"') for number in range(1, many + 1)])
     worker = Worker(store)
     begun = clock.now_us()
     for _ in range(many):
         clock.advance(1)
         await worker.settle(done(await worker.claim_one()))
-    since, counted = await store.ended(begun)
+    since, counted = await require_inspection(store).ended(begun)
     (each,) = counted
     assert since > begun or isinstance(store, MemoryStore)
     # One in each second, and the one at `since` itself may be in it or not.

@@ -14,9 +14,9 @@ from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import NEWEST, JobFilter, SearchStep, merge_steps
 from leaseway.domain.job import State
 from leaseway.stores.postgres import search as postgres
-from leaseway.stores.postgres.jobs import PostgresStore
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.postgres.store import PostgresStore
 from leaseway.stores.sqlite.search import Sought, looked
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, failed, new_job
 from leaseway.testing.postgres import PostgresServer
@@ -46,7 +46,7 @@ MANY, LOOKS = 600, 20
 
 async def filled(store: SqliteStore | PostgresStore) -> None:
     """Half of them have failed."""
-    await store.submit([new_job(number, tenant=f"t{number % 2}", attempts_max=1) for number in range(MANY)])
+    await store.jobs.submit([new_job(number, tenant=f"t{number % 2}", attempts_max=1) for number in range(MANY)])
     worker = Worker(store)
     await worker.settle(*(failed(lease) for lease in await worker.claim(MANY // 2)))
 

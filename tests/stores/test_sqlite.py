@@ -9,9 +9,9 @@ from tests.sqlite_files import open_sqlite
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import JobId, Token, WorkerId
 from leaseway.domain.job import NewJob
-from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.stores.sqlite.migrate import APPLICATION_ID
 from leaseway.stores.sqlite.statements import migrations, statements
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 
 
@@ -21,11 +21,11 @@ async def test_a_damaged_payload_does_not_keep_the_others_from_being_claimed(tmp
     path = tmp_path / "work.db"
     store = SqliteStore(str(path), FakeClock().now_us)
     await store.open()
-    await store.submit([NewJob(id=JobId(f"job-{n}"), kind="k", payload="{}") for n in range(3)])
+    await store.jobs.submit([NewJob(id=JobId(f"job-{n}"), kind="k", payload="{}") for n in range(3)])
     with open_sqlite(path) as connection:
         connection.execute("UPDATE jobs SET payload = ? WHERE id = 'job-1'", [damage])
     connection.close()
-    claimed = await store.exchange(Exchange(WorkerId("w"), (), Wants(("default",), 10, Token("t"))))
+    claimed = await store.jobs.exchange(Exchange(WorkerId("w"), (), Wants(("default",), 10, Token("t"))))
     assert [lease.id for lease in claimed.leases] == ["job-0", "job-1", "job-2"]
     assert claimed.leases[1].payload != "{}"
     await store.close()
@@ -78,17 +78,17 @@ async def test_a_file_from_before_lanes_had_needs_goes_on_with_all_its_jobs(tmp_
     connection.close()
     store = SqliteStore(str(path), FakeClock().now_us)
     assert await store.open() == len(migrations()) - 1
-    assert [(lane.tenant, lane.needs, lane.ready, lane.done) for lane in await store.lanes()] == [
+    assert [(lane.tenant, lane.needs, lane.ready, lane.done) for lane in await store.reads.lanes()] == [
         ("a", "", 2, 0),
         ("b", "", 1, 7),
     ]
-    await store.submit([NewJob(id=JobId("four"), kind="k", payload="{}", tenant="b")])
-    claimed = await store.exchange(Exchange(WorkerId("w"), (), Wants(("default",), 10, Token("t"))))
+    await store.jobs.submit([NewJob(id=JobId("four"), kind="k", payload="{}", tenant="b")])
+    claimed = await store.jobs.exchange(Exchange(WorkerId("w"), (), Wants(("default",), 10, Token("t"))))
     assert [(lease.id, lease.tenant) for lease in claimed.leases] == [
         ("two", "a"),
         ("three", "a"),
         ("one", "b"),
         ("four", "b"),
     ]
-    assert len(await store.lanes()) == 2
+    assert len(await store.reads.lanes()) == 2
     await store.close()

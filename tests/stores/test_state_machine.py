@@ -27,9 +27,9 @@ from leaseway.domain.job import FINAL_STATES, Failure, LaneCount, NewJob, Settle
 from leaseway.domain.limits.limit import Rate
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.tenant import Tenant
-from leaseway.stores.memory.jobs import MemoryStore
-from leaseway.stores.postgres.jobs import PostgresStore
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.postgres.store import PostgresStore
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.postgres import PostgresServer
 
@@ -244,7 +244,7 @@ class TwoStores(RuleBasedStateMachine):
     @rule(batch=st.lists(submissions, min_size=1, max_size=6))
     def submit(self, batch: list[Submission]) -> None:
         jobs = [self.job(submission) for submission in batch]
-        self.same(lambda store: store.submit(jobs))
+        self.same(lambda store: store.jobs.submit(jobs))
 
     # -- workers
 
@@ -303,7 +303,7 @@ class TwoStores(RuleBasedStateMachine):
         self.send(Exchange(WorkerId(worker or call.worker), call.settlements, call.wants, repeat=True))
 
     def send(self, call: Exchange) -> None:
-        answer: ExchangeReply = self.same(lambda store: store.exchange(call))
+        answer: ExchangeReply = self.same(lambda store: store.jobs.exchange(call))
         self.leases += [(lease.id, lease.token) for lease in answer.leases]
 
     @precondition(lambda self: self.leases)
@@ -319,18 +319,18 @@ class TwoStores(RuleBasedStateMachine):
         leases = [pick(self.leases, one) for one in which]
         match verb:
             case "renew":
-                self.same(lambda store: store.renew([HeldLease(*lease, lease_us) for lease in leases]))
+                self.same(lambda store: store.jobs.renew([HeldLease(*lease, lease_us) for lease in leases]))
             case "checkpoint":
-                self.same(lambda store: store.checkpoint(*leases[0], text))
+                self.same(lambda store: store.jobs.checkpoint(*leases[0], text))
             case "report":
-                self.same(lambda store: store.report([ProgressReport(*lease, text) for lease in leases]))
+                self.same(lambda store: store.jobs.report([ProgressReport(*lease, text) for lease in leases]))
 
     # -- people
 
     @rule(which=st.integers(0, 3), running=st.sampled_from([True, True, False]))
     def cancel(self, which: int, running: bool) -> None:
         job = pick(self.leases, which)[0] if running and self.leases else self.known(which)
-        self.same(lambda store: store.cancel(job))
+        self.same(lambda store: store.operations.cancel(job))
 
     def known(self, which: int) -> JobId:
         return pick(self.submitted, which).id if self.submitted else JobId("nobody")
@@ -338,7 +338,7 @@ class TwoStores(RuleBasedStateMachine):
     @rule(which=filters, ids=st.none() | st.lists(picks, max_size=8), limit=limits)
     def replay(self, which: JobFilter, ids: list[int] | None, limit: int) -> None:
         chosen = self.narrowed(which, ids)
-        self.same(lambda store: store.replay(chosen, limit))
+        self.same(lambda store: store.operations.retry(chosen, limit))
 
     def narrowed(self, which: JobFilter, ids: list[int] | None) -> JobFilter:
         return which if ids is None else replace(which, ids=tuple(map(self.known, ids)))
@@ -354,19 +354,19 @@ class TwoStores(RuleBasedStateMachine):
         chosen = self.narrowed(which, ids)
         match verb:
             case "discard":
-                self.same(lambda store: store.discard(chosen, limit))
+                self.same(lambda store: store.operations.discard(chosen, limit))
             case "prune":
-                self.same(lambda store: store.prune(number * SECOND_US, limit))
+                self.same(lambda store: store.operations.prune(number * SECOND_US, limit))
             case "look":
-                self.same(lambda store: store.jobs(chosen, before=self.known(number), limit=limit))
+                self.same(lambda store: store.reads.jobs(chosen, before=self.known(number), limit=limit))
 
     @rule(tenant=tenants, is_forgotten=st.sampled_from([False, False, False, True]))
     def agree(self, tenant: Tenant, is_forgotten: bool) -> None:
         if is_forgotten:
-            self.same(lambda store: store.forget_tenant(tenant.name))
+            self.same(lambda store: store.tenants.forget(tenant.name))
         else:
-            self.same(lambda store: store.set_tenant(tenant))
-        self.same(lambda store: store.tenants())
+            self.same(lambda store: store.tenants.set(tenant))
+        self.same(lambda store: store.tenants.all())
 
     # -- schedules
 
@@ -379,18 +379,18 @@ class TwoStores(RuleBasedStateMachine):
     def schedule(self, verb: str, schedule: Schedule, number: int, batch: list[Submission]) -> None:
         match verb:
             case "declare":
-                self.same(lambda store: store.declare([schedule]))
+                self.same(lambda store: store.schedules.declare([schedule]))
             case "fire":
                 self.fire(schedule.name, number, batch)
             case "pause":
-                self.same(lambda store: store.pause(schedule.name, number % 2 == 0))
+                self.same(lambda store: store.schedules.pause(schedule.name, number % 2 == 0))
 
     def fire(self, name: str, number: int, batch: list[Submission]) -> None:
-        rows = self.run(self.specification.schedules())
+        rows = self.run(self.specification.schedules.all())
         seen = next((row.seen for row in rows if row.schedule.name == name), 0)
         jobs = [self.job(submission) for submission in batch]
         too_late = number % 3 == 2
-        self.same(lambda store: store.fire(name, seen - too_late, self.clock.now_us(), jobs))
+        self.same(lambda store: store.schedules.fire(name, seen - too_late, self.clock.now_us(), jobs))
 
     # -- time
 
@@ -402,17 +402,17 @@ class TwoStores(RuleBasedStateMachine):
 
     @invariant()
     def records_are_equal(self) -> None:
-        for job in self.same(lambda store: store.jobs(ALL, limit=1_000)):
+        for job in self.same(lambda store: store.reads.jobs(ALL, limit=1_000)):
             if job.last_error_code is not None:
-                self.same(lambda store, job=job: store.errors(job.id))  # type: ignore[misc]
+                self.same(lambda store, job=job: store.reads.errors(job.id))  # type: ignore[misc]
             assert (job.lease_owner is None) == (job.lease_until is None) == (job.state is not State.LEASED)
             assert (job.finished_at is not None) == (job.state in FINAL_STATES)
             assert 0 <= job.attempts <= job.fence
 
     @invariant()
     def counters_are_a_recount(self) -> None:
-        lanes: Sequence[LaneCount] = self.same(lambda store: store.lanes())
-        jobs = self.run(self.specification.jobs(ALL, limit=1_000))
+        lanes: Sequence[LaneCount] = self.same(lambda store: store.reads.lanes())
+        jobs = self.run(self.specification.reads.jobs(ALL, limit=1_000))
         recount = Counter((job.queue, job.tenant, job.needs, job.state) for job in jobs)
         for lane in lanes:
             counted = (lane.pending, lane.leased, lane.done, lane.failed, lane.cancelled)
@@ -424,8 +424,8 @@ class TwoStores(RuleBasedStateMachine):
     def the_wait_and_the_schedules_are_equal(self) -> None:
         for queues in (QUEUES, QUEUES[:1], ()):
             for closed in CLOSED:
-                self.same(lambda store, queues=queues, closed=closed: store.wait_us(queues, closed))  # type: ignore[misc]
-        self.same(lambda store: store.schedules())
+                self.same(lambda store, queues=queues, closed=closed: store.jobs.wait_us(queues, closed))  # type: ignore[misc]
+        self.same(lambda store: store.schedules.all())
 
 
 class Sqlite(TwoStores):

@@ -198,7 +198,7 @@ async def test_a_store_that_does_not_say_whose_doing_it_was_keeps_no_job_from_ru
         raise StoreBusy("others hold it")
 
     store = await seen.app.store()
-    store.traces = busy  # type: ignore[method-assign, assignment]
+    store.jobs.traces = busy  # type: ignore[method-assign, assignment]
     job = await count.submit()
     await seen.app.run_worker(until_empty=True)
     assert (await seen.app.wait(job)).result == "1"

@@ -30,7 +30,7 @@ async def worked(app: App, job: Submitted, **settings: Any) -> Job:
 
 async def codes(app: App, job: Submitted) -> list[tuple[int, str]]:
     """Attempt and code of each error, oldest first."""
-    return [(error.attempt, error.code) for error in await (await app.store()).errors(job.id)]
+    return [(error.attempt, error.code) for error in await (await app.store()).reads.errors(job.id)]
 
 
 async def eventually(condition: Callable[[], Awaitable[T]], seconds: float = SOON_SECONDS) -> T:

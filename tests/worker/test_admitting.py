@@ -71,7 +71,7 @@ async def test_jobs_behind_a_closed_gate_cost_no_exchange(app: App, monkeypatch:
 
     await rare.submit_many([{"n": n} for n in range(1, 10_001)])
     store, exchanges, idle_looks = await app.store(), 0, 0
-    exchange, wait_us = store.exchange, store.wait_us
+    exchange, wait_us = store.jobs.exchange, store.jobs.wait_us
 
     async def counted(call: Exchange) -> ExchangeReply:
         nonlocal exchanges
@@ -84,8 +84,8 @@ async def test_jobs_behind_a_closed_gate_cost_no_exchange(app: App, monkeypatch:
         idle_looks += wait != 0
         return wait
 
-    monkeypatch.setattr(store, "exchange", counted)
-    monkeypatch.setattr(store, "wait_us", looked)
+    monkeypatch.setattr(store.jobs, "exchange", counted)
+    monkeypatch.setattr(store.jobs, "wait_us", looked)
     worker = app.worker()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(app.run_worker(worker))
@@ -110,15 +110,15 @@ async def test_what_is_paused_waits_and_loses_no_attempt(app: App, rate: str, mo
     maps, ran, waits = Limit("maps", rate), [], []
     limiter = app.world.limiter
     await limiter.open()
-    await limiter.change(replace(maps.definition, paused=True))
-    take = limiter.take
+    await limiter.definitions.change(replace(maps.definition, paused=True))
+    take = limiter.acquire
 
     async def watched(*args: Any, **options: Any) -> Verdict:
         verdict = await take(*args, **options)
         waits.extend([verdict] if isinstance(verdict, Wait) else [])
         return verdict
 
-    monkeypatch.setattr(limiter, "take", watched)
+    monkeypatch.setattr(limiter, "acquire", watched)
 
     @app.job(limits=[maps], attempts=1)
     async def fetch(ctx: Context, n: int) -> None:
@@ -130,7 +130,7 @@ async def test_what_is_paused_waits_and_loses_no_attempt(app: App, rate: str, mo
         group.create_task(app.run_worker(until_empty=True))
         await until(lambda: len(waits) >= 3)
         assert (ran, {wait.why for wait in waits}) == ([], {buckets.PAUSED})
-        await limiter.change(maps.definition)
+        await limiter.definitions.change(maps.definition)
     jobs = [await record(app, answer) for answer in answers]
     assert (sorted(ran), {(job.state, job.attempts) for job in jobs}) == ([0, 1, 2], {(State.DONE, 1)})
 
@@ -199,7 +199,7 @@ async def test_a_job_over_the_budget_waits_for_the_window_in_which_it_fits(app: 
     waiting = await record(app, big)
     assert (sorted(ran), waiting.state, waiting.attempts) == ([3, 6], State.PENDING, 0)
     assert (await record(app, first)).state is State.DONE
-    (now_, next_) = await app._world.ledger.books(["spend"])
+    (now_, next_) = await app._world.ledger.reads.balances(["spend"])
     assert (now_.book.spent_micros, next_.book.held_micros) == (9_000_000, 7_000_000)
     assert waiting.run_at == next_.window.start
 
@@ -231,7 +231,7 @@ async def test_a_call_that_nobody_settles_is_charged_in_full(app: App) -> None:
 
     await buy.submit_many([{"fails": True}, {"fails": False}])
     await app.run_worker(until_empty=True)
-    (account,) = await app._world.ledger.books(["spend"])
+    (account,) = await app._world.ledger.reads.balances(["spend"])
     assert (account.book.spent_micros, account.book.held_micros) == (4_000_000, 0)
 
 
@@ -244,7 +244,7 @@ async def test_a_request_that_never_left_costs_nothing(app: App) -> None:
 
     await buy.submit()
     await app.run_worker(until_empty=True)
-    (account,) = await app._world.ledger.books(["spend"])
+    (account,) = await app._world.ledger.reads.balances(["spend"])
     assert (account.book.spent_micros, account.book.held_micros) == (0, 0)
 
 
@@ -260,7 +260,7 @@ async def test_a_request_inside_a_call_is_that_call(app: App, api: Provider) -> 
 
     await buy.submit()
     await app.run_worker(until_empty=True)
-    (account,) = await app._world.ledger.books(["spend"])
+    (account,) = await app._world.ledger.reads.balances(["spend"])
     assert account.book.spent_micros == 500_000
 
 
@@ -277,7 +277,7 @@ async def test_plain_functions_call_without_awaiting(app: App, api: Provider) ->
     job = await buy.submit()
     await app.run_worker(until_empty=True)
     assert (await record(app, job)).result == "200"
-    (account,) = await app._world.ledger.books(["spend"])
+    (account,) = await app._world.ledger.reads.balances(["spend"])
     assert account.book.spent_micros == 500_000
 
 
@@ -286,7 +286,7 @@ async def test_an_unreachable_limiter_stops_everything_and_fails_nothing(
 ) -> None:
     """Never open when nobody can count; and no attempt, no job and no worker is lost by it."""
     limiter, failures = app._world.limiter, 5
-    take = limiter.take
+    take = limiter.acquire
 
     async def failing(*asks: Any, **numbers: Any) -> Verdict:
         nonlocal failures
@@ -295,7 +295,7 @@ async def test_an_unreachable_limiter_stops_everything_and_fails_nothing(
             raise TransientError("the limiter is away")
         return await take(*asks, **numbers)
 
-    monkeypatch.setattr(limiter, "take", failing)
+    monkeypatch.setattr(limiter, "acquire", failing)
 
     @app.job(limits=[Limit("maps", FAST)], attempts=1)
     async def fetch(ctx: Context) -> None:
@@ -358,7 +358,7 @@ async def test_limits_can_be_told_apart_by_tenant_and_argument(app: App) -> None
         ran.append(account)
 
     await fetch.submit_many([{"account": account} for account in ("a", "a", "b", "b")])
-    names = {lane.needs for lane in await (await app.store()).lanes()}
+    names = {lane.needs for lane in await (await app.store()).reads.lanes()}
     assert len(names) == 2
     assert any("maps:a" in name for name in names)
 
@@ -389,7 +389,7 @@ async def test_an_impossible_cost_is_refused_at_submit(app: App) -> None:
 
     with pytest.raises(BadValue, match="spend"):
         await buy.submit(usd=11)
-    assert await (await app.store()).lanes() == []
+    assert await (await app.store()).reads.lanes() == []
 
 
 async def test_a_name_without_its_argument_is_refused_at_submit(app: App) -> None:
@@ -415,14 +415,14 @@ async def test_a_worker_that_loses_the_limiter_goes_on_with_the_share_that_was_s
 ) -> None:
     """Only where the user has said so; and never with more than its part."""
     limiter = app._world.limiter
-    take, is_away = limiter.take, False
+    take, is_away = limiter.acquire, False
 
     async def sometimes_away(*asks: Any, **numbers: Any) -> Verdict:
         if is_away:
             raise TransientError("the limiter is away")
         return await take(*asks, **numbers)
 
-    monkeypatch.setattr(limiter, "take", sometimes_away)
+    monkeypatch.setattr(limiter, "acquire", sometimes_away)
     maps = Limit("maps", "3200/minute", degraded_share=0.5)
 
     @app.job(limits=[maps], attempts=1)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, cast
 
 import pytest
@@ -45,14 +46,18 @@ class Wrapped:
 
 
 def put(app: App, part: str, **verbs: Callable[..., Any]) -> None:
-    world = app._world
-    app._world = world._replace(**{part: cast(Any, Wrapped(getattr(world, part), **verbs))})
+    world, (owner, _, port) = app._world, part.partition(".")
+    wrapped = cast(Any, Wrapped(attrgetter(part)(world), **verbs))
+    if port:
+        setattr(getattr(world, owner), port, wrapped)
+    else:
+        app._world = world._replace(**{part: wrapped})
 
 
 def counted(app: App, part: str, *names: str) -> Counter[str]:
     """How often these verbs are called from now on."""
     counts: Counter[str] = Counter()
-    real = getattr(app._world, part)
+    real = attrgetter(part)(app._world)
 
     def counting(name: str) -> Callable[..., Any]:
         async def verb(*given: Any, **named: Any) -> Any:
@@ -67,7 +72,7 @@ def counted(app: App, part: str, *names: str) -> Counter[str]:
 
 async def seats(app: App, name: str) -> int:
     """How many the limiter believes to be taken."""
-    _, (level,) = await app._world.limiter.look([PermitRequest(name, name)])
+    _, (level,) = await app._world.limiter.levels([PermitRequest(name, name)])
     return sum(seat.count for seat in level.seats.values())
 
 
@@ -213,13 +218,13 @@ async def test_seats_of_many_limits_are_all_kept(app: App) -> None:
             await leave.wait()
 
     kept: set[str] = set()
-    keep = app._world.limiter.keep
+    keep = app._world.limiter.renew_calls
 
     async def keeping(asks: Any, *rest: Any) -> None:
         await keep(asks, *rest)
         kept.update(ask.name for ask in asks)
 
-    put(app, "limiter", keep=keeping)
+    put(app, "limiter", renew_calls=keeping)
     await fetch.submit_many([{"n": n} for n in range(30)])
     worker = app.worker(grace=5, concurrency=30)
     async with asyncio.TaskGroup() as group:
@@ -236,14 +241,14 @@ async def test_a_word_about_seats_does_not_take_back_one_that_is_just_granted(ap
     maps = Limit("maps", concurrency=5).definition
     ask = (PermitRequest("maps", "maps"),)
     on_its_way, arrives = asyncio.Event(), asyncio.Event()
-    keep = app._world.limiter.keep
+    keep = app._world.limiter.renew_calls
 
     async def keeping(*given: Any) -> None:
         on_its_way.set()
         await arrives.wait()
         await keep(*given)
 
-    put(app, "limiter", keep=keeping)
+    put(app, "limiter", renew_calls=keeping)
     holder = LimiterClient(app._world, WorkerId("w"), [maps])
     await holder.grant(ask, 1)
     async with asyncio.TaskGroup() as group:
@@ -330,14 +335,14 @@ async def test_nobody_starts_while_the_caps_of_tenants_cannot_be_read(app: App) 
     await app.set_tenant("acme", concurrency=1)
     running = most = 0
     failures = 3
-    tenants = app._world.store.tenants
+    all_tenants = app._world.store.tenants.all
 
     async def failing() -> Any:
         nonlocal failures
         failures -= 1
         if failures >= 0:
             raise TransientError("the store is away")
-        return await tenants()
+        return await all_tenants()
 
     @app.job(limits=[Limit("maps", FAST)])
     async def work() -> None:
@@ -348,7 +353,7 @@ async def test_nobody_starts_while_the_caps_of_tenants_cannot_be_read(app: App) 
         running -= 1
 
     await work.submit_many([{}] * 6, tenant="acme")
-    put(app, "store", tenants=failing)
+    put(app, "store.tenants", all=failing)
     async with asyncio.timeout(20):
         await app.run_worker(until_empty=True)
     assert most == 1
@@ -367,7 +372,7 @@ async def test_a_gate_that_cannot_be_asked_for_stops_no_other_and_does_not_spin(
     counts = counted(app, "ledger", "wait_us")
     told = heard(app, "gate_closed")
     async with working(app):
-        await eventually(lambda: app._world.ledger.forget("spend"))  # as soon as the worker has declared it
+        await eventually(lambda: app._world.ledger.definitions.forget("spend"))  # as soon as the worker has declared it
         waiting = await buy.submit()
         await eventually(lambda: truth(counts["wait_us"] > 0))
         await app.wait(await fetch.submit(), 10)
@@ -385,7 +390,7 @@ async def test_a_limiter_that_refuses_us_is_told_of_and_not_hammered(app: App) -
         asked += 1
         raise StoreRefused("it would forget without telling")
 
-    put(app, "limiter", take=refusing)
+    put(app, "limiter", acquire=refusing)
     told = heard(app, "gate_closed")
 
     @app.job(limits=[Limit("maps", LONG)])
@@ -425,7 +430,7 @@ async def test_more_gates_than_one_exchange_tells_of_keep_nobody_out(app: App) -
 
     await app.submit_many([wait.bind(tenant=f"t{n:03}") for n in range(150)])
     last = await run.submit(tenant="zz")
-    store = counted(app, "store", "exchange", "wait_us")
+    store = counted(app, "store.jobs", "exchange", "wait_us")
     async with working(app):
         await app.wait(last, 20)
         await asyncio.sleep(1)
@@ -464,7 +469,7 @@ async def test_a_limit_that_was_raised_opens_its_gate(app: App, monkeypatch: pyt
     told = heard(app, "gate_closed")
     async with working(app, grace=5):
         await eventually(lambda: truth(bool(told)))
-        await app._world.limiter.change(Limit("maps", FAST).definition)
+        await app._world.limiter.definitions.change(Limit("maps", FAST).definition)
         assert (await app.wait(job, 20)).state is State.DONE
 
 
@@ -478,7 +483,7 @@ async def test_a_limit_that_was_raised_is_asked_again_before_its_old_time(
     asks = (PermitRequest("maps", "maps"),)
     with pytest.raises(Deferred):
         await holder.take(asks)
-    await app._world.limiter.change(Limit("maps", FAST).definition)
+    await app._world.limiter.definitions.change(Limit("maps", FAST).definition)
     # What it had used is counted at the new pace, in a bucket of its own.
     token = await holder.take(asks)
     assert holder.is_valid(token)
@@ -492,7 +497,7 @@ async def test_a_limit_that_was_forgotten_is_declared_again(app: App) -> None:
 
     async with working(app, grace=5):
         await app.wait(await fetch.submit(), 10)
-        assert await app._world.limiter.forget("maps")
+        assert await app._world.limiter.definitions.forget("maps")
         assert (await app.wait(await fetch.submit(), 10)).state is State.DONE
 
 
@@ -519,7 +524,7 @@ async def test_a_limiter_that_was_emptied_learns_a_tenants_caps_again(
     @app.job
     async def work() -> None: ...
 
-    assert await app._world.limiter.forget("tenant:acme")
+    assert await app._world.limiter.definitions.forget("tenant:acme")
     job = await worked(app, await work.submit(tenant="acme"))
     assert job.state is State.DONE
 
@@ -533,7 +538,7 @@ async def test_jobs_that_wait_for_a_slow_limit_cost_few_looks(app: App) -> None:
         started.set()
         await asyncio.sleep(60)
 
-    limiter = counted(app, "limiter", "look", "take")
+    limiter = counted(app, "limiter", "levels", "acquire")
     await prepare.submit_many([{}] * 10)
     async with working(app):
         await started.wait()
@@ -546,17 +551,17 @@ async def test_jobs_that_wait_for_a_slow_limit_cost_few_looks(app: App) -> None:
 
 async def test_a_worker_without_limits_never_asks_the_limiter_or_the_ledger(app: App) -> None:
     """Who needs nothing pays for nothing."""
-    verbs = ["open", "declare", "definitions", "take", "look", "keep", "vacate", "give_back"]
-    limiter = counted(app, "limiter", *verbs)
-    ledger = counted(app, "ledger", "declare", "wait_us", "hold", "settle", "expire")
-    store = counted(app, "store", "tenants")
+    limiter = counted(app, "limiter", "open", "acquire", "levels", "renew_calls", "end_calls", "return_unused")
+    ledger = counted(app, "ledger", "wait_us", "hold", "settle", "expire")
+    definitions = counted(app, "limiter.definitions", "declare", "all") + counted(app, "ledger.definitions", "declare")
+    store = counted(app, "store.tenants", "all")
 
     @app.job
     async def work() -> None: ...
 
     await work.submit_many([{}] * 50)
     await app.run_worker(until_empty=True)
-    assert (limiter, ledger, store) == (Counter(), Counter(), Counter())
+    assert (limiter, ledger, definitions, store) == (Counter(), Counter(), Counter(), Counter())
 
 
 async def test_names_do_not_gather_in_a_workers_memory(app: App) -> None:
@@ -600,7 +605,7 @@ async def test_a_handler_that_asks_again_books_the_next_window_once(app: App) ->
                 continue
 
     await worked(app, await buy.submit())
-    now, *later = await app._world.ledger.books(["spend"])
+    now, *later = await app._world.ledger.reads.balances(["spend"])
     assert now.book.spent_micros == 8_000_000
     assert [account.book.held_micros for account in later] == [8_000_000]
 
@@ -651,7 +656,7 @@ async def test_a_job_cancelled_at_any_moment_of_its_call_never_calls_without_a_c
     """And if nothing was sent, nothing stays reserved, and no seat is taken: at every await on the way."""
     maps, spend = Limit("maps", concurrency=100), Budget("spend", usd=1_000, every="month")
     requirements = Requirements("buy", (maps.cost(1),), (spend,), {"usd": 1})
-    await app._world.ledger.declare([spend.definition])
+    await app._world.ledger.definitions.declare([spend.definition])
     slow_down(app)
     holder = LimiterClient(app._world, WorkerId("w"), [maps.definition])
     needs = render_needs(requirements.needs({}, "default"))
@@ -675,7 +680,7 @@ async def test_a_job_cancelled_at_any_moment_of_its_call_never_calls_without_a_c
         await asyncio.gather(task, return_exceptions=True)
         steps = number
     assert steps > 5, "there must be something to cancel"
-    (account,) = await app._world.ledger.books(["spend"])
+    (account,) = await app._world.ledger.reads.balances(["spend"])
     assert (account.book.spent_micros, account.book.held_micros) == (len(sent) * 1_000_000, 0)
     assert not any(holder._in_flight.values())
 
@@ -693,16 +698,20 @@ def slow_down(app: App) -> None:
         return verb
 
     limiter, ledger = app._world.limiter, app._world.ledger
-    put(app, "limiter", **{name: slow(limiter, name) for name in ("take", "give_back", "vacate")})
+    put(app, "limiter", **{name: slow(limiter, name) for name in ("acquire", "return_unused", "end_calls")})
     put(app, "ledger", **{name: slow(ledger, name) for name in ("hold", "settle")})
 
 
 # -- lost replies ----------------------------------------------------------------------------------------------------
 
-LIMITER = ("open", "declare", "definitions", "take", "look", "give_back", "vacate")
-LEDGER = ("wait_us", "hold", "settle")
-STORE = ("exchange", "tenants", "wait_us", "lanes")
-VERBS = [*(("limiter", v) for v in LIMITER), *(("ledger", v) for v in LEDGER), *(("store", v) for v in STORE)]
+VERBS = [
+    *(("limiter", verb) for verb in ("open", "acquire", "levels", "return_unused", "end_calls")),
+    *(("limiter.definitions", verb) for verb in ("declare", "all")),
+    *(("ledger", verb) for verb in ("wait_us", "hold", "settle")),
+    *(("store.jobs", verb) for verb in ("exchange", "wait_us")),
+    ("store.tenants", "all"),
+    ("store.reads", "lanes"),
+]
 
 
 @pytest.mark.parametrize("happened", [False, True], ids=["not done", "done"])
@@ -724,7 +733,7 @@ async def test_a_lost_reply_costs_no_job_no_attempt_and_no_money(part: str, verb
                     sent += 1
                     call.settle(usd=1)
 
-        real, tries = getattr(getattr(app._world, part), verb), 0
+        real, tries = attrgetter(f"{part}.{verb}")(app._world), 0
 
         async def failing(*given: Any, **named: Any) -> Any:
             nonlocal tries
@@ -741,7 +750,7 @@ async def test_a_lost_reply_costs_no_job_no_attempt_and_no_money(part: str, verb
             await app.run_worker(until_empty=True)
         jobs = [await record(app, answer) for answer in answers]
         assert {(job.state, job.attempts) for job in jobs} == {(State.DONE, 1)}
-        (account,) = await app._world.ledger.books(["spend"])
+        (account,) = await app._world.ledger.reads.balances(["spend"])
         assert (sent, account.book.spent_micros, account.book.held_micros) == (6, 6_000_000, 0)
 
 

@@ -21,9 +21,9 @@ from leaseway.domain.job import Job, State
 from leaseway.domain.kind import Kind, KindDefaults
 from leaseway.ports.store import Store
 from leaseway.stores.memory.budgets import MemoryLedger
-from leaseway.stores.memory.jobs import MemoryStore
 from leaseway.stores.memory.limits import MemoryLimiter
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.memory.store import MemoryStore
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.system import SystemChance, SystemIds
 from leaseway.telemetry.log_events import LogEvents
 from leaseway.testing.clock import FakeClock
@@ -59,8 +59,10 @@ class Clock:
 class Way:
     """The store behind a way that the test can close for claims, in either direction. All else passes."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
+        self._jobs = store.jobs
+        self.jobs = self
         self.claims: list[Wants] = []
         """As they were sent, each with its count."""
         self.there, self.back = asyncio.Event(), asyncio.Event()
@@ -75,11 +77,11 @@ class Way:
         return len(self.claims) == 2
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        return getattr(self._jobs if hasattr(self._jobs, name) else self._store, name)
 
     async def exchange(self, call: Exchange) -> ExchangeReply:
         if call.wants is None or call.wants.count == 0:
-            answer: ExchangeReply = await self._store.exchange(call)
+            answer: ExchangeReply = await self._jobs.exchange(call)
             if self.fails_at == ("giving back" if call.settlements else "asking"):
                 self.fails_at = ""
                 raise UnknownOutcome("the reply was lost")
@@ -90,7 +92,7 @@ class Way:
         self.claims.append(wants)
         self.sent.set()
         await self.there.wait()
-        answer: ExchangeReply = await self._store.exchange(call)
+        answer: ExchangeReply = await self._jobs.exchange(call)
         if answer.leases:
             self.granted.set()
         await self.back.wait()
@@ -103,7 +105,7 @@ class Way:
 class Bench:
     """A worker, a keeper that looks when the test says so, and the fences under which handlers ran."""
 
-    def __init__(self, store: Any, clock: FakeClock) -> None:
+    def __init__(self, store: Store, clock: FakeClock) -> None:
         self.store = store
         self.clock = clock
         self.way = Way(store)
@@ -132,14 +134,14 @@ class Bench:
 
     async def submit(self) -> None:
         """One job that may be delivered once, and never again."""
-        await self.store.submit([new_job(1, lease_us=int(LEASE_SECONDS * SECOND_US), attempts_max=1)])
+        await self.store.jobs.submit([new_job(1, lease_us=int(LEASE_SECONDS * SECOND_US), attempts_max=1)])
 
     async def look(self, *, after_seconds: float) -> None:
         self.clock.advance(after_seconds)
         await self.keeper.check()
 
     async def job(self) -> Job:
-        job: Job | None = await self.store.job(JOB)
+        job: Job | None = await self.store.reads.job(JOB)
         assert job is not None
         return job
 
@@ -153,9 +155,9 @@ class Bench:
     async def take_elsewhere(self) -> None:
         """Another worker asks for everything that there is, and finishes it."""
         wants, other = Wants(("default",), 10, Token("elsewhere")), WorkerId("elsewhere")
-        leases = (await self.store.exchange(Exchange(other, (), wants))).leases
+        leases = (await self.store.jobs.exchange(Exchange(other, (), wants))).leases
         assert [lease.id for lease in leases] == [JOB], "it is not there to be taken"
-        await self.store.exchange(Exchange(other, tuple(done(lease) for lease in leases)))
+        await self.store.jobs.exchange(Exchange(other, tuple(done(lease) for lease in leases)))
 
     async def drained(self, task: asyncio.Task[WorkerSummary]) -> WorkerSummary:
         """Let the worker read its reply, finish what it started by it, and leave."""
@@ -172,7 +174,7 @@ class Bench:
 @pytest.fixture(params=["memory", "sqlite"])
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     clock = FakeClock()
-    store: Any = (
+    store: Store = (
         MemoryStore(clock.now_us) if request.param == "memory" else SqliteStore(f"{tmp_path}/work.db", clock.now_us)
     )
     await store.open()
@@ -219,12 +221,12 @@ async def test_a_reply_that_comes_after_its_claim_went_back_starts_nothing(bench
 
 async def test_a_claim_goes_back_whole(bench: Bench) -> None:
     """The shortest lease decides. Of the others the late reply believes that they could still start."""
-    await bench.store.submit([new_job(2, lease_us=int(10 * LEASE_SECONDS * SECOND_US))])
+    await bench.store.jobs.submit([new_job(2, lease_us=int(10 * LEASE_SECONDS * SECOND_US))])
     bench.way.back.clear()
     async with working(bench):
         await bench.way.granted.wait()
         await bench.look(after_seconds=LATE_SECONDS)
-        assert {job.state for job in await bench.store.jobs(JobFilter())} == {State.PENDING}
+        assert {job.state for job in await bench.store.reads.jobs(JobFilter())} == {State.PENDING}
         bench.way.back.set()
         await bench.until_done()
     assert set(bench.ran) == {2}
@@ -332,7 +334,7 @@ async def test_a_job_on_the_shelf_that_may_have_gone_back_does_not_start(bench: 
     slots, wants = bench.worker._slots, Wants(("default",), 1, Token("shelf"))
     keeper = LeaseRenewal(bench.worker.id, slots, {}, bench.way, Clock(bench.clock), lambda running, why: None)
     claim = Claim(wants, Clock(bench.clock).monotonic())
-    leases = (await bench.store.exchange(Exchange(bench.worker.id, (), wants))).leases
+    leases = (await bench.store.jobs.exchange(Exchange(bench.worker.id, (), wants))).leases
     slots.put(claim, [Attempt(lease, claim.sent_at) for lease in leases])
     bench.way.fails_at = "giving back"
     bench.clock.advance(LATE_SECONDS)

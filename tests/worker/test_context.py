@@ -71,7 +71,7 @@ async def test_a_checkpoint_without_the_lease_is_refused(app: App) -> None:
         with pytest.raises(LeaseLost):
             await ctx.checkpoint(1)
         lost.append("told")
-        assert (await store.job(ctx.id)).cursor is None  # type: ignore[union-attr]
+        assert (await store.reads.job(ctx.id)).cursor is None  # type: ignore[union-attr]
 
     submitted = await fetch.submit()
     async with working(app):
@@ -125,7 +125,7 @@ async def test_children_are_submitted_with_success_and_only_with_success(app: Ap
             raise ConnectionError
 
     await worked(app, await parent.submit(tenant="acme"))
-    children = await (await app.store()).jobs(JobFilter(kind="child"))
+    children = await (await app.store()).reads.jobs(JobFilter(kind="child"))
     assert sorted(job.payload for job in children) == ['{"n":0}', '{"n":1}', '{"n":2}']
     assert {job.tenant for job in children} == {"acme"}, "a child belongs to its parent's tenant"
     assert {job.state for job in children} == {State.DONE}

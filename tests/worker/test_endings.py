@@ -52,7 +52,7 @@ def test_an_app_that_was_closed_can_be_used_again(plain_app: App) -> None:
 
 
 async def ready(app: App) -> int:
-    return sum(lane.ready for lane in await (await app.store()).lanes())
+    return sum(lane.ready for lane in await (await app.store()).reads.lanes())
 
 
 def test_who_waits_in_another_thread_gets_his_answer_though_the_app_is_closed(plain_app: App) -> None:
@@ -125,7 +125,7 @@ async def test_who_gives_up_opening_does_not_close_it_for_the_others(tmp_path: P
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         store = await second
-        assert await store.lanes() == []
+        assert await store.reads.lanes() == []
         await app.close()
 
 

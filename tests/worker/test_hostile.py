@@ -210,7 +210,7 @@ def test_closing_while_others_submit_ends_in_a_clear_error_or_in_a_stored_job(tm
 
 
 async def _lanes(app: App) -> Any:
-    return await (await app.store()).lanes()
+    return await (await app.store()).reads.lanes()
 
 
 def test_first_use_by_many_threads_opens_one_store(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ async def test_an_idle_worker_asks_a_store_that_is_away_less_and_less_often(monk
                 worker.drain()
             await asyncio.sleep(0)
 
-        monkeypatch.setattr(await app.store(), "wait_us", away)
+        monkeypatch.setattr((await app.store()).jobs, "wait_us", away)
         monkeypatch.setattr(clock, "sleep", slept)
         async with asyncio.timeout(SOON_SECONDS):
             await app.run_worker(worker)

@@ -57,7 +57,7 @@ async def test_a_job_that_used_up_its_attempts_ends_failed_with_the_error_that_p
     submitted = await broken.submit()
     job = await worked(app, submitted)
     assert (job.state, job.attempts, job.last_error_code) == (State.FAILED, 2, "ValueError")
-    error = (await (await app.store()).errors(submitted.id))[-1]
+    error = (await (await app.store()).reads.errors(submitted.id))[-1]
     assert error.message == "no such street"
     assert "async def broken" not in error.traceback
     assert 'raise ValueError("no such street")' in error.traceback
@@ -189,7 +189,7 @@ async def test_cancelling_stops_a_running_handler(app: App) -> None:
     submitted = await long.submit()
     async with working(app):
         await asyncio.wait_for(started.wait(), 10)
-        assert await (await app.store()).cancel(submitted.id) == "requested"
+        assert await (await app.store()).operations.cancel(submitted.id) == "requested"
         await asyncio.wait_for(told.wait(), 10)
         job = await app.wait(submitted.id, 10)
     assert (job.state, job.result) == (State.CANCELLED, None)
@@ -202,7 +202,7 @@ async def test_a_cancelled_job_that_waits_never_runs(app: App) -> None:
         raise AssertionError
 
     submitted = await unwanted.submit()
-    assert await (await app.store()).cancel(submitted.id) == "cancelled"
+    assert await (await app.store()).operations.cancel(submitted.id) == "cancelled"
     job = await worked(app, submitted)
     assert (job.state, job.fence) == (State.CANCELLED, 0)
 
@@ -223,7 +223,7 @@ async def test_a_handler_that_finishes_although_it_was_cancelled_is_done(app: Ap
     submitted = await quick_witted.submit()
     async with working(app):
         await asyncio.wait_for(started.wait(), 10)
-        await (await app.store()).cancel(submitted.id)
+        await (await app.store()).operations.cancel(submitted.id)
         job = await app.wait(submitted.id, 10)
     assert (job.state, job.result) == (State.DONE, '"finished all the same"')
 
@@ -256,7 +256,7 @@ async def test_a_kind_that_this_worker_does_not_know_is_left_to_others_for_a_whi
         await eventually(lambda: codes(file_app, strange))
     job = await record(file_app, strange)
     assert (job.state, job.attempts, job.last_error_code) == (State.PENDING, 1, "unknown_kind")
-    error = (await (await file_app.store()).errors(strange.id))[0]
+    error = (await (await file_app.store()).reads.errors(strange.id))[0]
     assert "from_the_future" in error.message
     assert "known" in error.message
     assert (await record(file_app, healthy)).state is State.DONE
@@ -275,7 +275,7 @@ async def test_a_result_that_is_not_json_fails_the_job_at_once(app: App, result:
     submitted = await strange.submit()
     job = await worked(app, submitted)
     assert (job.state, job.attempts, job.last_error_code) == (State.FAILED, 1, "bad_result")
-    assert (await (await app.store()).errors(submitted.id))[0].message.startswith("result")
+    assert (await (await app.store()).reads.errors(submitted.id))[0].message.startswith("result")
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), StopIteration("x"), StopAsyncIteration(), asyncio.CancelledError()])
@@ -308,7 +308,7 @@ async def test_an_error_text_that_no_store_could_keep_is_kept_readable(app: App)
 
     submitted = await rude.submit()
     assert (await worked(app, submitted)).state is State.FAILED
-    error = (await (await app.store()).errors(submitted.id))[0]
+    error = (await (await app.store()).reads.errors(submitted.id))[0]
     assert len(error.message) < 3_000
     assert len(error.traceback) < 20_000
 

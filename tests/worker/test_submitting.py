@@ -27,7 +27,7 @@ async def test_a_key_that_comes_again_names_the_first_job(app: App) -> None:
     await worked(app, first)
     late = await pay.submit(amount=5, key="order-1")
     assert (late.replayed, late.id) == (True, first.id), "a finished job still holds its key"
-    assert len(await (await app.store()).jobs(JobFilter())) == 1
+    assert len(await (await app.store()).reads.jobs(JobFilter())) == 1
 
 
 async def test_a_key_that_comes_again_with_other_arguments_is_refused(app: App) -> None:
@@ -45,7 +45,7 @@ async def test_a_key_that_comes_again_with_other_arguments_is_refused(app: App) 
     with pytest.raises(KeyConflict, match=first.id):
         await refund.submit(amount=5, key="order-1")
     assert (await pay.submit(amount=6, key="order-1", tenant="another")).replayed is False, "keys belong to a tenant"
-    assert len(await (await app.store()).jobs(JobFilter())) == 2
+    assert len(await (await app.store()).reads.jobs(JobFilter())) == 2
 
 
 async def test_a_key_is_forgotten_after_its_retention(url: str) -> None:
@@ -60,7 +60,7 @@ async def test_a_key_is_forgotten_after_its_retention(url: str) -> None:
             return not (await pay.submit(amount=5, key="order-1")).replayed
 
         await eventually(is_free)
-        assert len(await (await app.store()).jobs(JobFilter())) == 2
+        assert len(await (await app.store()).reads.jobs(JobFilter())) == 2
         assert (await record(app, first)).state is State.PENDING
 
 
@@ -71,7 +71,7 @@ async def test_a_batch_with_a_conflict_stores_nothing(app: App) -> None:
     await pay.submit(amount=1, key="one")
     with pytest.raises(KeyConflict):
         await app.submit_many([pay.bind(amount=2, key="two"), pay.bind(amount=3, key="one")])
-    assert len(await (await app.store()).jobs(JobFilter())) == 1
+    assert len(await (await app.store()).reads.jobs(JobFilter())) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ async def test_an_impossible_option_is_refused_by_its_name(app: App, option: str
         await task.submit(**{option: value})
     assert refusal.value.field == option
     assert str(refusal.value).startswith(f"{option}: ")
-    assert await (await app.store()).jobs(JobFilter()) == []
+    assert await (await app.store()).reads.jobs(JobFilter()) == []
 
 
 async def test_run_at_and_delay_exclude_each_other(app: App) -> None:
@@ -172,7 +172,7 @@ async def test_an_error_in_a_batch_names_its_item(app: App) -> None:
 
     with pytest.raises(BadValue, match=r"\b2\b.*n"):
         await task.submit_many([{"n": 0}, {"n": 1}, {"n": "two"}, {"n": 3}])
-    assert await (await app.store()).jobs(JobFilter()) == []
+    assert await (await app.store()).reads.jobs(JobFilter()) == []
 
 
 async def test_one_key_cannot_stand_for_many_jobs(app: App) -> None:
@@ -192,7 +192,7 @@ async def test_a_large_batch_is_stored_in_order(app: App) -> None:
     answers = await task.submit_many([{"n": n} for n in range(11_000)])
     assert len({answer.id for answer in answers}) == 11_000
     assert [answer.id for answer in answers] == sorted(answer.id for answer in answers)
-    lanes = await (await app.store()).lanes()
+    lanes = await (await app.store()).reads.lanes()
     assert [lane.ready for lane in lanes] == [11_000]
     assert (await record(app, answers[10_500])).payload == '{"n":10500}'
 
@@ -207,7 +207,7 @@ async def test_first_submissions_at_the_same_time_open_the_store_once(tmp_path: 
 
     answers = await asyncio.gather(*[task.submit(n=n) for n in range(20)])
     assert len({answer.id for answer in answers}) == 20
-    assert [lane.ready for lane in await (await app.store()).lanes()] == [20]
+    assert [lane.ready for lane in await (await app.store()).reads.lanes()] == [20]
     await app.close()
     assert open_files(tmp_path) == []
 
@@ -251,7 +251,7 @@ def test_several_threads_submit_at_once(tmp_path: Path) -> None:
     assert len(set(ids)) == 200
 
     async def ready() -> int:
-        return sum(lane.ready for lane in await (await app.store()).lanes())
+        return sum(lane.ready for lane in await (await app.store()).reads.lanes())
 
     assert app.sync(ready()) == 200
     app.close_sync()
@@ -267,7 +267,7 @@ async def test_waiting_calls_are_refused_inside_a_running_loop(app: App) -> None
         task.submit_sync()
     with pytest.raises(UsageError, match="await"):
         app.wait_sync("any")
-    assert await (await app.store()).jobs(JobFilter()) == []
+    assert await (await app.store()).reads.jobs(JobFilter()) == []
 
 
 async def test_waiting_for_a_job_that_never_was_says_so(app: App) -> None:
@@ -301,5 +301,5 @@ async def test_times_to_start_are_stored_as_given(app: App) -> None:
     assert (await record(app, fixed)).run_at == at.timestamp() * SECOND_US
     job = await record(app, later)
     assert job.run_at - job.created_at == 3_600 * SECOND_US
-    (lane,) = await (await app.store()).lanes()
+    (lane,) = await (await app.store()).reads.lanes()
     assert (lane.ready, lane.scheduled) == (0, 2)

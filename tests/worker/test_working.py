@@ -31,8 +31,8 @@ async def test_a_worker_until_empty_ends_when_everything_is_done(app: App) -> No
     await parent.submit()
     done = await app.run_worker(until_empty=True)
     assert (done.lost, done.released, done.is_clean) == (0, 0, True)
-    assert {job.state for job in await (await app.store()).jobs(JobFilter())} == {State.DONE}
-    assert len(await (await app.store()).jobs(JobFilter())) == 2
+    assert {job.state for job in await (await app.store()).reads.jobs(JobFilter())} == {State.DONE}
+    assert len(await (await app.store()).reads.jobs(JobFilter())) == 2
 
 
 async def test_a_worker_until_empty_without_work_ends_at_once(app: App) -> None:
@@ -56,7 +56,7 @@ async def test_a_worker_until_empty_looks_often_for_its_end(app: App, monkeypatc
     async def task() -> None:
         await has_waited.wait()  # a worker that has room looks for more meanwhile
 
-    monkeypatch.setattr(store, "wait", wait)
+    monkeypatch.setattr(store.notifications, "wait", wait)
     await task.submit()
     await app.run_worker(until_empty=True)
     assert max(waits) <= EMPTY_POLL_SECONDS
@@ -190,7 +190,7 @@ async def test_old_jobs_are_pruned_and_young_and_unfinished_ones_stay(app: App) 
     assert await prune_jobs(app._world, 0) == 1
     assert await app.find(done.id) is None
     assert (await record(app, waiting)).state is State.PENDING
-    (lane,) = await (await app.store()).lanes()
+    (lane,) = await (await app.store()).reads.lanes()
     assert (lane.ready, lane.done) == (1, 0), "the counters forget what was pruned"
 
 
@@ -244,6 +244,6 @@ async def test_many_quick_jobs_are_all_done_once(app: App) -> None:
     answers = await task.submit_many([{"n": n} for n in range(1_000)])
     await worked(app, answers[0])
     assert sorted(runs) == list(range(1_000))
-    (lane,) = await (await app.store()).lanes()
+    (lane,) = await (await app.store()).reads.lanes()
     assert (lane.ready, lane.leased, lane.done) == (0, 0, 1_000)
     await eventually(lambda: asyncio.sleep(0, True))

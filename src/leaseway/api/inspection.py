@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 
 from leaseway.domain.budgets.budget import Charge
-from leaseway.domain.errors import LeasewayError, TransientError, UsageError
+from leaseway.domain.errors import LeasewayError, TransientError
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import Closure, LevelReading, unreachable_limit
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount
 from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.pauses import Pause, closed_by_pauses
-from leaseway.ports.lane_pauses import LanePauses
 from leaseway.ports.limiter import Limiter
-from leaseway.ports.store_stats import Pulse
+from leaseway.ports.reads import Inspection
+from leaseway.ports.store import require_inspection
 from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import (
     ClosedGates,
@@ -27,15 +27,12 @@ LIMITER_SILENT = TransientError("the limiter does not respond")
 """Shown in place of the limiter's own error, which contains addresses."""
 
 
-def store_stats(world: Environment) -> Pulse:
-    store = world.store
-    if not isinstance(store, Pulse):
-        raise UsageError("this store has no statistics; serve sqlite:///… or postgresql://…")
-    return store
+def store_stats(world: Environment) -> Inspection:
+    return require_inspection(world.store)
 
 
 async def read_pauses(world: Environment) -> Sequence[Pause]:
-    return await world.store.pauses() if isinstance(world.store, LanePauses) else ()
+    return () if world.store.pauses is None else await world.store.pauses.all()
 
 
 async def try_read_levels(limiter: Limiter, asks: list[PermitRequest]) -> dict[PermitRequest, LevelReading]:
@@ -59,7 +56,7 @@ async def find_closed_gates(world: Environment, lanes: Sequence[LaneCount], now:
     async def budgets(charges: Sequence[Charge]) -> Closures:
         return await closed_budgets(world.ledger, charges, now)
 
-    return await closed_gates(world.store, (lane_gate(lane) for lane in lanes if lane.ready), limits, budgets)
+    return await closed_gates(world.store.tenants, (lane_gate(lane) for lane in lanes if lane.ready), limits, budgets)
 
 
 def lane_gate(lane: LaneCount) -> Gate:

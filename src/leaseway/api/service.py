@@ -28,7 +28,7 @@ class Service:
         self.settings = settings if settings.cursor_secret else replace(settings, cursor_secret=secrets.token_bytes(32))
         self.world = app.world
         self.work_counters = WorkCounters()
-        self.submissions = SubmitBatcher(self.world.store, self.world.clock, self.work_counters)
+        self.submissions = SubmitBatcher(self.world.store.jobs, self.world.clock, self.work_counters)
         self.authenticator: Authenticator | None = None
         """None: authentication is disabled, and every caller is LOCAL."""
         self.rate_limit: TenantRateLimit | None = None
@@ -44,7 +44,7 @@ class Service:
         store = await self.app.store()
         self.world = self.app.world
         await self.world.limiter.open()
-        self.submissions = SubmitBatcher(store, self.world.clock, self.work_counters)
+        self.submissions = SubmitBatcher(store.jobs, self.world.clock, self.work_counters)
         if self.settings.auth:
             jwts, holder = jwt_verifier(self.settings, self.world.clock), self.world.ids.worker()
             self.authenticator = Authenticator(store, self.world.clock, jwts)

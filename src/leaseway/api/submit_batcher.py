@@ -12,7 +12,7 @@ from leaseway.api.metrics.work_counters import WorkCounters
 from leaseway.domain.errors import UsageError
 from leaseway.domain.job import NewJob, Submitted
 from leaseway.ports.clock import Clock
-from leaseway.ports.store import Store
+from leaseway.ports.job_store import JobStore
 from leaseway.worker.submit import submit
 
 BATCH_MAX = 500
@@ -30,7 +30,7 @@ class PendingSubmission(NamedTuple):
 class SubmitBatcher:
     """For one process and its event loop."""
 
-    def __init__(self, store: Store, clock: Clock, counters: WorkCounters | None = None) -> None:
+    def __init__(self, store: JobStore, clock: Clock, counters: WorkCounters | None = None) -> None:
         self._store = store
         self._clock = clock
         self._counters = counters or WorkCounters()

@@ -20,7 +20,7 @@ from leaseway.domain.inspection import EndedCount, LaneWait, LeaseOwner
 from leaseway.domain.job import LaneCount
 from leaseway.domain.limits.limit import TENANT_PREFIX, PermitRequest, template_fields
 from leaseway.domain.pauses import Pause, closed_by_pauses
-from leaseway.ports.store_stats import Pulse
+from leaseway.ports.reads import Inspection
 from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import Defined, limits_by_name
 
@@ -88,8 +88,8 @@ async def system_snapshot(request: Request) -> SystemSnapshot:
     return snapshot
 
 
-async def take_snapshot(world: Environment, stats: Pulse) -> SystemSnapshot:
-    now, lanes = await world.store.now(), list(await world.store.lanes())
+async def take_snapshot(world: Environment, stats: Inspection) -> SystemSnapshot:
+    now, lanes = await world.store.reads.now(), list(await world.store.reads.lanes())
     fullest = sorted(lanes, key=lambda lane: lane.ready, reverse=True)[:LANES_MAX]
     closures = await find_closed_gates(world, fullest, now)
     limits = await read_limits(world)
@@ -104,8 +104,8 @@ async def take_snapshot(world: Environment, stats: Pulse) -> SystemSnapshot:
         owners=await stats.owners(),
         limits=limits,
         seen=await try_read_levels(world.limiter, [PermitRequest(name, name) for name in limits]),
-        budgets=await world.ledger.definitions(),
-        accounts=await world.ledger.books(),
+        budgets=await world.ledger.definitions.all(),
+        accounts=await world.ledger.reads.balances(),
         pauses=await read_pauses(world),
     )
 

@@ -65,10 +65,10 @@ class Settlings:
     """
 
     def __init__(self, store: Store) -> None:
-        self._exchange = store.exchange
+        self._exchange = store.jobs.exchange
         self._begun_ns = 0
         self._settled: list[tuple[int, int]] = []
-        store.exchange = self.exchange  # type: ignore[method-assign]
+        store.jobs.exchange = self.exchange  # type: ignore[method-assign]
 
     async def exchange(self, call: Exchange) -> ExchangeReply:
         self._begun_ns = self._begun_ns or time.monotonic_ns()

@@ -123,7 +123,7 @@ async def shut_gates(settings: CliSettings, store: Store, gates: Iterable[Gate],
     async def budgets(charges: Sequence[Charge]) -> Closures:
         return await explain_waits.closed_budgets(ledger_in(store, settings), charges, now)
 
-    return await explain_waits.closed_gates(store, gates, limits, budgets)
+    return await explain_waits.closed_gates(store.tenants, gates, limits, budgets)
 
 
 async def shut_limits(settings: CliSettings, asks: Sequence[PermitRequest]) -> Closures:

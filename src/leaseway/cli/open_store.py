@@ -101,7 +101,7 @@ def ledger_in(store: Store, settings: CliSettings) -> Ledger:
 
 async def find_job(store: Store, id_: str) -> Job:
     """The record of a job, or an error that says what may be wrong."""
-    job = await store.job(JobId(id_))
+    job = await store.reads.job(JobId(id_))
     if job is None:
         raise NoSuchJob(unknown(id_))
     return job

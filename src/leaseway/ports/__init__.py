@@ -1,1 +1,15 @@
-"""Small protocols without bodies. Each docstring states the promise that an implementation must keep."""
+"""Protocols without bodies: what the worker, the service and the command line need from a store, a limiter, a ledger.
+
+store           everything that one store offers, as attributes that are the small ports below
+job_store       submit, exchange and settle jobs; cancel, retry, discard and prune them
+reads           read jobs and lanes; inspection: search, recent jobs, statistics, health
+schedule_store  schedules and their fires
+tenant_store    weights and caps of tenants; paused lanes
+key_store       API keys and browser sessions
+notifications   hints that there may be work
+limiter         rate and concurrency limits, and their definitions
+ledger          holds on budgets, definitions of budgets, balances and the journal
+clock, events, tracer   time and randomness, structured events, tracing
+
+No port has more than eight methods. Each docstring states the promise that an implementation keeps.
+"""

@@ -1,5 +1,4 @@
-"""Where the keys of the API are kept, and the sessions of browsers. One contract,
-`leaseway.testing.key_store_contract`, proves every store."""
+"""API keys and browser sessions. `leaseway.testing.key_store_contract` proves every store."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,45 +6,46 @@ from typing import Protocol
 from leaseway.domain.api_key import ApiKey, Session
 from leaseway.domain.ids import Instant
 
+KEYS_MAX = 10_000
+
 
 class KeyStore(Protocol):
-    async def add_key(self, key: ApiKey) -> None:
-        """Durable when it answers. The same key again changes nothing; another one under its id is refused, and so is
-        one more than KEYS_MAX. Keys that have been dead for FORGET_US are forgotten, FORGET_MAX at a time."""
+    async def add(self, key: ApiKey) -> None:
+        """Store a key durably. Adding the same key again changes nothing; another key with its id is refused, and so
+        is a key beyond KEYS_MAX. Keys that expired or were revoked FORGET_US ago are deleted, FORGET_MAX at a time."""
         ...
 
-    async def key(self, id: str) -> ApiKey | None:
-        """Revoked and expired ones too: what they are worth is decided by `domain.keys`."""
+    async def find(self, id: str) -> ApiKey | None:
+        """Return a key, revoked and expired ones included: `domain.api_key` decides whether it is valid."""
         ...
 
-    async def keys(self, tenant: str | None = None) -> list[ApiKey]:
-        """By id. At most KEYS_MAX."""
+    async def all(self, tenant: str | None = None) -> list[ApiKey]:
+        """Return the keys of one tenant or of all, by id, at most KEYS_MAX."""
         ...
 
-    async def revoke_key(self, id: str) -> bool:
-        """False: there is none, or it was revoked before."""
+    async def revoke(self, id: str) -> bool:
+        """Revoke a key. False: it does not exist, or it was revoked before."""
         ...
 
-    async def expire_key(self, id: str, at: Instant) -> bool:
-        """Its life ends at this instant, or before if it would have. False: there is none."""
+    async def expire(self, id: str, at: Instant) -> bool:
+        """End the key's validity at this instant, or earlier if it ends earlier. False: it does not exist."""
         ...
 
-    async def touch_keys(self, used: Mapping[str, Instant]) -> None:
-        """When keys were used last, gathered. A later instant stays; an unknown id is passed over."""
-        ...
-
-    async def add_session(self, session: Session) -> None:
-        """Durable when it answers; the same again changes nothing. The key has SESSIONS_MAX at most: its oldest make
-        room. Expired ones of all keys are forgotten, FORGET_MAX at a time."""
-        ...
-
-    async def session(self, hash: str) -> Session | None:
-        """Expired ones too. What it is worth depends on its key as well."""
-        ...
-
-    async def end_session(self, hash: str) -> bool:
-        """False: there is none."""
+    async def touch(self, used: Mapping[str, Instant]) -> None:
+        """Record when keys were last used. A later recorded instant stays; unknown ids are ignored."""
         ...
 
 
-KEYS_MAX = 10_000
+class SessionStore(Protocol):
+    async def add(self, session: Session) -> None:
+        """Store a session durably. Adding the same session again changes nothing. A key has at most SESSIONS_MAX
+        sessions: the oldest are deleted. Expired sessions of all keys are deleted, FORGET_MAX at a time."""
+        ...
+
+    async def find(self, hash: str) -> Session | None:
+        """Return a session, expired ones included. Its validity depends on its key as well."""
+        ...
+
+    async def end(self, hash: str) -> bool:
+        """Delete a session. False: it does not exist."""
+        ...

@@ -1,11 +1,11 @@
-"""Where budgets are kept, in the durable store. One contract, `leaseway.testing.ledger_contract`, proves every store.
+"""Budgets, in the durable store. `leaseway.testing.ledger_contract` proves every store.
 
-Promises that hold for every verb:
-- It is atomic, durable when it answers, and decided by the store's own clock, read after its locks.
-- spent + held ≤ limit + overdraft, in every window, whatever is asked at once; the database itself refuses more.
-- It can be repeated with the same id and gives the same answer, also when the budget has filled up since. Thresholds
-  are told once: by the call that crossed them, and in the journal.
-- Whatever may have been spent counts as spent. What is not known is charged, and corrected when somebody says better.
+Promises that hold for every method:
+- It is atomic, durable when it returns, and decided by the store's own clock, read after its locks.
+- spent + held ≤ limit + overdraft in every window, under any concurrency; the database itself refuses more.
+- It can be repeated with the same id and returns the same answer, also if the budget has filled up since. Thresholds
+  are reported once: by the call that crossed them, and in the journal.
+- Whatever may have been spent counts as spent. An unknown cost is charged in full, and corrected when it is known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,11 @@ from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, Ho
 from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, Lines
 from leaseway.domain.ids import Instant
 
+BOOKS_MAX = 1_000
+
 
 class Expired(Struct, frozen=True):
-    """What became of holds past their deadline."""
+    """What happened to holds past their deadline."""
 
     voided: int = 0
     captured: int = 0
@@ -30,79 +32,91 @@ class Expired(Struct, frozen=True):
         return self.voided + self.captured
 
 
-class Ledger(Protocol):
+class BudgetDefinitions(Protocol):
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
-        """What the code says. It counts if it is new or differs from what the code said last: a restart does not undo
-        what somebody has changed since, and no word of the code resumes what was paused."""
+        """Set budgets as the code declares them. A declaration takes effect if it is new or differs from the last
+        declaration: a restart does not undo an operator's change, and no declaration resumes a paused budget."""
         ...
 
     async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
-        """What an operator says, in force at once, for windows that are under way and for those to come; the new
-        version. A limit below what is spent and held denies new holds and shows as overdraft. `Stale`: its version was
-        not the expected one, where 0 means that there is none yet; nothing has changed."""
+        """Set a budget as an operator says, for current and future windows, and return the new version.
+
+        A limit below what is spent and held denies new holds and shows as overdraft. `Stale`: the version in force is
+        not `expected` (0 means that there is none yet); nothing has changed.
+        """
         ...
 
-    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
-        """All in force, by name, each with its version."""
+    async def all(self) -> list[tuple[BudgetDefinition, int]]:
+        """Return all definitions in force, by name, each with its version."""
         ...
 
     async def forget(self, name: str) -> bool:
-        """Remove a definition with its windows and their journal. False: there is none. While something is held it is
-        refused: `BadValue`."""
+        """Remove a definition with its windows and journal. False: there is none.
+
+        `BadValue` while something is held under it.
+        """
         ...
 
-    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
-        """Reserve all of the lines or none; see `domain.ledger`.
 
-        `HoldGranted`: now, for so long. With `dispatch` it is said at once that the call leaves. `HoldBooked`: in a
-        later window, to be asked for again under the same id when that begins; its time counts from there.
-        `HoldDenied`: not at all.
-        `HoldUsed`: another owner has dispatched under this id, or its call is over. A budget that nobody has defined
-        raises `UnknownBudget`.
+class BudgetReads(Protocol):
+    async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
+        """Return the balances of current and future windows and of those that ended after `since`; by name and start.
+
+        A budget without fields is listed before its first hold. At most `BOOKS_MAX`.
+        """
+        ...
+
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
+        """Return the bookings of a budget, newest first."""
+        ...
+
+    async def audit(self) -> Audit:
+        """Add up balances, journal and holds in one snapshot; the sums must agree."""
+        ...
+
+
+class Ledger(Protocol):
+    definitions: BudgetDefinitions
+    reads: BudgetReads
+
+    async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
+        """Reserve all of the lines or none; see `domain.budgets.ledger`.
+
+        `HoldGranted`: reserved now, for `ttl_us`; with `dispatch` the hold is dispatched at once. `HoldBooked`:
+        reserved in a later window; hold again under the same id when that window begins, from where `ttl_us` counts.
+        `HoldDenied`: not reserved. `HoldUsed`: another owner has dispatched under this id, or its call is over. An
+        undefined budget raises `UnknownBudget`.
         """
         ...
 
     async def dispatch(self, id: str) -> bool:
-        """The fence before the call: true only before the deadline and within the windows in which it is held. False:
-        do not call."""
+        """Fence the call: True only before the deadline and within the windows of the hold. False: do not call."""
         ...
 
     async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
-        """What the call has cost, in micro-units, by the name of a budget or by unit; what is not named costs what was
-        held for it. A fact: it is booked even if it is more, or late. An id that nobody knows raises `BadValue`."""
+        """Book what the call has cost, in micro-units, by the name of a budget or by unit.
+
+        A budget that is not named is charged what was held. The cost is booked even if it is higher or late. An
+        unknown id raises `BadValue`.
+        """
         ...
 
     async def void(self, id: str) -> bool:
-        """The call will not be made. False: it may have been made, or nobody knows the id; nothing changes."""
+        """Release a hold because the call will not be made.
+
+        False: the call may have been made, or the id is unknown; nothing changes.
+        """
         ...
 
     async def expire(self, limit: int) -> Expired:
-        """End holds past their deadline, at most so many: what was only held becomes void, what was dispatched is
-        captured."""
+        """End holds past their deadline, at most `limit`: void those only held, capture those dispatched."""
         ...
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
-        """How long until each of these budgets has something that is not spent, or somebody may have raised it; 0: now,
-        or nobody shall wait."""
-        ...
-
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
-        """What people look at: windows that are under way or to come, or that ended after `since`; by name and start.
-        A budget without fields is there even before its first hold. At most `BOOKS_MAX`."""
-        ...
-
-    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
-        """What was booked on a budget, newest first."""
-        ...
-
-    async def audit(self) -> Audit:
-        """Add up books, journal and holds, all at one moment; they must agree."""
+        """Microseconds until each of these budgets may have room again. 0: now, or waiting does not help."""
         ...
 
     async def prune(self, keep_us: int, limit: int) -> int:
-        """Forget windows that ended longer ago than this and in which nothing is open, with their holds and journal;
-        at most so many."""
+        """Delete windows that ended longer ago than `keep_us` and have no open holds, with their holds and journal,
+        at most `limit`."""
         ...
-
-
-BOOKS_MAX = 1_000

@@ -1,11 +1,11 @@
-"""Where limits are kept, for a whole fleet. One contract, `leaseway.testing.limiter_contract`, proves every store.
+"""Rate and concurrency limits of a whole fleet. `leaseway.testing.limiter_contract` proves every store.
 
-Promises that hold for every verb:
+Promises that hold for every method:
 - It is atomic, and decided by the store's own clock, read after its locks.
-- Whatever is lost counts as used: state that a crash, a restart or a failover may have taken back is never trusted.
+- Lost state counts as used: state that a crash, a restart or a failover may have rolled back is never trusted.
 - `TransientError`: nothing is granted. A grant whose reply was lost is used up.
-- Nonsense raises `BadValue` before anything is looked at (`domain.asks`). What is said about a limit that was forgotten
-  meanwhile is not needed any more: only `take` and `look` raise `UnknownLimit`.
+- Invalid arguments raise `BadValue` before anything is read (`domain.limits.validation`). Only `acquire` and `levels`
+  raise `UnknownLimit`; the other methods ignore limits that were forgotten meanwhile.
 """
 
 from collections.abc import Sequence
@@ -16,57 +16,64 @@ from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 
 
+class LimitDefinitions(Protocol):
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
+        """Set limits as the code declares them. A declaration takes effect if it is new or differs from the last
+        declaration: a restart does not undo an operator's change, and no declaration resumes a paused limit."""
+        ...
+
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
+        """Set a limit as an operator says, for all workers at once, and return the new version.
+
+        `Stale`: the version in force is not `forecast` (0 means that there is none yet); nothing has changed.
+        """
+        ...
+
+    async def all(self) -> list[tuple[LimitDefinition, int]]:
+        """Return all definitions in force, by name, each with its version."""
+        ...
+
+    async def forget(self, name: str) -> bool:
+        """Remove a definition and the state of its limits. False: there is none."""
+        ...
+
+
 class Limiter(Protocol):
+    definitions: LimitDefinitions
+
     async def open(self) -> None:
-        """Connect, and make what is missing. Refuses a server that would forget without telling."""
+        """Connect and create what is missing. Refuses a server that may lose state without notice."""
         ...
 
     async def close(self) -> None: ...
 
-    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
-        """What the code says. It counts if it is new or differs from what the code said last: a restart does not undo
-        what somebody has changed since, and no word of the code resumes what was paused."""
-        ...
-
-    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
-        """What an operator says, in force at once for everybody; the new version. `Stale`: its version was not the
-        expected one, where 0 means that there is none yet; nothing has changed."""
-        ...
-
-    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
-        """All in force, by name, each with its version."""
-        ...
-
-    async def forget(self, name: str) -> bool:
-        """Remove a definition and all that is known of its limits. False: there is none."""
-        ...
-
-    async def take(
+    async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
-        """All of the asks or none, at least and at most so many times; see `domain.buckets.take`.
+        """Acquire permits for all asks or for none, at least `least` and at most `most` times each.
 
-        Names are unique. Limits with seats give them to `holder`, for so long. An ask for a limit that nobody has
-        defined raises `UnknownLimit`.
+        Names are unique. Concurrency limits count the calls of `holder` as in flight for `seat_us`. An ask for an
+        undefined limit raises `UnknownLimit`. `domain.limits.buckets.take` is the rule.
         """
         ...
 
-    async def give_back(self, granted: Granted, unused: int) -> None:
-        """Return what was not used, worth less with its age. Never repeated: what may have been returned is used."""
+    async def return_unused(self, granted: Granted, unused: int) -> None:
+        """Return permits that were not used; they lose value with age. Never repeated after a lost reply."""
         ...
 
-    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
-        """Leave so many seats of each limit."""
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+        """End `count` in-flight calls of each limit."""
         ...
 
-    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        """Say that one holds so many seats of each limit, for so long from now, even if the store had forgotten it."""
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+        """State that `holder` has `count` calls in flight under each limit, for `seat_us` from now, even if the store
+        has lost them."""
         ...
 
-    async def tell(self, notice: Notice) -> None:
-        """What the provider said; the whole fleet hears it."""
+    async def observe(self, notice: Notice) -> None:
+        """Record what the provider answered, for the whole fleet."""
         ...
 
-    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
-        """The store's clock, and each level as it stands now (`domain.buckets.current`). Changes nothing."""
+    async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+        """Return the store's clock and each limit's current level (`domain.limits.buckets.current`)."""
         ...

@@ -1,26 +1,61 @@
-"""Everything that one store offers. Callers that need less say so by naming the smaller port."""
+"""Everything that one store offers. A function that needs less takes the smaller port."""
 
 from typing import Protocol
 
-from leaseway.domain.errors import SchemaVersions
-from leaseway.ports.job_store import JobStore
-from leaseway.ports.job_traces import Traces
-from leaseway.ports.key_store import KeyStore
-from leaseway.ports.notifications import Wakeups
-from leaseway.ports.read_model import ReadModel
+from leaseway.domain.errors import SchemaVersions, StoreRefused
+from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
+from leaseway.ports.key_store import KeyStore, SessionStore
+from leaseway.ports.notifications import Notifications
+from leaseway.ports.reads import Inspection, JobReads
 from leaseway.ports.schedule_store import ScheduleStore
-from leaseway.ports.tenant_store import TenantStore
+from leaseway.ports.tenant_store import LanePauses, TenantStore
 
 
-class Store(JobStore, ReadModel, ScheduleStore, TenantStore, KeyStore, Traces, Wakeups, Protocol):
+class Store(Protocol):
+    jobs: JobStore
+    operations: JobOperations
+    reads: JobReads
+    schedules: ScheduleStore
+    tenants: TenantStore
+    keys: KeyStore
+    sessions: SessionStore
+    notifications: Notifications
+    inspection: Inspection | None
+    """None for a store over HTTP and in a simulation: ask the service instead. See `require_inspection`."""
+    pauses: LanePauses | None
+    """None where `inspection` is None."""
+    blocking: BlockingSubmission | None
+    """None if the store can only be called from an event loop."""
+    transactional: TransactionalSubmission | None
+    """None if the store cannot take part in a transaction of the caller."""
+
     async def open(self) -> int:
-        """Connect, and bring the schema up to date; how many migrations that took."""
+        """Connect and bring the schema up to date. Return the number of migrations that were applied."""
         ...
 
     async def versions(self) -> SchemaVersions:
-        """The schema's version. Changes nothing, and works on a store that is not open."""
+        """Return the schema's version. Changes nothing and works on a store that is not open."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything. Nothing is lost by not calling it."""
+        """Release all connections. A process that exits without it loses nothing."""
         ...
+
+
+def require_inspection(store: Store) -> Inspection:
+    if store.inspection is None:
+        raise not_here("inspected")
+    return store.inspection
+
+
+def require_pauses(store: Store) -> LanePauses:
+    if store.pauses is None:
+        raise not_here("paused or resumed")
+    return store.pauses
+
+
+def not_here(verb: str) -> StoreRefused:
+    return StoreRefused(
+        f"lanes and jobs cannot be {verb} through this store; "
+        "use the service's routes, or the address of the database behind the service"
+    )

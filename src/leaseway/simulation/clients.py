@@ -82,7 +82,7 @@ class Client:
         unknown: UnknownOutcome | None = None
         while True:
             try:
-                return await submitting.submit(self._store, new, self.process.clock, unknown)
+                return await submitting.submit(self._store.jobs, new, self.process.clock, unknown)
             except (StoreBusy, StoreFull):
                 if unknown is None:
                     raise
@@ -91,7 +91,7 @@ class Client:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _cancel(self, job: JobId) -> None:
-        await self._insist(partial(self._store.cancel, job))
+        await self._insist(partial(self._store.operations.cancel, job))
 
     # -- the operator -----------------------------------------------------------------------------------------------
 
@@ -106,12 +106,12 @@ class Client:
                 self.is_replaying = False
                 break
             which = JobFilter(states=(State.FAILED, State.CANCELLED), kind=chance.choice(REPLAYED_KINDS))
-            await self._insist(partial(self._store.replay, which, REPLAYS_MAX))
+            await self._insist(partial(self._store.operations.retry, which, REPLAYS_MAX))
 
     async def pause(self, schedules: Sequence[str]) -> None:
         """Pause schedules; otherwise they would submit new jobs for ever."""
         for name in schedules:
-            await self._insist(partial(self._store.pause, name, True))
+            await self._insist(partial(self._store.schedules.pause, name, True))
 
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
         while True:  # ends with the store's reply: every fault ends

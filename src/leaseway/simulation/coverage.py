@@ -246,6 +246,6 @@ FINDERS = {
     "checkpoint": of_checkpoint,
     "submit": of_submission,
     "cancel": of_cancelling,
-    "replay": of_replay,
+    "retry": of_replay,
     "fire": of_fire,
 }

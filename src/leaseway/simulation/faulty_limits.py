@@ -11,7 +11,8 @@ from leaseway.domain.errors import LeasewayError, StoreBusy, UnknownOutcome
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
-from leaseway.ports.ledger import Expired
+from leaseway.ports.ledger import BudgetDefinitions, BudgetReads, Expired
+from leaseway.ports.limiter import LimitDefinitions
 from leaseway.simulation.faulty_link import end
 from leaseway.simulation.process import Process
 
@@ -44,7 +45,7 @@ class FaultyWay:
         reply: asyncio.Future[Any] = self._process.loop.create_future()
         if not self._process.is_dead:
             letter = PortCall(verb, args, kwargs, reply, self._draw_fault())
-            if verb == "keep":
+            if verb == "renew_calls":
                 self._meter.keeps(self._process)
             self._meter.universe.loop.call_later(self._way_seconds(letter, "slow"), self._arrive, letter)
         return await reply
@@ -100,53 +101,96 @@ class FaultyWay:
         self._meter.universe.loop.call_later(seconds, deliver, end, letter.reply, answer)
 
 
+class FaultyLimitDefinitions:
+    def __init__(self, way: FaultyWay) -> None:
+        self._way = way
+
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
+        await self._way.call("definitions.declare", definitions)
+
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
+        version: int = await self._way.call("definitions.change", definition, expected=expected)
+        return version
+
+    async def all(self) -> list[tuple[LimitDefinition, int]]:
+        found: list[tuple[LimitDefinition, int]] = await self._way.call("definitions.all")
+        return found
+
+    async def forget(self, name: str) -> bool:
+        was_there: bool = await self._way.call("definitions.forget", name)
+        return was_there
+
+
 class FaultyLimiter:
     """The limiter port, over a faulty link."""
 
     def __init__(self, meter: "Meter", process: Process) -> None:
         self._way = FaultyWay(meter, process, "limiter")
+        self.definitions: LimitDefinitions = FaultyLimitDefinitions(self._way)
 
     async def open(self) -> None:
         await self._way.call("open")
 
     async def close(self) -> None: ...
 
-    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
-        await self._way.call("declare", definitions)
+    async def acquire(
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+    ) -> Verdict:
+        verdict: Verdict = await self._way.call("acquire", asks, least=least, most=most, holder=holder, seat_us=seat_us)
+        return verdict
 
-    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
-        version: int = await self._way.call("change", definition, expected=expected)
+    async def return_unused(self, granted: Granted, unused: int) -> None:
+        await self._way.call("return_unused", granted, unused)
+
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+        await self._way.call("end_calls", asks, holder, count)
+
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+        await self._way.call("renew_calls", asks, holder, count, seat_us)
+
+    async def observe(self, notice: Notice) -> None:
+        await self._way.call("observe", notice)
+
+    async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+        seen: tuple[Instant, list[Level]] = await self._way.call("levels", asks)
+        return seen
+
+
+class FaultyBudgetDefinitions:
+    def __init__(self, way: FaultyWay) -> None:
+        self._way = way
+
+    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
+        await self._way.call("definitions.declare", definitions)
+
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        version: int = await self._way.call("definitions.change", definition, expected=expected)
         return version
 
-    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
-        found: list[tuple[LimitDefinition, int]] = await self._way.call("definitions")
+    async def all(self) -> list[tuple[BudgetDefinition, int]]:
+        found: list[tuple[BudgetDefinition, int]] = await self._way.call("definitions.all")
         return found
 
     async def forget(self, name: str) -> bool:
-        was_there: bool = await self._way.call("forget", name)
+        was_there: bool = await self._way.call("definitions.forget", name)
         return was_there
 
-    async def take(
-        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
-    ) -> Verdict:
-        verdict: Verdict = await self._way.call("take", asks, least=least, most=most, holder=holder, seat_us=seat_us)
-        return verdict
 
-    async def give_back(self, granted: Granted, unused: int) -> None:
-        await self._way.call("give_back", granted, unused)
+class FaultyBudgetReads:
+    def __init__(self, way: FaultyWay) -> None:
+        self._way = way
 
-    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
-        await self._way.call("vacate", asks, holder, count)
+    async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
+        accounts: list[BudgetWindow] = await self._way.call("reads.balances", names, since=since)
+        return accounts
 
-    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        await self._way.call("keep", asks, holder, count, seat_us)
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
+        entries: list[JournalEntry] = await self._way.call("reads.journal", name, limit)
+        return entries
 
-    async def tell(self, notice: Notice) -> None:
-        await self._way.call("tell", notice)
-
-    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
-        seen: tuple[Instant, list[Level]] = await self._way.call("look", asks)
-        return seen
+    async def audit(self) -> Audit:
+        audit: Audit = await self._way.call("reads.audit")
+        return audit
 
 
 class FaultyLedger:
@@ -154,21 +198,8 @@ class FaultyLedger:
 
     def __init__(self, meter: "Meter", process: Process) -> None:
         self._way = FaultyWay(meter, process, "ledger")
-
-    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
-        await self._way.call("declare", definitions)
-
-    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
-        version: int = await self._way.call("change", definition, expected=expected)
-        return version
-
-    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
-        found: list[tuple[BudgetDefinition, int]] = await self._way.call("definitions")
-        return found
-
-    async def forget(self, name: str) -> bool:
-        was_there: bool = await self._way.call("forget", name)
-        return was_there
+        self.definitions: BudgetDefinitions = FaultyBudgetDefinitions(self._way)
+        self.reads: BudgetReads = FaultyBudgetReads(self._way)
 
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         answer: HoldAnswer = await self._way.call("hold", id, lines, ttl_us, owner=owner, dispatch=dispatch)
@@ -193,18 +224,6 @@ class FaultyLedger:
     async def wait_us(self, charges: Sequence[Charge]) -> int:
         wait_us: int = await self._way.call("wait_us", charges)
         return wait_us
-
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
-        accounts: list[BudgetWindow] = await self._way.call("books", names, since=since)
-        return accounts
-
-    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
-        entries: list[JournalEntry] = await self._way.call("journal", name, limit)
-        return entries
-
-    async def audit(self) -> Audit:
-        audit: Audit = await self._way.call("audit")
-        return audit
 
     async def prune(self, keep_us: int, limit: int) -> int:
         pruned: int = await self._way.call("prune", keep_us, limit)

@@ -16,7 +16,7 @@ from leaseway.simulation.promises import Commit
 from leaseway.simulation.swarm import LEASE_SECONDS
 from leaseway.simulation.trace import brief
 from leaseway.simulation.world import SimulatedWorld
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.store import SqliteStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,10 +26,10 @@ STALL_SECONDS_MAX = 6.0
 BLOCKED_SECONDS_MAX = 1.5 * LEASE_SECONDS
 BURST_SECONDS = 0.3
 BURST_FACTOR = 3.0
-WRITES = frozenset(("submit", "exchange", "renew", "checkpoint", "report", "cancel", "replay", "declare", "fire"))
+WRITES = frozenset(("submit", "exchange", "renew", "checkpoint", "report", "cancel", "retry", "declare", "fire"))
 KEEPING = frozenset(("exchange", "renew"))
 """Calls that a lease may depend on: a fault in one of them excuses a lost lease."""
-RINGING = frozenset(("submit", "cancel", "replay", "fire"))
+RINGING = frozenset(("submit", "cancel", "retry", "fire"))
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from operator import attrgetter
 from random import Random
 from typing import Any
 
@@ -40,7 +41,7 @@ from leaseway.simulation.swarm import CALM, FaultRates
 from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.memory.limits import MemoryLimiter
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.worker.attempt import Attempt
 from leaseway.worker.context import Context
 
@@ -109,7 +110,11 @@ class Meter:
 
     def _new_limiter(self) -> MemoryLimiter:
         limiter = MemoryLimiter(self.universe.now_us, seat_grace_us=int(SEAT_GRACE_SECONDS * SECOND_US))
-        run_now(limiter.declare([tenant.definition() for tenant in self.terms.tenants.values() if tenant.is_capped]))
+        run_now(
+            limiter.definitions.declare(
+                [tenant.definition() for tenant in self.terms.tenants.values() if tenant.is_capped]
+            )
+        )
         return limiter
 
     def agree(self) -> None:
@@ -117,7 +122,7 @@ class Meter:
         store = SqliteStore(self.universe.path, self.universe.now_us, durable=False, inline=True)
         run_now(store.open())
         for tenant in self.terms.tenants.values():
-            run_now(store.set_tenant(tenant))
+            run_now(store.tenants.set(tenant))
         run_now(store.close())
 
     # -- faults ----------------------------------------------------------------------------------------------------
@@ -174,29 +179,29 @@ class Meter:
         """Execute one call at one instant, and record the situations that it reaches."""
         if (place, verb) == ("ledger", "settle"):
             self._note_settle(args[0])
-        answer = run_now(getattr(self.limiter if place == "limiter" else self.ledger, verb)(*args, **kwargs))
+        answer = run_now(attrgetter(verb)(self.limiter if place == "limiter" else self.ledger)(*args, **kwargs))
         self.universe.note(process.name, f"{place} {verb} {brief(verb, args)} -> {told(answer)}")
         see = getattr(self, f"_saw_{verb}", None)
         if see is not None:
             see(process, args, answer)
         return answer
 
-    def _saw_take(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
+    def _saw_acquire(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         match answer:
             case Wait(why=why):
                 self.universe.books.reach("all seats were taken" if "seats" in why else "a limit had no token")
             case Granted(count=count) if count > 1:
                 self.universe.books.reach("tokens were taken ahead")
 
-    def _saw_give_back(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
+    def _saw_return_unused(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         self.universe.books.reach("tokens were given back")
 
-    def _saw_keep(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
+    def _saw_renew_calls(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         if self._is_unkept(process):
             self._unkept_until[process] = self.universe.loop.time()
         self._unkept.pop(process, None)
 
-    def _saw_tell(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
+    def _saw_observe(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         (notice,) = args
         if notice.throttled and notice.retry_after_us is not None:
             self.universe.books.reach("a refusal was told to everybody")
@@ -223,7 +228,7 @@ class Meter:
             self.universe.books.reach("a hold was captured")
 
     def _note_settle(self, id_: str) -> None:
-        hold = self.ledger._holds.get(id_)
+        hold = self.ledger._state.holds.get(id_)
         if hold is not None and hold.state is HoldState.CAPTURED:
             self.universe.books.reach("a captured hold was settled late")
         if hold is not None and hold.state is HoldState.SETTLED:
@@ -335,19 +340,19 @@ class Meter:
         return seconds
 
     def last_deadline(self) -> int:
-        return max((hold.deadline for hold in self.ledger._holds.values() if hold.state in OPEN), default=0)
+        return max((hold.deadline for hold in self.ledger._state.holds.values() if hold.state in OPEN), default=0)
 
     def conclude(self) -> None:
         """B2: the balances at the end."""
-        open_ = [hold.id for hold in self.ledger._holds.values() if hold.state in OPEN]
+        open_ = [hold.id for hold in self.ledger._state.holds.values() if hold.state in OPEN]
         if open_:
             self._accuse(f"B2 still held, and nobody comes for it: {', '.join(open_)}")
-        booked = {(each.name, each.window): each.book for each in run_now(self.ledger.books(since=0))}
+        booked = {(each.name, each.window): each.book for each in run_now(self.ledger.reads.balances(since=0))}
         for place, micros in self._spent.items():
             if booked[place].spent_micros < micros:
                 name, window = place
                 self._accuse(f"B2 {name} {window.label} says {booked[place].spent_micros}, and {micros} were spent")
-        for wrong in run_now(self.ledger.audit()).wrong():
+        for wrong in run_now(self.ledger.reads.audit()).wrong():
             self._accuse(f"B2 {wrong}: books, journal and holds do not agree")
 
     def _accuse(self, wrong: str) -> None:
@@ -373,7 +378,7 @@ def told(answer: Any) -> str:
 
 def brief(verb: str, args: tuple[Any, ...]) -> str:
     match verb:
-        case "take" | "vacate" | "keep" | "look":
+        case "acquire" | "end_calls" | "renew_calls" | "levels":
             return " ".join(f"{ask.name}*{ask.cost}" for ask in args[0]) + "".join(f" {each}" for each in args[1:])
         case "hold" | "settle" | "tell":
             return str(args[0])

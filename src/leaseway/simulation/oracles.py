@@ -54,7 +54,7 @@ CHANGED_BY: dict[str, set[str]] = {
     "checkpoint": {"cursor"},
     "report": {"progress"},
     "cancel": {"stage", "cancel_requested"},
-    "replay": {"stage", "attempts", "run_at", "cancel_requested", "last_token", "result"},
+    "retry": {"stage", "attempts", "run_at", "cancel_requested", "last_token", "result"},
 }
 
 
@@ -65,7 +65,7 @@ def only_what_it_may(books: Promises, commit: Commit) -> Iterator[str]:
         before, after = commit.before.get(job), commit.after[job]
         if before is None:
             continue
-        if before.is_final and commit.verb != "replay":
+        if before.is_final and commit.verb != "retry":
             yield f"I4 job {job} was {STAGES[before.stage]} and was changed by {commit.verb}"
         if allowed is not None and (found := differences(before, after) - allowed):
             yield f"I2 {commit.verb} changed {', '.join(sorted(found))} of job {job}"

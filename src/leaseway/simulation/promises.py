@@ -159,7 +159,7 @@ class Promises:
                 self.jobs[commit.args[0]].cursor = commit.args[2]
             case "cancel" if commit.answer == "requested":
                 self.jobs[commit.args[0]].cancel_wanted = True
-            case "replay":
+            case "retry":
                 for job in commit.answer:
                     book = self.jobs[job]
                     book.attempts, book.cancel_wanted, book.last_accepted = 0, False, None

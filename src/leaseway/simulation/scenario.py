@@ -23,7 +23,7 @@ from leaseway.simulation.stored_rows import STAGES, StoredRow
 from leaseway.simulation.swarm import FAULTY_SECONDS, Swarm
 from leaseway.simulation.trace import Trace
 from leaseway.simulation.world import START_US, SimulatedWorld
-from leaseway.stores.sqlite.jobs import SqliteStore
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.worker.environment import WorkerSettings
 
 SETTLE_SECONDS = 8.0

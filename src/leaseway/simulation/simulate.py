@@ -16,8 +16,8 @@ from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, Streams, draw
 from leaseway.simulation.world import START_US
-from leaseway.stores.sqlite.jobs import SqliteStore
 from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.worker.submit import Bound
 
 SUBMIT_SECONDS = 3.0
@@ -81,7 +81,7 @@ def read(path: str) -> list[Job]:
     async def look() -> list[Job]:
         store = SqliteStore(path, lambda: START_US, durable=False, inline=True)
         await store.open()
-        found = await store.jobs(JobFilter(), limit=1_000)
+        found = await store.reads.jobs(JobFilter(), limit=1_000)
         await store.close()
         return found[::-1]
 

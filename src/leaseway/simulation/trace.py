@@ -44,9 +44,9 @@ def brief(verb: str, args: tuple[Any, ...], answer: Any) -> str:
             return f"cancel {short(args[0])} -> {answer.value}"
         case "fire":
             return f"fire {args[0]} {args[1]} {args[2]} {ids(job.id for job in args[3])} -> {answer}"
-        case "replay":
-            return f"replay -> {ids(answer)}"
-        case "lanes" | "schedules" | "declare" | "job" | "jobs" | "errors":
+        case "retry":
+            return f"retry -> {ids(answer)}"
+        case "lanes" | "all" | "declare" | "job" | "jobs" | "errors":
             return verb
     return f"{verb} -> {answer}"
 

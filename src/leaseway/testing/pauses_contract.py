@@ -1,95 +1,87 @@
 """What every store must do about lanes that people pause. Used like `job_store_contract`, with the same fixtures."""
 
-from typing import Protocol
-
 import pytest
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.exchange import Gate
 from leaseway.domain.pauses import Pause
-from leaseway.ports.job_store import JobStore
-from leaseway.ports.lane_pauses import LanePauses
-from leaseway.ports.read_model import ReadModel
+from leaseway.ports.store import Store, require_pauses
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import QUEUES, Worker, counts, done, id_of, new_job
 
 NEEDS = '{"limits":[{"name":"maps","limit":"maps","cost":1}],"budgets":[]}'
 
 
-class Pausable(JobStore, ReadModel, LanePauses, Protocol):
-    """Something must be there that could be claimed."""
-
-
-async def claimed(store: Pausable, *queues: str) -> list[str]:
+async def claimed(store: Store, *queues: str) -> list[str]:
     return [lease.id for lease in await Worker(store).claim(10, queues or QUEUES)]
 
 
-async def test_nothing_is_claimed_from_a_paused_queue(store: Pausable) -> None:
+async def test_nothing_is_claimed_from_a_paused_queue(store: Store) -> None:
     """Whatever was wrong with its jobs, no more of them shall begin; those of other queues go on."""
-    await store.submit([new_job(1), new_job(2, queue="mail"), new_job(3, tenant="acme")])
-    assert await store.pause_lanes("default")
+    await store.jobs.submit([new_job(1), new_job(2, queue="mail"), new_job(3, tenant="acme")])
+    assert await require_pauses(store).pause("default")
     assert await claimed(store, "default", "mail") == [id_of(2)]
-    assert await store.wait_us(QUEUES) != 0
-    assert await store.resume_lanes("default")
-    assert await store.wait_us(QUEUES) == 0
+    assert await store.jobs.wait_us(QUEUES) != 0
+    assert await require_pauses(store).resume("default")
+    assert await store.jobs.wait_us(QUEUES) == 0
     assert sorted(await claimed(store)) == [id_of(1), id_of(3)]
 
 
-async def test_one_tenant_may_be_paused_alone(store: Pausable) -> None:
+async def test_one_tenant_may_be_paused_alone(store: Store) -> None:
     """The others have done nothing."""
-    await store.submit([new_job(1, tenant="acme"), new_job(2, tenant="globex")])
-    await store.pause_lanes("default", "acme")
+    await store.jobs.submit([new_job(1, tenant="acme"), new_job(2, tenant="globex")])
+    await require_pauses(store).pause("default", "acme")
     assert await claimed(store) == [id_of(2)]
-    await store.resume_lanes("default", "acme")
+    await require_pauses(store).resume("default", "acme")
     assert await claimed(store) == [id_of(1)]
 
 
-async def test_a_pause_holds_for_lanes_that_begin_later(store: Pausable) -> None:
+async def test_a_pause_holds_for_lanes_that_begin_later(store: Store) -> None:
     """A new tenant, or a job that needs something else, makes a new lane in the same queue."""
-    await store.pause_lanes("default")
-    await store.submit([new_job(1), new_job(2, tenant="new")])
+    await require_pauses(store).pause("default")
+    await store.jobs.submit([new_job(1), new_job(2, tenant="new")])
     assert await claimed(store) == []
 
 
-async def test_gates_of_paused_lanes_are_not_told(store: Pausable) -> None:
+async def test_gates_of_paused_lanes_are_not_told(store: Store) -> None:
     """A worker would take tokens for jobs that it does not get, again and again. And an admit opens no pause."""
     gate = Gate(NEEDS, "default")
-    await store.submit([new_job(1, needs=NEEDS)])
-    await store.pause_lanes("default")
+    await store.jobs.submit([new_job(1, needs=NEEDS)])
+    await require_pauses(store).pause("default")
     worker = Worker(store)
     told = await worker.exchange(wants=worker.wants(1, admits={gate: 1}))
     assert (told.leases, told.gated) == ((), ())
-    await store.resume_lanes("default")
+    await require_pauses(store).resume("default")
     told = await worker.exchange(wants=worker.wants(1))
     assert [each.gate for each in told.gated] == [gate]
 
 
-async def test_what_is_leased_goes_on(store: Pausable) -> None:
+async def test_what_is_leased_goes_on(store: Store) -> None:
     """It has begun: to stop it as well, cancel it."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     lease = await worker.claim_one()
-    await store.pause_lanes("default")
+    await require_pauses(store).pause("default")
     assert (await worker.settle(done(lease))).lost == ()
     assert await counts(store) == {"done": 1}
 
 
-async def test_pauses_are_listed_and_said_twice_they_are_one(store: Pausable, clock: FakeClock) -> None:
+async def test_pauses_are_listed_and_said_twice_they_are_one(store: Store, clock: FakeClock) -> None:
     """Since when, and whose. Resuming one tenant does not resume the queue."""
     begun = clock.now_us()
-    assert await store.pause_lanes("mail", "acme")
+    assert await require_pauses(store).pause("mail", "acme")
     clock.advance(5)
-    assert not await store.pause_lanes("mail", "acme")
-    assert await store.pause_lanes("mail")
-    assert await store.pauses() == [Pause("mail", None, clock.now_us()), Pause("mail", "acme", begun)]
-    assert await store.resume_lanes("mail", "acme")
-    assert not await store.resume_lanes("mail", "acme")
-    assert [pause.tenant for pause in await store.pauses()] == [None]
+    assert not await require_pauses(store).pause("mail", "acme")
+    assert await require_pauses(store).pause("mail")
+    assert await require_pauses(store).all() == [Pause("mail", None, clock.now_us()), Pause("mail", "acme", begun)]
+    assert await require_pauses(store).resume("mail", "acme")
+    assert not await require_pauses(store).resume("mail", "acme")
+    assert [pause.tenant for pause in await require_pauses(store).all()] == [None]
 
 
-async def test_a_pause_names_a_queue(store: Pausable) -> None:
+async def test_a_pause_names_a_queue(store: Store) -> None:
     """Nothing that could be a queue has an empty name: it would be a pause that nobody finds again."""
     with pytest.raises(BadValue, match="queue"):
-        await store.pause_lanes("")
+        await require_pauses(store).pause("")
     with pytest.raises(BadValue, match="tenant"):
-        await store.pause_lanes("mail", "")
+        await require_pauses(store).pause("mail", "")

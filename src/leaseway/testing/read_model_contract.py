@@ -4,62 +4,58 @@ Used like `job_store_contract`, with the same fixtures.
 """
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any
 
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import PAGE_MAX, JobFilter
 from leaseway.domain.job import LaneCount, State
-from leaseway.ports.job_store import JobStore
-from leaseway.ports.notifications import Wakeups
-from leaseway.ports.read_model import ReadModel
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import ALL, Worker, done, failed, id_of, new_job, retry
 
 
-class ReadableStore(JobStore, ReadModel, Wakeups, Protocol):
-    """Something must be written before it can be read."""
+async def numbers(store: Store, which: JobFilter = ALL, **options: object) -> list[int]:
+    return [int(job.id) for job in await store.reads.jobs(which, **options)]  # type: ignore[arg-type]
 
 
-async def numbers(store: ReadableStore, which: JobFilter = ALL, **options: object) -> list[int]:
-    return [int(job.id) for job in await store.jobs(which, **options)]  # type: ignore[arg-type]
-
-
-async def test_an_unknown_job_reads_as_nothing(store: ReadableStore) -> None:
+async def test_an_unknown_job_reads_as_nothing(store: Store) -> None:
     """Asking for what is not there is not an error."""
-    assert await store.job(JobId("nothing")) is None
-    assert await store.errors(JobId("nothing")) == []
-    assert await store.jobs(ALL) == []
-    assert list(await store.lanes()) == []
+    assert await store.reads.job(JobId("nothing")) is None
+    assert await store.reads.errors(JobId("nothing")) == []
+    assert await store.reads.jobs(ALL) == []
+    assert list(await store.reads.lanes()) == []
 
 
-async def test_jobs_are_listed_newest_first(store: ReadableStore) -> None:
+async def test_jobs_are_listed_newest_first(store: Store) -> None:
     """By id, which sorts by time, whatever the order of arrival."""
-    await store.submit([new_job(2), new_job(3), new_job(1)])
+    await store.jobs.submit([new_job(2), new_job(3), new_job(1)])
     assert await numbers(store) == [3, 2, 1]
 
 
-async def test_pages_follow_each_other_without_gaps(store: ReadableStore) -> None:
+async def test_pages_follow_each_other_without_gaps(store: Store) -> None:
     """Jobs that are submitted while somebody turns pages must not shift them."""
-    await store.submit([new_job(number) for number in range(1, 6)])
+    await store.jobs.submit([new_job(number) for number in range(1, 6)])
     assert await numbers(store, limit=2) == [5, 4]
-    await store.submit([new_job(6)])
+    await store.jobs.submit([new_job(6)])
     assert await numbers(store, limit=2, before=id_of(4)) == [3, 2]
     assert await numbers(store, limit=2, before=id_of(2)) == [1]
     assert await numbers(store, limit=2, before=id_of(1)) == []
 
 
-async def test_a_page_is_bounded(store: ReadableStore) -> None:
+async def test_a_page_is_bounded(store: Store) -> None:
     """A screen must not be able to read a million rows; and nothing is asked for is nothing given."""
-    await store.submit([new_job(number) for number in range(1, PAGE_MAX + 2)])
+    await store.jobs.submit([new_job(number) for number in range(1, PAGE_MAX + 2)])
     assert len(await numbers(store)) == 50
     assert len(await numbers(store, limit=10 * PAGE_MAX)) == PAGE_MAX
     assert await numbers(store, limit=0) == []
     assert await numbers(store, limit=-1) == []
 
 
-async def test_every_condition_of_a_filter_must_hold(store: ReadableStore) -> None:
+async def test_every_condition_of_a_filter_must_hold(store: Store) -> None:
     """A filter that forgets one condition deletes or replays the wrong jobs."""
-    await store.submit([new_job(1, kind="a"), new_job(2, queue="b", shard_key="s"), new_job(3, tenant="c"), new_job(4)])
+    await store.jobs.submit(
+        [new_job(1, kind="a"), new_job(2, queue="b", shard_key="s"), new_job(3, tenant="c"), new_job(4)]
+    )
     worker = Worker(store)
     (lease,) = await worker.claim(1, ("b",))
     await worker.settle(failed(lease))
@@ -77,9 +73,9 @@ async def test_every_condition_of_a_filter_must_hold(store: ReadableStore) -> No
     assert await numbers(store, JobFilter(kind="a", tenant="c")) == []
 
 
-async def test_a_filter_looks_at_the_last_error_only(store: ReadableStore) -> None:
+async def test_a_filter_looks_at_the_last_error_only(store: Store) -> None:
     """`error_code` says why a job is where it is, not what went wrong long ago."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     await worker.settle(retry(await worker.claim_one()))
     lease = await worker.claim_one()
@@ -90,45 +86,45 @@ async def test_a_filter_looks_at_the_last_error_only(store: ReadableStore) -> No
     assert await numbers(store, JobFilter(error_code="other")) == [1]
 
 
-async def test_names_are_compared_letter_by_letter(store: ReadableStore) -> None:
+async def test_names_are_compared_letter_by_letter(store: Store) -> None:
     """No wildcards, no folding of case, no injection."""
-    await store.submit([new_job(1, tenant="Acme"), new_job(2, tenant="acme"), new_job(3, tenant="a%' OR 1=1--")])
+    await store.jobs.submit([new_job(1, tenant="Acme"), new_job(2, tenant="acme"), new_job(3, tenant="a%' OR 1=1--")])
     assert await numbers(store, JobFilter(tenant="acme")) == [2]
     assert await numbers(store, JobFilter(tenant="a%")) == []
     assert await numbers(store, JobFilter(tenant="a%' OR 1=1--")) == [3]
 
 
-async def test_every_lane_is_listed_with_its_counters(store: ReadableStore, clock: FakeClock) -> None:
+async def test_every_lane_is_listed_with_its_counters(store: Store, clock: FakeClock) -> None:
     """By queue and tenant; a lane that is empty again stays, at zero."""
-    await store.submit([new_job(1, queue="b", tenant="x"), new_job(2, queue="a", tenant="y")])
-    await store.submit([new_job(3, queue="a", tenant="x", delay_us=9), new_job(4, queue="b", tenant="x")])
+    await store.jobs.submit([new_job(1, queue="b", tenant="x"), new_job(2, queue="a", tenant="y")])
+    await store.jobs.submit([new_job(3, queue="a", tenant="x", delay_us=9), new_job(4, queue="b", tenant="x")])
     worker = Worker(store)
     one, _four = await worker.claim(2, ("b",))
     await worker.settle(done(one))
-    await store.discard(ALL, 10)
+    await store.operations.discard(ALL, 10)
     zero: dict[str, Any] = {"ready": 0, "scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}
-    assert list(await store.lanes()) == [
+    assert list(await store.reads.lanes()) == [
         LaneCount(queue="a", tenant="x", **zero | {"scheduled": 1}),
         LaneCount(queue="a", tenant="y", **zero | {"ready": 1}),
         LaneCount(queue="b", tenant="x", **zero | {"leased": 1}),
     ]
-    await store.cancel(id_of(2))
-    await store.discard(ALL, 10)
-    assert (await store.lanes())[1] == LaneCount(queue="a", tenant="y", **zero)
+    await store.operations.cancel(id_of(2))
+    await store.operations.discard(ALL, 10)
+    assert (await store.reads.lanes())[1] == LaneCount(queue="a", tenant="y", **zero)
 
 
-async def test_the_clock_of_the_store_can_be_read(store: ReadableStore, clock: FakeClock) -> None:
+async def test_the_clock_of_the_store_can_be_read(store: Store, clock: FakeClock) -> None:
     """Whoever shows "in five minutes" must count from the store's now."""
     clock.advance(7)
-    assert await store.now() == clock.now_us()
+    assert await store.reads.now() == clock.now_us()
 
 
-async def test_whoever_waits_is_woken_by_a_submission(store: ReadableStore) -> None:
+async def test_whoever_waits_is_woken_by_a_submission(store: Store) -> None:
     """A job should start at once, not with the next poll. A hint may be lost, so writing goes on until one is not."""
     async with asyncio.TaskGroup() as tasks:
-        waiter = tasks.create_task(store.wait(30))
+        waiter = tasks.create_task(store.notifications.wait(30))
         for number in range(1, 1_001):
-            await store.submit([new_job(number)])
+            await store.jobs.submit([new_job(number)])
             done_waiting, _ = await asyncio.wait({waiter}, timeout=0.01)
             if done_waiting:
                 break
@@ -136,8 +132,8 @@ async def test_whoever_waits_is_woken_by_a_submission(store: ReadableStore) -> N
     assert waiter.result() is True
 
 
-async def test_whoever_waits_for_nothing_is_let_go(store: ReadableStore) -> None:
+async def test_whoever_waits_for_nothing_is_let_go(store: Store) -> None:
     """False after this time at the latest. A first hint may be wrong, but not every one."""
-    answers = [await store.wait(0.005) for _ in range(3)]
+    answers = [await store.notifications.wait(0.005) for _ in range(3)]
     assert answers[-1] is False
-    assert [await store.wait(0) for _ in range(3)][-1] is False
+    assert [await store.notifications.wait(0) for _ in range(3)][-1] is False

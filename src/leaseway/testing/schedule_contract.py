@@ -3,78 +3,72 @@
 Used like `job_store_contract`, with the same fixtures.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import NewJob
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
-from leaseway.ports.job_store import JobStore
-from leaseway.ports.read_model import ReadModel
-from leaseway.ports.schedule_store import ScheduleStore
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import id_of, ids_in, job_of, keyed_job, new_job
-
-
-class SchedulingStore(JobStore, ScheduleStore, ReadModel, Protocol):
-    """Schedules submit jobs, so both are needed, and eyes to see."""
 
 
 def nightly(**options: Any) -> Schedule:
     return Schedule(**{"name": "nightly", "kind": "report", "cron": "0 3 * * *"} | options)
 
 
-async def row_of(store: ScheduleStore) -> StoredSchedule:
-    (row,) = await store.schedules()
+async def row_of(store: Store) -> StoredSchedule:
+    (row,) = await store.schedules.all()
     return row
 
 
-async def fire(store: ScheduleStore, seen: Instant, *jobs: NewJob, upto: Instant | None = None) -> bool:
-    return await store.fire("nightly", seen, seen + SECOND_US if upto is None else upto, jobs)
+async def fire(store: Store, seen: Instant, *jobs: NewJob, upto: Instant | None = None) -> bool:
+    return await store.schedules.fire("nightly", seen, seen + SECOND_US if upto is None else upto, jobs)
 
 
-async def test_a_fire_that_another_process_made_is_refused(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_a_fire_that_another_process_made_is_refused(store: Store, clock: FakeClock) -> None:
     """Every worker watches the schedules; each fire must become jobs once."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     seen = clock.now_us()
     assert await fire(store, seen, new_job(1)) is True
     assert await fire(store, seen, new_job(2)) is False
     assert await ids_in(store) == [id_of(1)]
 
 
-async def test_a_refused_fire_writes_nothing(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_a_refused_fire_writes_nothing(store: Store, clock: FakeClock) -> None:
     """Neither jobs nor a new place in time."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     before = await row_of(store)
     assert await fire(store, clock.now_us() - 1, new_job(1)) is False
     assert await row_of(store) == before
     assert await ids_in(store) == []
 
 
-async def test_an_unknown_schedule_does_not_fire(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_an_unknown_schedule_does_not_fire(store: Store, clock: FakeClock) -> None:
     """It was removed from the store while its worker still ran."""
     assert await fire(store, clock.now_us(), new_job(1)) is False
     assert await ids_in(store) == []
 
 
-async def test_a_paused_schedule_does_not_fire(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_a_paused_schedule_does_not_fire(store: Store, clock: FakeClock) -> None:
     """A process that computed the fire before the pause comes too late."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     seen = clock.now_us()
-    assert await store.pause("nightly", True) is True
+    assert await store.schedules.pause("nightly", True) is True
     assert await fire(store, seen, new_job(1)) is False
     assert await ids_in(store) == []
     assert (await row_of(store)).paused is True
 
 
-async def test_pausing_an_unknown_schedule_says_so(store: SchedulingStore) -> None:
+async def test_pausing_an_unknown_schedule_says_so(store: Store) -> None:
     """A mistyped name must not look like a success."""
-    assert await store.pause("nightly", True) is False
-    assert await store.pause("nightly", False) is False
+    assert await store.schedules.pause("nightly", True) is False
+    assert await store.schedules.pause("nightly", False) is False
 
 
-async def test_a_fire_submits_its_jobs_and_moves_on(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_a_fire_submits_its_jobs_and_moves_on(store: Store, clock: FakeClock) -> None:
     """Both together: a fire without jobs is lost, jobs without the move come twice."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     seen = clock.now_us()
     clock.advance(90)
     assert await fire(store, seen, new_job(1), new_job(2, delay_us=SECOND_US), upto=seen + 60) is True
@@ -85,93 +79,93 @@ async def test_a_fire_submits_its_jobs_and_moves_on(store: SchedulingStore, cloc
     assert await fire(store, row.seen, new_job(3)) is True
 
 
-async def test_a_fire_without_jobs_moves_on(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_a_fire_without_jobs_moves_on(store: Store, clock: FakeClock) -> None:
     """Fires that were dropped count as handled."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     assert await fire(store, clock.now_us()) is True
     assert (await row_of(store)).seen == clock.now_us() + SECOND_US
 
 
-async def test_a_known_key_does_not_stop_a_fire(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_a_known_key_does_not_stop_a_fire(store: Store, clock: FakeClock) -> None:
     """Nobody is there to be told of a conflict; a schedule that is stuck would be worse."""
-    await store.submit([keyed_job(1)])
-    await store.declare([nightly()])
+    await store.jobs.submit([keyed_job(1)])
+    await store.schedules.declare([nightly()])
     jobs = (keyed_job(2), keyed_job(3, fingerprint="other"), new_job(4))
     assert await fire(store, clock.now_us(), *jobs) is True
     assert await ids_in(store) == [id_of(1), id_of(4)]
 
 
-async def test_a_new_schedule_has_no_missed_fires(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_a_new_schedule_has_no_missed_fires(store: Store, clock: FakeClock) -> None:
     """It counts from now, however long the store has existed."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     assert await row_of(store) == StoredSchedule(schedule=nightly(), seen=clock.now_us(), now=clock.now_us())
 
 
-async def test_declaring_again_keeps_the_place_in_time(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_declaring_again_keeps_the_place_in_time(store: Store, clock: FakeClock) -> None:
     """Every worker declares when it starts; a restart must not drop a fire that was due."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     seen = clock.now_us()
     clock.advance(60)
-    await store.declare([nightly(kind="other", missed=Missed.ALL)])
+    await store.schedules.declare([nightly(kind="other", missed=Missed.ALL)])
     row = await row_of(store)
     assert (row.seen, row.now) == (seen, clock.now_us())
     assert row.schedule == nightly(kind="other", missed=Missed.ALL)
 
 
-async def test_a_changed_expression_counts_from_now(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_a_changed_expression_counts_from_now(store: Store, clock: FakeClock) -> None:
     """The fires that the new expression would have had in the past were never promised."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     clock.advance(60)
-    await store.declare([nightly(cron="0 4 * * *")])
+    await store.schedules.declare([nightly(cron="0 4 * * *")])
     assert (await row_of(store)).seen == clock.now_us()
     clock.advance(60)
-    await store.declare([nightly(cron="0 4 * * *", tz="Europe/Berlin")])
+    await store.schedules.declare([nightly(cron="0 4 * * *", tz="Europe/Berlin")])
     row = await row_of(store)
     assert (row.seen, row.schedule.tz) == (clock.now_us(), "Europe/Berlin")
 
 
-async def test_declaring_does_not_resume_and_forgets_no_fire(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_declaring_does_not_resume_and_forgets_no_fire(store: Store, clock: FakeClock) -> None:
     """A person paused it; a deployment must not undo that."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     await fire(store, clock.now_us())
     fired = (await row_of(store)).last_fire
-    await store.pause("nightly", True)
-    await store.declare([nightly(cron="0 4 * * *")])
+    await store.schedules.pause("nightly", True)
+    await store.schedules.declare([nightly(cron="0 4 * * *")])
     row = await row_of(store)
     assert (row.paused, row.last_fire) == (True, fired)
 
 
-async def test_fires_missed_while_paused_are_dropped(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_fires_missed_while_paused_are_dropped(store: Store, clock: FakeClock) -> None:
     """Whoever resumes after a month does not want thirty reports."""
-    await store.declare([nightly()])
-    await store.pause("nightly", True)
+    await store.schedules.declare([nightly()])
+    await store.schedules.pause("nightly", True)
     clock.advance(3_600)
-    assert await store.pause("nightly", False) is True
+    assert await store.schedules.pause("nightly", False) is True
     row = await row_of(store)
     assert (row.paused, row.seen) == (False, clock.now_us())
 
 
-async def test_pausing_keeps_the_place_in_time(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_pausing_keeps_the_place_in_time(store: Store, clock: FakeClock) -> None:
     """Only resuming moves it."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     seen = clock.now_us()
     clock.advance(60)
-    await store.pause("nightly", True)
+    await store.schedules.pause("nightly", True)
     assert (await row_of(store)).seen == seen
 
 
-async def test_resuming_what_was_not_paused_drops_no_fire(store: SchedulingStore, clock: FakeClock) -> None:
+async def test_resuming_what_was_not_paused_drops_no_fire(store: Store, clock: FakeClock) -> None:
     """A command sent twice, or to be sure, must not cost a fire that is due."""
-    await store.declare([nightly()])
+    await store.schedules.declare([nightly()])
     seen = clock.now_us()
     clock.advance(60)
-    assert await store.pause("nightly", False) is True
+    assert await store.schedules.pause("nightly", False) is True
     assert (await row_of(store)).seen == seen
 
 
-async def test_schedules_are_listed_by_name(store: SchedulingStore) -> None:
+async def test_schedules_are_listed_by_name(store: Store) -> None:
     """The same list for everybody, whoever declared what first; declaring nothing changes nothing."""
-    await store.declare([nightly(name="b"), nightly(name="c")])
-    await store.declare([nightly(name="a")])
-    await store.declare([])
-    assert [row.schedule.name for row in await store.schedules()] == ["a", "b", "c"]
+    await store.schedules.declare([nightly(name="b"), nightly(name="c")])
+    await store.schedules.declare([nightly(name="a")])
+    await store.schedules.declare([])
+    assert [row.schedule.name for row in await store.schedules.all()] == ["a", "b", "c"]

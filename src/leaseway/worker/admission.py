@@ -301,7 +301,7 @@ class Admission:
         if is_outdated:
             self._tenants_at = float("-inf")
         try:
-            tenants = await self._environment.store.tenants()
+            tenants = await self._environment.store.tenants.all()
             self._tenants = {tenant.name: tenant for tenant in tenants}
             self._tenants_at = self._now()
         except LeasewayError as error:

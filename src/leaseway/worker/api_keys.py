@@ -1,7 +1,7 @@
 """wanted ─► key ─► store: the only moment at which a key's secret exists is the answer to whoever wanted it."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,17 +22,12 @@ from leaseway.domain.api_key import (
 )
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Caller, Scope
-from leaseway.domain.ids import Instant
 from leaseway.domain.validators import check_int
-from leaseway.ports.key_store import KeyStore
+from leaseway.ports.store import Store
 
 Chance = Callable[[str, int], str]
 """Text of so many letters of an alphabet that nobody can guess."""
 SESSION_LENGTH = 43
-
-
-class ClockedKeyStore(KeyStore, Protocol):
-    async def now(self) -> Instant: ...
 
 
 class MadeKey(NamedTuple):
@@ -47,18 +42,18 @@ class OpenedSession(NamedTuple):
     """What the browser keeps. It is nowhere else."""
 
 
-async def make(store: ClockedKeyStore, wanted: KeyRequest, chance: Chance, maker: Caller | None = None) -> MadeKey:
+async def make(store: Store, wanted: KeyRequest, chance: Chance, maker: Caller | None = None) -> MadeKey:
     """`maker`: on whose behalf. None: whoever can write to the store itself."""
     id_, secret = chance(ID_ALPHABET, ID_LENGTH), chance(SECRET_ALPHABET, SECRET_LENGTH)
-    key = make_key(wanted, id_, secret, await store.now())
+    key = make_key(wanted, id_, secret, await store.reads.now())
     if maker is not None:
         refuse_beyond(maker, key)
-    await store.add_key(key)
+    await store.keys.add(key)
     return MadeKey(key, render_key_text(id_, secret))
 
 
 async def rotate(
-    store: ClockedKeyStore,
+    store: Store,
     old: ApiKey,
     grace_us: int,
     chance: Chance,
@@ -68,17 +63,17 @@ async def rotate(
     """A new key beside the old one, which lives on for a while. The new one is there before the old one's end is set:
     if we are interrupted, there is one key too many, and never one too few."""
     check_int("grace", grace_us, 0, LIFE_US_MAX)
-    now = await store.now()
+    now = await store.reads.now()
     if not old.is_live(now):
         raise BadValue("id", f"key {old.id} is revoked or has expired; create a new one instead")
     wanted = replacement_for(old)
     made = await make(store, wanted if life_us is None else replace(wanted, life_us=life_us), chance, maker)
-    await store.expire_key(old.id, now + grace_us)
+    await store.keys.expire(old.id, now + grace_us)
     return made
 
 
-async def begin_session(store: ClockedKeyStore, key: ApiKey, chance: Chance) -> OpenedSession:
-    now, id_ = await store.now(), chance(SECRET_ALPHABET, SESSION_LENGTH)
+async def begin_session(store: Store, key: ApiKey, chance: Chance) -> OpenedSession:
+    now, id_ = await store.reads.now(), chance(SECRET_ALPHABET, SESSION_LENGTH)
     until = now + SESSION_US
     session = Session(
         hash=hash_secret(id_),
@@ -86,7 +81,7 @@ async def begin_session(store: ClockedKeyStore, key: ApiKey, chance: Chance) -> 
         created_at=now,
         expires_at=until if key.expires_at is None else min(until, key.expires_at),
     )
-    await store.add_session(session)
+    await store.sessions.add(session)
     return OpenedSession(session, id_)
 
 

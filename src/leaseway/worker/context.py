@@ -115,7 +115,7 @@ class Context:
         Raises LeaseLost if another worker has taken over the job.
         """
         text = payload.encode(cursor, "cursor")
-        if not await self._environment.store.checkpoint(self.id, self._attempt.lease.token, text):
+        if not await self._environment.store.jobs.checkpoint(self.id, self._attempt.lease.token, text):
             raise LeaseLost(f"job {self.id}: the lease is lost; the cursor was not stored")
         self.cursor = cursor
 

@@ -27,7 +27,7 @@ CheckVersion = Callable[[int | None], None]
 class DefinitionStore(Protocol[D]):
     """The part of a limiter or a ledger that keeps definitions."""
 
-    async def definitions(self) -> list[tuple[D, int]]: ...
+    async def all(self) -> list[tuple[D, int]]: ...
     async def change(self, definition: D, *, expected: int | None = None) -> int: ...
     async def forget(self, name: str) -> bool: ...
 
@@ -56,7 +56,7 @@ class Definitions(Generic[D]):
 
     async def read(self) -> dict[str, tuple[D, int]]:
         """All definitions by name, each with its version."""
-        return {definition.name: (definition, version) for definition, version in await self._store.definitions()}
+        return {definition.name: (definition, version) for definition, version in await self._store.all()}
 
     async def change(
         self, name: str, make: Callable[[D | None], D], check_version: CheckVersion = accept_any
@@ -101,8 +101,8 @@ class Definitions(Generic[D]):
 
 
 def limit_definitions(limiter: Limiter) -> Definitions[LimitDefinition]:
-    return Definitions("limit", limiter, UnknownLimit)
+    return Definitions("limit", limiter.definitions, UnknownLimit)
 
 
 def budget_definitions(ledger: Ledger) -> Definitions[BudgetDefinition]:
-    return Definitions("budget", ledger, UnknownBudget)
+    return Definitions("budget", ledger.definitions, UnknownBudget)

@@ -35,12 +35,12 @@ Defined = dict[str, tuple[LimitDefinition, int]]
 
 
 async def closed_gates(
-    store: TenantStore, gates: Iterable[Gate], limits: AskLimits, budgets: AskBudgets
+    tenants: TenantStore, gates: Iterable[Gate], limits: AskLimits, budgets: AskBudgets
 ) -> ClosedGates:
     """Those that are shut, with everything that keeps them so."""
     asked = list(dict.fromkeys(gates))
-    tenants = {tenant.name: tenant for tenant in await store.tenants()} if asked else {}
-    asks = {gate: gate_requests(gate, tenants) for gate in asked}
+    known = {tenant.name: tenant for tenant in await tenants.all()} if asked else {}
+    asks = {gate: gate_requests(gate, known) for gate in asked}
     charges = {gate: readable_needs(gate.needs).budgets for gate in asked}
     every_ask, every_charge = list(dict.fromkeys(chain(*asks.values()))), list(dict.fromkeys(chain(*charges.values())))
     by_ask = await limits(every_ask) if every_ask else {}
@@ -55,8 +55,8 @@ def _found_for(needed: Sequence[PermitRequest] | Sequence[Charge], shuts: Closur
 
 async def closed_budgets(ledger: Ledger, charges: Sequence[Charge], now: Instant) -> Closures:
     """`now`: on the store's clock."""
-    definitions = [definition for definition, _ in await ledger.definitions()]
-    accounts = await ledger.books([charge.name for charge in charges])
+    definitions = [definition for definition, _ in await ledger.definitions.all()]
+    accounts = await ledger.reads.balances([charge.name for charge in charges])
     shuts = {charge: closed_by_budget(charge, definitions, accounts, now) for charge in charges}
     return {charge: shut for charge, shut in shuts.items() if shut is not None}
 
@@ -84,7 +84,7 @@ def closed_by_levels(
 
 
 async def limits_by_name(limiter: Limiter) -> Defined:
-    return {definition.name: (definition, version) for definition, version in await limiter.definitions()}
+    return {definition.name: (definition, version) for definition, version in await limiter.definitions.all()}
 
 
 async def read_levels(limiter: Limiter, asks: Iterable[PermitRequest]) -> dict[PermitRequest, LevelReading]:
@@ -109,7 +109,7 @@ def batches(asks: Iterable[PermitRequest]) -> Iterator[list[PermitRequest]]:
 
 async def _look(limiter: Limiter, batch: list[PermitRequest]) -> dict[PermitRequest, LevelReading]:
     try:
-        now, levels = await limiter.look(batch)
+        now, levels = await limiter.levels(batch)
     except UnknownLimit:
         # One of them is gone. It must not take the others along.
         alone = [[ask] for ask in batch] if len(batch) > 1 else []

@@ -148,11 +148,11 @@ class LimiterClient:
     async def _taken(self, requests: PermitRequests, most: int) -> Verdict:
         limiter = self._environment.limiter
         try:
-            return await limiter.take(requests, least=1, most=most, holder=self._holder, seat_us=IN_FLIGHT_US)
+            return await limiter.acquire(requests, least=1, most=most, holder=self._holder, seat_us=IN_FLIGHT_US)
         except UnknownLimit as error:
             await self._declare_again(requests, error)
         try:
-            return await limiter.take(requests, least=1, most=most, holder=self._holder, seat_us=IN_FLIGHT_US)
+            return await limiter.acquire(requests, least=1, most=most, holder=self._holder, seat_us=IN_FLIGHT_US)
         except UnknownLimit as error:  # the limiter lost its state twice, which is not a fault of the job
             raise TransientError(f"{error}; it was declared a moment ago") from error
 
@@ -161,9 +161,9 @@ class LimiterClient:
         for request in [each for each in requests if each in self._uncertain]:
             count = sum(count for each, count in self._in_flight.items() if each.name == request.name)
             if count:
-                await self._environment.limiter.keep([request], self._holder, count, IN_FLIGHT_US)
+                await self._environment.limiter.renew_calls([request], self._holder, count, IN_FLIGHT_US)
             else:
-                await self._environment.limiter.vacate([request], self._holder, COUNT_MAX)
+                await self._environment.limiter.end_calls([request], self._holder, COUNT_MAX)
             self._uncertain.discard(request)
 
     async def _declare_again(self, requests: PermitRequests, error: UnknownLimit) -> None:
@@ -171,7 +171,7 @@ class LimiterClient:
         known = [self._definitions[each.limit] for each in requests if each.limit in self._definitions]
         if len(known) < len(requests):
             raise error
-        await self._environment.limiter.declare(known)
+        await self._environment.limiter.definitions.declare(known)
 
     def last_long(self, requests: PermitRequests) -> bool:
         """Whether permits of these limits stay valid from here through a claim until a handler's first call."""
@@ -184,10 +184,10 @@ class LimiterClient:
         if any(each.limit in self._definitions and self._definitions[each.limit].paused for each in requests):
             await self._read_definitions(at_once=True)  # the only way to learn that a limit was resumed
         try:
-            now, levels = await limiter.look(requests)
+            now, levels = await limiter.levels(requests)
         except UnknownLimit as error:
             await self._declare_again(requests, error)
-            now, levels = await limiter.look(requests)
+            now, levels = await limiter.levels(requests)
         pairs = [each for each in zip(requests, levels, strict=True) if each[0].limit in self._definitions]
         sized = [Acquisition(request, size_limit(self._definitions[request.limit]), level) for request, level in pairs]
         units, wait = forecast(sized, now, levels[0].since, SECOND_US)
@@ -207,7 +207,7 @@ class LimiterClient:
         """Return permits that were not used. If that fails, they count as used."""
         try:
             with contextlib.suppress(LeasewayError):
-                await (await self.opened()).give_back(granted, count)
+                await (await self.opened()).return_unused(granted, count)
         finally:
             await self.end_calls(granted.asks, count)
 
@@ -224,7 +224,7 @@ class LimiterClient:
             if ended := self._discount(requests, count):
                 self._uncertain.update(ended)  # until the limiter has answered
                 with contextlib.suppress(LeasewayError):
-                    await (await self.opened()).vacate(ended, self._holder, count)
+                    await (await self.opened()).end_calls(ended, self._holder, count)
                     self._uncertain.difference_update(ended)
         finally:
             self._counting.release()
@@ -266,7 +266,7 @@ class LimiterClient:
                 self._throttled_at[request.name] = self._environment.clock.monotonic()
                 self._environment.events.emit("limit_closed", limit=request.name, retry_after_us=status.retry_after_us)
             with contextlib.suppress(TransientError):  # the next throttled call reports it again
-                await (await self.opened()).tell(notice)
+                await (await self.opened()).observe(notice)
 
     # -- beside the worker ------------------------------------------------------------------------------------------
 
@@ -306,12 +306,12 @@ class LimiterClient:
             with contextlib.suppress(LeasewayError):
                 limiter = await self.opened()
                 batch = requests[start : start + PERMIT_REQUESTS_MAX]
-                await limiter.keep(batch, self._holder, count, IN_FLIGHT_US)
+                await limiter.renew_calls(batch, self._holder, count, IN_FLIGHT_US)
 
     async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         self._definitions.update({definition.name: definition for definition in definitions})
         with contextlib.suppress(TransientError):
-            await (await self.opened()).declare(definitions)
+            await (await self.opened()).definitions.declare(definitions)
 
     async def opened(self) -> Limiter:
         """The limiter. The first use opens it and declares the limits of the code."""
@@ -319,7 +319,7 @@ class LimiterClient:
             if not self._is_open:
                 limiter = self._environment.limiter
                 await limiter.open()
-                await limiter.declare([*self._definitions.values(), *self._fallback.certificates()])
+                await limiter.definitions.declare([*self._definitions.values(), *self._fallback.certificates()])
                 await self._read_definitions()
                 await self._fallback.renew(limiter)
                 self._is_open = True
@@ -330,7 +330,7 @@ class LimiterClient:
         if not at_once and self._environment.clock.monotonic() - self._read_at < DEFINITIONS_SECONDS:
             return
         with contextlib.suppress(TransientError):
-            definitions = await self._environment.limiter.definitions()
+            definitions = await self._environment.limiter.definitions.all()
             self._definitions.update({definition.name: definition for definition, _ in definitions})
             self._read_at = self._environment.clock.monotonic()
 

@@ -47,9 +47,9 @@ class LimiterFallback:
             request = PermitRequest(certificate(definition).name, certificate(definition).name)
             try:
                 if self._until.get(name, sent_at) > sent_at:
-                    await limiter.keep([request], self._holder, 1, CERTIFICATE_US)
+                    await limiter.renew_calls([request], self._holder, 1, CERTIFICATE_US)
                 else:
-                    verdict = await limiter.take([request], holder=self._holder, seat_us=CERTIFICATE_US)
+                    verdict = await limiter.acquire([request], holder=self._holder, seat_us=CERTIFICATE_US)
                     if not isinstance(verdict, Granted):
                         continue
             except LeasewayError:
@@ -62,7 +62,7 @@ class LimiterFallback:
             self._until.pop(name)
             with contextlib.suppress(LeasewayError):
                 request = PermitRequest(f"{name}{SUFFIX}", f"{name}{SUFFIX}")
-                await limiter.vacate([request], self._holder, 1)
+                await limiter.end_calls([request], self._holder, 1)
 
     def take(self, requests: tuple[PermitRequest, ...], most: int) -> Verdict | None:
         """The verdict of this worker's own share. None: it has none and must wait for the limiter."""

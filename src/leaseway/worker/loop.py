@@ -113,8 +113,8 @@ class Worker:
         def halt(attempt: Attempt, why: Stop) -> None:
             loop.call_soon_threadsafe(self._slots.halt, attempt, why)
 
-        store, clock = self._environment.store, self._environment.clock
-        renewal = LeaseRenewal(self.id, self._slots, self._settlements.unacknowledged, store, clock, halt)
+        jobs, clock = self._environment.store.jobs, self._environment.clock
+        renewal = LeaseRenewal(self.id, self._slots, self._settlements.unacknowledged, jobs, clock, halt)
         try:
             await self._declare()
             async with self._run_renewal(renewal):
@@ -140,7 +140,7 @@ class Worker:
         failures = 0
         while not self.is_draining:  # until the ledger answers
             try:
-                return await self._environment.ledger.declare(budgets)
+                return await self._environment.ledger.definitions.declare(budgets)
             except TransientError as error:
                 failures += 1
                 emit_unavailable(self._environment, self.id, "declare budgets", failures, error)
@@ -338,7 +338,7 @@ class Worker:
         while True:  # until the store answers, or a draining worker runs out of time
             sent_at = self._environment.clock.monotonic()
             try:
-                return await self._environment.store.exchange(call), sent_at
+                return await self._environment.store.jobs.exchange(call), sent_at
             except TransientError as error:
                 failures += 1
                 emit_unavailable(self._environment, self.id, "exchange", failures, error)
@@ -381,7 +381,7 @@ class Worker:
 
     async def _all_done(self) -> bool:
         """Whether no unfinished job is left in these queues and every settlement was sent."""
-        lanes = await self._environment.store.lanes()
+        lanes = await self._environment.store.reads.lanes()
         is_idle = self._slots.is_idle() and not self._settlements
         return is_idle and not any(lane.unfinished for lane in lanes if lane.queue in self._settings.queues)
 
@@ -410,4 +410,4 @@ class Worker:
             for each in changed:
                 each.progress_is_new = False
             with contextlib.suppress(TransientError):  # the next report replaces a lost one
-                await self._environment.store.report(reports)
+                await self._environment.store.jobs.report(reports)

@@ -47,7 +47,7 @@ async def fire_schedules(environment: Environment, schedules: Sequence[Schedule]
     while True:  # until it is cancelled
         try:
             if not declared:
-                await environment.store.declare(schedules)
+                await environment.store.schedules.declare(schedules)
                 declared = True
             seconds = await fire_due(environment, {schedule.name for schedule in schedules}, kinds)
         except TransientError as error:
@@ -59,14 +59,14 @@ async def fire_schedules(environment: Environment, schedules: Sequence[Schedule]
 async def fire_due(environment: Environment, declared: Set[str], kinds: Mapping[str, Kind]) -> float:
     """Fire the declared schedules that are due. Returns the seconds until the next check."""
     wait = SCHEDULE_POLL_SECONDS_MAX
-    for row in await environment.store.schedules():
+    for row in await environment.store.schedules.all():
         kind = kinds.get(row.schedule.kind)
         if kind is None or row.paused or row.schedule.name not in declared:
             continue
         fires = due_fires(row.schedule, row.seen, row.now)
         if fires:
             jobs = [scheduled_job(row.schedule, kind, fire, environment.ids) for fire in fires]
-            if await environment.store.fire(row.schedule.name, row.seen, fires[-1], jobs):
+            if await environment.store.schedules.fire(row.schedule.name, row.seen, fires[-1], jobs):
                 environment.events.emit("cron_fired", schedule=row.schedule.name, jobs=len(jobs))
         coming = next_fire(row.schedule, row.now)
         if coming is not None:
@@ -88,7 +88,7 @@ async def prune_jobs(environment: Environment, keep_us: int) -> int:
     """Delete finished jobs that are older than this, in small steps. Returns how many."""
     total = 0
     for _ in range(PRUNE_STEPS_MAX):
-        count = await environment.store.prune(keep_us, PRUNE_STEP)
+        count = await environment.store.operations.prune(keep_us, PRUNE_STEP)
         total += count
         if count < PRUNE_STEP:
             break

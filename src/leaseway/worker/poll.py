@@ -56,7 +56,7 @@ class Poll:
         while True:  # until it is cancelled
             await self._is_wanted.wait()
             try:
-                wait_us = await self._environment.store.wait_us(self._settings.queues, self._known_gates())
+                wait_us = await self._environment.store.jobs.wait_us(self._settings.queues, self._known_gates())
                 if wait_us == 0 and not self.found_nothing:
                     self._claim_soon()
                 elif self._settings.until_empty and await self._all_done():
@@ -85,4 +85,4 @@ class Poll:
         seconds = jitter(poll_seconds, self._environment.chance.random())
         if wait_us is not None:
             seconds = min(seconds, wait_us / SECOND_US)
-        return await self._environment.store.wait(seconds)
+        return await self._environment.store.notifications.wait(seconds)

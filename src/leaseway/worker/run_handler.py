@@ -192,7 +192,7 @@ async def read_origins(environment: Environment, leases: Sequence[Lease]) -> Map
     held = [HeldLease(lease.id, lease.token, lease.lease_us) for lease in leases]
     with contextlib.suppress(LeasewayError, TimeoutError):
         async with asyncio.timeout(ORIGINS_SECONDS_MAX):
-            return await environment.store.traces(held)
+            return await environment.store.jobs.traces(held)
     return NO_ORIGINS
 
 

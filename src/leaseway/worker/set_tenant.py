@@ -5,9 +5,9 @@ from leaseway.ports.limiter import Limiter
 from leaseway.ports.tenant_store import TenantStore
 
 
-async def store_tenant(store: TenantStore, limiter: Limiter, tenant: Tenant) -> None:
+async def store_tenant(tenants: TenantStore, limiter: Limiter, tenant: Tenant) -> None:
     """The caps first: whoever sees that a tenant is capped must find them."""
     if tenant.is_capped:
         await limiter.open()
-        await limiter.change(tenant.definition())
-    await store.set_tenant(tenant)
+        await limiter.definitions.change(tenant.definition())
+    await tenants.set(tenant)

@@ -61,9 +61,9 @@ class Bound(Struct, frozen=True):
 async def submit_traced(world: Environment, jobs: Sequence[NewJob]) -> list[Submitted]:
     """Store the jobs, and let those who trace know of it."""
     if world.tracing is None:
-        return await submit(world.store, jobs, world.clock)
+        return await submit(world.store.jobs, jobs, world.clock)
     with world.tracing.submitting(jobs) as traced:
-        return await submit(world.store, traced, world.clock)
+        return await submit(world.store.jobs, traced, world.clock)
 
 
 async def submit(

@@ -95,7 +95,7 @@ async def leave_without_a_word(worker: Worker) -> None:
 async def believe_it_failed(worker: Worker, call: Exchange) -> tuple[ExchangeReply, float]:
     sent_at = worker._environment.clock.monotonic()
     try:
-        return await worker._environment.store.exchange(call), sent_at
+        return await worker._environment.store.jobs.exchange(call), sent_at
     except TransientError:
         return ExchangeReply(), sent_at
 

@@ -7,7 +7,6 @@ that the browser shows the login page.
 
 import asyncio
 import hmac
-from typing import Protocol
 
 from msgspec.structs import replace
 from starlette.datastructures import Headers
@@ -22,6 +21,7 @@ from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.ports.clock import Clock
 from leaseway.ports.key_store import KEYS_MAX, KeyStore
+from leaseway.ports.store import Store
 
 TTL_SECONDS = 30.0
 """A revocation takes effect in other processes within this time."""
@@ -36,22 +36,18 @@ CSRF_HEADER = "x-csrf-token"
 NO_KEY = hash_secret("")
 
 
-class CredentialStore(KeyStore, Protocol):
-    async def now(self) -> Instant: ...
-
-
 class Authenticator:
     """For one process and its event loop."""
 
-    def __init__(self, store: CredentialStore, clock: Clock, jwts: JwtVerifier | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, jwts: JwtVerifier | None = None) -> None:
         self._store = store
         self._clock = clock
         self._jwts = jwts
         ttl = {"ttl_seconds": TTL_SECONDS, "negative_ttl_seconds": NEGATIVE_TTL_SECONDS}
-        self._keys = TtlCache[ApiKey](store.key, clock, max_entries=KEYS_MAX, **ttl)
-        self._sessions = TtlCache[Session](store.session, clock, max_entries=KEYS_MAX, **ttl)
+        self._keys = TtlCache[ApiKey](store.keys.find, clock, max_entries=KEYS_MAX, **ttl)
+        self._sessions = TtlCache[Session](store.sessions.find, clock, max_entries=KEYS_MAX, **ttl)
         self._time = StoreTime(store, clock)
-        self._uses = KeyUses(store, clock)
+        self._uses = KeyUses(store.keys, clock)
 
     async def caller(self, headers: Headers) -> Caller | None:
         """None: the request has no credential."""
@@ -114,7 +110,7 @@ class Authenticator:
 class StoreTime:
     """The store's clock, read from time to time and extrapolated with the local clock."""
 
-    def __init__(self, store: CredentialStore, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._instant: Instant | None = None
@@ -123,15 +119,15 @@ class StoreTime:
     async def now(self) -> Instant:
         monotonic = self._clock.monotonic()
         if self._instant is None or monotonic - self._read_at > CLOCK_SECONDS:
-            self._instant, self._read_at = await self._store.now(), monotonic
+            self._instant, self._read_at = await self._store.reads.now(), monotonic
         return self._instant + round((monotonic - self._read_at) * SECOND_US)
 
 
 class KeyUses:
     """When keys were last used. Written from time to time in the background; failures have no effect on requests."""
 
-    def __init__(self, store: KeyStore, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, keys: KeyStore, clock: Clock) -> None:
+        self._keys = keys
         self._clock = clock
         self._used: dict[str, Instant] = {}
         self._written_at: float | None = None
@@ -156,7 +152,7 @@ class KeyUses:
         if not used:
             return
         try:
-            await self._store.touch_keys(used)
+            await self._keys.touch(used)
         except LeasewayError:
             # The time of use is informative only; the next write includes it.
             self._used = used | self._used

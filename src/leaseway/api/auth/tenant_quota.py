@@ -129,7 +129,7 @@ class TenantQuota:
         self._level_read_at = now
         with contextlib.suppress(LeasewayError, TimeoutError):
             async with asyncio.timeout(LIMITER_SECONDS_MAX):
-                at, (level,) = await self._limiter.look([self._per_minute])
+                at, (level,) = await self._limiter.levels([self._per_minute])
             for bucket in level.buckets.values():
                 window = RateWindow(0, self._terms.burst, bucket.token_ns)
                 self._left = permits_left(window, bucket, at)
@@ -161,12 +161,12 @@ class TenantQuota:
         """A restarted limiter grants no permits of a concurrency limit for some seconds, until all holders have renewed
         theirs. Calls to providers must wait for that; requests to this service need not, so the permits that are not
         held are taken."""
-        _, (level,) = await self._limiter.look([self._at_once])
+        _, (level,) = await self._limiter.levels([self._at_once])
         free = self._terms.requests_at_once - sum(seat.count for seat in level.seats.values())
         if free <= 0:
             raise too_many("at-once", wait.wait_us / SECOND_US, self._terms)
         held = self._held + min(free, IN_FLIGHT_AHEAD)
-        await self._limiter.keep([self._at_once], self._terms.holder, held, IN_FLIGHT_US)
+        await self._limiter.renew_calls([self._at_once], self._terms.holder, held, IN_FLIGHT_US)
         self._held = held
 
     async def renew(self) -> None:
@@ -175,13 +175,13 @@ class TenantQuota:
             spare, self._peak = self._held - max(self._peak, self.in_progress), self.in_progress
             if spare > 0:
                 self._held -= spare
-                await self._limiter.vacate([self._at_once], self._terms.holder, spare)
+                await self._limiter.end_calls([self._at_once], self._terms.holder, spare)
             if self._held > 0:
-                await self._limiter.keep([self._at_once], self._terms.holder, self._held, IN_FLIGHT_US)
+                await self._limiter.renew_calls([self._at_once], self._terms.holder, self._held, IN_FLIGHT_US)
 
     async def release_all(self) -> None:
         if self._held > 0:
-            await self._limiter.vacate([self._at_once], self._terms.holder, self._held)
+            await self._limiter.end_calls([self._at_once], self._terms.holder, self._held)
 
     # -- the limiter ------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class TenantQuota:
             return None
 
     async def _take(self, request: PermitRequest, most: int) -> Verdict:
-        return await self._limiter.take([request], most=most, holder=self._terms.holder, seat_us=IN_FLIGHT_US)
+        return await self._limiter.acquire([request], most=most, holder=self._terms.holder, seat_us=IN_FLIGHT_US)
 
 
 def limit_name(name: str, tenant: str) -> str:

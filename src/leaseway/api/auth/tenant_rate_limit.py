@@ -69,7 +69,7 @@ class TenantRateLimit:
         self._renewing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        await self._limiter.declare(self._definitions)
+        await self._limiter.definitions.declare(self._definitions)
         # The service owns the task and cancels it when it closes.
         self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
 
@@ -104,7 +104,7 @@ class TenantRateLimit:
 
     async def _define(self) -> None:
         """Declare the limits again: an operator or a restart of the store has removed them."""
-        await self._limiter.declare(self._definitions)
+        await self._limiter.definitions.declare(self._definitions)
 
     async def _renew_all(self) -> None:
         while True:  # until the service closes

@@ -35,7 +35,7 @@ class Guest:
 
     async def _by_key(self) -> Caller | None:
         store = self._service.world.store
-        key = await store.key(self.caller.name)
+        key = await store.keys.find(self.caller.name)
         if key is None:
             return self.caller  # of a token, which ends by itself
-        return key.caller() if key.is_live(await store.now()) else None
+        return key.caller() if key.is_live(await store.reads.now()) else None

@@ -182,7 +182,7 @@ class Lookout:
                 await self._stopping.wait()
         if hinted_seconds and not self._stopping.is_set():
             with suppress(LeasewayError):
-                await self._world.store.wait(hinted_seconds)
+                await self._world.store.notifications.wait(hinted_seconds)
 
     def _end_all(self) -> None:
         for listener in self._listeners:

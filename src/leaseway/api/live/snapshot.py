@@ -17,7 +17,6 @@ from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.inspection import JobSummary
 from leaseway.domain.job import LaneCount
 from leaseway.domain.limits.limit import PermitRequest, template_fields
-from leaseway.ports.recent_jobs import Glances
 from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import limits_by_name
 
@@ -57,19 +56,22 @@ class Sights:
     async def look(self, wanted: Wanted) -> Seen:
         """Lanes, totals and jobs."""
         store = self._world.store
-        if not isinstance(store, Glances):  # one over HTTP: jobs in passing are seen where it is kept
-            return Seen(await store.now(), [*lanes_seen(await store.lanes()), *imports_seen(self._imports())], [])
+        inspection = store.inspection
+        if inspection is None:  # a store over HTTP: the service behind it reports its jobs
+            return Seen(
+                await store.reads.now(), [*lanes_seen(await store.reads.lanes()), *imports_seen(self._imports())], []
+            )
         if self._ended_after is None:
-            self._ended_after = await store.now() - FIRST_US
-        now, lately = await store.lately(wanted.newest, self._ended_after, wanted.ended)
+            self._ended_after = await store.reads.now() - FIRST_US
+        now, lately = await inspection.recent(wanted.newest, self._ended_after, wanted.ended)
         self._ended_after = now - OVERLAP_US
         jobs = {glimpse.id: glimpse for glimpse in lately}
         again = islice((id_ for id_ in self._open if id_ not in jobs), wanted.again)
         sought = list(dict.fromkeys([*wanted.followed, *again]))
         if sought:
             # Asked later than the others, and so nearer to how it is.
-            jobs |= {glimpse.id: glimpse for glimpse in await store.glimpses(sought)}
-        sightings = [*lanes_seen(await store.lanes()), *imports_seen(self._imports())]
+            jobs |= {glimpse.id: glimpse for glimpse in await inspection.summaries(sought)}
+        sightings = [*lanes_seen(await store.reads.lanes()), *imports_seen(self._imports())]
         sightings += [Sighting("job", each.id, each.tenant, each, job_document) for each in in_order(jobs)]
         missing = [id_ for id_ in sought if id_ not in jobs]
         self._remember(jobs, missing)
@@ -84,7 +86,7 @@ class Sights:
 
     async def look_at_shared(self) -> list[Sighting]:
         """Limits and budgets, as their own routes show them."""
-        now = await self._world.store.now()
+        now = await self._world.store.reads.now()
         return [*await self._limits(now), *await self._budgets(now)]
 
     async def _limits(self, now: Instant) -> list[Sighting]:
@@ -98,7 +100,7 @@ class Sights:
 
     async def _budgets(self, now: Instant) -> list[Sighting]:
         ledger = self._world.ledger
-        definitions, accounts = await ledger.definitions(), await ledger.books()
+        definitions, accounts = await ledger.definitions.all(), await ledger.reads.balances()
         return [shared("budget", each.name, budget_document(each, version, accounts_for(each, accounts), now))
                 for each, version in definitions]  # fmt: skip
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import LaneCount, State
-from leaseway.ports.store_stats import Pulse
+from leaseway.ports.reads import Inspection
 
 OUTCOMES = (State.DONE, State.FAILED, State.CANCELLED)
 
@@ -27,7 +27,7 @@ class OutcomeCounters:
         self._at: Instant = 0
         self.totals: Counter[QueueOutcome] = Counter()
 
-    async def update(self, stats: Pulse, lanes: Iterable[LaneCount], at: Instant) -> Mapping[QueueOutcome, int]:
+    async def update(self, stats: Inspection, lanes: Iterable[LaneCount], at: Instant) -> Mapping[QueueOutcome, int]:
         now = count_outcomes(lanes)
         before, self._lanes = self._lanes, now
         since, self._at = self._at, at

@@ -62,9 +62,9 @@ async def list_budgets(
 ) -> Page[BudgetDocument]:
     """List budgets with their windows: spent, held and left amounts, and the pace of spending."""
     world = get_service(request).world
-    definitions = await world.ledger.definitions()
+    definitions = await world.ledger.definitions.all()
     shown, more = paginate(request, caller, definitions, lambda each: each[0].name, limit, cursor)
-    accounts, now = await world.ledger.books(), await world.store.now()
+    accounts, now = await world.ledger.reads.balances(), await world.store.reads.now()
     return Page([budget_document(*each, accounts_for(each[0], accounts), now) for each in shown], more)
 
 
@@ -73,9 +73,11 @@ async def show_journal(request: Request, name: str, limit: PageLimit = 50) -> Pa
     """List the bookings of a budget, newest first."""
     check_name("name", name)
     ledger = get_service(request).world.ledger
-    entries = await ledger.journal(name, limit)
+    entries = await ledger.reads.journal(name, limit)
     if not entries:
-        find_definition(name, await ledger.definitions(), await ledger.books())  # 404 if there is no such budget
+        find_definition(
+            name, await ledger.definitions.all(), await ledger.reads.balances()
+        )  # 404 if there is no such budget
     return Page([journal_entry_document(entry) for entry in entries], None)
 
 
@@ -83,10 +85,10 @@ async def show_journal(request: Request, name: str, limit: PageLimit = 50) -> Pa
 async def show_budget(request: Request, name: str) -> Reply[BudgetDocument]:
     """Show one budget. The name may also be an instance of a budget with fields: spend:acme for spend:{tenant}."""
     world = get_service(request).world
-    accounts = await world.ledger.books()
-    definition, version = find_definition(name, await world.ledger.definitions(), accounts)
+    accounts = await world.ledger.reads.balances()
+    definition, version = find_definition(name, await world.ledger.definitions.all(), accounts)
     named = [account for account in accounts_for(definition, accounts) if name in (account.name, definition.name)]
-    shown = budget_document(definition, version, named, await world.store.now())
+    shown = budget_document(definition, version, named, await world.store.reads.now())
     shown.name, shown.budget = name, definition.name
     return Reply(shown, headers=etag(version))
 

@@ -77,7 +77,7 @@ async def check_store(world: Environment) -> ReadyCheck:
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             # A query that reads data: a clock responds even if the file is gone.
-            await world.store.schedules()
+            await world.store.schedules.all()
     except (LeasewayError, TimeoutError):
         return ReadyCheck("store", False, f"does not respond within {DEADLINE_SECONDS:g} seconds")
     return ReadyCheck("store", True, "responds")
@@ -100,7 +100,7 @@ async def check_schema(world: Environment) -> ReadyCheck:
 async def check_limits(world: Environment) -> ReadyCheck:
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
-            await world.limiter.definitions()
+            await world.limiter.definitions.all()
     except (LeasewayError, TimeoutError):
         return ReadyCheck("limits", False, f"the limiter does not respond within {DEADLINE_SECONDS:g} seconds")
     return ReadyCheck("limits", True, "the limiter responds")

@@ -35,7 +35,7 @@ from leaseway.api.schemas.jobs import (
 )
 from leaseway.api.schemas.values import parse_stored
 from leaseway.api.service import get_service
-from leaseway.domain.errors import LeasewayError, UsageError
+from leaseway.domain.errors import LeasewayError
 from leaseway.domain.explain import explain
 from leaseway.domain.gates import Closure
 from leaseway.domain.identity import Caller, Scope
@@ -43,9 +43,7 @@ from leaseway.domain.ids import Instant, JobId
 from leaseway.domain.inspection import CancelResult, JobFilter, SearchPage
 from leaseway.domain.job import Job, LaneCount, NewJob, State, Submitted
 from leaseway.domain.validators import check_name
-from leaseway.ports.idempotency import Keyed
-from leaseway.ports.search import Search
-from leaseway.ports.store import Store
+from leaseway.ports.store import Store, require_inspection
 from leaseway.worker.environment import Environment
 
 routes = Routes("/v1/jobs", "jobs")
@@ -147,19 +145,17 @@ async def list_jobs(
 
 async def find_by_key(store: Store, tenant: str, key: str) -> tuple[JobId, ...]:
     """The job with an idempotency key. Keys belong to a tenant: the caller's, or the one that an operator names."""
-    if not isinstance(store, Keyed):
-        raise UsageError("key: this store cannot find jobs by idempotency key")
-    found = await store.keyed(tenant, key)
+    found = await require_inspection(store).job_for_key(tenant, key)
     return () if found is None else (found,)
 
 
 async def search_jobs(store: Store, which: JobFilter, before: JobId | None, limit: int) -> SearchPage:
     if which.ids == ():
         return SearchPage([], None)
-    if isinstance(store, Search) and which.ids is None:
-        return await store.search(which, before=before, limit=limit)
+    if store.inspection is not None and which.ids is None:
+        return await store.inspection.search(which, before=before, limit=limit)
     # One job more than the limit shows whether there is another page.
-    found = await store.jobs(which, before=before, limit=limit + 1)
+    found = await store.reads.jobs(which, before=before, limit=limit + 1)
     return SearchPage(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
@@ -171,7 +167,7 @@ def check_optional_name(field: str, value: str | None) -> str | None:
 async def show(request: Request, caller: Authenticated, id: str) -> JobShownDocument:
     """Show a job with its timeline and its failed attempts."""
     job = await find_job(request, caller, id)
-    return shown_job_document(job, await get_service(request).world.store.errors(job.id))
+    return shown_job_document(job, await get_service(request).world.store.reads.errors(job.id))
 
 
 @routes.get("/{id}/result", Scope.JOBS_READ, problems=(409,))
@@ -194,8 +190,8 @@ async def result(request: Request, caller: Authenticated, id: str, wait_seconds:
 async def why(request: Request, caller: Authenticated, id: str) -> WhyDocument:
     """Explain why a job has not run, what it waits for, and what to do."""
     world = get_service(request).world
-    job, now = await find_job(request, caller, id), await world.store.now()
-    lane = next((lane for lane in await world.store.lanes() if lane_key(lane) == lane_key(job)), None)
+    job, now = await find_job(request, caller, id), await world.store.reads.now()
+    lane = next((lane for lane in await world.store.reads.lanes() if lane_key(lane) == lane_key(job)), None)
     is_ready = job.state is State.PENDING and job.run_at <= now and lane is not None
     closures = await find_closures(world, lane, now) if lane is not None and is_ready else ()
     return why_document(job, explain(job, lane, now, closures), closures)
@@ -215,8 +211,8 @@ async def wait_until_finished(request: Request, job: Job, wait_seconds: float) -
     store, clock = service.world.store, service.world.clock
     deadline = clock.monotonic() + wait_seconds
     while not job.state.is_final and clock.monotonic() < deadline and not service.stopping.is_set():
-        await store.wait(POLL_SECONDS)
-        job = await store.job(job.id) or job
+        await store.notifications.wait(POLL_SECONDS)
+        job = await store.reads.job(job.id) or job
     return job
 
 
@@ -227,7 +223,7 @@ async def wait_until_finished(request: Request, job: Job, wait_seconds: float) -
 async def cancel(request: Request, caller: Authenticated, id: str) -> JobChangedDocument:
     """Cancel a job: a pending job immediately, a running job through its worker."""
     job = await find_job(request, caller, id)
-    became = await get_service(request).world.store.cancel(job.id)
+    became = await get_service(request).world.store.operations.cancel(job.id)
     if became is CancelResult.UNKNOWN:
         raise no_such_job(id)
     return JobChangedDocument(id=job.id, answer=became.value)
@@ -237,7 +233,7 @@ async def cancel(request: Request, caller: Authenticated, id: str) -> JobChanged
 async def retry(request: Request, caller: Authenticated, id: str) -> JobChangedDocument:
     """Make a failed or cancelled job pending again, with all its attempts and its last checkpoint."""
     job = await find_job(request, caller, id)
-    if not await get_service(request).world.store.replay(JobFilter(ids=(job.id,)), 1):
+    if not await get_service(request).world.store.operations.retry(JobFilter(ids=(job.id,)), 1):
         raise Problem(409, "not_retryable", f"job {id} is {job.state}; only failed or cancelled jobs can be retried")
     return JobChangedDocument(id=job.id, answer="retried")
 
@@ -246,7 +242,7 @@ async def retry(request: Request, caller: Authenticated, id: str) -> JobChangedD
 async def discard(request: Request, caller: Authenticated, id: str) -> None:
     """Delete a finished job permanently."""
     job = await find_job(request, caller, id)
-    if not await get_service(request).world.store.discard(JobFilter(ids=(job.id,)), 1):
+    if not await get_service(request).world.store.operations.discard(JobFilter(ids=(job.id,)), 1):
         raise Problem(
             409, "not_finished", f"job {id} is {job.state}; only finished jobs can be discarded; cancel it first"
         )
@@ -255,7 +251,7 @@ async def discard(request: Request, caller: Authenticated, id: str) -> None:
 async def find_job(request: Request, caller: Caller, id: str) -> Job:
     """A job of another tenant is reported like one that does not exist."""
     is_id = len(id) == ID_LENGTH and id.isascii() and id.isalnum()
-    job: Job | None = await get_service(request).world.store.job(JobId(id)) if is_id else None
+    job: Job | None = await get_service(request).world.store.reads.job(JobId(id)) if is_id else None
     if job is None or not caller.sees(job.tenant):
         raise no_such_job(id)
     return job

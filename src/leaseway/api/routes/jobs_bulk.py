@@ -60,15 +60,15 @@ class BulkAction(NamedTuple):
 
 async def cancel_each(store: Store, which: JobFilter) -> list[JobId]:
     cancelled = (CancelResult.CANCELLED, CancelResult.REQUESTED)
-    return [id_ for id_ in which.ids or () if await store.cancel(id_) in cancelled]
+    return [id_ for id_ in which.ids or () if await store.operations.cancel(id_) in cancelled]
 
 
 async def retry_all(store: Store, which: JobFilter) -> list[JobId]:
-    return await store.replay(which, CHANGE_MAX)
+    return await store.operations.retry(which, CHANGE_MAX)
 
 
 async def discard_all(store: Store, which: JobFilter) -> list[JobId]:
-    return await store.discard(which, CHANGE_MAX)
+    return await store.operations.discard(which, CHANGE_MAX)
 
 
 CANCEL = BulkAction("cancelled", (State.PENDING, State.LEASED), cancel_each)
@@ -109,7 +109,7 @@ async def change_by_ids(store: Store, caller: Caller, action: BulkAction, ids: S
         raise Problem(422, "invalid", f"ids: must be 1 to {CHANGE_MAX:,} (are {len(ids):,})")
     wanted = tuple(dict.fromkeys(JobId(check_name("ids", id_)) for id_ in ids))
     which = JobFilter(ids=wanted, tenant=visible_tenant(caller, None))
-    known = {job.id: job for job in await store.jobs(which, limit=CHANGE_MAX)}
+    known = {job.id: job for job in await store.reads.jobs(which, limit=CHANGE_MAX)}
     eligible = tuple(id_ for id_ in wanted if id_ in known and known[id_].state in action.states)
     changed = set(await action.apply(store, JobFilter(ids=eligible))) if eligible else set()
     left = [id_ for id_ in wanted if id_ not in changed]

@@ -61,8 +61,8 @@ async def list_keys(
     context = f"keys {caller.name} {visible}"
     after = "" if cursor is None else decode_cursor(secret, cursor, context)
     # The store bounds the number of keys, so that all of them can be read.
-    found = [key for key in await service.world.store.keys(visible) if key.id > after]
-    shown, now = found[:limit], await service.world.store.now()
+    found = [key for key in await service.world.store.keys.all(visible) if key.id > after]
+    shown, now = found[:limit], await service.world.store.reads.now()
     more = encode_cursor(secret, shown[-1].id, context) if len(found) > limit else None
     return Page([key_document(key, now) for key in shown], more)
 
@@ -71,7 +71,7 @@ async def list_keys(
 async def show_key(request: Request, caller: Authenticated, id: str) -> KeyDocument:
     """Show a key."""
     key = await find_key(request, caller, id)
-    return key_document(key, await get_service(request).world.store.now())
+    return key_document(key, await get_service(request).world.store.reads.now())
 
 
 @routes.delete("/{id}", Scope.ADMIN)
@@ -80,10 +80,10 @@ async def revoke_key(request: Request, caller: Authenticated, id: str) -> KeyDoc
 
     Revoking a revoked key changes nothing."""
     key, service = await find_key(request, caller, id), get_service(request)
-    await service.world.store.revoke_key(key.id)
+    await service.world.store.keys.revoke(key.id)
     invalidate(service, key.id)
     revoked = await find_key(request, caller, id)
-    return key_document(revoked, await service.world.store.now())
+    return key_document(revoked, await service.world.store.reads.now())
 
 
 @routes.post("/{id}/rotate", Scope.ADMIN, status_code=201, body=RotationBody, problems=(409,))
@@ -108,7 +108,7 @@ def made_key(made: MadeKey) -> Reply[KeyMadeDocument]:
 
 async def find_key(request: Request, caller: Caller, id_: str) -> ApiKey:
     """A key of another tenant is reported like one that does not exist."""
-    key = await get_service(request).world.store.key(id_) if ID.fullmatch(id_) else None
+    key = await get_service(request).world.store.keys.find(id_) if ID.fullmatch(id_) else None
     if key is None or not caller.sees(key.tenant):
         raise Problem(404, "not_found", f"there is no key {id_[:40]}")
     return key

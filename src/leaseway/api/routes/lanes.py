@@ -19,12 +19,12 @@ from leaseway.api.schemas.lanes import (
 )
 from leaseway.api.schemas.values import extend
 from leaseway.api.service import get_service
-from leaseway.domain.errors import UsageError
 from leaseway.domain.identity import Scope
 from leaseway.domain.job import LaneCount
 from leaseway.domain.pauses import Pause, check_pause
 from leaseway.domain.validators import check_name
-from leaseway.ports.lane_pauses import LanePauses
+from leaseway.ports.store import require_pauses
+from leaseway.ports.tenant_store import LanePauses
 
 routes = Routes("/v1/lanes", "lanes")
 
@@ -54,10 +54,12 @@ async def list_lanes(
     if queue is not None:
         check_name("queue", queue)
     lanes = [
-        lane for lane in await world.store.lanes() if queue in (None, lane.queue) and visible in (None, lane.tenant)
+        lane
+        for lane in await world.store.reads.lanes()
+        if queue in (None, lane.queue) and visible in (None, lane.tenant)
     ]
     shown, more = paginate(request, caller, lanes, lane_key, limit, cursor)
-    now = await world.store.now()
+    now = await world.store.reads.now()
     closures, pauses = await find_closed_gates(world, shown, now), await read_pauses(world)
     since = {(each.queue, each.tenant, each.needs): each.since for each in await store_stats(world).waiting()}
     items = [lane_document(lane, lane_closures(lane, closures, pauses), since, now) for lane in shown]
@@ -76,10 +78,10 @@ async def list_pauses(
 @routes.post("/pause", Scope.OPERATE, body=LanesBody)
 async def pause_lanes(request: Request) -> LanesPausedDocument:
     """Pause the lanes of a queue: none of their jobs starts until they are resumed. Running jobs finish."""
-    wanted, store = (await read_body(request, LanesBody)).pause(), pausable_store(request)
-    await store.pause_lanes(wanted.queue, wanted.tenant)
+    wanted, pauses = (await read_body(request, LanesBody)).pause(), pausable_store(request)
+    await pauses.pause(wanted.queue, wanted.tenant)
     found = next(
-        (each for each in await store.pauses() if (each.queue, each.tenant) == (wanted.queue, wanted.tenant)), None
+        (each for each in await pauses.all() if (each.queue, each.tenant) == (wanted.queue, wanted.tenant)), None
     )
     return extend(LanesPausedDocument, pause_document(found or wanted), paused=True)
 
@@ -87,18 +89,15 @@ async def pause_lanes(request: Request) -> LanesPausedDocument:
 @routes.post("/resume", Scope.OPERATE, body=LanesBody, problems=(404,))
 async def resume_lanes(request: Request) -> LanesPausedDocument:
     """Resume lanes that were paused with the same queue and tenant."""
-    wanted, store = (await read_body(request, LanesBody)).pause(), pausable_store(request)
-    if not await store.resume_lanes(wanted.queue, wanted.tenant):
-        known = "; ".join(map(str, await store.pauses()))[:300]
+    wanted, pauses = (await read_body(request, LanesBody)).pause(), pausable_store(request)
+    if not await pauses.resume(wanted.queue, wanted.tenant):
+        known = "; ".join(map(str, await pauses.all()))[:300]
         raise Problem(404, "not_found", f"{wanted} is not paused; paused lanes: {known or 'none'}")
     return LanesPausedDocument(queue=wanted.queue, tenant=wanted.tenant, since=None, paused=False)
 
 
 def pausable_store(request: Request) -> LanePauses:
-    store = get_service(request).world.store
-    if not isinstance(store, LanePauses):
-        raise UsageError("this store cannot pause lanes; serve sqlite:///… or postgresql://…")
-    return store
+    return require_pauses(get_service(request).world.store)
 
 
 def lane_key(lane: LaneCount) -> str:

@@ -28,7 +28,7 @@ async def list_limits(
     seen = await try_read_levels(
         world.limiter, [PermitRequest(name, name) for name in shown if not template_fields(name)]
     )
-    now = await world.store.now()
+    now = await world.store.reads.now()
     return Page([limit_document(*defined[name], seen.get(PermitRequest(name, name)), now) for name in shown], more)
 
 
@@ -38,7 +38,7 @@ async def show_limit(request: Request, name: str) -> Reply[LimitDocument]:
     world = get_service(request).world
     definition, version = find_definition(name, await limits_by_name(world.limiter))
     seen = await try_read_levels(world.limiter, [] if template_fields(name) else [PermitRequest(name, definition.name)])
-    shown = limit_document(definition, version, next(iter(seen.values()), None), await world.store.now())
+    shown = limit_document(definition, version, next(iter(seen.values()), None), await world.store.reads.now())
     shown.name, shown.limit = name, definition.name
     return Reply(shown, headers=etag(version))
 

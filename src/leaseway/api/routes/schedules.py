@@ -19,7 +19,7 @@ async def list_schedules(
     request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
 ) -> Page[ScheduleDocument]:
     """List schedules with their last and next fire times."""
-    rows = await get_service(request).world.store.schedules()
+    rows = await get_service(request).world.store.schedules.all()
     return build_page(request, caller, rows, lambda row: row.schedule.name, document, limit, cursor)
 
 
@@ -43,13 +43,13 @@ async def resume_schedule(request: Request, name: str) -> ScheduleDocument:
 
 async def set_paused(request: Request, name: str, is_paused: bool) -> ScheduleDocument:
     await find_schedule(request, name)
-    if not await get_service(request).world.store.pause(name, is_paused):
+    if not await get_service(request).world.store.schedules.pause(name, is_paused):
         raise not_found("schedule", name)
     return document(await find_schedule(request, name))
 
 
 async def find_schedule(request: Request, name: str) -> StoredSchedule:
-    for row in await get_service(request).world.store.schedules():
+    for row in await get_service(request).world.store.schedules.all():
         if row.schedule.name == name:
             return row
     raise not_found("schedule", name, "a worker declares the schedules of its app when it starts")

@@ -62,7 +62,7 @@ async def end(request: Request) -> Response:
     """End the session, if there is one."""
     service, id_ = get_service(request), session_cookie(request.headers)
     if service.authenticator is not None and id_ is not None:
-        await service.world.store.end_session(hash_secret(id_))
+        await service.world.store.sessions.end(hash_secret(id_))
         service.authenticator.invalidate_session(id_)
     response = Response(status_code=204)
     for name in (COOKIE, SECURE_COOKIE):

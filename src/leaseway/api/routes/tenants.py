@@ -38,7 +38,7 @@ async def list_tenants(
     request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
 ) -> Page[TenantDocument]:
     """List tenants with settings. Every other tenant has weight 1 and no caps."""
-    tenants = await get_service(request).world.store.tenants()
+    tenants = await get_service(request).world.store.tenants.all()
     return build_page(request, caller, tenants, lambda tenant: tenant.name, tenant_document, limit, cursor)
 
 
@@ -58,7 +58,7 @@ async def put_tenant(request: Request, name: str) -> Reply[TenantDocument]:
     world = get_service(request).world
     async with change_lock(request):
         before = await find_tenant(request, name)
-        await store_tenant(world.store, world.limiter, wanted)
+        await store_tenant(world.store.tenants, world.limiter, wanted)
     return Reply(tenant_document(wanted), 201 if before is None else 200)
 
 
@@ -66,12 +66,12 @@ async def put_tenant(request: Request, name: str) -> Reply[TenantDocument]:
 async def delete_tenant(request: Request, name: str) -> None:
     """Forget the settings of a tenant: it has weight 1 and no caps. Its jobs stay."""
     known = await find_tenant(request, name)
-    if known is None or not await get_service(request).world.store.forget_tenant(name):
+    if known is None or not await get_service(request).world.store.tenants.forget(name):
         raise not_found("tenant with settings named", name, ADVICE)
 
 
 async def find_tenant(request: Request, name: str) -> Tenant | None:
-    tenants = await get_service(request).world.store.tenants()
+    tenants = await get_service(request).world.store.tenants.all()
     return next((tenant for tenant in tenants if tenant.name == name), None)
 
 

@@ -8,6 +8,7 @@ Clients with other scopes see their own tenant, as everywhere.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -60,14 +61,14 @@ async def exchange(world: Environment, caller: Caller, call: Exchange) -> Exchan
     refuse_foreign(caller, (child for settlement in call.settlements for child in settlement.children))
     tenant = tenant_of(caller)
     if tenant is None or call.wants is None:
-        return await world.store.exchange(call)
-    reply = await world.store.exchange(replace(call, wants=replace(call.wants, tenant=tenant)))
+        return await world.store.jobs.exchange(call)
+    reply = await world.store.jobs.exchange(replace(call, wants=replace(call.wants, tenant=tenant)))
     # A repeat is handed what was granted under its token: who guesses somebody else's must not be shown it.
     return replace(reply, leases=tuple(lease for lease in reply.leases if lease.tenant == tenant))
 
 
 async def wait_us(world: Environment, caller: Caller, asked: requests.Look) -> int | None:
-    found = await world.store.wait_us(asked.queues, asked.closed)
+    found = await world.store.jobs.wait_us(asked.queues, asked.closed)
     if found == 0 and tenant_of(caller) is not None:
         own = [lane for lane in await lanes(world, caller, requests.Nothing()) if lane.queue in asked.queues]
         return 0 if any(lane.ready for lane in own) else LOOK_US
@@ -76,17 +77,17 @@ async def wait_us(world: Environment, caller: Caller, asked: requests.Look) -> i
 
 async def lanes(world: Environment, caller: Caller, _: requests.Nothing) -> list[LaneCount]:
     tenant = tenant_of(caller)
-    return [lane for lane in await world.store.lanes() if tenant in (None, lane.tenant)]
+    return [lane for lane in await world.store.reads.lanes() if tenant in (None, lane.tenant)]
 
 
 async def tenants(world: Environment, caller: Caller, _: requests.Nothing) -> list[Tenant]:
     only = tenant_of(caller)
-    return [tenant for tenant in await world.store.tenants() if only in (None, tenant.name)]
+    return [tenant for tenant in await world.store.tenants.all() if only in (None, tenant.name)]
 
 
 async def prune(world: Environment, caller: Caller, asked: requests.Old) -> int:
     """Left to those who work for all."""
-    return await world.store.prune(asked.keep_us, asked.limit) if tenant_of(caller) is None else 0
+    return await world.store.operations.prune(asked.keep_us, asked.limit) if tenant_of(caller) is None else 0
 
 
 async def prune_budgets(world: Environment, caller: Caller, asked: requests.Old) -> int:
@@ -95,26 +96,26 @@ async def prune_budgets(world: Environment, caller: Caller, asked: requests.Old)
 
 async def declare(world: Environment, caller: Caller, asked: requests.Schedules) -> None:
     refuse_bound(caller, "schedules")
-    await world.store.declare(asked.schedules)
+    await world.store.schedules.declare(asked.schedules)
 
 
 async def fire(world: Environment, caller: Caller, asked: requests.Fire) -> bool:
     refuse_bound(caller, "schedules")
-    return await world.store.fire(asked.name, asked.seen, asked.upto, asked.jobs)
+    return await world.store.schedules.fire(asked.name, asked.seen, asked.upto, asked.jobs)
 
 
 async def declare_limits(world: Environment, caller: Caller, asked: requests.Limits) -> None:
     if tenant_of(caller) is None:
-        return await world.limiter.declare(asked.definitions)
-    known = {definition.name for definition, _ in await world.limiter.definitions()}
+        return await world.limiter.definitions.declare(asked.definitions)
+    known = {definition.name for definition, _ in await world.limiter.definitions.all()}
     if not known.issuperset(definition.name for definition in asked.definitions):
         refuse_bound(caller, "limits that nobody has defined")
 
 
 async def declare_budgets(world: Environment, caller: Caller, asked: requests.Budgets) -> None:
     if tenant_of(caller) is None:
-        return await world.ledger.declare(asked.definitions)
-    known = {definition.name for definition, _ in await world.ledger.definitions()}
+        return await world.ledger.definitions.declare(asked.definitions)
+    known = {definition.name for definition, _ in await world.ledger.definitions.all()}
     if not known.issuperset(definition.name for definition in asked.definitions):
         refuse_bound(caller, "budgets that nobody has defined")
 
@@ -128,12 +129,12 @@ async def submit(world: Environment, caller: Caller, asked: requests.Submit) -> 
     if not caller.sees_all:
         jobs = tuple(replace(job, tenant=caller.tenant) if job.tenant == UNNAMED else job for job in jobs)
     refuse_foreign(caller, jobs)
-    return await world.store.submit(jobs)
+    return await world.store.jobs.submit(jobs)
 
 
 async def seen(world: Environment, caller: Caller, id_: JobId) -> Job | None:
     """Another's job is none."""
-    job = await world.store.job(id_)
+    job = await world.store.reads.job(id_)
     return job if job is not None and caller.sees(job.tenant) else None
 
 
@@ -142,27 +143,27 @@ async def job(world: Environment, caller: Caller, asked: requests.OneJob) -> Job
 
 
 async def errors(world: Environment, caller: Caller, asked: requests.OneJob) -> list[ErrorRecord]:
-    return [] if await seen(world, caller, asked.job) is None else await world.store.errors(asked.job)
+    return [] if await seen(world, caller, asked.job) is None else await world.store.reads.errors(asked.job)
 
 
 async def cancel(world: Environment, caller: Caller, asked: requests.OneJob) -> CancelResult:
     found = await seen(world, caller, asked.job)
-    return CancelResult.UNKNOWN if found is None else await world.store.cancel(asked.job)
+    return CancelResult.UNKNOWN if found is None else await world.store.operations.cancel(asked.job)
 
 
 async def jobs(world: Environment, caller: Caller, asked: requests.Page) -> list[Job]:
     which = replace(asked.which, tenant=visible_tenant(caller, asked.which.tenant))
-    return await world.store.jobs(which, before=asked.before, limit=asked.limit)
+    return await world.store.reads.jobs(which, before=asked.before, limit=asked.limit)
 
 
 async def replay(world: Environment, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
     which = replace(asked.which, tenant=visible_tenant(caller, asked.which.tenant))
-    return await world.store.replay(which, asked.limit)
+    return await world.store.operations.retry(which, asked.limit)
 
 
 async def discard(world: Environment, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
     which = replace(asked.which, tenant=visible_tenant(caller, asked.which.tenant))
-    return await world.store.discard(which, asked.limit)
+    return await world.store.operations.discard(which, asked.limit)
 
 
 Handler = Callable[[Environment, Caller, Any], Awaitable[Any]]
@@ -184,4 +185,4 @@ async def answer_to(verb: Verb[Any, Any], world: Environment, caller: Caller, as
         return await handler(world, caller, asked)
     # The fields of a body are called what the port calls them.
     values = {name: getattr(asked, name) for name in asked.__struct_fields__}
-    return await cast(Handler, getattr(getattr(world, verb.part), verb.method))(**values)  # type: ignore[call-arg]
+    return await cast(Handler, attrgetter(f"{verb.port}.{verb.method}")(world))(**values)  # type: ignore[call-arg]

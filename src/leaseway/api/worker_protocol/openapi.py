@@ -9,9 +9,12 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from leaseway.api.routing import COMPONENTS
-from leaseway.ports.ledger import Ledger
-from leaseway.ports.limiter import Limiter
-from leaseway.ports.store import Store
+from leaseway.ports.job_store import JobOperations, JobStore
+from leaseway.ports.ledger import BudgetDefinitions, BudgetReads, Ledger
+from leaseway.ports.limiter import LimitDefinitions, Limiter
+from leaseway.ports.reads import JobReads
+from leaseway.ports.schedule_store import ScheduleStore
+from leaseway.ports.tenant_store import TenantStore
 from leaseway.stores.http.protocol import VERBS, Verb
 from leaseway.stores.http.responses import Said
 
@@ -35,7 +38,12 @@ def schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
 
 SCHEMA_OF, FOUND = schemas()
 COMPONENTS.update(FOUND)
-PORTS: dict[str, Any] = {"store": Store, "limiter": Limiter, "ledger": Ledger}
+PORTS: dict[str, Any] = {
+    "store.jobs": JobStore, "store.operations": JobOperations, "store.reads": JobReads,
+    "store.schedules": ScheduleStore, "store.tenants": TenantStore,
+    "limiter": Limiter, "limiter.definitions": LimitDefinitions,
+    "ledger": Ledger, "ledger.definitions": BudgetDefinitions, "ledger.reads": BudgetReads,
+}  # fmt: skip
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -48,7 +56,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
 def described(verb: Verb[Any, Any]) -> dict[str, Any]:
     """Options of a route. What it promises is what the port promises."""
     body = {"application/json": {"schema": schema_of(verb.body)}}
-    promise = inspect.getdoc(getattr(PORTS[verb.part], verb.method)) or ""
+    promise = inspect.getdoc(getattr(PORTS[verb.port], verb.method)) or ""
     return {
         **answering(verb.answer),
         "description": promise,

@@ -60,7 +60,7 @@ async def wait(
 
     It comes soon after something was written by anybody. Hints may be late, lost or wrong: look now and then anyway."""
     service = get_service(request)
-    hinted = asyncio.ensure_future(service.world.store.wait(seconds))
+    hinted = asyncio.ensure_future(service.world.store.notifications.wait(seconds))
     stopped = asyncio.ensure_future(service.stopping.wait())
     try:
         await asyncio.wait({hinted, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -67,7 +67,7 @@ COLUMNS = (
 
 
 def list_schedules(settings: CliSettings) -> None:
-    rows = ask(settings, lambda store: store.schedules())
+    rows = ask(settings, lambda store: store.schedules.all())
     if settings.json:
         document({"schedules": [schedule_document(row, upcoming_fire(row)) for row in rows]})
     elif not rows:
@@ -89,8 +89,8 @@ def schedule_row(row: StoredSchedule) -> Row:
 
 def pause_schedule(settings: CliSettings, name: str, paused: bool) -> None:
     async def command(store: Store) -> None:
-        if not await store.pause(name, paused):
-            known = ", ".join(row.schedule.name for row in await store.schedules()) or "none yet"
+        if not await store.schedules.pause(name, paused):
+            known = ", ".join(row.schedule.name for row in await store.schedules.all()) or "none yet"
             raise NoSuchJob(f"there is no schedule {name!r}; there are: {known}")
 
     change(settings, command)

@@ -12,9 +12,9 @@ from leaseway.cli.output.color import LEVEL_STYLES, harmless, painted
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import say, wrapped
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import UsageError, redact_url
+from leaseway.domain.errors import redact_url
 from leaseway.domain.health import Finding, FindingLevel
-from leaseway.ports.health import Checkup
+from leaseway.ports.store import require_inspection
 from leaseway.wiring import store_at
 
 
@@ -53,10 +53,8 @@ def doctor(settings: CliSettings, deep: bool) -> int:
 async def examine(url: str, deep: bool) -> list[Finding]:
     refuse_memory(url)
     store = store_at(url)
-    if not isinstance(store, Checkup):
-        raise UsageError(f"{redact_url(url)}: this kind of store has no health checks")
     try:
-        return await store.checkup(deep=deep)
+        return await require_inspection(store).health(deep=deep)
     finally:
         await store.close()
 

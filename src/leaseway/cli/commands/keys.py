@@ -133,7 +133,7 @@ class KeyListing(NamedTuple):
 
 def list_keys(settings: CliSettings, tenant: str | None) -> None:
     async def question(store: Store) -> KeyListing:
-        return KeyListing(await store.keys(tenant), await store.now())
+        return KeyListing(await store.keys.all(tenant), await store.reads.now())
 
     keys, now = ask(settings, question)
     if settings.json:
@@ -208,8 +208,8 @@ def show_once(settings: CliSettings, made: MadeKey, ends: tuple[str, Instant] | 
 def revoke_key(settings: CliSettings, id_: str) -> None:
     async def command(store: Store) -> tuple[bool, ApiKey, Instant]:
         await known(store, id_)
-        is_new = await store.revoke_key(id_)
-        return is_new, await known(store, id_), await store.now()
+        is_new = await store.keys.revoke(id_)
+        return is_new, await known(store, id_), await store.reads.now()
 
     is_new, key, now = change(settings, command)
     if settings.json:
@@ -232,7 +232,7 @@ def rotate_key(settings: CliSettings, id_: str, grace: float, expires: float | N
 
 
 async def known(store: Store, id_: str) -> ApiKey:
-    key = await store.key(id_)
+    key = await store.keys.find(id_)
     if key is None:
         hint = "; the id is the part after lw_" if id_.startswith("lw_") else ""
         raise NoSuchJob(f"there is no key {id_[:40]!r} (leaseway keys list){hint}")

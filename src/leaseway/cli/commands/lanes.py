@@ -14,19 +14,18 @@ from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import needs_in_words, note, say
 from leaseway.cli.output.times import span
 from leaseway.cli.settings import CliSettings
-from leaseway.domain.errors import NoSuchJob, UsageError
+from leaseway.domain.errors import NoSuchJob
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import Closure, longest_closure
 from leaseway.domain.job import LaneCount
 from leaseway.domain.pauses import Pause, closed_by_pauses
-from leaseway.ports.lane_pauses import LanePauses
-from leaseway.ports.store import Store
+from leaseway.ports.store import Store, require_pauses
 from leaseway.worker.explain_waits import ClosedGates
 
 
 def pause_lanes(settings: CliSettings, queue: str, tenant: str | None) -> None:
     async def command(store: Store) -> bool:
-        return await pausable(store).pause_lanes(queue, tenant)
+        return await require_pauses(store).pause(queue, tenant)
 
     is_new = change(settings, command)
     tell(settings, Pause(queue, tenant), True, "paused; running jobs go on" if is_new else "was already paused")
@@ -34,7 +33,7 @@ def pause_lanes(settings: CliSettings, queue: str, tenant: str | None) -> None:
 
 def resume_lanes(settings: CliSettings, queue: str, tenant: str | None) -> None:
     async def command(store: Store) -> None:
-        if not await pausable(store).resume_lanes(queue, tenant):
+        if not await require_pauses(store).resume(queue, tenant):
             known = "; ".join(map(str, await pauses_in(store))) or "none"
             raise NoSuchJob(f"{Pause(queue, tenant)} is not paused; paused lanes: {known}")
 
@@ -49,14 +48,8 @@ def tell(settings: CliSettings, pause: Pause, is_paused: bool, words: str) -> No
         say(f"{pause}: {words}")
 
 
-def pausable(store: Store) -> LanePauses:
-    if not isinstance(store, LanePauses):
-        raise UsageError("this command cannot pause lanes through a service; send POST /v1/lanes/pause to it instead")
-    return store
-
-
 async def pauses_in(store: Store) -> Sequence[Pause]:
-    return await store.pauses() if isinstance(store, LanePauses) else ()
+    return () if store.pauses is None else await store.pauses.all()
 
 
 one_queue = click.argument("queue")
@@ -107,7 +100,7 @@ STYLES = {"ready": "yellow", "leased": "cyan", "failed": "red"}
 
 def show_lanes(settings: CliSettings) -> None:
     async def question(store: Store) -> tuple[Sequence[LaneCount], ClosedGates, Sequence[Pause]]:
-        lanes, now = await store.lanes(), await store.now()
+        lanes, now = await store.reads.lanes(), await store.reads.now()
         shuts = await shut_gates(settings, store, (lane_gate(lane) for lane in lanes if lane.ready), now)
         return lanes, shuts, await pauses_in(store)
 

@@ -86,7 +86,7 @@ COLUMNS = (
 
 
 def list_tenants(settings: CliSettings) -> None:
-    tenants = ask(settings, lambda store: store.tenants())
+    tenants = ask(settings, lambda store: store.tenants.all())
     if settings.json:
         document({"tenants": [tenant_document(tenant) for tenant in tenants]})
     elif not tenants:
@@ -102,11 +102,11 @@ def tenant_row(tenant: Tenant) -> Row:
 
 def set_tenant(settings: CliSettings, name: str, given: Mapping[str, Any]) -> None:
     async def command(store: Store) -> tuple[Tenant | None, Tenant]:
-        before = next((tenant for tenant in await store.tenants() if tenant.name == name), None)
+        before = next((tenant for tenant in await store.tenants.all() if tenant.name == name), None)
         after = merged(before or Tenant(name=name), given)
         limiter = limiter_at(limits_url(settings))
         try:
-            await store_tenant(store, limiter, after)
+            await store_tenant(store.tenants, limiter, after)
         finally:
             await limiter.close()
         return before, after
@@ -145,8 +145,8 @@ def forget_tenant(settings: CliSettings, name: str) -> None:
     """
 
     async def command(store: Store) -> None:
-        if not await store.forget_tenant(name):
-            known = ", ".join(tenant.name for tenant in await store.tenants()) or "none yet"
+        if not await store.tenants.forget(name):
+            known = ", ".join(tenant.name for tenant in await store.tenants.all()) or "none yet"
             raise NoSuchJob(f"tenant {name!r} has no settings; tenants with settings: {known}")
 
     change(settings, command)

@@ -17,7 +17,7 @@ from leaseway.cli.output.text import counted, note, say
 from leaseway.cli.output.work_log import WorkEvents, log_to_stderr, showing_progress
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import LeasewayError
-from leaseway.ports.read_model import ReadModel
+from leaseway.ports.reads import JobReads
 from leaseway.signals import LEASES_LEFT, STUBBORN_SECONDS, drained_by_signals, run_to_the_end
 from leaseway.telemetry.log_events import LogEvents
 from leaseway.worker.loop import Worker, WorkerSummary
@@ -112,19 +112,19 @@ async def work_until_stopped(app: App, wanted: WorkOptions, events: WorkEvents, 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None) as scope:
                 with drained_by_signals(worker, scope):
-                    async with showing_progress(store, queues, show):
+                    async with showing_progress(store.reads, queues, show):
                         worked = await app.run_worker(worker)
-        return WorkSummary(worked, events.attempts_failed, await dead_letters(store, queues))
+        return WorkSummary(worked, events.attempts_failed, await dead_letters(store.reads, queues))
     finally:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STUBBORN_SECONDS):
                 await app.close()
 
 
-async def dead_letters(store: ReadModel, queues: Sequence[str]) -> int | None:
+async def dead_letters(reads: JobReads, queues: Sequence[str]) -> int | None:
     with contextlib.suppress(LeasewayError, TimeoutError):
         async with asyncio.timeout(STUBBORN_SECONDS):
-            return sum(lane.failed for lane in await store.lanes() if lane.queue in queues)
+            return sum(lane.failed for lane in await reads.lanes() if lane.queue in queues)
     return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from leaseway.cli.output.color import harmless, is_terminal, painted
 from leaseway.domain.errors import LeasewayError
 from leaseway.ports.events import Events
-from leaseway.ports.read_model import ReadModel
+from leaseway.ports.reads import JobReads
 from leaseway.telemetry.json_logging import JsonLines, wants_json
 from leaseway.telemetry.log_events import LEVELS
 
@@ -84,7 +84,7 @@ COUNTS = ("ready", "scheduled", "leased", "done", "failed")
 
 
 @asynccontextmanager
-async def showing_progress(store: ReadModel, queues: Sequence[str], show: bool) -> AsyncIterator[None]:
+async def showing_progress(reads: JobReads, queues: Sequence[str], show: bool) -> AsyncIterator[None]:
     """Shows progress beside the body, if stderr is a terminal."""
     if not show or not sys.stderr.isatty() or not is_terminal(sys.stderr):
         yield
@@ -102,7 +102,7 @@ async def showing_progress(store: ReadModel, queues: Sequence[str], show: bool) 
         redirect_stdout=sys.stdout.isatty(),
     )
     with live:
-        looking = asyncio.get_running_loop().create_task(progress.keep_looking(store, queues))
+        looking = asyncio.get_running_loop().create_task(progress.keep_looking(reads, queues))
         try:
             yield
         finally:
@@ -114,12 +114,12 @@ class WorkProgress:
         self._counts: dict[str, int] = {}
         self._per_second = 0.0
 
-    async def keep_looking(self, store: ReadModel, queues: Sequence[str]) -> None:
+    async def keep_looking(self, reads: JobReads, queues: Sequence[str]) -> None:
         clock = asyncio.get_running_loop().time
         seen_at = clock()
         while True:  # until cancelled
             try:
-                lanes = [lane for lane in await store.lanes() if lane.queue in queues]
+                lanes = [lane for lane in await reads.lanes() if lane.queue in queues]
             except LeasewayError:
                 lanes = []  # the worker reports the problem with the store itself
             if lanes:

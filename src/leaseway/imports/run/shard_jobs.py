@@ -156,9 +156,9 @@ async def retry_failed(store: Store, jobs: Sequence[JobId]) -> set[JobId]:
     open_ids: set[JobId] = set()
     for start in range(0, len(jobs), PAGE_MAX):
         batch = tuple(jobs[start : start + PAGE_MAX])
-        await store.replay(JobFilter(ids=batch), len(batch))
+        await store.operations.retry(JobFilter(ids=batch), len(batch))
         is_open = JobFilter(ids=batch, states=(State.PENDING, State.LEASED))
-        open_ids |= {job.id for job in await store.jobs(is_open, limit=PAGE_MAX)}
+        open_ids |= {job.id for job in await store.reads.jobs(is_open, limit=PAGE_MAX)}
     return open_ids
 
 
@@ -192,7 +192,7 @@ async def failed_shard_jobs(
     found: dict[str, Job] = {}
     before = None
     for _ in range(FAILED_PAGES_MAX):
-        jobs = await store.jobs(which, before=before, limit=PAGE_MAX)
+        jobs = await store.reads.jobs(which, before=before, limit=PAGE_MAX)
         for job in jobs:
             key = shard_in_payload(job, run)
             if key in keys:
@@ -213,7 +213,7 @@ def shard_in_payload(job: Job, run: str) -> str | None:
 
 async def is_stalled(store: Store, source: str) -> bool:
     """Whether no job of the source is pending or leased while some failed or were cancelled. Reads counters only."""
-    lanes = [lane for lane in await store.lanes() if lane.queue == queue_name(source)]
+    lanes = [lane for lane in await store.reads.lanes() if lane.queue == queue_name(source)]
     has_open = any(lane.ready or lane.scheduled or lane.leased for lane in lanes)
     return not has_open and any(lane.failed or lane.cancelled for lane in lanes)
 

@@ -1,35 +1,57 @@
-"""Budgets that a service keeps."""
+"""Budgets of a service, reached over HTTP."""
 
 from collections.abc import Mapping, Sequence
 
 from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, HoldAnswer, check_budget
 from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, Lines, check_lines
 from leaseway.domain.ids import Instant
-from leaseway.ports.ledger import Expired
+from leaseway.ports.ledger import BudgetDefinitions, BudgetReads, Expired
 from leaseway.stores.http import protocol, requests
 from leaseway.stores.http.client import Line
 
 
-class HttpLedger:
-    """Uses the line of the store, and does not close it."""
-
+class HttpBudgetDefinitions:
     def __init__(self, line: Line) -> None:
-        self.line = line
+        self._line = line
 
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         for definition in definitions:
             check_budget(definition)
-        await self.line.ask(protocol.DECLARE_BUDGETS, requests.Budgets(tuple(definitions)))
+        await self._line.ask(protocol.DECLARE_BUDGETS, requests.Budgets(tuple(definitions)))
 
     async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
         check_budget(definition)
-        return (await self.line.ask(protocol.CHANGE_BUDGET, requests.OneBudget(definition, expected))).answer
+        return (await self._line.ask(protocol.CHANGE_BUDGET, requests.OneBudget(definition, expected))).answer
 
-    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
-        return (await self.line.ask(protocol.BUDGETS, requests.Nothing())).answer
+    async def all(self) -> list[tuple[BudgetDefinition, int]]:
+        return (await self._line.ask(protocol.BUDGETS, requests.Nothing())).answer
 
     async def forget(self, name: str) -> bool:
-        return (await self.line.ask(protocol.FORGET_BUDGET, requests.Named(name))).answer
+        return (await self._line.ask(protocol.FORGET_BUDGET, requests.Named(name))).answer
+
+
+class HttpBudgetReads:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
+        asked = requests.Books(None if names is None else tuple(names), since)
+        return (await self._line.ask(protocol.BOOKS, asked)).answer
+
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
+        return (await self._line.ask(protocol.JOURNAL, requests.Journal(name, limit))).answer
+
+    async def audit(self) -> Audit:
+        return (await self._line.ask(protocol.AUDIT, requests.Nothing())).audit
+
+
+class HttpLedger:
+    """Shares the store's client and does not close it."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.definitions: BudgetDefinitions = HttpBudgetDefinitions(line)
+        self.reads: BudgetReads = HttpBudgetReads(line)
 
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         check_lines(id, lines, ttl_us)
@@ -49,16 +71,6 @@ class HttpLedger:
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
         return (await self.line.ask(protocol.BUDGETS_WAIT_US, requests.Charges(tuple(charges)))).answer
-
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
-        asked = requests.Books(None if names is None else tuple(names), since)
-        return (await self.line.ask(protocol.BOOKS, asked)).answer
-
-    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
-        return (await self.line.ask(protocol.JOURNAL, requests.Journal(name, limit))).answer
-
-    async def audit(self) -> Audit:
-        return (await self.line.ask(protocol.AUDIT, requests.Nothing())).audit
 
     async def prune(self, keep_us: int, limit: int) -> int:
         return (await self.line.ask(protocol.PRUNE_BUDGETS, requests.Old(keep_us, limit))).answer

@@ -1,4 +1,4 @@
-"""Limits that a service keeps."""
+"""Limits of a service, reached over HTTP."""
 
 from collections.abc import Sequence
 
@@ -6,58 +6,65 @@ from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict, size_limit
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
+from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.http import protocol, requests
 from leaseway.stores.http.client import Line
+
+
+class HttpLimitDefinitions:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
+        for definition in definitions:
+            size_limit(check_limit(definition))
+        await self._line.ask(protocol.DECLARE_LIMITS, requests.Limits(tuple(definitions)))
+
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
+        size_limit(check_limit(definition))
+        return (await self._line.ask(protocol.CHANGE_LIMIT, requests.OneLimit(definition, expected))).answer
+
+    async def all(self) -> list[tuple[LimitDefinition, int]]:
+        return (await self._line.ask(protocol.LIMITS, requests.Nothing())).answer
+
+    async def forget(self, name: str) -> bool:
+        return (await self._line.ask(protocol.FORGET_LIMIT, requests.Named(name))).answer
 
 
 class HttpLimiter:
     def __init__(self, line: Line) -> None:
         self.line = line
+        self.definitions: LimitDefinitions = HttpLimitDefinitions(line)
 
     async def open(self) -> None:
-        """Nothing to do: the service has opened its own."""
+        """Do nothing: the service has opened its own limiter."""
 
     async def close(self) -> None:
         await self.line.close()
 
-    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
-        for definition in definitions:
-            size_limit(check_limit(definition))
-        await self.line.ask(protocol.DECLARE_LIMITS, requests.Limits(tuple(definitions)))
-
-    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
-        size_limit(check_limit(definition))
-        return (await self.line.ask(protocol.CHANGE_LIMIT, requests.OneLimit(definition, expected))).answer
-
-    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
-        return (await self.line.ask(protocol.LIMITS, requests.Nothing())).answer
-
-    async def forget(self, name: str) -> bool:
-        return (await self.line.ask(protocol.FORGET_LIMIT, requests.Named(name))).answer
-
-    async def take(
+    async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, seat_us)
         return (await self.line.ask(protocol.TAKE, requests.Take(tuple(asks), least, most, holder, seat_us))).verdict
 
-    async def give_back(self, granted: Granted, unused: int) -> None:
+    async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
         await self.line.ask(protocol.GIVE_BACK, requests.GiveBack(granted, unused))
 
-    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
         await self.line.ask(protocol.VACATE, requests.Vacate(tuple(asks), holder, count))
 
-    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
         check_in_flight(asks, holder, count, seat_us)
         await self.line.ask(protocol.KEEP, requests.Keep(tuple(asks), holder, count, seat_us))
 
-    async def tell(self, notice: Notice) -> None:
+    async def observe(self, notice: Notice) -> None:
         check_notice(notice)
         await self.line.ask(protocol.TELL, requests.Tell(notice))
 
-    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+    async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
         said = await self.line.ask(protocol.LEVELS, requests.Asks(tuple(asks)))
         return said.now, list(said.levels)

@@ -1,6 +1,6 @@
 """The executable specification of a ledger: the domain's decisions, applied to dictionaries.
 
-Every verb is atomic, because nothing in it awaits and one lock keeps other threads out.
+Every method is atomic: it awaits nothing and holds one lock, which excludes other threads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,88 +57,144 @@ from leaseway.domain.budgets.ledger import (
     wait_us,
 )
 from leaseway.domain.ids import Instant
-from leaseway.ports.ledger import BOOKS_MAX, Expired
+from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
+
+
+class BudgetState:
+    def __init__(self, now_us: Callable[[], Instant]) -> None:
+        self.now_us = now_us
+        self.lock = RLock()
+        self.kept: dict[str, StoredBudget] = {}
+        self.books: dict[WindowKey, Balance] = {}
+        self.definition_by_window: dict[WindowKey, tuple[str, str]] = {}
+        """By window: the definition that opened it, and its unit."""
+        self.holds: dict[str, Hold] = {}
+        self.entries: list[JournalEntry] = []
+        self.seq = 0
+
+    def drop(self, places: set[WindowKey]) -> None:
+        for place in places:
+            del self.books[place], self.definition_by_window[place]
+        self.entries = [entry for entry in self.entries if (entry.name, entry.window) not in places]
+        for hold in list(self.holds.values()):
+            left = tuple(line for line in hold.lines if (line.name, line.window) not in places)
+            if left:
+                self.holds[hold.id] = replace(hold, lines=left)
+            else:
+                del self.holds[hold.id]
+
+    def accounts(self, now: Instant) -> list[BudgetWindow]:
+        return [
+            BudgetWindow(
+                name=name,
+                budget=self.definition_by_window[name, window][0],
+                unit=self.definition_by_window[name, window][1],
+                window=window,
+                book=book,
+                has_begun=window.start <= now,
+            )
+            for (name, window), book in self.books.items()
+        ]
+
+
+class MemoryBudgetDefinitions:
+    def __init__(self, state: BudgetState) -> None:
+        self._state = state
+
+    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
+        with self._state.lock:
+            for definition in definitions:
+                check_budget(definition)
+                before = self._state.kept.get(definition.name)
+                check_change(before.definition if before else None, definition)
+            for definition in definitions:
+                kept = declare_budget(self._state.kept.get(definition.name), definition)
+                if kept is not None:
+                    self._keep(kept)
+
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        with self._state.lock:
+            before = self._state.kept.get(check_budget(definition).name)
+            check_change(before.definition if before else None, definition)
+            return self._keep(change_budget(before, definition, expected)).version
+
+    def _keep(self, kept: StoredBudget) -> StoredBudget:
+        definition, now = kept.definition, self._state.now_us()
+        self._state.kept[definition.name] = kept
+        for place, (budget, unit) in self._state.definition_by_window.items():
+            name, window = place
+            if definition.name in (name, budget) and window.end > now:
+                self._state.definition_by_window[place] = (definition.name, unit)
+                self._state.books[place] = apply_limit(self._state.books[place], definition.limit_micros)
+        return kept
+
+    async def all(self) -> list[tuple[BudgetDefinition, int]]:
+        with self._state.lock:
+            return [(kept.definition, kept.version) for _, kept in sorted(self._state.kept.items())]
+
+    async def forget(self, name: str) -> bool:
+        with self._state.lock:
+            if name not in self._state.kept:
+                return False
+            places = {place for place, (budget, _) in self._state.definition_by_window.items() if budget == name}
+            if any(self._state.books[place].held_micros for place in places):
+                raise still_held(name)
+            del self._state.kept[name]
+            self._state.drop(places)
+            return True
+
+
+class MemoryBudgetReads:
+    def __init__(self, state: BudgetState) -> None:
+        self._state = state
+
+    async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
+        with self._state.lock:
+            now = self._state.now_us()
+            wanted = [
+                account
+                for account in self._state.accounts(now)
+                if account.window.end > (now if since is None else since)
+            ]
+            wanted += [
+                account for account in self._untouched(now) if (account.name, account.window) not in self._state.books
+            ]
+            wanted = [account for account in wanted if names is None or account.name in names]
+            return sorted(wanted, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
+
+    def _untouched(self, now: Instant) -> list[BudgetWindow]:
+        definitions = [kept.definition for kept in self._state.kept.values()]
+        return [fresh_window(definition, now) for definition in definitions if not is_template(definition.name)]
+
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
+        with self._state.lock:
+            entries = [entry for entry in self._state.entries if entry.name == name]
+            return entries[::-1][: max(limit, 0)]
+
+    async def audit(self) -> Audit:
+        with self._state.lock:
+            accounts = self._state.accounts(self._state.now_us())
+            unbalanced = tuple((each.name, each.window) for each in accounts if not is_balanced(each.book))
+            holds = sum_holds(self._state.holds.values())
+            return Audit(sum_balances(accounts), sum_journal(self._state.entries), holds, unbalanced)
 
 
 class MemoryLedger:
     def __init__(self, now_us: Callable[[], Instant]) -> None:
-        self._now = now_us
-        self._lock = RLock()
-        self._kept: dict[str, StoredBudget] = {}
-        self._books: dict[WindowKey, Balance] = {}
-        self._of: dict[WindowKey, tuple[str, str]] = {}
-        """By window: the definition that made it, and its unit."""
-        self._holds: dict[str, Hold] = {}
-        self._entries: list[JournalEntry] = []
-        self._seq = 0
+        self._state = BudgetState(now_us)
+        self.definitions: BudgetDefinitions = MemoryBudgetDefinitions(self._state)
+        self.reads: BudgetReads = MemoryBudgetReads(self._state)
 
     async def open(self) -> None: ...
 
     async def close(self) -> None: ...
 
-    # -- definitions ------------------------------------------------------------------------------------------------
-
-    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
-        with self._lock:
-            for definition in definitions:
-                check_budget(definition)
-                before = self._kept.get(definition.name)
-                check_change(before.definition if before else None, definition)
-            for definition in definitions:
-                kept = declare_budget(self._kept.get(definition.name), definition)
-                if kept is not None:
-                    self._keep(kept)
-
-    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
-        with self._lock:
-            before = self._kept.get(check_budget(definition).name)
-            check_change(before.definition if before else None, definition)
-            return self._keep(change_budget(before, definition, expected)).version
-
-    def _keep(self, kept: StoredBudget) -> StoredBudget:
-        definition, now = kept.definition, self._now()
-        self._kept[definition.name] = kept
-        for place, (budget, unit) in self._of.items():
-            name, window = place
-            if definition.name in (name, budget) and window.end > now:
-                self._of[place] = (definition.name, unit)
-                self._books[place] = apply_limit(self._books[place], definition.limit_micros)
-        return kept
-
-    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
-        with self._lock:
-            return [(kept.definition, kept.version) for _, kept in sorted(self._kept.items())]
-
-    async def forget(self, name: str) -> bool:
-        with self._lock:
-            if name not in self._kept:
-                return False
-            places = {place for place, (budget, _) in self._of.items() if budget == name}
-            if any(self._books[place].held_micros for place in places):
-                raise still_held(name)
-            del self._kept[name]
-            self._drop(places)
-            return True
-
-    def _drop(self, places: set[WindowKey]) -> None:
-        for place in places:
-            del self._books[place], self._of[place]
-        self._entries = [entry for entry in self._entries if (entry.name, entry.window) not in places]
-        for hold in list(self._holds.values()):
-            left = tuple(line for line in hold.lines if (line.name, line.window) not in places)
-            if left:
-                self._holds[hold.id] = replace(hold, lines=left)
-            else:
-                del self._holds[hold.id]
-
-    # -- holds ------------------------------------------------------------------------------------------------------
-
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         check_lines(id, lines, ttl_us)
-        with self._lock:
-            now = self._now()
+        with self._state.lock:
+            now = self._state.now_us()
             wants = [self._want(charge, amount_micros) for charge, amount_micros in lines]
-            known = self._holds.get(id)
+            known = self._state.holds.get(id)
             if known is not None:
                 again = repeat_hold(known, owner, dispatch, now)
                 if again is not None:
@@ -152,32 +208,32 @@ class MemoryLedger:
             return answer
 
     async def dispatch(self, id: str) -> bool:
-        with self._lock:
-            hold, now = self._holds.get(id), self._now()
+        with self._state.lock:
+            hold, now = self._state.holds.get(id), self._state.now_us()
             if hold is None or not may_dispatch(hold, now):
                 return False
             if hold.state is HoldState.HELD:
-                self._holds[id] = dispatch_hold(hold, now)
+                self._state.holds[id] = dispatch_hold(hold, now)
             return True
 
     async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
-        with self._lock:
-            hold = self._holds.get(id)
+        with self._state.lock:
+            hold = self._state.holds.get(id)
             if hold is None:
                 raise unknown_hold(id)
-            return self._apply(settle_hold(hold, actuals), self._now())
+            return self._apply(settle_hold(hold, actuals), self._state.now_us())
 
     async def void(self, id: str) -> bool:
-        with self._lock:
-            hold = self._holds.get(id)
+        with self._state.lock:
+            hold = self._state.holds.get(id)
             if hold is not None and hold.state is HoldState.HELD:
-                self._apply(void_hold(hold), self._now())
+                self._apply(void_hold(hold), self._state.now_us())
             return hold is not None and hold.state in (HoldState.HELD, HoldState.VOID)
 
     async def expire(self, limit: int) -> Expired:
-        with self._lock:
-            now = self._now()
-            late = [hold for hold in self._holds.values() if hold.state in OPEN and hold.deadline <= now]
+        with self._state.lock:
+            now = self._state.now_us()
+            late = [hold for hold in self._state.holds.values() if hold.state in OPEN and hold.deadline <= now]
             late.sort(key=lambda hold: (hold.deadline, hold.id))
             late = late[: max(limit, 0)]
             crossed = tuple(each for hold in late for each in self._apply(self._expired(hold), now))
@@ -188,23 +244,23 @@ class MemoryLedger:
         return expire_hold(hold)
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
-        with self._lock:
-            now = self._now()
+        with self._state.lock:
+            now = self._state.now_us()
             return max(
                 (wait_us(self._want(each, 0).definition, each.name, self._read, now) for each in charges), default=0
             )
 
     def _want(self, charge: Charge, amount_micros: int) -> LineRequest:
-        kept = self._kept.get(charge.name) or self._kept.get(charge.budget)
+        kept = self._state.kept.get(charge.name) or self._state.kept.get(charge.budget)
         if kept is None:
             raise unknown_budget(charge)
         return LineRequest(charge, amount_micros, kept.definition)
 
     def _read(self, name: str, window: CalendarWindow) -> Balance | None:
-        return self._books.get((name, window))
+        return self._state.books.get((name, window))
 
     def _apply(self, step: HoldStep, now: Instant) -> Crossed:
-        self._holds[step.hold.id] = step.hold
+        self._state.holds[step.hold.id] = step.hold
         return crossed_by([(move, self._book(move, now)) for move in step.moves])
 
     def _book(self, move: Posting, now: Instant) -> tuple[int, ...]:
@@ -213,11 +269,11 @@ class MemoryLedger:
         place = (line.name, line.window)
         book, crossed = apply_posting(self._opened(line), move)
         assert is_balanced(book), f"{line.name} {line.window.label}: {book}"
-        self._books[place] = book
-        self._seq += 1
-        self._entries.append(
+        self._state.books[place] = book
+        self._state.seq += 1
+        self._state.entries.append(
             JournalEntry(
-                seq=self._seq,
+                seq=self._state.seq,
                 at=now,
                 hold=move.hold,
                 name=line.name,
@@ -232,56 +288,17 @@ class MemoryLedger:
 
     def _opened(self, line: HoldLine) -> Balance:
         place = (line.name, line.window)
-        if place not in self._books:
-            self._books[place] = Balance(limit_micros=self._kept[line.budget].definition.limit_micros)
-            self._of[place] = (line.budget, line.unit)
-        return self._books[place]
-
-    # -- for people -------------------------------------------------------------------------------------------------
-
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
-        with self._lock:
-            now = self._now()
-            wanted = [
-                account for account in self._accounts(now) if account.window.end > (now if since is None else since)
-            ]
-            wanted += [account for account in self._untouched(now) if (account.name, account.window) not in self._books]
-            wanted = [account for account in wanted if names is None or account.name in names]
-            return sorted(wanted, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
-
-    def _accounts(self, now: Instant) -> list[BudgetWindow]:
-        return [
-            BudgetWindow(
-                name=name,
-                budget=self._of[name, window][0],
-                unit=self._of[name, window][1],
-                window=window,
-                book=book,
-                has_begun=window.start <= now,
-            )
-            for (name, window), book in self._books.items()
-        ]
-
-    def _untouched(self, now: Instant) -> list[BudgetWindow]:
-        definitions = [kept.definition for kept in self._kept.values()]
-        return [fresh_window(definition, now) for definition in definitions if not is_template(definition.name)]
-
-    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
-        with self._lock:
-            entries = [entry for entry in self._entries if entry.name == name]
-            return entries[::-1][: max(limit, 0)]
-
-    async def audit(self) -> Audit:
-        with self._lock:
-            accounts = self._accounts(self._now())
-            unbalanced = tuple((each.name, each.window) for each in accounts if not is_balanced(each.book))
-            holds = sum_holds(self._holds.values())
-            return Audit(sum_balances(accounts), sum_journal(self._entries), holds, unbalanced)
+        if place not in self._state.books:
+            self._state.books[place] = Balance(limit_micros=self._state.kept[line.budget].definition.limit_micros)
+            self._state.definition_by_window[place] = (line.budget, line.unit)
+        return self._state.books[place]
 
     async def prune(self, keep_us: int, limit: int) -> int:
-        with self._lock:
-            before = self._now() - keep_us
-            over = [place for place, book in self._books.items() if place[1].end <= before and not book.held_micros]
+        with self._state.lock:
+            before = self._state.now_us() - keep_us
+            over = [
+                place for place, book in self._state.books.items() if place[1].end <= before and not book.held_micros
+            ]
             over.sort(key=lambda place: (place[1].end, place[0]))
-            self._drop(set(over[: max(limit, 0)]))
+            self._state.drop(set(over[: max(limit, 0)]))
             return len(over[: max(limit, 0)])

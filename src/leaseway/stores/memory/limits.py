@@ -13,17 +13,27 @@ from leaseway.domain.limits import buckets
 from leaseway.domain.limits.buckets import NEW, Acquisition, Granted, Level, Notice, Sizing, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
+from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels, changed, check_all, declared
 
 
 class MemoryLevels(Levels):
     """By the name of their definition and their own."""
 
-    def __init__(self, since: Instant, seat_grace_us: int) -> None:
+    def __init__(self, now_us: Callable[[], Instant], seat_grace_us: int) -> None:
         super().__init__(seat_grace_us)
-        self.now = self.since = since
+        self._lock = Lock()
+        self._now_us = now_us
+        self.now = self.since = now_us()
         self.defined: dict[str, Defined] = {}
         self._levels: dict[tuple[str, str], Level] = {}
+
+    @contextmanager
+    def locked(self) -> Iterator["MemoryLevels"]:
+        """Hold the lock; the clock is read under it."""
+        with self._lock:
+            self.now = self._now_us()
+            yield self
 
     def sizing(self, limit: str) -> Sizing | None:
         known = self.defined.get(limit)
@@ -52,87 +62,80 @@ class MemoryLevels(Levels):
                 self._levels[key] = level
 
 
-class MemoryLimiter:
-    """Any thread and any loop may call it: nothing in a verb awaits, so a lock is held around it."""
-
-    def __init__(self, now_us: Callable[[], Instant], *, seat_grace_us: int = 0) -> None:
-        self._lock = Lock()
-        self._now_us = now_us
-        # No grace by default: whoever sat somewhere went with the process. Of a server that restarts one cannot say so.
-        self._levels = MemoryLevels(now_us(), seat_grace_us)
-
-    async def open(self) -> None:
-        """Nothing to do: memory is there."""
-
-    async def close(self) -> None:
-        """Nothing to do: memory goes with the process."""
-
-    def fence(self) -> None:
-        """As if the store had been restarted: nothing that was written before is trusted. For simulations and tests."""
-        with self._locked() as levels:
-            levels.since = levels.now
-
-    # -- definitions ------------------------------------------------------------------------------------------------
+class MemoryLimitDefinitions:
+    def __init__(self, levels: MemoryLevels) -> None:
+        self._levels = levels
 
     async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
         check_all(definitions)
-        with self._locked() as levels:
+        with self._levels.locked() as levels:
             for definition in definitions:
                 if (news := declared(levels.defined.get(definition.name), definition)) is not None:
                     levels.defined[definition.name] = news
 
     async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
         check_all([definition])
-        with self._locked() as levels:
+        with self._levels.locked() as levels:
             news = changed(levels.defined.get(definition.name), definition, expected)
             levels.defined[definition.name] = news
             return news.sizing.version
 
-    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
-        with self._locked() as levels:
+    async def all(self) -> list[tuple[LimitDefinition, int]]:
+        with self._levels.locked() as levels:
             return [(known.definition, known.sizing.version) for _, known in sorted(levels.defined.items())]
 
     async def forget(self, name: str) -> bool:
-        with self._locked() as levels:
+        with self._levels.locked() as levels:
             return levels.forget(name)
 
-    # -- tokens and seats -------------------------------------------------------------------------------------------
 
-    async def take(
+class MemoryLimiter:
+    """Any thread and any event loop may call it: no method awaits while it holds the lock."""
+
+    def __init__(self, now_us: Callable[[], Instant], *, seat_grace_us: int = 0) -> None:
+        # No grace by default: the calls in flight ended with the process. A restarted server cannot assume that.
+        self._levels = MemoryLevels(now_us, seat_grace_us)
+        self.definitions: LimitDefinitions = MemoryLimitDefinitions(self._levels)
+
+    async def open(self) -> None:
+        """Do nothing: memory needs no connection."""
+
+    async def close(self) -> None:
+        """Do nothing: memory ends with the process."""
+
+    def fence(self) -> None:
+        """Distrust everything written before, as after a restart of a server. For simulations and tests."""
+        with self._levels.locked() as levels:
+            levels.since = levels.now
+
+    async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, seat_us)
-        with self._locked() as levels:
+        with self._levels.locked() as levels:
             return levels.take(asks, least, most, holder, seat_us)
 
-    async def give_back(self, granted: Granted, unused: int) -> None:
+    async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
-        with self._locked() as levels:
+        with self._levels.locked() as levels:
             levels.give_back(granted, unused)
 
-    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
-        with self._locked() as levels:
+        with self._levels.locked() as levels:
             levels.vacate(asks, holder, count)
 
-    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
         check_in_flight(asks, holder, count, seat_us)
-        with self._locked() as levels:
+        with self._levels.locked() as levels:
             levels.keep(asks, holder, count, seat_us)
 
-    async def tell(self, notice: Notice) -> None:
+    async def observe(self, notice: Notice) -> None:
         check_notice(notice)
-        with self._locked() as levels:
+        with self._levels.locked() as levels:
             levels.tell(notice)
 
-    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+    async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
-        with self._locked() as levels:
+        with self._levels.locked() as levels:
             return levels.look(asks)
-
-    @contextmanager
-    def _locked(self) -> Iterator[MemoryLevels]:
-        """The clock is read when nobody else can change anything any more."""
-        with self._lock:
-            self._levels.now = self._now_us()
-            yield self._levels

@@ -46,12 +46,11 @@ from leaseway.domain.budgets.ledger import (
 )
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import Instant
-from leaseway.ports.ledger import BOOKS_MAX, Expired
-from leaseway.stores.postgres.address import address_of
+from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
 from leaseway.stores.postgres.connection import Connections, Record
+from leaseway.stores.postgres.database import Database
 from leaseway.stores.postgres.migrate import migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
-from leaseway.stores.postgres.statements import statements_for
 
 NO_ROOM = 10 * MICROS_MAX
 """More than any window has with all its overdraft."""
@@ -67,18 +66,80 @@ class Known(msgspec.Struct, frozen=True):
     stamp: int
 
 
+class PostgresBudgetDefinitions:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[str, Known] = {}
+
+    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
+        last = {check_budget(definition).name: definition for definition in definitions}
+        await self._database.call(
+            "declare_budgets", as_json([said_of(each) for each in last.values()]), self._database.at()
+        )
+
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        said = as_json(said_of(check_budget(definition)))
+        ((version,),) = await self._database.call("change_budget", said, expected, self._database.at())
+        return int(version)
+
+    async def all(self) -> list[tuple[BudgetDefinition, int]]:
+        return [(known.definition, known.version) for known in (await self.learn()).values()]
+
+    async def forget(self, name: str) -> bool:
+        ((was_known,),) = await self._database.call("forget_budget", name)
+        return bool(was_known)
+
+    async def learn(self) -> dict[str, Known]:
+        """Read the definitions again."""
+        found = await self._database.look("list_budgets")
+        known = [Known(msgspec.json.decode(text, type=BudgetDefinition), *rest) for text, *rest in found]
+        self._known = {each.definition.name: each for each in known}
+        return self._known
+
+    async def find(self, charge: Charge) -> Known:
+        for known in (self._known, await self.learn() if charge.budget not in self._known else {}):
+            if found := known.get(charge.name) or known.get(charge.budget):
+                return found
+        raise unknown_budget(charge)
+
+
+class PostgresBudgetReads:
+    def __init__(self, database: Database, definitions: PostgresBudgetDefinitions) -> None:
+        self._database = database
+        self._definitions = definitions
+
+    async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
+        wanted = None if names is None else list(names)
+        rows = await self._database.look("list_windows", wanted, since, BOOKS_MAX, self._database.at())
+        now = rows[0][0]
+        accounts = [account_of(row) for row in rows if row[1] is not None]
+        there = {(account.name, account.window) for account in accounts}
+        for definition, _ in await self._definitions.all():
+            if not is_template(definition.name) and (names is None or definition.name in names):
+                fresh = fresh_window(definition, now)
+                accounts += [] if (fresh.name, fresh.window) in there else [fresh]
+        return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
+
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
+        return [entry_of(row) for row in await self._database.look("list_journal", name, max(limit, 0))]
+
+    async def audit(self) -> Audit:
+        return audit_of(await self._database.look("audit_budgets"))
+
+
 class PostgresLedger:
     def __init__(
         self, url: str, now_us: Callable[[], Instant] | None = None, *, connections: Connections | None = None
     ) -> None:
-        self.address = address_of(url)
-        self._is_ours = connections is None
-        self.connections = connections or Connections(self.address)
-        self._now_us = now_us
-        self._sql = statements_for(self.address.quoted)
-        self._known: dict[str, Known] = {}
+        self._database = Database(url, now_us, connections)
+        self._is_owner = connections is None
+        self.address = self._database.address
+        self.connections = self._database.connections
+        self._definitions = PostgresBudgetDefinitions(self._database)
+        self.definitions: BudgetDefinitions = self._definitions
+        self.reads: BudgetReads = PostgresBudgetReads(self._database, self._definitions)
         self._heard: Instant | None = None
-        """The server's clock when it answered last."""
+        """The server's clock at its last answer."""
 
     async def open(self) -> None:
         await migrate(self.connections)
@@ -86,51 +147,20 @@ class PostgresLedger:
             await refuse_read_only(connection, self.address)
 
     async def close(self) -> None:
-        if self._is_ours:
+        if self._is_owner:
             await self.connections.close()
-
-    # -- definitions ------------------------------------------------------------------------------------------------
-
-    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
-        last = {check_budget(definition).name: definition for definition in definitions}
-        await self._call("declare_budgets", as_json([said_of(each) for each in last.values()]), self._at())
-
-    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
-        said = as_json(said_of(check_budget(definition)))
-        ((version,),) = await self._call("change_budget", said, expected, self._at())
-        return int(version)
-
-    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
-        return [(known.definition, known.version) for known in (await self._learn()).values()]
-
-    async def forget(self, name: str) -> bool:
-        ((was_known,),) = await self._call("forget_budget", name)
-        return bool(was_known)
-
-    async def _learn(self) -> dict[str, Known]:
-        """Read the definitions anew."""
-        found = await self._look("list_budgets")
-        known = [Known(msgspec.json.decode(text, type=BudgetDefinition), *rest) for text, *rest in found]
-        self._known = {each.definition.name: each for each in known}
-        return self._known
-
-    async def _definition(self, charge: Charge) -> Known:
-        for known in (self._known, await self._learn() if charge.budget not in self._known else {}):
-            if found := known.get(charge.name) or known.get(charge.budget):
-                return found
-        raise unknown_budget(charge)
-
-    # -- holds ------------------------------------------------------------------------------------------------------
 
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         check_lines(id, lines, ttl_us)
         later: Instant | None = None
         for _ in range(TRIES_MAX):
-            knowns = [await self._definition(charge) for charge, _ in lines]
+            knowns = [await self._definitions.find(charge) for charge, _ in lines]
             instant = later if later is not None else await self._now()
             windows = [window_at(known.definition.every, known.definition.tz, instant) for known in knowns]
             how = (id, owner, ttl_us, dispatch, later is not None)
-            (row,) = await self._call("hold_budgets", *how, *lines_sent(lines, knowns, windows), self._at())
+            (row,) = await self._database.call(
+                "hold_budgets", *how, *lines_sent(lines, knowns, windows), self._database.at()
+            )
             answer, self._heard, *rest = row
             match answer:
                 case "full":
@@ -140,7 +170,7 @@ class PostgresLedger:
                         return found
                     later = found
                 case "stale":
-                    await self._learn()
+                    await self._definitions.learn()
                 case "again":
                     later = None
                 case _:
@@ -149,39 +179,39 @@ class PostgresLedger:
 
     async def _find_room(self, wants: Sequence[LineRequest]) -> Instant | HoldDenied | None:
         """When all fit together, as far as one can see without locks. None: now."""
-        now, books = await self._books_of(want.charge.name for want in wants)
+        now, books = await self._open_windows(want.charge.name for want in wants)
         found = find_room(wants, lambda name, window: books.get((name, window)), now)
         return found if isinstance(found, HoldDenied) or found > now else None
 
-    async def _books_of(self, names: Iterable[str]) -> tuple[Instant, dict[WindowKey, Balance]]:
-        rows = await self._look("open_windows", list(names), self._at())
+    async def _open_windows(self, names: Iterable[str]) -> tuple[Instant, dict[WindowKey, Balance]]:
+        rows = await self._database.look("open_windows", list(names), self._database.at())
         self._heard = rows[0][0]
         return rows[0][0], {(row[1], CalendarWindow(*row[2:5])): book_of(row[5:]) for row in rows if row[1] is not None}
 
     async def dispatch(self, id: str) -> bool:
-        ((may_call,),) = await self._call("dispatch_hold", id, self._at())
+        ((may_call,),) = await self._database.call("dispatch_hold", id, self._database.at())
         return bool(may_call)
 
     async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
         amounts = [check_micros(f"settle {what}", micros) for what, micros in actuals.items()]
-        return crossed_of(await self._call("settle_hold", id, list(actuals), amounts, self._at()))
+        return crossed_of(await self._database.call("settle_hold", id, list(actuals), amounts, self._database.at()))
 
     async def void(self, id: str) -> bool:
-        ((is_void,),) = await self._call("void_hold", id, self._at())
+        ((is_void,),) = await self._database.call("void_hold", id, self._database.at())
         return bool(is_void)
 
     async def expire(self, limit: int) -> Expired:
-        rows = await self._call("expire_holds", limit, self._at())
+        rows = await self._database.call("expire_holds", limit, self._database.at())
         was_dispatched = {hold: was for hold, was, *_ in rows}
         captured = sum(was_dispatched.values())
         return Expired(len(was_dispatched) - captured, captured, crossed_of([row[2:] for row in rows]))
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
-        knowns = [await self._definition(charge) for charge in charges]
+        knowns = [await self._definitions.find(charge) for charge in charges]
         if any(known.definition.paused for known in knowns):
-            await self._learn()  # only there one sees that it was resumed
-            knowns = [await self._definition(charge) for charge in charges]
-        now, books = await self._books_of(charge.name for charge in charges)
+            await self._definitions.learn()  # only there one sees that it was resumed
+            knowns = [await self._definitions.find(charge) for charge in charges]
+        now, books = await self._open_windows(charge.name for charge in charges)
         return max(
             (
                 wait_us(known.definition, charge.name, lambda name, window: books.get((name, window)), now)
@@ -190,49 +220,18 @@ class PostgresLedger:
             default=0,
         )
 
-    # -- for people -------------------------------------------------------------------------------------------------
-
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
-        wanted = None if names is None else list(names)
-        rows = await self._look("list_windows", wanted, since, BOOKS_MAX, self._at())
-        now = rows[0][0]
-        accounts = [account_of(row) for row in rows if row[1] is not None]
-        there = {(account.name, account.window) for account in accounts}
-        for definition, _ in await self.definitions():
-            if not is_template(definition.name) and (names is None or definition.name in names):
-                fresh = fresh_window(definition, now)
-                accounts += [] if (fresh.name, fresh.window) in there else [fresh]
-        return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
-
-    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
-        return [entry_of(row) for row in await self._look("list_journal", name, max(limit, 0))]
-
-    async def audit(self) -> Audit:
-        return audit_of(await self._look("audit_budgets"))
-
     async def prune(self, keep_us: int, limit: int) -> int:
-        ((count,),) = await self._call("prune_budgets", keep_us, limit, self._at())
+        ((count,),) = await self._database.call("prune_budgets", keep_us, limit, self._database.at())
         return int(count)
 
-    # -- speaking to the server -------------------------------------------------------------------------------------
-
-    def _at(self) -> Instant | None:
-        return None if self._now_us is None else self._now_us()
-
     async def _now(self) -> Instant:
-        """The server's clock, as we know it: the windows that it gives are mostly those of now."""
-        if self._now_us is not None:
-            return self._now_us()
+        """The server's clock as this client knows it; the windows computed from it are mostly the current ones."""
+        if self._database.now_us is not None:
+            return self._database.now_us()
         if self._heard is None:
-            await self._books_of(())
+            await self._open_windows(())
         assert self._heard is not None
         return self._heard
-
-    async def _call(self, verb: str, *values: object) -> list[Record]:
-        return await self.connections.call(self._sql[verb], *values)
-
-    async def _look(self, verb: str, *values: object) -> list[Record]:
-        return await self.connections.look(self._sql[verb], *values)
 
 
 # -- rows and values ------------------------------------------------------------------------------------------------

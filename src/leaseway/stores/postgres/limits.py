@@ -17,33 +17,69 @@ from leaseway.domain.limits import buckets
 from leaseway.domain.limits.buckets import Bucket, Granted, InFlight, Level, Never, Notice, Verdict, Wait
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
-from leaseway.stores.postgres.address import address_of
-from leaseway.stores.postgres.connection import Connections, Record
+from leaseway.ports.limiter import LimitDefinitions
+from leaseway.stores.postgres.connection import Record
+from leaseway.stores.postgres.database import Database
 from leaseway.stores.postgres.migrate import migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
-from leaseway.stores.postgres.statements import statements_for
 
 IS_PAUSED = -2
 """What the server says in the place of a window."""
 
 
-class PostgresLimiter:
-    """Has connections of its own: who waits for a limit's row must not keep others from their jobs."""
-
-    def __init__(self, url: str, now_us: Callable[[], Instant] | None = None) -> None:
-        self.address = address_of(url)
-        self.connections = Connections(self.address)
-        self._now_us = now_us
+class PostgresLimitDefinitions:
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._declared: dict[str, LimitDefinition] = {}
         self._since: Instant | None = None
-        """The fence under which our code's limits are known to the server."""
-        self._sql = statements_for(self.address.quoted)
+        """The fence under which the server knows the limits that this process has declared."""
+
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
+        last = {definition.name: sized(definition) for definition in definitions}
+        ((since,),) = await self._database.call("declare_limits", as_json(list(last.values())), self._database.at())
+        self._declared |= {definition.name: definition for definition in definitions}
+        self._since = since
+
+    async def declare_again(self) -> bool:
+        """Declare again if the server has lost declarations, as a promoted replica may."""
+        if not self._declared or await self._database.look("limiter_fence") == [(self._since,)]:
+            return False
+        await self.declare(list(self._declared.values()))
+        return True
+
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
+        said = as_json(sized(definition))
+        ((version,),) = await self._database.call("change_limit", said, expected, self._database.at())
+        return int(version)
+
+    async def all(self) -> list[tuple[LimitDefinition, int]]:
+        found = await self._database.look("list_limits")
+        return [(msgspec.json.decode(text, type=LimitDefinition), version) for text, version in found]
+
+    async def forget(self, name: str) -> bool:
+        ((was_known,),) = await self._database.call("forget_limit", name)
+        return bool(was_known)
+
+
+class PostgresLimiter:
+    """Has connections of its own, so that calls waiting for a limit's row do not delay jobs.
+
+    If a reply is lost, the call is not repeated: permits that may have been acquired are used, and permits that may
+    have been returned are gone.
+    """
+
+    def __init__(self, url: str, now_us: Callable[[], Instant] | None = None) -> None:
+        self._database = Database(url, now_us)
+        self.address = self._database.address
+        self.connections = self._database.connections
+        self._definitions = PostgresLimitDefinitions(self._database)
+        self.definitions: LimitDefinitions = self._definitions
 
     async def open(self) -> None:
         await migrate(self.connections)
         async with self.connections.lent() as connection:
             await refuse_read_only(connection, self.address)
-            for (table,) in await connection.fetch(self._sql["logged_limiter_tables"], self.address.quoted):
+            for (table,) in await connection.fetch(self._database.sql["logged_limiter_tables"], self.address.quoted):
                 raise StoreRefused(
                     f"{self.address.shown}: table {table!r} outlives a crash, and a promoted replica would believe it; "
                     f"repair it: ALTER TABLE {self.address.schema}.{table} SET UNLOGGED"
@@ -52,86 +88,43 @@ class PostgresLimiter:
     async def close(self) -> None:
         await self.connections.close()
 
-    # -- definitions ------------------------------------------------------------------------------------------------
-
-    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
-        last = {definition.name: sized(definition) for definition in definitions}
-        ((since,),) = await self._call("declare_limits", as_json(list(last.values())), self._at())
-        self._declared |= {definition.name: definition for definition in definitions}
-        self._since = since
-
-    async def _declared_again(self) -> bool:
-        """A promoted replica may have missed what was declared last. What people forgot stays forgotten."""
-        if not self._declared or await self._look("limiter_fence") == [(self._since,)]:
-            return False
-        await self.declare(list(self._declared.values()))
-        return True
-
-    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
-        said = as_json(sized(definition))
-        ((version,),) = await self._call("change_limit", said, expected, self._at())
-        return int(version)
-
-    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
-        found = await self._look("list_limits")
-        return [(msgspec.json.decode(text, type=LimitDefinition), version) for text, version in found]
-
-    async def forget(self, name: str) -> bool:
-        ((was_known,),) = await self._call("forget_limit", name)
-        return bool(was_known)
-
-    # -- tokens and seats -------------------------------------------------------------------------------------------
-
-    async def take(
+    async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, seat_us)
-        given = (*names_of(asks), [ask.cost for ask in asks], least, most, holder, seat_us, self._at())
+        given = (*names_of(asks), [ask.cost for ask in asks], least, most, holder, seat_us, self._database.at())
         try:
-            (answer,) = await self._call("take_permits", *given)
+            (answer,) = await self._database.call("take_permits", *given)
         except UnknownLimit:  # nothing was taken
-            if not await self._declared_again():
+            if not await self._definitions.declare_again():
                 raise
-            (answer,) = await self._call("take_permits", *given)
+            (answer,) = await self._database.call("take_permits", *given)
         return verdict_of(asks, answer)
 
-    async def give_back(self, granted: Granted, unused: int) -> None:
+    async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
         costs = [ask.cost for ask in granted.asks]
         when = (granted.granted_at, granted.since, granted.generations)
-        await self._call("return_permits", *names_of(granted.asks), costs, unused, *when, self._at())
+        await self._database.call("return_permits", *names_of(granted.asks), costs, unused, *when, self._database.at())
 
-    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
-        await self._call("end_calls", *names_of(asks), holder, count)
+        await self._database.call("end_calls", *names_of(asks), holder, count)
 
-    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
         check_in_flight(asks, holder, count, seat_us)
-        await self._call("renew_calls", *names_of(asks), holder, count, seat_us, self._at())
+        await self._database.call("renew_calls", *names_of(asks), holder, count, seat_us, self._database.at())
 
-    async def tell(self, notice: Notice) -> None:
+    async def observe(self, notice: Notice) -> None:
         check_notice(notice)
         about = (notice.name, notice.limit, notice.generation, notice.throttled)
         said = (notice.retry_after_us, notice.remaining, notice.reset_us)
-        await self._call("apply_notice", *about, *said, self._at())
+        await self._database.call("apply_notice", *about, *said, self._database.at())
 
-    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+    async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
-        found = await self._look("read_levels", *names_of(asks), self._at())
+        found = await self._database.look("read_levels", *names_of(asks), self._database.at())
         return found[0][0], [level_of(row) for row in found]
-
-    # -- speaking to the server -------------------------------------------------------------------------------------
-
-    def _at(self) -> Instant | None:
-        return None if self._now_us is None else self._now_us()
-
-    async def _call(self, verb: str, *values: object) -> list[Record]:
-        """If the reply is lost, it is not asked for again: what may have been taken is used, and what may have been
-        given back is gone."""
-        return await self.connections.call(self._sql[verb], *values)
-
-    async def _look(self, verb: str, *values: object) -> list[Record]:
-        return await self.connections.look(self._sql[verb], *values)
 
 
 def names_of(asks: Sequence[PermitRequest]) -> tuple[list[str], list[str]]:

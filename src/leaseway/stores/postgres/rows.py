@@ -8,6 +8,7 @@ import msgspec
 from leaseway.domain.errors import BadValue
 from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, Gated
 from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State, Submitted
 from leaseway.domain.lane import admits_by_gate
 from leaseway.domain.limits.limit import Rate
@@ -240,3 +241,24 @@ def schedule_of(row: Any, now: Instant) -> StoredSchedule:
     name, kind, cron, tz, missed, seen, last_fire, paused = row
     schedule = Schedule(name=name, kind=kind, cron=cron, tz=tz, missed=Missed(missed))
     return StoredSchedule(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=paused)
+
+
+def filter_conditions(which: JobFilter, values: list[object]) -> tuple[list[str], list[object]]:
+    """A filter as SQL: the texts are fixed, and every value is bound, after the given ones."""
+    conditions = []
+    if which.states is not None:
+        names = [f"'{name}'" for name, state in STATES.items() if state in which.states]
+        conditions.append(f"state IN ({', '.join(names)})" if names else "false")
+    sought: dict[str, object | None] = {
+        "id": None if which.ids is None else list(which.ids),
+        "kind": which.kind,
+        "queue": which.queue,
+        "tenant": which.tenant,
+        "last_error_code": which.error_code,
+        "shard_key": which.shard_key,
+    }
+    for column, value in sought.items():
+        if value is not None:
+            values.append(value)
+            conditions.append(f"{column} = ANY (${len(values)})" if column == "id" else f"{column} = ${len(values)}")
+    return conditions, values

@@ -1,21 +1,9 @@
 """Jobs sought in PostgreSQL, by looks that end. All ways are gone in one statement, which sees one moment."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from leaseway.domain.ids import JobId
-from leaseway.domain.inspection import (
-    NEWEST,
-    SCAN_MAX,
-    SEARCH_LANES_MAX,
-    JobFilter,
-    SearchPage,
-    SearchStep,
-    merge_steps,
-)
-from leaseway.domain.job import Job
-from leaseway.stores.postgres.address import Address
-from leaseway.stores.postgres.connection import Connections, Record
+from leaseway.domain.inspection import SEARCH_LANES_MAX, JobFilter
 from leaseway.stores.postgres.rows import STATES
 
 FINISHED = {"done", "failed", "cancelled"}
@@ -47,17 +35,6 @@ OF_PAYLOAD = {"jobs": "(SELECT {column} FROM :schema.payloads WHERE payloads.id 
 """What never changes is kept beside a job that lives, and with one that has finished."""
 
 
-class Asking(Protocol):
-    """The store of which this is a part."""
-
-    address: Address
-    connections: Connections
-
-    async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]: ...
-
-    async def _look(self, verb: str, *values: object) -> list[Record]: ...
-
-
 class Sought(NamedTuple):
     """What is asked for, and what the lanes say before anybody looks at jobs."""
 
@@ -76,23 +53,6 @@ class Sought(NamedTuple):
     def states(self) -> set[str]:
         wanted = self.which.states
         return {name for name, state in STATES.items() if wanted is None or state in wanted}
-
-
-class PostgresSearch:
-    async def search(
-        self: Asking, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
-    ) -> SearchPage:
-        ((lanes, ready, scheduled, leased),) = await self._look("count_search", which.queue, which.tenant)
-        counted = {"ready": int(ready), "scheduled": int(scheduled), "leased": int(leased)}
-        is_any = which.queue is None and which.tenant is None
-        sought = Sought(which, looks, None if is_any else lanes, counted)
-        if sought.lanes == [] or not sought.states:
-            return SearchPage([], None)
-        text = statement_of(sought)
-        told = (before or NEWEST, limit + 1, sought.lanes, which.kind, which.error_code, which.shard_key)
-        gone = await self.connections.look(text.replace(":schema", self.address.quoted), *told)
-        ids, upto = merge_steps([SearchStep(ids, upto) for ids, upto in gone], limit)
-        return SearchPage(await self.jobs(JobFilter(ids=tuple(ids)), limit=limit) if ids else [], upto)
 
 
 def statement_of(sought: Sought) -> str:

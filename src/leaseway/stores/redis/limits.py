@@ -32,6 +32,7 @@ from leaseway.domain.limits.buckets import (
 )
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, check_limit
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
+from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.redis.address import address_of
 from leaseway.stores.redis.connection import Connections, scripts
 
@@ -90,103 +91,28 @@ class Request(Struct, frozen=True, omit_defaults=True):
     expected: int | None = None
 
 
-class RedisLimiter:
-    def __init__(
-        self, url: str, now_us: Callable[[], Instant] | None = None, *, seat_grace_us: int = IN_FLIGHT_GRACE_US
-    ) -> None:
+class FencedServer:
+    """Runs scripts under the fence that the server reported last.
+
+    The server may lose its memory and thereby raise the fence. This object then declares again what was declared
+    through it.
+    """
+
+    def __init__(self, url: str, now_us: Callable[[], Instant] | None) -> None:
         self.address = address_of(url)
         self.connections = Connections(self.address)
         self.scripts = scripts()
+        self.declared: dict[str, LimitDefinition] = {}
         self._now_us = now_us
-        self._seat_grace_us = seat_grace_us
         self._since: Instant | None = None
-        """The fence under which the server knows what our code declares."""
-        self._declared: dict[str, LimitDefinition] = {}
+        """The fence under which the server knows what this process has declared."""
 
     async def open(self) -> None:
         await self._examine()
         _, self._since = await self._run("open", Request())
 
-    async def close(self) -> None:
-        await self.connections.close()
-
-    # -- definitions ------------------------------------------------------------------------------------------------
-
-    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
-        given = [given_of(definition) for definition in definitions]
-        await self._ask("define", Request(definitions=given, is_declared=True))
-        self._declared.update((definition.name, definition) for definition in definitions)
-
-    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
-        request = Request(definitions=[given_of(definition)], expected=expected)
-        answer, versions = await self._ask("define", request)
-        if answer == "stale":
-            raise Stale(stale_text(f"limit {definition.name}", int(versions), expected or 0))
-        return int(versions[0])
-
-    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
-        packed = await self.connections.look("HGETALL", self.address.key("limits"))
-        kept = [msgspec.msgpack.decode(value, type=Kept) for value in packed.values()]
-        found = [(each.read(), each.version) for each in kept]
-        return sorted(found, key=lambda each: each[0].name)
-
-    async def forget(self, name: str) -> bool:
-        self._declared.pop(name, None)
-        was_there = await self.connections.call("HDEL", self.address.key("limits"), name)
-        cursor, pattern = 0, self._level_key(literally(name), "*")
-        while True:  # ends when the server has gone through its keys once
-            cursor, keys = await self.connections.look("SCAN", cursor, "MATCH", pattern, "COUNT", PAGE)
-            if keys:
-                await self.connections.call("UNLINK", *keys)
-            if cursor == 0:
-                return bool(was_there)
-
-    # -- tokens and seats -------------------------------------------------------------------------------------------
-
-    async def take(
-        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
-    ) -> Verdict:
-        check_take(asks, least, most, seat_us)
-        seating = Request(holder=holder, seat_us=seat_us, seat_grace_us=self._seat_grace_us)
-        request = replace(seating, asks=asks, must_be_known=True, least=least, most=most)
-        match await self._ask("take", request):
-            case ["granted", count, now, since, lease_us, generations]:
-                return Granted(tuple(asks), count, now, since, lease_us, tuple(generations))
-            case ["wait", wait_us, name, why]:
-                return Wait(wait_us, name, why)
-            case [_, name, most_at_once]:
-                return Never(name, most_at_once)
-            case answer:
-                raise AssertionError(f"this is no verdict: {answer}")
-
-    async def give_back(self, granted: Granted, unused: int) -> None:
-        check_unused(granted, unused)
-        before = Request(granted_at=granted.granted_at, granted_since=granted.since, generations=granted.generations)
-        await self._ask("give_back", replace(before, asks=granted.asks, count=unused))
-
-    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
-        check_in_flight(asks, holder, count)
-        await self._ask("vacate", Request(asks=asks, holder=holder, count=count))
-
-    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
-        check_in_flight(asks, holder, count, seat_us)
-        await self._ask("keep", Request(asks=asks, holder=holder, count=count, seat_us=seat_us))
-
-    # -- what the provider says, and what we know -------------------------------------------------------------------
-
-    async def tell(self, notice: Notice) -> None:
-        check_notice(notice)
-        await self._ask("tell", Request(asks=[PermitRequest(notice.name, notice.limit)], notice=notice))
-
-    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
-        check_requests(asks)
-        _, now, levels = await self._ask("look", Request(asks=asks, must_be_known=True))
-        return now, [level_of(level) for level in levels]
-
-    # -- how it is asked --------------------------------------------------------------------------------------------
-
-    async def _ask(self, verb: str, request: Request) -> list[Any]:
-        """Run a script under the fence that we know. If there is another one, nothing was done: go again under that."""
+    async def call(self, verb: str, request: Request) -> list[Any]:
+        """Run a script. If the server reports another fence, nothing was done: adopt that fence and repeat."""
         for _ in range(FENCES_MAX):
             answer = await self._run(verb, replace(request, since=self._since))
             if answer[0] == "unknown":
@@ -197,9 +123,9 @@ class RedisLimiter:
         raise TransientError(f"{self.address.shown}: the server loses its memory again and again; try later")
 
     async def _declare_again(self, since: Instant) -> None:
-        """A server that came back with an old copy knows older definitions, or none; and it may be another one."""
+        """A server restored from an old copy has older definitions or none, and may be another server."""
         await self._examine()
-        given = [given_of(definition) for definition in self._declared.values()]
+        given = [given_of(definition) for definition in self.declared.values()]
         answer = await self._run("define", Request(since=since, definitions=given, is_declared=True))
         if answer[0] == "defined":
             self._since = since
@@ -207,17 +133,17 @@ class RedisLimiter:
     async def _run(self, verb: str, request: Request) -> list[Any]:
         if self._now_us is not None:
             request = replace(request, now=self._now_us())
-        levels = [self._level_key(ask.limit, ask.name) for ask in request.asks or ()]
+        levels = [self.level_key(ask.limit, ask.name) for ask in request.asks or ()]
         keys = [self.address.key("fence"), self.address.key("limits"), *levels]
         answer = await self.connections.run(self.scripts[verb], keys, msgspec.msgpack.encode(request))
         return msgspec.msgpack.decode(answer, type=list[Any])
 
-    def _level_key(self, limit: str, name: str) -> str:
-        """No name holds a tab, so no two pairs look alike."""
+    def level_key(self, limit: str, name: str) -> str:
+        """Names contain no tab, so no two pairs have the same key."""
         return self.address.key("level", f"{limit}\t{name}")
 
     async def _examine(self) -> None:
-        """Refuse a server that would forget without telling, or cannot do what is needed."""
+        """Refuse a server that may lose state without notice, or that is too old."""
         where, info = self.address.shown, await self.connections.look("INFO")
         version, policy = str(info["redis_version"]), info.get("maxmemory_policy", "noeviction")
         if int(version.partition(".")[0]) < VERSION_MIN:
@@ -229,6 +155,95 @@ class RedisLimiter:
                 f"{where}: with maxmemory-policy {policy} the server throws away what was used when memory is short, "
                 "and limits would be exceeded; say CONFIG SET maxmemory-policy noeviction, or use another server"
             )
+
+
+class RedisLimitDefinitions:
+    def __init__(self, server: FencedServer) -> None:
+        self._server = server
+
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
+        given = [given_of(definition) for definition in definitions]
+        await self._server.call("define", Request(definitions=given, is_declared=True))
+        self._server.declared.update((definition.name, definition) for definition in definitions)
+
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
+        request = Request(definitions=[given_of(definition)], expected=expected)
+        answer, versions = await self._server.call("define", request)
+        if answer == "stale":
+            raise Stale(stale_text(f"limit {definition.name}", int(versions), expected or 0))
+        return int(versions[0])
+
+    async def all(self) -> list[tuple[LimitDefinition, int]]:
+        packed = await self._server.connections.look("HGETALL", self._server.address.key("limits"))
+        kept = [msgspec.msgpack.decode(value, type=Kept) for value in packed.values()]
+        found = [(each.read(), each.version) for each in kept]
+        return sorted(found, key=lambda each: each[0].name)
+
+    async def forget(self, name: str) -> bool:
+        self._server.declared.pop(name, None)
+        was_there = await self._server.connections.call("HDEL", self._server.address.key("limits"), name)
+        cursor, pattern = 0, self._server.level_key(literally(name), "*")
+        while True:  # ends when the server has gone through its keys once
+            cursor, keys = await self._server.connections.look("SCAN", cursor, "MATCH", pattern, "COUNT", PAGE)
+            if keys:
+                await self._server.connections.call("UNLINK", *keys)
+            if cursor == 0:
+                return bool(was_there)
+
+
+class RedisLimiter:
+    def __init__(
+        self, url: str, now_us: Callable[[], Instant] | None = None, *, seat_grace_us: int = IN_FLIGHT_GRACE_US
+    ) -> None:
+        self._server = FencedServer(url, now_us)
+        self._seat_grace_us = seat_grace_us
+        self.address = self._server.address
+        self.connections = self._server.connections
+        self.definitions: LimitDefinitions = RedisLimitDefinitions(self._server)
+
+    async def open(self) -> None:
+        await self._server.open()
+
+    async def close(self) -> None:
+        await self.connections.close()
+
+    async def acquire(
+        self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
+    ) -> Verdict:
+        check_take(asks, least, most, seat_us)
+        seating = Request(holder=holder, seat_us=seat_us, seat_grace_us=self._seat_grace_us)
+        request = replace(seating, asks=asks, must_be_known=True, least=least, most=most)
+        match await self._server.call("take", request):
+            case ["granted", count, now, since, lease_us, generations]:
+                return Granted(tuple(asks), count, now, since, lease_us, tuple(generations))
+            case ["wait", wait_us, name, why]:
+                return Wait(wait_us, name, why)
+            case [_, name, most_at_once]:
+                return Never(name, most_at_once)
+            case answer:
+                raise AssertionError(f"this is no verdict: {answer}")
+
+    async def return_unused(self, granted: Granted, unused: int) -> None:
+        check_unused(granted, unused)
+        before = Request(granted_at=granted.granted_at, granted_since=granted.since, generations=granted.generations)
+        await self._server.call("give_back", replace(before, asks=granted.asks, count=unused))
+
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+        check_in_flight(asks, holder, count)
+        await self._server.call("vacate", Request(asks=asks, holder=holder, count=count))
+
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+        check_in_flight(asks, holder, count, seat_us)
+        await self._server.call("keep", Request(asks=asks, holder=holder, count=count, seat_us=seat_us))
+
+    async def observe(self, notice: Notice) -> None:
+        check_notice(notice)
+        await self._server.call("tell", Request(asks=[PermitRequest(notice.name, notice.limit)], notice=notice))
+
+    async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+        check_requests(asks)
+        _, now, levels = await self._server.call("look", Request(asks=asks, must_be_known=True))
+        return now, [level_of(level) for level in levels]
 
 
 def literally(name: str) -> str:

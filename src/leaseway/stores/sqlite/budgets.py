@@ -6,7 +6,7 @@ SQLite has one writer per file, so whatever is read in a transaction stays true 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -55,8 +55,8 @@ from leaseway.domain.budgets.ledger import (
     wait_us,
 )
 from leaseway.domain.ids import Instant
-from leaseway.ports.ledger import BOOKS_MAX, Expired
-from leaseway.stores.sqlite.connection import Connection
+from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
+from leaseway.stores.sqlite.database import Database
 from leaseway.stores.sqlite.rows import Row, as_json
 from leaseway.stores.sqlite.statements import SQL
 
@@ -69,72 +69,84 @@ def statements() -> Mapping[str, str]:
     return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in (SQL / "ledger").iterdir()}
 
 
-class OfJobs(Protocol):
-    """The store of the jobs, whose file the ledger shares."""
+class BudgetTables:
+    """The budget tables in the file of the jobs, one transaction per call."""
 
-    connection: Connection
-    now_us: Callable[[], Instant]
+    def __init__(self, database: Database) -> None:
+        self._connection = database.connection
+        self._now_us = database.now_us
+
+    async def write(self, step: Callable[["Desk"], T]) -> T:
+        return await self._connection.write(lambda connection: step(Desk(connection, self._now_us())))
+
+    async def read(self, step: Callable[["Desk"], T]) -> T:
+        return await self._connection.read(lambda connection: step(Desk(connection, self._now_us())))
+
+
+class SqliteBudgetDefinitions:
+    def __init__(self, budgets: BudgetTables) -> None:
+        self._budgets = budgets
+
+    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
+        await self._budgets.write(lambda desk: desk.declare(definitions))
+
+    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
+        return await self._budgets.write(lambda desk: desk.change(definition, expected))
+
+    async def all(self) -> list[tuple[BudgetDefinition, int]]:
+        return await self._budgets.read(lambda desk: desk.definitions())
+
+    async def forget(self, name: str) -> bool:
+        return await self._budgets.write(lambda desk: desk.forget(name))
+
+
+class SqliteBudgetReads:
+    def __init__(self, budgets: BudgetTables) -> None:
+        self._budgets = budgets
+
+    async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
+        return await self._budgets.read(lambda desk: desk.books(names, since))
+
+    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
+        return await self._budgets.read(lambda desk: desk.journal(name, limit))
+
+    async def audit(self) -> Audit:
+        return await self._budgets.read(lambda desk: desk.at_one_moment(desk.audit))
 
 
 class SqliteLedger:
-    def __init__(self, store: OfJobs) -> None:
-        self._connection = store.connection
-        self._now_us = store.now_us
+    def __init__(self, database: Database) -> None:
+        self._budgets = BudgetTables(database)
+        self.definitions: BudgetDefinitions = SqliteBudgetDefinitions(self._budgets)
+        self.reads: BudgetReads = SqliteBudgetReads(self._budgets)
 
     async def open(self) -> None:
-        """Nothing: the store's own migrations make the tables."""
+        """Do nothing: the store's migrations create the tables."""
 
     async def close(self) -> None:
-        """Nothing: the store closes the file."""
-
-    async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
-        await self._write(lambda desk: desk.declare(definitions))
-
-    async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
-        return await self._write(lambda desk: desk.change(definition, expected))
-
-    async def definitions(self) -> list[tuple[BudgetDefinition, int]]:
-        return await self._read(lambda desk: desk.definitions())
-
-    async def forget(self, name: str) -> bool:
-        return await self._write(lambda desk: desk.forget(name))
+        """Do nothing: the store closes the file."""
 
     async def hold(self, id: str, lines: Lines, ttl_us: int, *, owner: str = "", dispatch: bool = False) -> HoldAnswer:
         check_lines(id, lines, ttl_us)
-        return await self._write(lambda desk: desk.hold(id, lines, ttl_us, owner, dispatch))
+        return await self._budgets.write(lambda desk: desk.hold(id, lines, ttl_us, owner, dispatch))
 
     async def dispatch(self, id: str) -> bool:
-        return await self._write(lambda desk: desk.dispatch(id))
+        return await self._budgets.write(lambda desk: desk.dispatch(id))
 
     async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
-        return await self._write(lambda desk: desk.settle(id, actuals))
+        return await self._budgets.write(lambda desk: desk.settle(id, actuals))
 
     async def void(self, id: str) -> bool:
-        return await self._write(lambda desk: desk.void(id))
+        return await self._budgets.write(lambda desk: desk.void(id))
 
     async def expire(self, limit: int) -> Expired:
-        return await self._write(lambda desk: desk.expire(limit))
+        return await self._budgets.write(lambda desk: desk.expire(limit))
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
-        return await self._read(lambda desk: desk.wait_us(charges))
-
-    async def books(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
-        return await self._read(lambda desk: desk.books(names, since))
-
-    async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
-        return await self._read(lambda desk: desk.journal(name, limit))
-
-    async def audit(self) -> Audit:
-        return await self._read(lambda desk: desk.at_one_moment(desk.audit))
+        return await self._budgets.read(lambda desk: desk.wait_us(charges))
 
     async def prune(self, keep_us: int, limit: int) -> int:
-        return await self._write(lambda desk: desk.prune(keep_us, limit))
-
-    async def _write(self, step: Callable[["Desk"], T]) -> T:
-        return await self._connection.write(lambda connection: step(Desk(connection, self._now_us())))
-
-    async def _read(self, step: Callable[["Desk"], T]) -> T:
-        return await self._connection.read(lambda connection: step(Desk(connection, self._now_us())))
+        return await self._budgets.write(lambda desk: desk.prune(keep_us, limit))
 
 
 class Desk:

@@ -1,50 +1,50 @@
-"""Keys and sessions in the same SQLite file as the jobs."""
+"""API keys and browser sessions in the same SQLite file as the jobs."""
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
 
 from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey, Session
 from leaseway.domain.ids import Instant
 from leaseway.ports.key_store import KEYS_MAX
 from leaseway.stores.key_rows import COLUMNS, key_of, scopes_text, session_of, taken, too_many
-from leaseway.stores.sqlite.rows import Row, as_json
+from leaseway.stores.sqlite.database import Database
+from leaseway.stores.sqlite.rows import as_json
 from leaseway.stores.sqlite.transaction import Transaction
-
-T = TypeVar("T")
-
-
-class Speaking(Protocol):
-    """The store of which this is a part."""
-
-    async def _write(self, step: Callable[[Transaction], T]) -> T: ...
-
-    async def _read(self, verb: str, **values: object) -> list[Row]: ...
 
 
 class SqliteKeys:
-    async def add_key(self: Speaking, key: ApiKey) -> None:
-        await self._write(lambda transaction: add_key(transaction, key))
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-    async def key(self: Speaking, id: str) -> ApiKey | None:
-        found = await self._read("api_key_find", id=id)
+    async def add(self, key: ApiKey) -> None:
+        await self._database.write(lambda transaction: add_key(transaction, key))
+
+    async def find(self, id: str) -> ApiKey | None:
+        found = await self._database.read("api_key_find", id=id)
         return key_of(found[0]) if found else None
 
-    async def keys(self: Speaking, tenant: str | None = None) -> list[ApiKey]:
-        return [key_of(row) for row in await self._read("api_key_list", tenant=tenant, limit=KEYS_MAX)]
+    async def all(self, tenant: str | None = None) -> list[ApiKey]:
+        return [key_of(row) for row in await self._database.read("api_key_list", tenant=tenant, limit=KEYS_MAX)]
 
-    async def revoke_key(self: Speaking, id: str) -> bool:
+    async def revoke(self, id: str) -> bool:
         return bool(
-            await self._write(lambda transaction: transaction.run("api_key_revoke", id=id, now=transaction.now))
+            await self._database.write(
+                lambda transaction: transaction.run("api_key_revoke", id=id, now=transaction.now)
+            )
         )
 
-    async def expire_key(self: Speaking, id: str, at: Instant) -> bool:
-        return bool(await self._write(lambda transaction: transaction.run("api_key_expire", id=id, at=at)))
+    async def expire(self, id: str, at: Instant) -> bool:
+        return bool(await self._database.write(lambda transaction: transaction.run("api_key_expire", id=id, at=at)))
 
-    async def touch_keys(self: Speaking, used: Mapping[str, Instant]) -> None:
+    async def touch(self, used: Mapping[str, Instant]) -> None:
         sent = as_json(dict(used))
-        await self._write(lambda transaction: transaction.run("api_key_touch", used=sent))
+        await self._database.write(lambda transaction: transaction.run("api_key_touch", used=sent))
 
-    async def add_session(self: Speaking, session: Session) -> None:
+
+class SqliteSessions:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, session: Session) -> None:
         def work(transaction: Transaction) -> None:
             transaction.run("session_forget", now=transaction.now, limit=FORGET_MAX)
             transaction.run("session_make_room", key=session.key, hash=session.hash, keep=SESSIONS_MAX - 1)
@@ -56,14 +56,14 @@ class SqliteKeys:
                 expires_at=session.expires_at,
             )
 
-        await self._write(work)
+        await self._database.write(work)
 
-    async def session(self: Speaking, hash: str) -> Session | None:
-        found = await self._read("session_find", hash=hash)
+    async def find(self, hash: str) -> Session | None:
+        found = await self._database.read("session_find", hash=hash)
         return session_of(found[0]) if found else None
 
-    async def end_session(self: Speaking, hash: str) -> bool:
-        return bool(await self._write(lambda transaction: transaction.run("session_end", hash=hash)))
+    async def end(self, hash: str) -> bool:
+        return bool(await self._database.write(lambda transaction: transaction.run("session_end", hash=hash)))
 
 
 def add_key(transaction: Transaction, key: ApiKey) -> None:

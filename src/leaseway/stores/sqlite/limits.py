@@ -13,6 +13,7 @@ from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest
 from leaseway.domain.limits.validation import check_in_flight, check_notice, check_requests, check_take, check_unused
+from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.python_limiter import Defined, changed, check_all, declared
 from leaseway.stores.sqlite.connection import Connection
 from leaseway.stores.sqlite.limit_levels import (
@@ -29,6 +30,45 @@ from leaseway.stores.sqlite.limiter_clock import Timepiece, timepiece
 T = TypeVar("T")
 
 SUFFIX = "-limits"
+
+
+class SqliteLimitDefinitions:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
+        check_all(definitions)
+
+        def work(connection: sqlite3.Connection) -> None:
+            for definition in definitions:
+                if (news := declared(defined(connection, definition.name), definition)) is not None:
+                    define(connection, news)
+
+        await self._connection.write(work)
+
+    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
+        check_all([definition])
+
+        def work(connection: sqlite3.Connection) -> int:
+            news = changed(defined(connection, definition.name), definition, expected)
+            define(connection, news)
+            return news.sizing.version
+
+        return await self._connection.write(work)
+
+    async def all(self) -> list[tuple[LimitDefinition, int]]:
+        def work(connection: sqlite3.Connection) -> list[tuple[LimitDefinition, int]]:
+            found = connection.execute(statements()["definition_list"]).fetchall()
+            return [(definition_of(definition), version) for definition, version in found]
+
+        return await self._connection.read(work)
+
+    async def forget(self, name: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            connection.execute(statements()["level_delete"], {"definition": name})
+            return connection.execute(statements()["definition_delete"], {"name": name}).rowcount > 0
+
+        return await self._connection.write(work)
 
 
 class SqliteLimiter:
@@ -50,78 +90,41 @@ class SqliteLimiter:
         self._levels = FileLevels(piece)
         synchronous = synchronous_of(piece) if durable else "OFF"
         self._file = LevelsFile(self.path, random, self._levels, synchronous=synchronous, inline=inline)
-        self._definitions = Connection(self.path, random, durable=durable, inline=inline)
+        self._connection = Connection(self.path, random, durable=durable, inline=inline)
+        self.definitions: LimitDefinitions = SqliteLimitDefinitions(self._connection)
 
     async def open(self) -> None:
-        await self._definitions.open()
-        await self._definitions.write(lambda connection: make_tables(connection, self.path))
+        await self._connection.open()
+        await self._connection.write(lambda connection: make_tables(connection, self.path))
         await self._file.open()
 
     async def close(self) -> None:
         await self._file.close()
-        await self._definitions.close()
+        await self._connection.close()
 
-    # -- definitions ------------------------------------------------------------------------------------------------
-
-    async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
-        check_all(definitions)
-
-        def work(connection: sqlite3.Connection) -> None:
-            for definition in definitions:
-                if (news := declared(defined(connection, definition.name), definition)) is not None:
-                    define(connection, news)
-
-        await self._definitions.write(work)
-
-    async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
-        check_all([definition])
-
-        def work(connection: sqlite3.Connection) -> int:
-            news = changed(defined(connection, definition.name), definition, expected)
-            define(connection, news)
-            return news.sizing.version
-
-        return await self._definitions.write(work)
-
-    async def definitions(self) -> list[tuple[LimitDefinition, int]]:
-        def work(connection: sqlite3.Connection) -> list[tuple[LimitDefinition, int]]:
-            found = connection.execute(statements()["definition_list"]).fetchall()
-            return [(definition_of(definition), version) for definition, version in found]
-
-        return await self._definitions.read(work)
-
-    async def forget(self, name: str) -> bool:
-        def work(connection: sqlite3.Connection) -> bool:
-            connection.execute(statements()["level_delete"], {"definition": name})
-            return connection.execute(statements()["definition_delete"], {"name": name}).rowcount > 0
-
-        return await self._definitions.write(work)
-
-    # -- tokens and seats -------------------------------------------------------------------------------------------
-
-    async def take(
+    async def acquire(
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, seat_us)
         return await self._write(lambda levels: levels.take(asks, least, most, holder, seat_us))
 
-    async def give_back(self, granted: Granted, unused: int) -> None:
+    async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
         await self._write(lambda levels: levels.give_back(granted, unused))
 
-    async def vacate(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
+    async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
         await self._write(lambda levels: levels.vacate(asks, holder, count))
 
-    async def keep(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
+    async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
         check_in_flight(asks, holder, count, seat_us)
         await self._write(lambda levels: levels.keep(asks, holder, count, seat_us))
 
-    async def tell(self, notice: Notice) -> None:
+    async def observe(self, notice: Notice) -> None:
         check_notice(notice)
         await self._write(lambda levels: levels.tell(notice))
 
-    async def look(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
+    async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
         return await self._write(lambda levels: levels.look(asks))
 

@@ -7,6 +7,7 @@ import msgspec
 
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import Instant, JobId, Token
+from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State
 from leaseway.domain.lane import LaneTurn
 from leaseway.domain.limits.limit import Rate
@@ -119,3 +120,24 @@ def schedule_of(row: Row, now: Instant) -> StoredSchedule:
     name, kind, cron, tz, missed, seen, last_fire, paused = row
     schedule = Schedule(name=name, kind=kind, cron=cron, tz=tz, missed=Missed(missed))
     return StoredSchedule(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=bool(paused))
+
+
+def filter_conditions(which: JobFilter) -> tuple[list[str], dict[str, object]]:
+    """A filter as SQL: the texts are fixed, and every value is bound."""
+    conditions = []
+    values: dict[str, object] = {}
+    if which.ids is not None:
+        conditions.append("jobs.id IN (SELECT value FROM json_each(:ids))")
+        values["ids"] = as_json(which.ids)
+    if which.states is not None:
+        stages = [stage for stage, state in enumerate(STATES) if state in which.states]
+        # A single stage is compared by equality: only then does SQLite use the index on that stage.
+        conditions.append(f"stage = {stages[0]}" if len(stages) == 1 else f"stage IN ({', '.join(map(str, stages))})")
+    for field in ("kind", "queue", "tenant", "shard_key"):
+        if getattr(which, field) is not None:
+            conditions.append(f"{field} = :{field}")
+            values[field] = getattr(which, field)
+    if which.error_code is not None:
+        conditions.append("last_error_code = :error_code")
+        values["error_code"] = which.error_code
+    return conditions, values

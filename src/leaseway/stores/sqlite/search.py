@@ -2,20 +2,10 @@
 
 import sqlite3
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from leaseway.domain.ids import JobId
-from leaseway.domain.inspection import (
-    NEWEST,
-    SCAN_MAX,
-    SEARCH_LANES_MAX,
-    JobFilter,
-    SearchPage,
-    SearchStep,
-    merge_steps,
-)
-from leaseway.domain.job import Job
-from leaseway.stores.sqlite.connection import Connection
+from leaseway.domain.inspection import SEARCH_LANES_MAX, JobFilter, SearchStep, merge_steps
 from leaseway.stores.sqlite.rows import FAILED, LEASED, READY, SCHEDULED, STATES, as_json
 
 ALIVE = {READY, SCHEDULED, LEASED}
@@ -25,14 +15,6 @@ MATCHING = f"SELECT id FROM ({LOOKED}) WHERE {{fits}} LIMIT :most"
 END = f"SELECT id FROM {WINDOW} 1 OFFSET :looks - 1"
 # Without the plus SQLite would follow the order of ids, past all the others.
 WHOLE = "SELECT id FROM jobs WHERE {base} AND +id < :before AND {fits} ORDER BY +id DESC LIMIT :most"
-
-
-class Asking(Protocol):
-    """The store of which this is a part."""
-
-    connection: Connection
-
-    async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]: ...
 
 
 class Sought(NamedTuple):
@@ -53,15 +35,6 @@ class Way(NamedTuple):
     hint: str = ""
     is_whole: bool = False
     """It holds so few that it is gone to its end, in whatever order."""
-
-
-class SqliteSearch:
-    async def search(
-        self: Asking, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
-    ) -> SearchPage:
-        sought = Sought(which, before or NEWEST, limit, looks)
-        ids, upto = await self.connection.read(lambda connection: looked(connection, sought))
-        return SearchPage(await self.jobs(JobFilter(ids=tuple(ids)), limit=limit) if ids else [], upto)
 
 
 def looked(connection: sqlite3.Connection, sought: Sought) -> SearchStep:

@@ -2,17 +2,14 @@
 
 from collections.abc import Awaitable, Mapping
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from leaseway.domain.errors import KeyConflict
 from leaseway.domain.exchange import Admit, Exchange, ExchangeReply, Gate, HeldLease, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import Failure, Job, LaneCount, Lease, NewJob, Settlement, State
-from leaseway.ports.job_store import JobStore
-from leaseway.ports.job_traces import Traces
-from leaseway.ports.read_model import ReadModel
-from leaseway.ports.tenant_store import TenantStore
+from leaseway.ports.store import Store
 
 LEASE_US = 15 * SECOND_US
 MINUTE_US = 60 * SECOND_US
@@ -20,18 +17,6 @@ HOUR_US = 60 * MINUTE_US
 ALL = JobFilter()
 QUEUES = ("default",)
 NOBODY: Mapping[Gate, int] = {}
-
-
-class Store(JobStore, ReadModel, Protocol):
-    """What the contract of the job store needs: the verbs, and eyes to see what they did."""
-
-
-class TracedStore(Store, Traces, Protocol):
-    """And where jobs came from."""
-
-
-class TenantedStore(Store, TenantStore, Protocol):
-    """And what was agreed with tenants."""
 
 
 def id_of(number: int) -> JobId:
@@ -52,7 +37,7 @@ class Worker:
 
     _tokens = count(1)  # shared, because two workers of one name must not share a token
 
-    def __init__(self, store: JobStore, name: str = "worker-1") -> None:
+    def __init__(self, store: Store, name: str = "worker-1") -> None:
         self.store = store
         self.id = WorkerId(name)
 
@@ -75,12 +60,12 @@ class Worker:
     async def exchange(
         self, *settlements: Settlement, wants: Wants | None = None, repeat: bool = False
     ) -> ExchangeReply:
-        return await self.store.exchange(Exchange(self.id, settlements, wants, repeat))
+        return await self.store.jobs.exchange(Exchange(self.id, settlements, wants, repeat))
 
 
-async def leased_job(store: JobStore, number: int = 1, **options: Any) -> Lease:
+async def leased_job(store: Store, number: int = 1, **options: Any) -> Lease:
     """Submit a job and claim it, by a worker of the usual name."""
-    await store.submit([new_job(number, **options)])
+    await store.jobs.submit([new_job(number, **options)])
     return await Worker(store).claim_one()
 
 
@@ -122,21 +107,21 @@ def held(lease: Lease, **options: Any) -> HeldLease:
 # -- what a test looks at -----------------------------------------------------------------------------------
 
 
-async def job_of(store: ReadModel, number: int = 1) -> Job:
-    job = await store.job(id_of(number))
+async def job_of(store: Store, number: int = 1) -> Job:
+    job = await store.reads.job(id_of(number))
     assert job is not None, f"job {number} is not stored"
     return job
 
 
-async def ids_in(store: ReadModel) -> list[JobId]:
+async def ids_in(store: Store) -> list[JobId]:
     """Every stored id, oldest first."""
-    return [job.id for job in await store.jobs(ALL, limit=1_000)][::-1]
+    return [job.id for job in await store.reads.jobs(ALL, limit=1_000)][::-1]
 
 
-async def counts(store: ReadModel, queue: str = "default", tenant: str = "default", needs: str = "") -> dict[str, int]:
+async def counts(store: Store, queue: str = "default", tenant: str = "default", needs: str = "") -> dict[str, int]:
     """The counters of a lane that are not zero."""
     name = (queue, tenant, needs)
-    (lane,) = [lane for lane in await store.lanes() if (lane.queue, lane.tenant, lane.needs) == name]
+    (lane,) = [lane for lane in await store.reads.lanes() if (lane.queue, lane.tenant, lane.needs) == name]
     return {name: n for name in COUNTERS if (n := getattr(lane, name))}
 
 

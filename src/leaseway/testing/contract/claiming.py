@@ -3,11 +3,11 @@
 from leaseway.domain.exchange import LANES_MAX, PROMOTE_MAX, Wants
 from leaseway.domain.ids import Token
 from leaseway.domain.job import Lease, State
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     LEASE_US,
     QUEUES,
-    Store,
     Worker,
     counts,
     done,
@@ -20,7 +20,7 @@ from leaseway.testing.contract.actors import (
 
 async def test_two_workers_never_hold_the_same_job(store: Store) -> None:
     """The first promise of all."""
-    await store.submit([new_job(number) for number in range(1, 6)])
+    await store.jobs.submit([new_job(number) for number in range(1, 6)])
     first = await Worker(store, "first").claim(3)
     second = await Worker(store, "second").claim(3)
     assert [lease.id for lease in first] == [id_of(1), id_of(2), id_of(3)]
@@ -30,7 +30,7 @@ async def test_two_workers_never_hold_the_same_job(store: Store) -> None:
 
 async def test_an_attempt_counts_from_the_claim(store: Store) -> None:
     """A job that kills its worker never settles: counted later, it would come back for ever."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     lease = await Worker(store).claim_one()
     assert (lease.attempts, lease.fence) == (1, 1)
     job = await job_of(store)
@@ -39,7 +39,7 @@ async def test_an_attempt_counts_from_the_claim(store: Store) -> None:
 
 async def test_nobody_gets_more_than_asked_for(store: Store) -> None:
     """A job that is leased and not run is a job that waits for nothing."""
-    await store.submit([new_job(number) for number in range(1, 4)])
+    await store.jobs.submit([new_job(number) for number in range(1, 4)])
     worker = Worker(store)
     assert len(await worker.claim(2)) == 2
     assert await worker.claim(0) == ()
@@ -51,7 +51,7 @@ async def test_nobody_gets_more_than_asked_for(store: Store) -> None:
 
 async def test_only_the_wanted_queues_are_served(store: Store) -> None:
     """A worker without the code or the rights for a queue must not get its jobs."""
-    await store.submit([new_job(1, queue="a"), new_job(2, queue="b"), new_job(3, queue="c")])
+    await store.jobs.submit([new_job(1, queue="a"), new_job(2, queue="b"), new_job(3, queue="c")])
     leases = await Worker(store).claim(10, ("a", "c", "a"))
     assert [lease.id for lease in leases] == [id_of(1), id_of(3)]
 
@@ -70,7 +70,7 @@ async def test_a_lease_carries_all_that_a_handler_needs(store: Store) -> None:
         shard_key="shard-1",
         cursor='{"page":1}',
     )
-    await store.submit([new])
+    await store.jobs.submit([new])
     worker = Worker(store)
     wants = worker.wants(queues=("slow",))
     assert (await worker.exchange(wants=wants)).leases == (
@@ -95,7 +95,7 @@ async def test_a_lease_carries_all_that_a_handler_needs(store: Store) -> None:
 
 async def test_a_leased_job_says_who_has_it_until_when(store: Store, clock: FakeClock) -> None:
     """The first question of a person who wonders why a job is slow."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     clock.advance(1)
     await Worker(store, "worker-7").claim_one()
     job = await job_of(store)
@@ -109,8 +109,8 @@ async def test_higher_priority_goes_first_then_earlier_time_then_earlier_submiss
 ) -> None:
     """The order is part of the interface; ids are made by submitters and decide nothing."""
     now = clock.now_us()
-    await store.submit([new_job(9, run_at=now), new_job(8, run_at=now), new_job(7, run_at=now - 1)])
-    await store.submit([new_job(6, priority=-1, run_at=now - 9), new_job(5, priority=1, run_at=now)])
+    await store.jobs.submit([new_job(9, run_at=now), new_job(8, run_at=now), new_job(7, run_at=now - 1)])
+    await store.jobs.submit([new_job(6, priority=-1, run_at=now - 9), new_job(5, priority=1, run_at=now)])
     leases = await Worker(store).claim(5)
     assert [lease.id for lease in leases] == [id_of(number) for number in (5, 7, 9, 8, 6)]
 
@@ -118,8 +118,8 @@ async def test_higher_priority_goes_first_then_earlier_time_then_earlier_submiss
 async def test_jobs_whose_time_has_come_take_their_place_in_the_order(store: Store, clock: FakeClock) -> None:
     """A scheduled job is not served behind everything that was ready while it waited."""
     now = clock.now_us()
-    await store.submit([new_job(1, run_at=now + 2), new_job(2, run_at=now + 1), new_job(3, run_at=now)])
-    await store.submit([new_job(4, run_at=now + 2, priority=1)])
+    await store.jobs.submit([new_job(1, run_at=now + 2), new_job(2, run_at=now + 1), new_job(3, run_at=now)])
+    await store.jobs.submit([new_job(4, run_at=now + 2, priority=1)])
     clock.advance_us(2)
     leases = await Worker(store).claim(4)
     assert [lease.id for lease in leases] == [id_of(number) for number in (4, 3, 2, 1)]
@@ -128,7 +128,7 @@ async def test_jobs_whose_time_has_come_take_their_place_in_the_order(store: Sto
 async def test_waking_scheduled_jobs_is_bounded_and_starts_with_the_earliest(store: Store, clock: FakeClock) -> None:
     """After a night of downtime one exchange must not rewrite a million rows."""
     late = new_job(9_999, tenant="late", delay_us=2)
-    await store.submit([late, *(new_job(number, delay_us=1) for number in range(PROMOTE_MAX))])
+    await store.jobs.submit([late, *(new_job(number, delay_us=1) for number in range(PROMOTE_MAX))])
     clock.advance_us(2)
     await Worker(store).settle()
     assert await counts(store) == {"ready": PROMOTE_MAX}
@@ -139,16 +139,16 @@ async def test_waking_scheduled_jobs_is_bounded_and_starts_with_the_earliest(sto
 
 async def test_a_full_lane_does_not_starve_the_others(store: Store) -> None:
     """A tenant who submits a million jobs must not make the others wait for them."""
-    await store.submit([new_job(number, tenant="loud") for number in range(1, 101)])
-    await store.submit([new_job(101, tenant="quiet"), new_job(102, tenant="quiet")])
+    await store.jobs.submit([new_job(number, tenant="loud") for number in range(1, 101)])
+    await store.jobs.submit([new_job(101, tenant="quiet"), new_job(102, tenant="quiet")])
     leases = await Worker(store).claim(4)
     assert [lease.tenant for lease in leases] == ["loud", "loud", "quiet", "quiet"]
 
 
 async def test_what_one_lane_cannot_use_goes_to_the_others(store: Store) -> None:
     """Fairness must not leave a worker idle while there is work."""
-    await store.submit([new_job(number, tenant="loud") for number in range(1, 11)])
-    await store.submit([new_job(11, tenant="quiet")])
+    await store.jobs.submit([new_job(number, tenant="loud") for number in range(1, 11)])
+    await store.jobs.submit([new_job(11, tenant="quiet")])
     leases = await Worker(store).claim(6)
     assert [lease.tenant for lease in leases] == ["loud"] * 5 + ["quiet"]
 
@@ -156,7 +156,7 @@ async def test_what_one_lane_cannot_use_goes_to_the_others(store: Store) -> None
 async def test_the_lane_that_waited_longest_is_served_first(store: Store, clock: FakeClock) -> None:
     """With fewer hands than lanes, everybody has a turn."""
     tenants = ("a", "b", "c")
-    await store.submit([new_job(3 * n + i, tenant=name) for n in range(3) for i, name in enumerate(tenants)])
+    await store.jobs.submit([new_job(3 * n + i, tenant=name) for n in range(3) for i, name in enumerate(tenants)])
     served = []
     for _ in range(7):
         (lease,) = await Worker(store, "any").claim()
@@ -167,17 +167,17 @@ async def test_the_lane_that_waited_longest_is_served_first(store: Store, clock:
 
 async def test_a_new_lane_does_not_wait_behind_the_old_ones(store: Store, clock: FakeClock) -> None:
     """It was never served: that is longer ago than anything."""
-    await store.submit([new_job(1, tenant="old"), new_job(2, tenant="old")])
+    await store.jobs.submit([new_job(1, tenant="old"), new_job(2, tenant="old")])
     await Worker(store).claim()
     clock.advance(1)
-    await store.submit([new_job(3, tenant="new")])
+    await store.jobs.submit([new_job(3, tenant="new")])
     (lease,) = await Worker(store, "other").claim()
     assert lease.tenant == "new"
 
 
 async def test_a_lane_that_was_passed_over_keeps_its_turn(store: Store, clock: FakeClock) -> None:
     """Only a lane that got something goes to the end of the line."""
-    await store.submit([new_job(n, tenant=f"t{n % 3}") for n in range(6)])
+    await store.jobs.submit([new_job(n, tenant=f"t{n % 3}") for n in range(6)])
     first = await Worker(store).claim(2)
     clock.advance(1)
     second = await Worker(store).claim(2)
@@ -188,7 +188,7 @@ async def test_a_lane_that_was_passed_over_keeps_its_turn(store: Store, clock: F
 async def test_a_claim_looks_at_a_bounded_number_of_lanes(store: Store, clock: FakeClock) -> None:
     """A million tenants must not make a claim slow; whoever is left out comes first next time."""
     lanes = LANES_MAX + 2
-    await store.submit([new_job(2 * n + i, tenant=f"t{n:03}") for n in range(lanes) for i in range(2)])
+    await store.jobs.submit([new_job(2 * n + i, tenant=f"t{n:03}") for n in range(lanes) for i in range(2)])
     first = await Worker(store).claim(2 * lanes)
     assert len(first) == 2 * LANES_MAX
     clock.advance(1)
@@ -198,7 +198,7 @@ async def test_a_claim_looks_at_a_bounded_number_of_lanes(store: Store, clock: F
 
 async def test_settling_and_claiming_the_same_job_in_one_exchange(store: Store) -> None:
     """Settlements come first, so a job that was given back may be claimed at once, under a new token."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     lease = await worker.claim_one()
     answer = await worker.exchange(snooze(lease), wants=worker.wants())
@@ -210,12 +210,12 @@ async def test_settling_and_claiming_the_same_job_in_one_exchange(store: Store) 
 
 async def test_a_worker_is_told_which_of_its_jobs_shall_stop(store: Store) -> None:
     """Only its own, and only those it still holds when the exchange ends."""
-    await store.submit([new_job(number, priority=int(number == 3)) for number in range(1, 6)])
+    await store.jobs.submit([new_job(number, priority=int(number == 3)) for number in range(1, 6)])
     mine, other = Worker(store, "mine"), Worker(store, "other")
     _three, one, _two = await mine.claim(3)
     await other.claim(1)
     for number in (4, 3, 1):
-        await store.cancel(id_of(number))
+        await store.operations.cancel(id_of(number))
     assert (await mine.exchange()).cancelled == (id_of(1), id_of(3))
     assert (await mine.settle(done(one))).cancelled == (id_of(3),)
     assert (await other.exchange(wants=other.wants())).cancelled == (id_of(4),)
@@ -224,7 +224,7 @@ async def test_a_worker_is_told_which_of_its_jobs_shall_stop(store: Store) -> No
 async def test_a_token_may_be_any_text(store: Store) -> None:
     """A token that looks like a number, or like nothing, must be compared as text."""
     for number, text in enumerate(("1", "01", "1e0", "null", "true", " 1"), start=1):
-        await store.submit([new_job(number)])
+        await store.jobs.submit([new_job(number)])
         worker = Worker(store)
         (lease,) = (await worker.exchange(wants=Wants(QUEUES, 1, Token(text)))).leases
         assert lease.token == text

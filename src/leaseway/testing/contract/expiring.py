@@ -2,12 +2,12 @@
 
 from leaseway.domain.exchange import RECLAIM_MAX
 from leaseway.domain.job import ErrorRecord, State
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     HOUR_US,
     LEASE_US,
     MINUTE_US,
-    Store,
     Worker,
     counts,
     done,
@@ -45,12 +45,12 @@ async def test_the_last_attempt_that_expires_fails_the_job(store: Store, clock: 
 async def test_an_expired_job_to_be_cancelled_is_cancelled(store: Store, clock: FakeClock) -> None:
     """Its worker died before it could obey; the wish stands, and nothing went wrong with the job."""
     await leased_job(store)
-    await store.cancel(id_of(1))
+    await store.operations.cancel(id_of(1))
     clock.advance_us(LEASE_US)
     await Worker(store, "other").settle()
     job = await job_of(store)
     assert (job.state, job.finished_at) == (State.CANCELLED, clock.now_us())
-    assert (job.last_error_code, await store.errors(id_of(1))) == (None, [])
+    assert (job.last_error_code, await store.reads.errors(id_of(1))) == (None, [])
     assert await counts(store) == {"cancelled": 1}
 
 
@@ -59,7 +59,7 @@ async def test_an_expired_lease_is_remembered_as_an_error(store: Store, clock: F
     await leased_job(store)
     clock.advance_us(LEASE_US)
     await Worker(store, "other").settle()
-    assert await store.errors(id_of(1)) == [
+    assert await store.reads.errors(id_of(1)) == [
         ErrorRecord(
             job=id_of(1),
             attempt=1,
@@ -75,8 +75,8 @@ async def test_a_job_taken_back_keeps_its_turn_and_its_place(store: Store, clock
     """It waited once; the cursor it stored and the progress it reported still hold."""
     lease = await leased_job(store)
     run_at = (await job_of(store)).run_at
-    await store.checkpoint(lease.id, lease.token, '{"page":7}')
-    await store.submit([new_job(2, run_at=run_at + 1)])
+    await store.jobs.checkpoint(lease.id, lease.token, '{"page":7}')
+    await store.jobs.submit([new_job(2, run_at=run_at + 1)])
     clock.advance_us(LEASE_US)
     again = await Worker(store, "other").claim_one()
     assert (again.id, again.cursor) == (id_of(1), '{"page":7}')
@@ -102,7 +102,7 @@ async def test_reading_takes_nothing_back(store: Store, clock: FakeClock) -> Non
 
 async def test_taking_back_is_bounded_and_starts_with_the_oldest(store: Store, clock: FakeClock) -> None:
     """After a power cut one exchange must not carry the whole fleet's leases."""
-    await store.submit([new_job(number) for number in range(RECLAIM_MAX + 1)])
+    await store.jobs.submit([new_job(number) for number in range(RECLAIM_MAX + 1)])
     await Worker(store).claim(1)
     clock.advance(1)
     await Worker(store).claim(RECLAIM_MAX - 1)
@@ -118,7 +118,7 @@ async def test_taking_back_is_bounded_and_starts_with_the_oldest(store: Store, c
 
 async def test_only_what_expired_is_taken_back(store: Store, clock: FakeClock) -> None:
     """Each kind of job has its own length of lease."""
-    await store.submit([new_job(1, lease_us=MINUTE_US), new_job(2)])
+    await store.jobs.submit([new_job(1, lease_us=MINUTE_US), new_job(2)])
     await Worker(store).claim(2)
     clock.advance_us(LEASE_US)
     await Worker(store, "other").settle()
@@ -138,14 +138,14 @@ async def test_a_settlement_comes_before_taking_back(store: Store, clock: FakeCl
 
 async def test_an_attempt_spent_in_silence_counts(store: Store, clock: FakeClock) -> None:
     """Two deaths and one failure are three attempts."""
-    await store.submit([new_job(1, attempts_max=3)])
+    await store.jobs.submit([new_job(1, attempts_max=3)])
     for _ in range(2):
         await Worker(store).claim_one()
         clock.advance_us(LEASE_US)
     lease = await Worker(store).claim_one()
     assert lease.attempts == 3
     await Worker(store).settle(retry(lease))
-    codes = [error.code for error in await store.errors(id_of(1))]
+    codes = [error.code for error in await store.reads.errors(id_of(1))]
     assert codes == ["lease_expired", "lease_expired", "broken"]
 
 
@@ -154,5 +154,5 @@ async def test_a_renewed_lease_is_not_taken_back(store: Store, clock: FakeClock)
     lease = await leased_job(store)
     for _ in range(5):
         clock.advance_us(LEASE_US - 1)
-        assert (await store.renew([held(lease)])).lost == ()
+        assert (await store.jobs.renew([held(lease)])).lost == ()
         assert await Worker(store, "other").claim() == ()

@@ -3,13 +3,13 @@
 from leaseway.domain.exchange import LANES_MAX, Admit, Gate, Gated, Wants
 from leaseway.domain.ids import SECOND_US, Token
 from leaseway.domain.tenant import Tenant
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     ALL,
     LEASE_US,
     MINUTE_US,
     QUEUES,
-    TenantedStore,
     Worker,
     counts,
     done,
@@ -24,9 +24,9 @@ MAPS = Gate("maps", "default")
 MAIL = Gate("mail", "default")
 
 
-async def test_jobs_behind_a_gate_do_not_start_unless_admitted(store: TenantedStore) -> None:
+async def test_jobs_behind_a_gate_do_not_start_unless_admitted(store: Store) -> None:
     """A job that started without what it needs would be refused by the provider, and so would all after it."""
-    await store.submit([new_job(1, needs="maps"), new_job(2, needs="maps"), new_job(3)])
+    await store.jobs.submit([new_job(1, needs="maps"), new_job(2, needs="maps"), new_job(3)])
     worker = Worker(store)
     assert [lease.id for lease in await worker.claim(9)] == [id_of(3)]
     assert await worker.claim(9, admits={MAIL: 9, Gate("maps", "other"): 9, Gate("", "default"): 9}) == ()
@@ -35,46 +35,46 @@ async def test_jobs_behind_a_gate_do_not_start_unless_admitted(store: TenantedSt
     assert [lease.id for lease in await worker.claim(9, admits={MAPS: 5})] == [id_of(2)]
 
 
-async def test_what_is_admitted_is_not_more_than_what_is_wanted(store: TenantedStore) -> None:
+async def test_what_is_admitted_is_not_more_than_what_is_wanted(store: Store) -> None:
     """Nobody gets more jobs than it has hands, whatever the limits say."""
-    await store.submit([new_job(n, needs="maps") for n in range(5)])
+    await store.jobs.submit([new_job(n, needs="maps") for n in range(5)])
     assert len(await Worker(store).claim(2, admits={MAPS: 5})) == 2
 
 
-async def test_lanes_behind_one_gate_share_what_is_admitted(store: TenantedStore) -> None:
+async def test_lanes_behind_one_gate_share_what_is_admitted(store: Store) -> None:
     """Two queues that call one provider are one load for it."""
-    await store.submit([new_job(n, needs="maps", queue=f"q{n % 2}") for n in range(10)])
+    await store.jobs.submit([new_job(n, needs="maps", queue=f"q{n % 2}") for n in range(10)])
     leases = await Worker(store).claim(9, ("q0", "q1"), {MAPS: 3})
     assert len(leases) == 3
     assert len(await Worker(store).claim(9, ("q0", "q1"), {MAPS: 7})) == 7
 
 
-async def test_a_gate_that_is_named_twice_lets_out_the_sum(store: TenantedStore) -> None:
+async def test_a_gate_that_is_named_twice_lets_out_the_sum(store: Store) -> None:
     """Each of them was paid for."""
-    await store.submit([new_job(n, needs="maps") for n in range(5)])
+    await store.jobs.submit([new_job(n, needs="maps") for n in range(5)])
     wants = Wants(QUEUES, 9, Token("t"), (Admit(MAPS, 1), Admit(MAPS, 2)))
     assert len((await Worker(store).exchange(wants=wants)).leases) == 3
 
 
-async def test_an_open_gate_does_not_starve_those_who_need_none(store: TenantedStore) -> None:
+async def test_an_open_gate_does_not_starve_those_who_need_none(store: Store) -> None:
     """Lanes share a claim alike, with a gate or without."""
-    await store.submit([new_job(n, needs="maps") for n in range(10)])
-    await store.submit([new_job(10 + n) for n in range(10)])
+    await store.jobs.submit([new_job(n, needs="maps") for n in range(10)])
+    await store.jobs.submit([new_job(10 + n) for n in range(10)])
     leases = await Worker(store).claim(8, admits={MAPS: 8})
     assert sorted(lease.needs for lease in leases) == [""] * 4 + ["maps"] * 4
 
 
-async def test_what_a_gate_holds_back_goes_to_the_others(store: TenantedStore) -> None:
+async def test_what_a_gate_holds_back_goes_to_the_others(store: Store) -> None:
     """A worker must not be idle because one provider has had enough."""
-    await store.submit([new_job(n, needs="maps") for n in range(10)])
-    await store.submit([new_job(10 + n) for n in range(10)])
+    await store.jobs.submit([new_job(n, needs="maps") for n in range(10)])
+    await store.jobs.submit([new_job(10 + n) for n in range(10)])
     leases = await Worker(store).claim(8, admits={MAPS: 2})
     assert sorted(lease.needs for lease in leases) == [""] * 6 + ["maps"] * 2
 
 
-async def test_a_worker_is_told_behind_which_gates_jobs_are_ready(store: TenantedStore) -> None:
+async def test_a_worker_is_told_behind_which_gates_jobs_are_ready(store: Store) -> None:
     """Otherwise nobody would ask the limits on their behalf, and they would wait for ever."""
-    await store.submit([new_job(1), *(new_job(2 + n, needs="maps") for n in range(3)), new_job(9, needs="mail")])
+    await store.jobs.submit([new_job(1), *(new_job(2 + n, needs="maps") for n in range(3)), new_job(9, needs="mail")])
     worker = Worker(store)
     answer = await worker.exchange(wants=worker.wants(2, admits={MAPS: 1}))
     assert len(answer.leases) == 2
@@ -85,17 +85,17 @@ async def test_a_worker_is_told_behind_which_gates_jobs_are_ready(store: Tenante
     assert (await worker.exchange()).gated == ()
 
 
-async def test_lanes_behind_one_gate_are_told_of_as_one(store: TenantedStore) -> None:
+async def test_lanes_behind_one_gate_are_told_of_as_one(store: Store) -> None:
     """The limits are asked once for all of them, so they must know how many there are."""
-    await store.submit([new_job(n, needs="maps", queue=f"q{n % 3}") for n in range(10)])
-    await store.submit([new_job(10, needs="maps", queue="q0", delay_us=SECOND_US)])
+    await store.jobs.submit([new_job(n, needs="maps", queue=f"q{n % 3}") for n in range(10)])
+    await store.jobs.submit([new_job(10, needs="maps", queue="q0", delay_us=SECOND_US)])
     worker = Worker(store)
     assert (await worker.exchange(wants=worker.wants(1, ("q0", "q1")))).gated == (Gated(MAPS, 7),)
 
 
-async def test_what_this_exchange_made_ready_is_told_of(store: TenantedStore, clock: FakeClock) -> None:
+async def test_what_this_exchange_made_ready_is_told_of(store: Store, clock: FakeClock) -> None:
     """A job that was retried or whose time has come must not wait for the next exchange to be seen."""
-    await store.submit([new_job(1, needs="maps"), new_job(2, needs="mail", delay_us=SECOND_US)])
+    await store.jobs.submit([new_job(1, needs="maps"), new_job(2, needs="mail", delay_us=SECOND_US)])
     worker = Worker(store)
     (lease,) = await worker.claim(admits={MAPS: 1})
     clock.advance(1)
@@ -103,24 +103,24 @@ async def test_what_this_exchange_made_ready_is_told_of(store: TenantedStore, cl
     assert set(answer.gated) == {Gated(MAPS, 1), Gated(MAIL, 1)}
 
 
-async def test_a_bounded_number_of_gates_is_told_of(store: TenantedStore) -> None:
+async def test_a_bounded_number_of_gates_is_told_of(store: Store) -> None:
     """A million tenants behind gates must not make an answer long."""
-    await store.submit([new_job(n, needs="maps", tenant=f"t{n:03}") for n in range(LANES_MAX + 5)])
+    await store.jobs.submit([new_job(n, needs="maps", tenant=f"t{n:03}") for n in range(LANES_MAX + 5)])
     worker = Worker(store)
     answer = await worker.exchange(wants=worker.wants(1))
     assert [gated.gate.tenant for gated in answer.gated] == [f"t{n:03}" for n in range(LANES_MAX)]
 
 
-async def test_closed_gates_do_not_use_up_the_lanes_of_a_claim(store: TenantedStore) -> None:
+async def test_closed_gates_do_not_use_up_the_lanes_of_a_claim(store: Store) -> None:
     """Whoever comes behind a hundred lanes that may not be served must be served all the same."""
-    await store.submit([new_job(n, needs="maps", tenant=f"t{n:03}") for n in range(LANES_MAX + 5)])
-    await store.submit([new_job(999, tenant="z")])
+    await store.jobs.submit([new_job(n, needs="maps", tenant=f"t{n:03}") for n in range(LANES_MAX + 5)])
+    await store.jobs.submit([new_job(999, tenant="z")])
     assert [lease.id for lease in await Worker(store).claim(1)] == [id_of(999)]
 
 
-async def test_a_repeat_adopts_what_was_admitted_the_first_time(store: TenantedStore) -> None:
+async def test_a_repeat_adopts_what_was_admitted_the_first_time(store: Store) -> None:
     """What was taken from the limits for them is used, though the reply was lost."""
-    await store.submit([new_job(n, needs="maps") for n in range(3)])
+    await store.jobs.submit([new_job(n, needs="maps") for n in range(3)])
     worker = Worker(store)
     wants = worker.wants(2, admits={MAPS: 2})
     first = await worker.exchange(wants=wants)
@@ -130,9 +130,9 @@ async def test_a_repeat_adopts_what_was_admitted_the_first_time(store: TenantedS
     assert [lease.needs for lease in again.leases] == ["maps", "maps"]
 
 
-async def test_a_job_stays_in_its_lane(store: TenantedStore, clock: FakeClock) -> None:
+async def test_a_job_stays_in_its_lane(store: Store, clock: FakeClock) -> None:
     """Whatever happens to it, it needs what it needs."""
-    await store.submit([new_job(1, needs="maps", attempts_max=9)])
+    await store.jobs.submit([new_job(1, needs="maps", attempts_max=9)])
     worker = Worker(store)
     assert (await job_of(store)).needs == "maps"
     (lease,) = await worker.claim(admits={MAPS: 1})
@@ -144,50 +144,50 @@ async def test_a_job_stays_in_its_lane(store: TenantedStore, clock: FakeClock) -
     await worker.settle(failed(lease))
     assert (await job_of(store)).needs == "maps"
     assert await counts(store, needs="maps") == {"failed": 1}
-    await store.replay(ALL, 1)
+    await store.operations.retry(ALL, 1)
     assert await worker.claim() == ()
     (lease,) = await worker.claim(admits={MAPS: 1})
     assert lease.needs == "maps"
     await worker.settle(done(lease, children=(new_job(2, needs="mail"), new_job(3))))
     assert await counts(store, needs="maps") == {"done": 1}
-    assert [lane.needs for lane in await store.lanes()] == ["", "mail", "maps"]
+    assert [lane.needs for lane in await store.reads.lanes()] == ["", "mail", "maps"]
 
 
-async def test_a_capped_tenant_is_behind_a_gate_from_the_next_claim_on(store: TenantedStore) -> None:
+async def test_a_capped_tenant_is_behind_a_gate_from_the_next_claim_on(store: Store) -> None:
     """Its caps are asked before its jobs start, whether they need anything or not; and until somebody lifts them."""
-    await store.submit([new_job(n, tenant="acme") for n in range(4)])
+    await store.jobs.submit([new_job(n, tenant="acme") for n in range(4)])
     acme, worker = Gate("", "acme"), Worker(store)
     assert len(await worker.claim()) == 1
-    await store.set_tenant(Tenant(name="acme", concurrency=1))
+    await store.tenants.set(Tenant(name="acme", concurrency=1))
     answer = await worker.exchange(wants=worker.wants(9))
     assert (answer.leases, answer.gated) == ((), (Gated(acme, 3),))
     assert len(await worker.claim(9, admits={acme: 1})) == 1
-    await store.forget_tenant("acme")
+    await store.tenants.forget("acme")
     assert len(await worker.claim(9)) == 2
 
 
 # -- waiting ------------------------------------------------------------------------------------------------
 
 
-async def test_jobs_behind_closed_gates_wake_nobody(store: TenantedStore) -> None:
+async def test_jobs_behind_closed_gates_wake_nobody(store: Store) -> None:
     """Ten thousand jobs that may not start must not make every worker ask for them all day."""
-    await store.submit([new_job(n, needs="maps") for n in range(3)])
-    assert await store.wait_us(QUEUES) == 0
-    assert await store.wait_us(QUEUES, [MAPS]) is None
-    assert await store.wait_us(QUEUES, [MAIL, Gate("maps", "other")]) == 0
-    await store.submit([new_job(9, delay_us=MINUTE_US)])
-    assert await store.wait_us(QUEUES, [MAIL, MAPS]) == MINUTE_US
-    await store.submit([new_job(10)])
-    assert await store.wait_us(QUEUES, [MAPS]) == 0
+    await store.jobs.submit([new_job(n, needs="maps") for n in range(3)])
+    assert await store.jobs.wait_us(QUEUES) == 0
+    assert await store.jobs.wait_us(QUEUES, [MAPS]) is None
+    assert await store.jobs.wait_us(QUEUES, [MAIL, Gate("maps", "other")]) == 0
+    await store.jobs.submit([new_job(9, delay_us=MINUTE_US)])
+    assert await store.jobs.wait_us(QUEUES, [MAIL, MAPS]) == MINUTE_US
+    await store.jobs.submit([new_job(10)])
+    assert await store.jobs.wait_us(QUEUES, [MAPS]) == 0
 
 
-async def test_only_a_gate_can_be_closed(store: TenantedStore) -> None:
+async def test_only_a_gate_can_be_closed(store: Store) -> None:
     """A worker that believes in a cap which somebody has lifted must not wait for it."""
-    await store.submit([new_job(1, tenant="acme")])
+    await store.jobs.submit([new_job(1, tenant="acme")])
     acme = Gate("", "acme")
-    assert await store.wait_us(QUEUES, [acme]) == 0
-    await store.set_tenant(Tenant(name="acme", concurrency=1))
-    assert await store.wait_us(QUEUES, [acme]) is None
-    assert await store.wait_us(QUEUES) == 0
-    await store.set_tenant(Tenant(name="acme"))
-    assert await store.wait_us(QUEUES, [acme]) == 0
+    assert await store.jobs.wait_us(QUEUES, [acme]) == 0
+    await store.tenants.set(Tenant(name="acme", concurrency=1))
+    assert await store.jobs.wait_us(QUEUES, [acme]) is None
+    assert await store.jobs.wait_us(QUEUES) == 0
+    await store.tenants.set(Tenant(name="acme"))
+    assert await store.jobs.wait_us(QUEUES, [acme]) == 0

@@ -2,13 +2,13 @@
 
 from leaseway.domain.exchange import ProgressReport
 from leaseway.domain.ids import Token
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     HOUR_US,
     LEASE_US,
     MINUTE_US,
     QUEUES,
-    Store,
     Worker,
     done,
     held,
@@ -29,7 +29,7 @@ async def test_a_lease_taken_by_another_cannot_be_renewed(store: Store, clock: F
     await Worker(store, "other").claim_one()
     before = await job_of(store)
     clock.advance(1)
-    assert (await store.renew([held(late)])).lost == (id_of(1),)
+    assert (await store.jobs.renew([held(late)])).lost == (id_of(1),)
     assert await job_of(store) == before
 
 
@@ -38,7 +38,7 @@ async def test_a_lapsed_lease_cannot_be_renewed(store: Store, clock: FakeClock) 
     lease = await leased_job(store)
     clock.advance_us(LEASE_US)
     before = await job_of(store)
-    assert (await store.renew([held(lease)])).lost == (id_of(1),)
+    assert (await store.jobs.renew([held(lease)])).lost == (id_of(1),)
     assert await job_of(store) == before
 
 
@@ -47,7 +47,7 @@ async def test_a_foreign_token_cannot_renew(store: Store, clock: FakeClock) -> N
     lease = await leased_job(store)
     before = await job_of(store)
     clock.advance(1)
-    assert (await store.renew([held(lease, token=GUESSED)])).lost == (id_of(1),)
+    assert (await store.jobs.renew([held(lease, token=GUESSED)])).lost == (id_of(1),)
     assert await job_of(store) == before
 
 
@@ -55,40 +55,40 @@ async def test_a_settled_lease_cannot_be_renewed(store: Store) -> None:
     """A heartbeat that crosses the settlement on its way must do no harm."""
     lease = await leased_job(store)
     await Worker(store).settle(retry(lease))
-    assert (await store.renew([held(lease)])).lost == (id_of(1),)
+    assert (await store.jobs.renew([held(lease)])).lost == (id_of(1),)
     assert (await job_of(store)).lease_until is None
 
 
 async def test_a_lease_on_an_unknown_job_is_lost(store: Store) -> None:
     """It was discarded, or never was."""
     lease = await leased_job(store)
-    assert (await store.renew([held(lease, id=id_of(9))])).lost == (id_of(9),)
+    assert (await store.jobs.renew([held(lease, id=id_of(9))])).lost == (id_of(9),)
 
 
 async def test_a_lease_is_renewed_from_now(store: Store, clock: FakeClock) -> None:
     """Counted from its old end, a busy heartbeat would push the end away for hours after a crash."""
     lease = await leased_job(store)
     clock.advance(1)
-    await store.renew([held(lease), held(lease)])
+    await store.jobs.renew([held(lease), held(lease)])
     assert (await job_of(store)).lease_until == clock.now_us() + LEASE_US
 
 
 async def test_a_lease_is_renewed_for_as_long_as_the_worker_says(store: Store, clock: FakeClock) -> None:
     """The length is the worker's to choose at each heartbeat."""
     lease = await leased_job(store)
-    await store.renew([held(lease, lease_us=MINUTE_US)])
+    await store.jobs.renew([held(lease, lease_us=MINUTE_US)])
     assert (await job_of(store)).lease_until == clock.now_us() + MINUTE_US
 
 
 async def test_renewing_many_tells_the_lost_and_the_cancelled_apart(store: Store) -> None:
     """One heartbeat speaks for all jobs of a worker, and answers in their order."""
-    await store.submit([new_job(number) for number in range(1, 6)])
+    await store.jobs.submit([new_job(number) for number in range(1, 6)])
     worker = Worker(store)
     one, two, three, four, five = await worker.claim(5)
     await worker.settle(done(four), done(two))
-    await store.cancel(id_of(5))
-    await store.cancel(id_of(1))
-    answer = await store.renew([held(lease) for lease in (five, four, three, two, one)])
+    await store.operations.cancel(id_of(5))
+    await store.operations.cancel(id_of(1))
+    answer = await store.jobs.renew([held(lease) for lease in (five, four, three, two, one)])
     assert answer.lost == (id_of(4), id_of(2))
     assert answer.cancelled == (id_of(5), id_of(1))
 
@@ -98,16 +98,16 @@ async def test_a_lost_lease_is_told_apart_from_a_new_one_on_the_same_job(store: 
     old = await leased_job(store)
     clock.advance_us(LEASE_US)
     new = await Worker(store).claim_one()
-    assert (await store.renew([held(old), held(new)])).lost == (id_of(1),)
-    assert (await store.renew([held(new), held(old)])).lost == (id_of(1),)
-    await store.cancel(id_of(1))
-    answer = await store.renew([held(old), held(new)])
+    assert (await store.jobs.renew([held(old), held(new)])).lost == (id_of(1),)
+    assert (await store.jobs.renew([held(new), held(old)])).lost == (id_of(1),)
+    await store.operations.cancel(id_of(1))
+    answer = await store.jobs.renew([held(old), held(new)])
     assert (answer.lost, answer.cancelled) == ((id_of(1),), (id_of(1),))
 
 
 async def test_renewing_nothing_is_no_error(store: Store) -> None:
     """A worker without jobs has a heartbeat too."""
-    answer = await store.renew([])
+    answer = await store.jobs.renew([])
     assert (answer.lost, answer.cancelled) == ((), ())
 
 
@@ -117,7 +117,7 @@ async def test_a_late_worker_cannot_move_the_cursor(store: Store, clock: FakeClo
     clock.advance_us(LEASE_US)
     await Worker(store, "other").claim_one()
     before = await job_of(store)
-    assert await store.checkpoint(late.id, late.token, '{"page":2}') is False
+    assert await store.jobs.checkpoint(late.id, late.token, '{"page":2}') is False
     assert await job_of(store) == before
 
 
@@ -125,17 +125,17 @@ async def test_a_lapsed_lease_cannot_move_the_cursor(store: Store, clock: FakeCl
     """A handler learns by its checkpoint that it must stop, before another one starts."""
     lease = await leased_job(store)
     clock.advance_us(LEASE_US)
-    assert await store.checkpoint(lease.id, lease.token, '{"page":2}') is False
+    assert await store.jobs.checkpoint(lease.id, lease.token, '{"page":2}') is False
     assert (await job_of(store)).cursor is None
 
 
 async def test_a_foreign_token_cannot_move_the_cursor(store: Store) -> None:
     """Neither can one for a job that nobody holds, or that nobody knows."""
     lease = await leased_job(store)
-    assert await store.checkpoint(lease.id, GUESSED, "1") is False
-    assert await store.checkpoint(id_of(9), lease.token, "1") is False
+    assert await store.jobs.checkpoint(lease.id, GUESSED, "1") is False
+    assert await store.jobs.checkpoint(id_of(9), lease.token, "1") is False
     await Worker(store).settle(retry(lease))
-    assert await store.checkpoint(lease.id, lease.token, "1") is False
+    assert await store.jobs.checkpoint(lease.id, lease.token, "1") is False
     assert (await job_of(store)).cursor is None
 
 
@@ -143,8 +143,8 @@ async def test_a_cursor_survives_the_attempt(store: Store, clock: FakeClock) -> 
     """An import goes on at the last committed page, not at the first."""
     lease = await leased_job(store, cursor='{"page":1}')
     clock.advance_us(LEASE_US - 1)
-    assert await store.checkpoint(lease.id, lease.token, '{"page":2}') is True
-    assert await store.checkpoint(lease.id, lease.token, '{"page":3}') is True
+    assert await store.jobs.checkpoint(lease.id, lease.token, '{"page":2}') is True
+    assert await store.jobs.checkpoint(lease.id, lease.token, '{"page":3}') is True
     await Worker(store).settle(retry(lease))
     assert (await Worker(store, "other").claim_one()).cursor == '{"page":3}'
 
@@ -154,65 +154,67 @@ async def test_reports_of_lost_leases_are_dropped(store: Store, clock: FakeClock
     late = await leased_job(store)
     clock.advance_us(LEASE_US)
     current = await Worker(store, "other").claim_one()
-    await store.report(
+    await store.jobs.report(
         [ProgressReport(current.id, current.token, "half"), ProgressReport(late.id, late.token, "quarter")]
     )
     assert (await job_of(store)).progress == "half"
-    await store.report([ProgressReport(id_of(9), current.token, "all"), ProgressReport(current.id, GUESSED, "none")])
+    await store.jobs.report(
+        [ProgressReport(id_of(9), current.token, "all"), ProgressReport(current.id, GUESSED, "none")]
+    )
     assert (await job_of(store)).progress == "half"
 
 
 async def test_a_report_is_stored_and_the_newest_counts(store: Store) -> None:
     """Reports are collected and sent in batches, in order."""
     lease = await leased_job(store)
-    await store.report(
+    await store.jobs.report(
         [ProgressReport(lease.id, lease.token, "1 of 2"), ProgressReport(lease.id, lease.token, "2 of 2")]
     )
-    await store.report([])
+    await store.jobs.report([])
     assert (await job_of(store)).progress == "2 of 2"
 
 
 async def test_an_empty_store_has_nothing_to_wait_for(store: Store) -> None:
     """Nothing is planned; only a submission can change that."""
-    assert await store.wait_us(QUEUES) is None
+    assert await store.jobs.wait_us(QUEUES) is None
 
 
 async def test_finished_jobs_are_nothing_to_wait_for(store: Store) -> None:
     """A worker that waited for them would never sleep."""
     lease = await leased_job(store)
     await Worker(store).settle(done(lease))
-    assert await store.wait_us(QUEUES) is None
+    assert await store.jobs.wait_us(QUEUES) is None
 
 
 async def test_ready_work_is_not_waited_for(store: Store) -> None:
     """Zero: ask now."""
-    await store.submit([new_job(1), new_job(2, delay_us=HOUR_US)])
-    assert await store.wait_us(QUEUES) == 0
-    assert await store.wait_us(["elsewhere", *QUEUES]) == 0
+    await store.jobs.submit([new_job(1), new_job(2, delay_us=HOUR_US)])
+    assert await store.jobs.wait_us(QUEUES) == 0
+    assert await store.jobs.wait_us(["elsewhere", *QUEUES]) == 0
 
 
 async def test_ready_work_of_other_queues_is_nothing_to_us(store: Store) -> None:
     """A worker that cannot serve a queue must not spin because that queue is full."""
-    await store.submit([new_job(1, queue="elsewhere")])
-    assert await store.wait_us(QUEUES) is None
-    await store.submit([new_job(2, delay_us=MINUTE_US)])
-    assert await store.wait_us(QUEUES) == MINUTE_US
+    await store.jobs.submit([new_job(1, queue="elsewhere")])
+    assert await store.jobs.wait_us(QUEUES) is None
+    await store.jobs.submit([new_job(2, delay_us=MINUTE_US)])
+    assert await store.jobs.wait_us(QUEUES) == MINUTE_US
 
 
 async def test_the_next_job_or_the_next_expiry_ends_the_wait(store: Store, clock: FakeClock) -> None:
     """Whichever comes first; a time that has passed means now, not the past."""
-    await store.submit([new_job(1, delay_us=MINUTE_US), new_job(2)])
-    assert await store.wait_us(QUEUES) == 0
+    await store.jobs.submit([new_job(1, delay_us=MINUTE_US), new_job(2)])
+    assert await store.jobs.wait_us(QUEUES) == 0
     await Worker(store).claim_one()
-    assert await store.wait_us(QUEUES) == LEASE_US
+    assert await store.jobs.wait_us(QUEUES) == LEASE_US
     clock.advance(1)
-    assert await store.wait_us(QUEUES) == LEASE_US - 1_000_000
+    assert await store.jobs.wait_us(QUEUES) == LEASE_US - 1_000_000
     clock.advance_us(HOUR_US)
-    assert await store.wait_us(QUEUES) == 0
+    assert await store.jobs.wait_us(QUEUES) == 0
 
 
 async def test_somebody_else_s_expiry_ends_the_wait_too(store: Store) -> None:
     """Taking back is everybody's duty: the workers of that queue may all be dead."""
-    await store.submit([new_job(1, queue="elsewhere")])
+    await store.jobs.submit([new_job(1, queue="elsewhere")])
     await Worker(store).claim(1, ("elsewhere",))
-    assert await store.wait_us(QUEUES) == LEASE_US
+    assert await store.jobs.wait_us(QUEUES) == LEASE_US

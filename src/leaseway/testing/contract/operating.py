@@ -3,13 +3,13 @@
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import CancelResult, JobFilter
 from leaseway.domain.job import State
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     ALL,
     HOUR_US,
     LEASE_US,
     MINUTE_US,
-    Store,
     Worker,
     cancelled,
     counts,
@@ -27,7 +27,7 @@ from leaseway.testing.contract.actors import (
 
 async def finished(store: Store, *numbers: int, **options: object) -> None:
     """Jobs that have failed, one after the other."""
-    await store.submit([new_job(number, **options) for number in numbers])
+    await store.jobs.submit([new_job(number, **options) for number in numbers])
     worker = Worker(store)
     await worker.settle(*(failed(lease) for lease in await worker.claim(len(numbers))))
 
@@ -37,7 +37,7 @@ async def finished(store: Store, *numbers: int, **options: object) -> None:
 
 async def test_cancelling_an_unknown_job_says_so(store: Store) -> None:
     """A mistyped id must not look like a success."""
-    assert await store.cancel(JobId("nothing")) is CancelResult.UNKNOWN
+    assert await store.operations.cancel(JobId("nothing")) is CancelResult.UNKNOWN
 
 
 async def test_a_finished_job_cannot_be_cancelled(store: Store) -> None:
@@ -45,16 +45,16 @@ async def test_a_finished_job_cannot_be_cancelled(store: Store) -> None:
     lease = await leased_job(store)
     await Worker(store).settle(done(lease))
     before = await job_of(store)
-    assert await store.cancel(id_of(1)) is CancelResult.FINISHED
+    assert await store.operations.cancel(id_of(1)) is CancelResult.FINISHED
     assert await job_of(store) == before
 
 
 async def test_a_pending_job_is_cancelled_at_once(store: Store, clock: FakeClock) -> None:
     """Ready or scheduled, it will not run."""
-    await store.submit([new_job(1), new_job(2, delay_us=MINUTE_US)])
+    await store.jobs.submit([new_job(1), new_job(2, delay_us=MINUTE_US)])
     clock.advance(1)
-    assert await store.cancel(id_of(1)) is CancelResult.CANCELLED
-    assert await store.cancel(id_of(2)) is CancelResult.CANCELLED
+    assert await store.operations.cancel(id_of(1)) is CancelResult.CANCELLED
+    assert await store.operations.cancel(id_of(2)) is CancelResult.CANCELLED
     job = await job_of(store)
     assert (job.state, job.finished_at) == (State.CANCELLED, clock.now_us())
     clock.advance_us(HOUR_US)
@@ -66,8 +66,8 @@ async def test_a_running_job_is_asked_to_stop(store: Store) -> None:
     """Nobody can stop a handler from outside: the wish is stored, and the lease stays."""
     lease = await leased_job(store)
     before = await job_of(store)
-    assert await store.cancel(id_of(1)) is CancelResult.REQUESTED
-    assert await store.cancel(id_of(1)) is CancelResult.REQUESTED
+    assert await store.operations.cancel(id_of(1)) is CancelResult.REQUESTED
+    assert await store.operations.cancel(id_of(1)) is CancelResult.REQUESTED
     job = await job_of(store)
     assert (job.state, job.cancel_requested) == (State.LEASED, True)
     assert job.lease_until == before.lease_until
@@ -79,22 +79,22 @@ async def test_a_running_job_is_asked_to_stop(store: Store) -> None:
 
 async def test_only_failed_and_cancelled_jobs_are_replayed(store: Store) -> None:
     """Running what is done again would be the very duplicate that everything here prevents."""
-    await store.submit([new_job(number) for number in range(1, 6)])
+    await store.jobs.submit([new_job(number) for number in range(1, 6)])
     worker = Worker(store)
     one, two, _three = await worker.claim(3)
     await worker.settle(done(one), failed(two))
-    await store.cancel(id_of(5))
-    assert await store.replay(ALL, 10) == [id_of(2), id_of(5)]
+    await store.operations.cancel(id_of(5))
+    assert await store.operations.retry(ALL, 10) == [id_of(2), id_of(5)]
     assert await counts(store) == {"ready": 3, "leased": 1, "done": 1}
 
 
 async def test_a_replayed_job_starts_with_fresh_attempts(store: Store, clock: FakeClock) -> None:
     """All of them, from now, and with its old cursor: it goes on where it stopped."""
     lease = await leased_job(store, attempts_max=1)
-    await store.checkpoint(lease.id, lease.token, '{"page":7}')
+    await store.jobs.checkpoint(lease.id, lease.token, '{"page":7}')
     await Worker(store).settle(failed(lease))
     clock.advance_us(HOUR_US)
-    assert await store.replay(ALL, 1) == [id_of(1)]
+    assert await store.operations.retry(ALL, 1) == [id_of(1)]
     job = await job_of(store)
     assert (job.state, job.attempts, job.run_at) == (State.PENDING, 0, clock.now_us())
     assert (job.finished_at, job.result, job.cancel_requested) == (None, None, False)
@@ -105,17 +105,17 @@ async def test_a_replayed_job_starts_with_fresh_attempts(store: Store, clock: Fa
 async def test_a_replayed_job_keeps_its_errors(store: Store) -> None:
     """Why it failed the first time is what one wants to read when it fails again."""
     await finished(store, 1)
-    await store.replay(ALL, 1)
+    await store.operations.retry(ALL, 1)
     assert (await job_of(store)).last_error_code == "broken"
-    assert len(await store.errors(id_of(1))) == 1
+    assert len(await store.reads.errors(id_of(1))) == 1
 
 
 async def test_a_wish_to_cancel_does_not_survive_the_replay(store: Store, clock: FakeClock) -> None:
     """The person who replays it wants it to run."""
     lease = await leased_job(store)
-    await store.cancel(id_of(1))
+    await store.operations.cancel(id_of(1))
     await Worker(store).settle(cancelled(lease))
-    await store.replay(ALL, 1)
+    await store.operations.retry(ALL, 1)
     again = await Worker(store, "next").claim_one()
     answer = await Worker(store, "next").settle(retry(again, delay_us=MINUTE_US))
     assert answer.cancelled == ()
@@ -126,7 +126,7 @@ async def test_a_worker_of_the_first_life_cannot_settle_the_second(store: Store)
     """Its repeated settlement belongs to a life that is over: told "accepted", it would be a lie."""
     lease = await leased_job(store)
     await Worker(store).settle(failed(lease))
-    await store.replay(ALL, 1)
+    await store.operations.retry(ALL, 1)
     assert (await Worker(store).settle(failed(lease))).lost == (id_of(1),)
     assert await counts(store) == {"ready": 1}
 
@@ -134,11 +134,11 @@ async def test_a_worker_of_the_first_life_cannot_settle_the_second(store: Store)
 async def test_replaying_is_bounded_and_in_order_of_submission(store: Store) -> None:
     """A dead letter of a million jobs is replayed in steps that a person can watch."""
     await finished(store, 9, 7, 8)
-    assert await store.replay(ALL, 0) == []
-    assert await store.replay(ALL, -1) == []
-    assert await store.replay(ALL, 2) == [id_of(9), id_of(7)]
-    assert await store.replay(ALL, 2) == [id_of(8)]
-    assert await store.replay(ALL, 2) == []
+    assert await store.operations.retry(ALL, 0) == []
+    assert await store.operations.retry(ALL, -1) == []
+    assert await store.operations.retry(ALL, 2) == [id_of(9), id_of(7)]
+    assert await store.operations.retry(ALL, 2) == [id_of(8)]
+    assert await store.operations.retry(ALL, 2) == []
 
 
 async def test_a_filter_that_matches_nothing_replays_nothing(store: Store) -> None:
@@ -154,8 +154,8 @@ async def test_a_filter_that_matches_nothing_replays_nothing(store: Store) -> No
         JobFilter(error_code="other"),
         JobFilter(ids=(id_of(1),), error_code="other"),
     ):
-        assert await store.replay(which, 10) == [], which
-        assert await store.discard(which, 10) == [], which
+        assert await store.operations.retry(which, 10) == [], which
+        assert await store.operations.discard(which, 10) == [], which
     everything = JobFilter(
         ids=(id_of(1), id_of(9)),
         states=(State.FAILED,),
@@ -164,7 +164,7 @@ async def test_a_filter_that_matches_nothing_replays_nothing(store: Store) -> No
         tenant="default",
         error_code="broken",
     )
-    assert await store.replay(everything, 10) == [id_of(1)]
+    assert await store.operations.retry(everything, 10) == [id_of(1)]
 
 
 # -- discard and prune --------------------------------------------------------------------------------------
@@ -172,74 +172,74 @@ async def test_a_filter_that_matches_nothing_replays_nothing(store: Store) -> No
 
 async def test_unfinished_jobs_are_never_discarded(store: Store) -> None:
     """Whatever the filter says: no accepted submission is lost."""
-    await store.submit([new_job(1), new_job(2), new_job(3, delay_us=MINUTE_US)])
+    await store.jobs.submit([new_job(1), new_job(2), new_job(3, delay_us=MINUTE_US)])
     await Worker(store).claim()
-    assert await store.discard(ALL, 10) == []
-    assert await store.discard(JobFilter(states=(State.PENDING, State.LEASED)), 10) == []
-    assert await store.prune(0, 10) == 0
+    assert await store.operations.discard(ALL, 10) == []
+    assert await store.operations.discard(JobFilter(states=(State.PENDING, State.LEASED)), 10) == []
+    assert await store.operations.prune(0, 10) == 0
     assert await counts(store) == {"ready": 1, "scheduled": 1, "leased": 1}
 
 
 async def test_a_discarded_job_is_gone_with_its_errors(store: Store) -> None:
     """What a person deletes, perhaps because the law says so, must not stay in another table."""
     await finished(store, 1)
-    assert await store.discard(ALL, 10) == [id_of(1)]
-    assert await store.job(id_of(1)) is None
-    assert await store.errors(id_of(1)) == []
+    assert await store.operations.discard(ALL, 10) == [id_of(1)]
+    assert await store.reads.job(id_of(1)) is None
+    assert await store.reads.errors(id_of(1)) == []
     assert await counts(store) == {}
 
 
 async def test_an_id_used_again_after_discarding_is_a_new_job(store: Store) -> None:
     """Nothing of the old life may shine through."""
     await finished(store, 1)
-    await store.discard(ALL, 10)
-    await store.submit([new_job(1)])
+    await store.operations.discard(ALL, 10)
+    await store.jobs.submit([new_job(1)])
     job = await job_of(store)
     assert (job.attempts, job.fence, job.last_error_code) == (0, 0, None)
-    assert await store.errors(id_of(1)) == []
+    assert await store.reads.errors(id_of(1)) == []
 
 
 async def test_discarding_is_bounded_and_in_order_of_submission(store: Store) -> None:
     """As with replaying: in steps."""
     await finished(store, 9, 7, 8)
-    assert await store.discard(ALL, 0) == []
-    assert await store.discard(ALL, -1) == []
-    assert await store.discard(ALL, 2) == [id_of(9), id_of(7)]
+    assert await store.operations.discard(ALL, 0) == []
+    assert await store.operations.discard(ALL, -1) == []
+    assert await store.operations.discard(ALL, 2) == [id_of(9), id_of(7)]
     assert await ids_in(store) == [id_of(8)]
 
 
 async def test_done_failed_and_cancelled_jobs_can_be_discarded(store: Store) -> None:
     """All that is final, and the counters fall with them."""
-    await store.submit([new_job(number) for number in range(1, 5)])
+    await store.jobs.submit([new_job(number) for number in range(1, 5)])
     worker = Worker(store)
     one, two = await worker.claim(2)
     await worker.settle(done(one), failed(two))
-    await store.cancel(id_of(3))
-    assert await store.discard(ALL, 10) == [id_of(1), id_of(2), id_of(3)]
+    await store.operations.cancel(id_of(3))
+    assert await store.operations.discard(ALL, 10) == [id_of(1), id_of(2), id_of(3)]
     assert await counts(store) == {"ready": 1}
 
 
 async def test_pruning_keeps_what_is_young_enough(store: Store, clock: FakeClock) -> None:
     """History is kept as long as promised, counted from the end of the job."""
-    await store.submit([new_job(1), new_job(2)])
-    await store.cancel(id_of(1))
+    await store.jobs.submit([new_job(1), new_job(2)])
+    await store.operations.cancel(id_of(1))
     clock.advance_us(1)
-    await store.cancel(id_of(2))
+    await store.operations.cancel(id_of(2))
     clock.advance_us(HOUR_US - 1)
-    assert await store.prune(HOUR_US, 10) == 1
+    assert await store.operations.prune(HOUR_US, 10) == 1
     assert await ids_in(store) == [id_of(2)]
     assert await counts(store) == {"cancelled": 1}
 
 
 async def test_pruning_is_bounded_and_starts_with_the_oldest(store: Store, clock: FakeClock) -> None:
     """One sweep must not hold the store for minutes."""
-    await store.submit([new_job(number) for number in (1, 2, 3, 4)])
+    await store.jobs.submit([new_job(number) for number in (1, 2, 3, 4)])
     for number in (4, 1, 3):
-        await store.cancel(id_of(number))
+        await store.operations.cancel(id_of(number))
         clock.advance_us(1)
-    assert await store.prune(0, 0) == 0
-    assert await store.prune(0, -1) == 0
-    assert await store.prune(0, 2) == 2
+    assert await store.operations.prune(0, 0) == 0
+    assert await store.operations.prune(0, -1) == 0
+    assert await store.operations.prune(0, 2) == 2
     assert await ids_in(store) == [id_of(2), id_of(3)]
 
 
@@ -247,18 +247,18 @@ async def test_pruned_jobs_are_gone_with_their_errors(store: Store, clock: FakeC
     """Errors without a job would stay for ever."""
     await finished(store, 1)
     clock.advance(1)
-    assert await store.prune(0, 10) == 1
-    assert await store.job(id_of(1)) is None
-    assert await store.errors(id_of(1)) == []
+    assert await store.operations.prune(0, 10) == 1
+    assert await store.reads.job(id_of(1)) is None
+    assert await store.reads.errors(id_of(1)) == []
 
 
 async def test_pruning_forgets_no_living_key(store: Store, clock: FakeClock) -> None:
     """Expired keys go, bounded as jobs are; a key that is forgotten early lets a duplicate in."""
-    await store.submit([keyed_job(1, key="short", key_keep_us=MINUTE_US), keyed_job(2, key="long")])
+    await store.jobs.submit([keyed_job(1, key="short", key_keep_us=MINUTE_US), keyed_job(2, key="long")])
     clock.advance_us(MINUTE_US)
-    await store.prune(0, 10)
-    await store.prune(0, 10)
-    short, long = await store.submit([keyed_job(3, key="short"), keyed_job(4, key="long")])
+    await store.operations.prune(0, 10)
+    await store.operations.prune(0, 10)
+    short, long = await store.jobs.submit([keyed_job(3, key="short"), keyed_job(4, key="long")])
     assert (short.replayed, long.replayed) == (False, True)
 
 
@@ -267,6 +267,6 @@ async def test_a_lease_that_ends_after_pruning_is_lost(store: Store, clock: Fake
     lease = await leased_job(store, attempts_max=1)
     clock.advance_us(LEASE_US)
     await Worker(store, "other").settle()
-    assert await store.prune(0, 10) == 1
+    assert await store.operations.prune(0, 10) == 1
     assert (await Worker(store).settle(done(lease))).lost == (id_of(1),)
     assert await ids_in(store) == []

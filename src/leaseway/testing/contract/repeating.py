@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from leaseway.domain.job import State
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     LEASE_US,
-    Store,
     Worker,
     counts,
     done,
@@ -20,7 +20,7 @@ from leaseway.testing.contract.actors import (
 
 async def test_a_claim_sent_again_gets_the_same_leases(store: Store, clock: FakeClock) -> None:
     """Otherwise they would wait for their expiry, held by a worker that does not know it has them."""
-    await store.submit([new_job(number) for number in range(1, 6)])
+    await store.jobs.submit([new_job(number) for number in range(1, 6)])
     worker = Worker(store)
     wants = worker.wants(2)
     first = await worker.exchange(wants=wants)
@@ -32,7 +32,7 @@ async def test_a_claim_sent_again_gets_the_same_leases(store: Store, clock: Fake
 
 async def test_a_claim_sent_again_counts_no_second_attempt(store: Store) -> None:
     """A bad network must not use up the attempts of jobs that never ran."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     wants = worker.wants()
     for repeat in (False, True, True):
@@ -43,7 +43,7 @@ async def test_a_claim_sent_again_counts_no_second_attempt(store: Store) -> None
 
 async def test_leases_handed_out_again_last_from_now(store: Store, clock: FakeClock) -> None:
     """The worker measures its lease from the request that it got an answer to."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
@@ -54,8 +54,8 @@ async def test_leases_handed_out_again_last_from_now(store: Store, clock: FakeCl
 
 async def test_leases_handed_out_again_come_in_the_order_of_submission(store: Store) -> None:
     """Across lanes and priorities, so that every store gives the same answer."""
-    await store.submit([new_job(5, tenant="b"), new_job(4, tenant="a")])
-    await store.submit([new_job(3, tenant="a", priority=1), new_job(2, tenant="b")])
+    await store.jobs.submit([new_job(5, tenant="b"), new_job(4, tenant="a")])
+    await store.jobs.submit([new_job(3, tenant="a", priority=1), new_job(2, tenant="b")])
     worker = Worker(store)
     wants = worker.wants(4)
     await worker.exchange(wants=wants)
@@ -65,7 +65,7 @@ async def test_leases_handed_out_again_come_in_the_order_of_submission(store: St
 
 async def test_a_claim_that_never_arrived_is_made_when_repeated(store: Store) -> None:
     """An unknown outcome may mean that nothing happened."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     answer = await worker.exchange(wants=worker.wants(), repeat=True)
     assert [lease.id for lease in answer.leases] == [id_of(1)]
@@ -73,7 +73,7 @@ async def test_a_claim_that_never_arrived_is_made_when_repeated(store: Store) ->
 
 async def test_leases_that_expired_meanwhile_are_claimed_anew(store: Store, clock: FakeClock) -> None:
     """The repetition came too late: the job was taken back, and this is a new delivery."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
@@ -84,7 +84,7 @@ async def test_leases_that_expired_meanwhile_are_claimed_anew(store: Store, cloc
 
 async def test_only_a_repetition_gets_leases_again(store: Store) -> None:
     """A new exchange that hands out running jobs would run them twice."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
@@ -93,7 +93,7 @@ async def test_only_a_repetition_gets_leases_again(store: Store) -> None:
 
 async def test_leases_of_another_claim_are_not_handed_out_again(store: Store) -> None:
     """Jobs that this worker runs already, under the token of an answer that it received."""
-    await store.submit([new_job(1), new_job(2)])
+    await store.jobs.submit([new_job(1), new_job(2)])
     worker = Worker(store)
     await worker.claim_one()
     answer = await worker.exchange(wants=worker.wants(2), repeat=True)
@@ -102,7 +102,7 @@ async def test_leases_of_another_claim_are_not_handed_out_again(store: Store) ->
 
 async def test_leases_of_another_worker_are_not_handed_out(store: Store) -> None:
     """The token alone would do, were it never leaked; the owner makes sure."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
@@ -111,7 +111,7 @@ async def test_leases_of_another_worker_are_not_handed_out(store: Store) -> None
 
 async def test_a_whole_exchange_sent_again_happens_once(store: Store) -> None:
     """Settlement, child and claim: all of the first answer, nothing of it twice."""
-    await store.submit([new_job(2)])
+    await store.jobs.submit([new_job(2)])
     lease = await leased_job(store, 1, priority=1)
     worker = Worker(store)
     wants = worker.wants(1)
@@ -136,11 +136,11 @@ async def test_a_repetition_without_wants_only_settles(store: Store) -> None:
 
 async def test_a_lease_handed_out_again_may_have_to_stop(store: Store) -> None:
     """Somebody cancelled the job while its worker did not know of it."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     wants = worker.wants()
     await worker.exchange(wants=wants)
-    await store.cancel(id_of(1))
+    await store.operations.cancel(id_of(1))
     again = await worker.exchange(wants=wants, repeat=True)
     assert [lease.id for lease in again.leases] == [id_of(1)]
     assert again.cancelled == (id_of(1),)
@@ -148,7 +148,7 @@ async def test_a_lease_handed_out_again_may_have_to_stop(store: Store) -> None:
 
 async def test_a_repetition_that_wants_none_gets_what_was_granted(store: Store) -> None:
     """So a keeper learns what a blocked worker was granted, without taking more for it."""
-    await store.submit([new_job(1), new_job(2)])
+    await store.jobs.submit([new_job(1), new_job(2)])
     worker = Worker(store)
     wants = worker.wants(1)
     first = await worker.exchange(wants=wants)
@@ -159,7 +159,7 @@ async def test_a_repetition_that_wants_none_gets_what_was_granted(store: Store) 
 
 async def test_a_repetition_that_wants_none_claims_nothing(store: Store) -> None:
     """If the first try never arrived, there is nothing to be told of."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     worker = Worker(store)
     again = await worker.exchange(wants=worker.wants(0), repeat=True)
     assert again.leases == ()

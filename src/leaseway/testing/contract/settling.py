@@ -4,13 +4,13 @@ from leaseway.domain.exchange import ERRORS_MAX
 from leaseway.domain.ids import Token
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import ErrorRecord, State
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     BROKEN,
     HOUR_US,
     LEASE_US,
     MINUTE_US,
-    Store,
     Worker,
     cancelled,
     counts,
@@ -61,7 +61,7 @@ async def test_a_foreign_token_is_refused(store: Store) -> None:
 
 async def test_a_token_counts_only_for_its_own_job(store: Store) -> None:
     """Leases of one claim share a token, those of different claims do not."""
-    await store.submit([new_job(1), new_job(2)])
+    await store.jobs.submit([new_job(1), new_job(2)])
     worker = Worker(store)
     first, second = await worker.claim_one(), await worker.claim_one()
     assert (await worker.settle(done(first, token=second.token))).lost == (id_of(1),)
@@ -75,7 +75,7 @@ async def test_settling_a_job_that_nobody_knows_is_lost(store: Store) -> None:
 
 async def test_lost_settlements_do_not_stop_the_others(store: Store) -> None:
     """One late job must not cost a worker the results of all the others, and the order tells which were lost."""
-    await store.submit([new_job(number) for number in range(1, 5)])
+    await store.jobs.submit([new_job(number) for number in range(1, 5)])
     worker = Worker(store)
     one, two, three, four = await worker.claim(4)
     guessed = Token("guessed")
@@ -101,7 +101,7 @@ async def test_a_refused_settlement_leaves_no_children_and_no_errors(store: Stor
     refused = failed(lease, token=Token("guessed"), children=(new_job(2),), progress="half")
     await Worker(store).settle(refused)
     assert await ids_in(store) == [id_of(1)]
-    assert await store.errors(id_of(1)) == []
+    assert await store.reads.errors(id_of(1)) == []
     assert (await job_of(store)).progress is None
 
 
@@ -121,8 +121,8 @@ async def test_a_settlement_sent_again_submits_its_children_once(store: Store) -
     lease = await leased_job(store)
     settlement = done(lease, children=(new_job(2),))
     await Worker(store).settle(settlement)
-    await store.cancel(id_of(2))
-    await store.discard(JobFilter(ids=(id_of(2),)), 1)
+    await store.operations.cancel(id_of(2))
+    await store.operations.discard(JobFilter(ids=(id_of(2),)), 1)
     assert (await Worker(store).settle(settlement)).lost == ()
     assert await ids_in(store) == [id_of(1)]
 
@@ -132,7 +132,7 @@ async def test_a_failure_sent_again_is_remembered_once(store: Store) -> None:
     lease = await leased_job(store)
     await Worker(store).settle(retry(lease, delay_us=MINUTE_US))
     assert (await Worker(store).settle(retry(lease, delay_us=MINUTE_US))).lost == ()
-    assert len(await store.errors(id_of(1))) == 1
+    assert len(await store.reads.errors(id_of(1))) == 1
     assert await counts(store) == {"scheduled": 1}
 
 
@@ -141,7 +141,7 @@ async def test_a_settlement_twice_in_one_exchange_counts_once(store: Store) -> N
     lease = await leased_job(store)
     answer = await Worker(store).settle(retry(lease), retry(lease))
     assert answer.lost == ()
-    assert len(await store.errors(id_of(1))) == 1
+    assert len(await store.reads.errors(id_of(1))) == 1
     assert await counts(store) == {"ready": 1}
 
 
@@ -180,7 +180,7 @@ async def test_a_late_worker_whom_nobody_overtook_is_accepted(store: Store, cloc
     clock.advance_us(HOUR_US)
     assert (await Worker(store).settle(done(lease))).lost == ()
     assert (await job_of(store)).state is State.DONE
-    assert await store.errors(id_of(1)) == []
+    assert await store.reads.errors(id_of(1)) == []
 
 
 async def test_a_done_job_keeps_its_result_and_frees_its_lease(store: Store, clock: FakeClock) -> None:
@@ -203,7 +203,7 @@ async def test_a_failed_job_says_why(store: Store, clock: FakeClock) -> None:
     job = await job_of(store)
     assert (job.state, job.finished_at) == (State.FAILED, clock.now_us())
     assert (job.last_error_code, job.last_error_at) == ("broken", clock.now_us())
-    assert await store.errors(id_of(1)) == [
+    assert await store.reads.errors(id_of(1)) == [
         ErrorRecord(
             job=id_of(1),
             attempt=1,
@@ -238,7 +238,7 @@ async def test_a_snoozed_job_gets_its_attempt_back(store: Store, clock: FakeCloc
     await Worker(store).settle(snooze(lease, run_at=run_at, delay_us=HOUR_US))
     job = await job_of(store)
     assert (job.state, job.attempts, job.run_at) == (State.PENDING, 0, run_at)
-    assert (job.last_error_code, await store.errors(id_of(1))) == (None, [])
+    assert (job.last_error_code, await store.reads.errors(id_of(1))) == (None, [])
 
 
 async def test_the_fence_never_falls(store: Store) -> None:
@@ -253,27 +253,27 @@ async def test_a_failure_is_remembered_with_the_attempt_it_had(store: Store) -> 
     """The record says which delivery failed, also when that delivery does not count."""
     lease = await leased_job(store)
     await Worker(store).settle(snooze(lease, failure=BROKEN))
-    assert [error.attempt for error in await store.errors(id_of(1))] == [1]
+    assert [error.attempt for error in await store.reads.errors(id_of(1))] == [1]
     assert (await job_of(store)).attempts == 0
 
 
 async def test_errors_are_kept_in_order_and_bounded(store: Store) -> None:
     """A job that fails for weeks must not fill the disk; the newest failures are the ones to read."""
-    await store.submit([new_job(1, attempts_max=100)])
+    await store.jobs.submit([new_job(1, attempts_max=100)])
     worker = Worker(store)
     for _ in range(ERRORS_MAX + 3):
         await worker.settle(retry(await worker.claim_one()))
-    attempts = [error.attempt for error in await store.errors(id_of(1))]
+    attempts = [error.attempt for error in await store.reads.errors(id_of(1))]
     assert attempts == list(range(4, ERRORS_MAX + 4))
 
 
 async def test_several_failures_in_one_exchange_stay_apart(store: Store) -> None:
     """Batches are written together; each job keeps its own errors, and only those."""
-    await store.submit([new_job(1), new_job(2), new_job(3)])
+    await store.jobs.submit([new_job(1), new_job(2), new_job(3)])
     worker = Worker(store)
     one, two, three = await worker.claim(3)
     await worker.settle(retry(one), done(two), failed(three))
-    found = [[error.job for error in await store.errors(id_of(number))] for number in (1, 2, 3)]
+    found = [[error.job for error in await store.reads.errors(id_of(number))] for number in (1, 2, 3)]
     assert found == [[id_of(1)], [], [id_of(3)]]
     assert await counts(store) == {"ready": 1, "done": 1, "failed": 1}
 
@@ -300,7 +300,7 @@ async def test_progress_is_not_erased_by_a_settlement_without_any(store: Store) 
 async def test_a_job_to_be_cancelled_is_not_made_pending(store: Store, clock: FakeClock) -> None:
     """Whoever cancelled it must not see it run again because its worker happened to retry or snooze."""
     lease = await leased_job(store)
-    await store.cancel(id_of(1))
+    await store.operations.cancel(id_of(1))
     clock.advance(1)
     await Worker(store).settle(retry(lease))
     job = await job_of(store)
@@ -311,11 +311,11 @@ async def test_a_job_to_be_cancelled_is_not_made_pending(store: Store, clock: Fa
 
 async def test_a_job_to_be_cancelled_may_finish_first(store: Store) -> None:
     """A result that exists is worth more than a wish that came too late."""
-    await store.submit([new_job(1), new_job(2)])
+    await store.jobs.submit([new_job(1), new_job(2)])
     worker = Worker(store)
     one, two = await worker.claim(2)
-    await store.cancel(id_of(1))
-    await store.cancel(id_of(2))
+    await store.operations.cancel(id_of(1))
+    await store.operations.cancel(id_of(2))
     await worker.settle(done(one), failed(two))
     assert await counts(store) == {"done": 1, "failed": 1}
 
@@ -323,7 +323,7 @@ async def test_a_job_to_be_cancelled_may_finish_first(store: Store) -> None:
 async def test_a_stopped_job_ends_as_cancelled(store: Store, clock: FakeClock) -> None:
     """The handler obeyed: that is neither a success nor a failure."""
     lease = await leased_job(store)
-    await store.cancel(id_of(1))
+    await store.operations.cancel(id_of(1))
     await Worker(store).settle(cancelled(lease))
     job = await job_of(store)
     assert (job.state, job.finished_at, job.result) == (State.CANCELLED, clock.now_us(), None)
@@ -351,7 +351,7 @@ async def test_children_may_be_claimed_by_the_same_exchange(store: Store) -> Non
 
 async def test_a_child_with_a_known_key_is_not_stored(store: Store) -> None:
     """Nobody is left to be told: the key protects, and the parent's result stands."""
-    await store.submit([keyed_job(9, tenant="acme", delay_us=MINUTE_US)])
+    await store.jobs.submit([keyed_job(9, tenant="acme", delay_us=MINUTE_US)])
     lease = await leased_job(store)
     children = (
         keyed_job(2, tenant="acme"),
@@ -366,7 +366,7 @@ async def test_a_child_with_a_known_key_is_not_stored(store: Store) -> None:
 
 async def test_a_child_that_is_known_is_not_stored_again(store: Store) -> None:
     """A parent that was retried computes the same children again; those that exist must not start over."""
-    await store.submit([new_job(2, queue="elsewhere")])
+    await store.jobs.submit([new_job(2, queue="elsewhere")])
     lease = await leased_job(store)
     await Worker(store).settle(done(lease, children=(new_job(2, queue="elsewhere"), new_job(3))))
     assert await counts(store, queue="elsewhere") == {"ready": 1}

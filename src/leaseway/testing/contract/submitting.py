@@ -1,12 +1,12 @@
 """Submitting: nothing accepted is lost, nothing is stored twice, and a batch is stored whole or not at all."""
 
 from leaseway.domain.job import State, Submitted
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import (
     ALL,
     HOUR_US,
     MINUTE_US,
-    Store,
     Worker,
     conflict_of,
     counts,
@@ -21,150 +21,152 @@ from leaseway.testing.contract.actors import (
 
 async def test_a_key_with_other_arguments_is_refused_by_name(store: Store) -> None:
     """Two different jobs under one key is a bug of the submitter, who must learn which key it was."""
-    await store.submit([keyed_job(1)])
-    message = await conflict_of(store.submit([keyed_job(2, fingerprint="other")]))
+    await store.jobs.submit([keyed_job(1)])
+    message = await conflict_of(store.jobs.submit([keyed_job(2, fingerprint="other")]))
     assert "key-1" in message
     assert await ids_in(store) == [id_of(1)]
 
 
 async def test_one_conflict_stores_nothing_of_the_batch(store: Store) -> None:
     """Half a batch cannot be repeated safely by someone who only saw an error."""
-    await store.submit([keyed_job(1)])
+    await store.jobs.submit([keyed_job(1)])
     batch = [new_job(2), keyed_job(3, key="key-2"), keyed_job(4, fingerprint="other"), new_job(5)]
-    await conflict_of(store.submit(batch))
+    await conflict_of(store.jobs.submit(batch))
     assert await ids_in(store) == [id_of(1)]
     assert await counts(store) == {"ready": 1}
 
 
 async def test_a_refused_batch_does_not_take_its_keys(store: Store) -> None:
     """A key of a job that was never stored must stay free, or its job can never be submitted."""
-    await store.submit([keyed_job(1)])
-    await conflict_of(store.submit([keyed_job(2, key="key-2"), keyed_job(3, fingerprint="other")]))
-    assert await store.submit([keyed_job(4, key="key-2", fingerprint="new")]) == [Submitted(id_of(4))]
+    await store.jobs.submit([keyed_job(1)])
+    await conflict_of(store.jobs.submit([keyed_job(2, key="key-2"), keyed_job(3, fingerprint="other")]))
+    assert await store.jobs.submit([keyed_job(4, key="key-2", fingerprint="new")]) == [Submitted(id_of(4))]
 
 
 async def test_a_refused_batch_opens_no_lane(store: Store) -> None:
     """A lane without a job would stay in every list for ever."""
-    await conflict_of(store.submit([keyed_job(1, tenant="acme"), keyed_job(2, tenant="acme", fingerprint="other")]))
-    assert await store.lanes() == []
+    await conflict_of(
+        store.jobs.submit([keyed_job(1, tenant="acme"), keyed_job(2, tenant="acme", fingerprint="other")])
+    )
+    assert await store.reads.lanes() == []
 
 
 async def test_a_batch_that_conflicts_with_itself_is_refused(store: Store) -> None:
     """Which of the two would win is chance; the submitter must decide."""
-    await conflict_of(store.submit([keyed_job(1), keyed_job(2, fingerprint="other")]))
+    await conflict_of(store.jobs.submit([keyed_job(1), keyed_job(2, fingerprint="other")]))
     assert await ids_in(store) == []
 
 
 async def test_the_same_key_twice_in_a_batch_is_one_job(store: Store) -> None:
     """Whether duplicates arrive together or one after another must not matter."""
-    answers = await store.submit([keyed_job(1), keyed_job(2)])
+    answers = await store.jobs.submit([keyed_job(1), keyed_job(2)])
     assert answers == [Submitted(id_of(1)), Submitted(id_of(1), replayed=True)]
     assert await ids_in(store) == [id_of(1)]
 
 
 async def test_a_repeated_key_names_the_first_job(store: Store) -> None:
     """The point of a key: a client that lost its reply does not start the work again."""
-    await store.submit([keyed_job(1)])
-    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+    await store.jobs.submit([keyed_job(1)])
+    assert await store.jobs.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
     assert await ids_in(store) == [id_of(1)]
     assert await counts(store) == {"ready": 1}
 
 
 async def test_a_key_holds_in_every_queue_of_its_tenant(store: Store) -> None:
     """Moving a kind to another queue must not make its submissions new."""
-    await store.submit([keyed_job(1)])
-    assert await store.submit([keyed_job(2, queue="other")]) == [Submitted(id_of(1), replayed=True)]
+    await store.jobs.submit([keyed_job(1)])
+    assert await store.jobs.submit([keyed_job(2, queue="other")]) == [Submitted(id_of(1), replayed=True)]
 
 
 async def test_tenants_do_not_see_the_keys_of_each_other(store: Store) -> None:
     """One tenant could otherwise suppress the jobs of another, or learn about them."""
-    await store.submit([keyed_job(1, tenant="acme")])
+    await store.jobs.submit([keyed_job(1, tenant="acme")])
     other = keyed_job(2, tenant="umbrella", fingerprint="other")
-    assert await store.submit([other]) == [Submitted(id_of(2))]
+    assert await store.jobs.submit([other]) == [Submitted(id_of(2))]
 
 
 async def test_a_key_counts_until_the_instant_it_expires(store: Store, clock: FakeClock) -> None:
     """The submitter was promised this long, to the microsecond."""
-    await store.submit([keyed_job(1)])
+    await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US - 1)
-    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+    assert await store.jobs.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
     clock.advance_us(1)
-    assert await store.submit([keyed_job(3, fingerprint="other")]) == [Submitted(id_of(3))]
+    assert await store.jobs.submit([keyed_job(3, fingerprint="other")]) == [Submitted(id_of(3))]
 
 
 async def test_a_key_used_again_does_not_live_longer(store: Store, clock: FakeClock) -> None:
     """Otherwise a client that repeats itself every minute would never get a new job."""
-    await store.submit([keyed_job(1)])
+    await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US - 1)
-    await store.submit([keyed_job(2)])
+    await store.jobs.submit([keyed_job(2)])
     clock.advance_us(1)
-    assert await store.submit([keyed_job(3)]) == [Submitted(id_of(3))]
+    assert await store.jobs.submit([keyed_job(3)]) == [Submitted(id_of(3))]
 
 
 async def test_a_key_taken_after_expiry_protects_its_new_job(store: Store, clock: FakeClock) -> None:
     """The row of the expired key is in the way; what replaces it must hold as long as the first did."""
-    await store.submit([keyed_job(1)])
+    await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US)
-    await store.submit([keyed_job(2, fingerprint="other")])
+    await store.jobs.submit([keyed_job(2, fingerprint="other")])
     clock.advance_us(HOUR_US - 1)
-    await conflict_of(store.submit([keyed_job(3)]))
+    await conflict_of(store.jobs.submit([keyed_job(3)]))
     again = keyed_job(4, fingerprint="other")
-    assert await store.submit([again]) == [Submitted(id_of(2), replayed=True)]
+    assert await store.jobs.submit([again]) == [Submitted(id_of(2), replayed=True)]
 
 
 async def test_a_key_outlives_its_finished_job(store: Store) -> None:
     """A repetition that arrives after the work is done must not do the work again."""
-    await store.submit([keyed_job(1)])
+    await store.jobs.submit([keyed_job(1)])
     worker = Worker(store)
     await worker.settle(done(await worker.claim_one()))
-    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+    assert await store.jobs.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
 
 
 async def test_a_key_outlives_the_discarded_job(store: Store) -> None:
     """Deleting the record of a job is no reason to run it again."""
-    await store.submit([keyed_job(1)])
-    await store.cancel(id_of(1))
-    await store.discard(ALL, 10)
-    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+    await store.jobs.submit([keyed_job(1)])
+    await store.operations.cancel(id_of(1))
+    await store.operations.discard(ALL, 10)
+    assert await store.jobs.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
 
 
 async def test_a_key_outlives_the_pruned_job(store: Store) -> None:
     """Keys and jobs are kept for different times, each as promised."""
-    await store.submit([keyed_job(1)])
-    await store.cancel(id_of(1))
-    assert await store.prune(0, 10) == 1
-    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
+    await store.jobs.submit([keyed_job(1)])
+    await store.operations.cancel(id_of(1))
+    assert await store.operations.prune(0, 10) == 1
+    assert await store.jobs.submit([keyed_job(2)]) == [Submitted(id_of(1), replayed=True)]
 
 
 async def test_a_submission_sent_again_is_stored_once(store: Store) -> None:
     """The reply was lost, the client repeats: the answer is the first one, and so is the job."""
     batch = [new_job(1), new_job(2, delay_us=MINUTE_US)]
-    first = await store.submit(batch)
-    assert await store.submit(batch) == first == [Submitted(id_of(1)), Submitted(id_of(2))]
+    first = await store.jobs.submit(batch)
+    assert await store.jobs.submit(batch) == first == [Submitted(id_of(1)), Submitted(id_of(2))]
     assert await counts(store) == {"ready": 1, "scheduled": 1}
 
 
 async def test_a_known_id_changes_nothing_of_the_stored_job(store: Store, clock: FakeClock) -> None:
     """A repetition that arrives late must not reset a job that has made progress since."""
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     await Worker(store).claim()
     before = await job_of(store)
     clock.advance(1)
-    await store.submit([new_job(1)])
+    await store.jobs.submit([new_job(1)])
     assert await job_of(store) == before
 
 
 async def test_a_known_id_and_new_ones_in_a_batch(store: Store) -> None:
     """A batch may be sent again together with new jobs: only these are stored and counted."""
-    await store.submit([new_job(1)])
-    answers = await store.submit([new_job(1), new_job(2), new_job(3), new_job(2)])
+    await store.jobs.submit([new_job(1)])
+    answers = await store.jobs.submit([new_job(1), new_job(2), new_job(3), new_job(2)])
     assert answers == [Submitted(id_of(number)) for number in (1, 2, 3, 2)]
     assert await counts(store) == {"ready": 3}
 
 
 async def test_a_submission_twice_in_one_batch_is_stored_once_not_never(store: Store) -> None:
     """A client that queues its submission again after a lost reply may send both together, with a key or without."""
-    answers = await store.submit([keyed_job(1), new_job(2), keyed_job(1), new_job(2)])
+    answers = await store.jobs.submit([keyed_job(1), new_job(2), keyed_job(1), new_job(2)])
     assert answers == [Submitted(id_of(number)) for number in (1, 2, 1, 2)]
     assert await ids_in(store) == [id_of(1), id_of(2)]
     assert await counts(store) == {"ready": 2}
@@ -172,17 +174,17 @@ async def test_a_submission_twice_in_one_batch_is_stored_once_not_never(store: S
 
 async def test_a_submission_with_a_key_sent_again_gets_the_first_answer(store: Store) -> None:
     """`replayed` tells of somebody else's job; here it is our own."""
-    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
-    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
     assert await counts(store) == {"ready": 1}
 
 
 async def test_a_submission_sent_again_after_its_job_finished(store: Store) -> None:
     """The slowest repetition of all: it must neither run the job again nor be surprised."""
-    await store.submit([keyed_job(1)])
+    await store.jobs.submit([keyed_job(1)])
     worker = Worker(store)
     await worker.settle(done(await worker.claim_one()))
-    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
     assert await counts(store) == {"done": 1}
 
 
@@ -190,55 +192,55 @@ async def test_a_first_try_that_arrives_after_its_repetition_has_run(store: Stor
     """It was stuck on its way for longer than its caller waited. One job alone and without a key may have a way of its
     own into the store."""
     job, worker = new_job(1), Worker(store)
-    await store.submit([job])
+    await store.jobs.submit([job])
     await worker.settle(done(await worker.claim_one()))
-    assert await store.submit([job]) == [Submitted(id_of(1))]
+    assert await store.jobs.submit([job]) == [Submitted(id_of(1))]
     assert await worker.claim(2) == ()
     assert await counts(store) == {"done": 1}
 
 
 async def test_a_submission_sent_again_after_its_job_was_discarded(store: Store) -> None:
     """The key still names this id, so the job is known, though its record is gone."""
-    await store.submit([keyed_job(1)])
-    await store.cancel(id_of(1))
-    await store.discard(ALL, 10)
-    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    await store.jobs.submit([keyed_job(1)])
+    await store.operations.cancel(id_of(1))
+    await store.operations.discard(ALL, 10)
+    assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
     assert await ids_in(store) == []
 
 
 async def test_a_submission_sent_again_after_its_key_went_to_another_job(store: Store, clock: FakeClock) -> None:
     """The id alone says that it was stored before; the key, expired since, has no say in it."""
-    await store.submit([keyed_job(1)])
+    await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US)
-    await store.submit([keyed_job(2, fingerprint="other")])
-    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
-    await conflict_of(store.submit([keyed_job(3)]))
+    await store.jobs.submit([keyed_job(2, fingerprint="other")])
+    assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    await conflict_of(store.jobs.submit([keyed_job(3)]))
     assert await ids_in(store) == [id_of(1), id_of(2)]
 
 
 async def test_a_submission_sent_again_does_not_renew_its_expired_key(store: Store, clock: FakeClock) -> None:
     """Nothing is stored again: a key that came back would block a new job for one more period."""
-    await store.submit([keyed_job(1)])
+    await store.jobs.submit([keyed_job(1)])
     clock.advance_us(HOUR_US)
-    assert await store.submit([keyed_job(1)]) == [Submitted(id_of(1))]
-    assert await store.submit([keyed_job(2)]) == [Submitted(id_of(2))]
+    assert await store.jobs.submit([keyed_job(1)]) == [Submitted(id_of(1))]
+    assert await store.jobs.submit([keyed_job(2)]) == [Submitted(id_of(2))]
 
 
 async def test_an_empty_batch_is_no_error(store: Store) -> None:
     """A caller that filtered its list down to nothing should not need to know."""
-    assert await store.submit([]) == []
+    assert await store.jobs.submit([]) == []
 
 
 async def test_a_large_batch_is_stored_whole(store: Store) -> None:
     """Imports submit shards by the thousand; a store's own limits on statements must not show."""
     batch = [new_job(number) for number in range(1, 2_001)]
-    assert await store.submit(batch) == [Submitted(job.id) for job in batch]
+    assert await store.jobs.submit(batch) == [Submitted(job.id) for job in batch]
     assert await counts(store) == {"ready": 2_000}
 
 
 async def test_a_delayed_job_does_not_start_early(store: Store, clock: FakeClock) -> None:
     """A delay is a promise of at least this long, by the store's clock."""
-    await store.submit([new_job(1, delay_us=MINUTE_US)])
+    await store.jobs.submit([new_job(1, delay_us=MINUTE_US)])
     assert await counts(store) == {"scheduled": 1}
     clock.advance_us(MINUTE_US - 1)
     assert await Worker(store).claim() == ()
@@ -249,21 +251,21 @@ async def test_a_delayed_job_does_not_start_early(store: Store, clock: FakeClock
 async def test_a_named_time_wins_over_a_delay(store: Store, clock: FakeClock) -> None:
     """A person who named an instant meant it."""
     run_at = clock.now_us() + MINUTE_US
-    await store.submit([new_job(1, run_at=run_at, delay_us=HOUR_US)])
+    await store.jobs.submit([new_job(1, run_at=run_at, delay_us=HOUR_US)])
     assert (await job_of(store)).run_at == run_at
 
 
 async def test_a_time_that_has_come_is_no_reason_to_wait(store: Store, clock: FakeClock) -> None:
     """Also a time long past: the job is late, and runs now."""
     now = clock.now_us()
-    await store.submit([new_job(1, run_at=now), new_job(2, run_at=now - HOUR_US)])
+    await store.jobs.submit([new_job(1, run_at=now), new_job(2, run_at=now - HOUR_US)])
     assert await counts(store) == {"ready": 2}
     assert (await job_of(store, 2)).run_at == now - HOUR_US
 
 
 async def test_all_that_was_submitted_can_be_read(store: Store, clock: FakeClock) -> None:
     """A field that a store forgets is found by the user who needed it."""
-    await store.submit(
+    await store.jobs.submit(
         [
             new_job(
                 1,

@@ -7,93 +7,93 @@ from leaseway.domain.api_key import FORGET_US, hash_secret
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Role, Scope
 from leaseway.domain.ids import SECOND_US
-from leaseway.ports.key_store import KeyStore
+from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.key_store_contract.actors import new_key
 
 
-async def test_a_key_is_kept_as_it_was_given(key_store: KeyStore, clock: FakeClock) -> None:
+async def test_a_key_is_kept_as_it_was_given(key_store: Store, clock: FakeClock) -> None:
     """Rights that come back as others than were given are a hole, or a lock-out."""
     plain = new_key(1, clock)
     full = new_key(
         2, clock, tenant="*", role=Role.WORKER, scopes=(Scope.WORK,), name="", expires_at=clock.now_us() + 5, used_at=7
     )
     for key in (full, plain):
-        await key_store.add_key(key)
-    assert [await key_store.key(key.id) for key in (plain, full)] == [plain, full]
-    assert await key_store.key("key000000003") is None
-    assert await key_store.keys() == [plain, full]
-    assert [await key_store.keys(tenant) for tenant in ("acme", "*", "other")] == [[plain], [full], []]
+        await key_store.keys.add(key)
+    assert [await key_store.keys.find(key.id) for key in (plain, full)] == [plain, full]
+    assert await key_store.keys.find("key000000003") is None
+    assert await key_store.keys.all() == [plain, full]
+    assert [await key_store.keys.all(tenant) for tenant in ("acme", "*", "other")] == [[plain], [full], []]
 
 
-async def test_adding_a_key_again_changes_nothing(key_store: KeyStore, clock: FakeClock) -> None:
+async def test_adding_a_key_again_changes_nothing(key_store: Store, clock: FakeClock) -> None:
     """The reply may be lost. What happened to the key since then must stay: above all that it was revoked."""
     key = new_key(1, clock)
-    await key_store.add_key(key)
-    await key_store.revoke_key(key.id)
-    await key_store.add_key(key)
-    found = await key_store.key(key.id)
+    await key_store.keys.add(key)
+    await key_store.keys.revoke(key.id)
+    await key_store.keys.add(key)
+    found = await key_store.keys.find(key.id)
     assert found is not None
     assert found.revoked_at == clock.now_us()
 
 
-async def test_an_id_that_is_taken_is_refused(key_store: KeyStore, clock: FakeClock) -> None:
+async def test_an_id_that_is_taken_is_refused(key_store: Store, clock: FakeClock) -> None:
     """Else whoever adds a key could take over another one."""
     key = new_key(1, clock)
-    await key_store.add_key(key)
+    await key_store.keys.add(key)
     with pytest.raises(BadValue, match="another key has the id"):
-        await key_store.add_key(replace(key, hash=hash_secret("mine"), role=Role.OPERATOR))
-    assert await key_store.key(key.id) == key
+        await key_store.keys.add(replace(key, hash=hash_secret("mine"), role=Role.OPERATOR))
+    assert await key_store.keys.find(key.id) == key
 
 
-async def test_a_key_is_revoked_once(key_store: KeyStore, clock: FakeClock) -> None:
+async def test_a_key_is_revoked_once(key_store: Store, clock: FakeClock) -> None:
     """By the store's clock; the first instant stays."""
     key = new_key(1, clock)
-    await key_store.add_key(key)
+    await key_store.keys.add(key)
     clock.advance(5)
     revoked_at = clock.now_us()
-    assert await key_store.revoke_key(key.id) is True
+    assert await key_store.keys.revoke(key.id) is True
     clock.advance(5)
-    assert [await key_store.revoke_key(id_) for id_ in (key.id, "key000000002")] == [False, False]
-    assert await key_store.key(key.id) == replace(key, revoked_at=revoked_at)
+    assert [await key_store.keys.revoke(id_) for id_ in (key.id, "key000000002")] == [False, False]
+    assert await key_store.keys.find(key.id) == replace(key, revoked_at=revoked_at)
 
 
-async def test_the_end_of_a_key_only_comes_nearer(key_store: KeyStore, clock: FakeClock) -> None:
+async def test_the_end_of_a_key_only_comes_nearer(key_store: Store, clock: FakeClock) -> None:
     """Rotating a key that ends tomorrow must not let it live for a week."""
     now, key = clock.now_us(), new_key(1, clock)
-    await key_store.add_key(key)
+    await key_store.keys.add(key)
     ends = []
     for at in (now + 100, now + 200, now + 50):
-        assert await key_store.expire_key(key.id, at) is True
-        found = await key_store.key(key.id)
+        assert await key_store.keys.expire(key.id, at) is True
+        found = await key_store.keys.find(key.id)
         assert found is not None
         ends.append(found.expires_at)
     assert ends == [now + 100, now + 100, now + 50]
-    assert await key_store.expire_key("key000000002", now) is False
+    assert await key_store.keys.expire("key000000002", now) is False
 
 
-async def test_the_last_use_only_moves_on(key_store: KeyStore, clock: FakeClock) -> None:
+async def test_the_last_use_only_moves_on(key_store: Store, clock: FakeClock) -> None:
     """Processes write what they gathered, and one may come late. Keys that are gone harm nobody."""
     one, two = new_key(1, clock), new_key(2, clock)
     for key in (one, two):
-        await key_store.add_key(key)
-    await key_store.touch_keys({"key000000009": 1, two.id: 20, one.id: 10})
-    await key_store.touch_keys({one.id: 5, two.id: 30})
-    await key_store.touch_keys({})
-    assert [key.used_at for key in await key_store.keys()] == [10, 30]
+        await key_store.keys.add(key)
+    await key_store.keys.touch({"key000000009": 1, two.id: 20, one.id: 10})
+    await key_store.keys.touch({one.id: 5, two.id: 30})
+    await key_store.keys.touch({})
+    assert [key.used_at for key in await key_store.keys.all()] == [10, 30]
 
 
-async def test_long_dead_keys_are_forgotten_when_new_ones_come(key_store: KeyStore, clock: FakeClock) -> None:
+async def test_long_dead_keys_are_forgotten_when_new_ones_come(key_store: Store, clock: FakeClock) -> None:
     """They must not pile up, and for some months one wants to see that there was a key."""
     now = clock.now_us()
     expired, revoked = new_key(1, clock, expires_at=now + SECOND_US), new_key(2, clock)
     living, later = new_key(3, clock), new_key(4, clock, expires_at=now + 2 * FORGET_US)
     for key in (expired, revoked, living, later):
-        await key_store.add_key(key)
-    await key_store.revoke_key(revoked.id)
+        await key_store.keys.add(key)
+    await key_store.keys.revoke(revoked.id)
     clock.advance_us(FORGET_US - 1)
-    await key_store.add_key(new_key(5, clock))
-    assert len(await key_store.keys()) == 5
+    await key_store.keys.add(new_key(5, clock))
+    assert len(await key_store.keys.all()) == 5
     clock.advance_us(2 * SECOND_US)
-    await key_store.add_key(new_key(6, clock))
-    assert [key.id for key in await key_store.keys()] == [new_key(n, clock).id for n in (3, 4, 5, 6)]
+    await key_store.keys.add(new_key(6, clock))
+    assert [key.id for key in await key_store.keys.all()] == [new_key(n, clock).id for n in (3, 4, 5, 6)]

@@ -53,7 +53,7 @@ async def called(ledger: Ledger, id_: str, amount: float, cost: float) -> Any:
 
 async def account(ledger: Ledger, name: str = "spend", place: int = 0) -> BudgetWindow:
     """The first window of a budget that is not over, or one after it."""
-    accounts = await ledger.books([name])
+    accounts = await ledger.reads.balances([name])
     return accounts[place]
 
 
@@ -65,7 +65,7 @@ async def numbers(ledger: Ledger, name: str = "spend", place: int = 0) -> tuple[
 
 async def agrees(ledger: Ledger) -> None:
     """Books, journal and holds tell the same story."""
-    audit = await ledger.audit()
+    audit = await ledger.reads.audit()
     assert audit.wrong() == []
 
 

@@ -25,7 +25,7 @@ from leaseway.testing.ledger_contract.actors import (
 
 async def test_a_big_cost_is_not_passed_over_for_ever(ledger: Ledger, clock: FakeClock) -> None:
     """Small ones come all the time and would always take what is left: the big one has its place in tomorrow."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "small", 3)
     assert await booked(ledger, "big", 8) == HoldBooked(next_day(clock), "spend")
     to_next_day(clock)
@@ -36,7 +36,7 @@ async def test_a_big_cost_is_not_passed_over_for_ever(ledger: Ledger, clock: Fak
 
 async def test_small_costs_that_fit_do_not_wait_behind_a_big_one(ledger: Ledger) -> None:
     """What is left of today is worth nothing tomorrow."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "first", 3)
     await booked(ledger, "big", 8)
     await held(ledger, "second", 7)
@@ -46,7 +46,7 @@ async def test_small_costs_that_fit_do_not_wait_behind_a_big_one(ledger: Ledger)
 
 async def test_booked_holds_fill_windows_one_after_the_other(ledger: Ledger, clock: FakeClock) -> None:
     """Each in the first window that has room, also if that is before the window of another."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "today", 10)
     tomorrow = next_day(clock)
     untils = [(await booked(ledger, f"call-{amount}", amount)).until for amount in (6, 7, 4)]
@@ -56,7 +56,7 @@ async def test_booked_holds_fill_windows_one_after_the_other(ledger: Ledger, clo
 
 async def test_a_booked_hold_asked_again_stays_where_it_is(ledger: Ledger) -> None:
     """A repeated call must not book twice, nor lose its place when room is made before it."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     first = await booked(ledger, "b", 8)
     await ledger.void("a")
@@ -67,7 +67,7 @@ async def test_a_booked_hold_asked_again_stays_where_it_is(ledger: Ledger) -> No
 
 async def test_a_booked_hold_has_its_time_from_the_start_of_its_window(ledger: Ledger, clock: FakeClock) -> None:
     """Its deadline must not pass while it waits for its window."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10, dispatch=True)
     await booked(ledger, "b", 8)
     clock.advance(120)
@@ -83,7 +83,7 @@ async def test_a_booked_hold_has_its_time_from_the_start_of_its_window(ledger: L
 
 async def test_a_booked_hold_that_nobody_fetches_is_given_up(ledger: Ledger, clock: FakeClock) -> None:
     """And whoever fetches it later is held anew, where there is room then."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     await booked(ledger, "b", 8)
     to_next_day(clock)
@@ -97,7 +97,7 @@ async def test_a_booked_hold_that_nobody_fetches_is_given_up(ledger: Ledger, clo
 
 async def test_the_latest_window_of_several_budgets_decides(ledger: Ledger, clock: FakeClock) -> None:
     """All of a hold lies in windows that contain one instant: that of the call."""
-    await ledger.declare([daily(10), budget("hourly", usd=10, every="hour")])
+    await ledger.definitions.declare([daily(10), budget("hourly", usd=10, every="hour")])
     hourly = Charge("hourly", "hourly")
     await held(ledger, "a", 10)
     lines = (*usd(5), (hourly, micros(5)))
@@ -113,7 +113,7 @@ async def test_the_latest_window_of_several_budgets_decides(ledger: Ledger, cloc
 
 async def test_the_later_window_must_have_room_in_all_budgets(ledger: Ledger, clock: FakeClock) -> None:
     """Where one budget has room again, another may be full: the search goes on until all have."""
-    await ledger.declare([daily(10), budget("hourly", usd=10, every="hour")])
+    await ledger.definitions.declare([daily(10), budget("hourly", usd=10, every="hour")])
     hourly = Charge("hourly", "hourly")
     await held(ledger, "a", 10)
     for id_, amount, later_us in (("b", 10, 0), ("c", 5, 60 * MINUTE_US)):
@@ -125,7 +125,7 @@ async def test_the_later_window_must_have_room_in_all_budgets(ledger: Ledger, cl
 
 async def test_a_budget_that_fails_is_not_made_to_wait_by_another(ledger: Ledger) -> None:
     """`over="fail"` means now or never."""
-    await ledger.declare([daily(10), budget("strict", usd=10, every="day", over="fail")])
+    await ledger.definitions.declare([daily(10), budget("strict", usd=10, every="day", over="fail")])
     await ledger.hold("a", ((Charge("strict", "strict"), micros(10)),), MINUTE_US)
     answer = await ledger.hold("b", ((SPEND, micros(1)), (Charge("strict", "strict"), micros(1))), MINUTE_US)
     assert isinstance(answer, HoldDenied)
@@ -134,7 +134,7 @@ async def test_a_budget_that_fails_is_not_made_to_wait_by_another(ledger: Ledger
 
 async def test_booking_ahead_has_an_end(ledger: Ledger) -> None:
     """A queue without end would be booked into the next century, one statement per day."""
-    await ledger.declare([budget("spend", usd=1, every="hour")])
+    await ledger.definitions.declare([budget("spend", usd=1, every="hour")])
     for each in range(AHEAD_MAX):
         assert not isinstance(await ledger.hold(f"call-{each}", usd(1), MINUTE_US), HoldDenied)
     answer = await ledger.hold("one-more", usd(1), MINUTE_US)
@@ -145,7 +145,7 @@ async def test_booking_ahead_has_an_end(ledger: Ledger) -> None:
 
 async def test_waiting_ends_when_something_is_left_again(ledger: Ledger, clock: FakeClock) -> None:
     """A lane is closed until then, and not longer; what is held may be held for those who wait there."""
-    await ledger.declare([daily(10), budget("total", usd=1)])
+    await ledger.definitions.declare([daily(10), budget("total", usd=1)])
     charges = [SPEND, Charge("total", "total")]
     await held(ledger, "a", 10, dispatch=True)
     assert await ledger.wait_us(charges) == 0

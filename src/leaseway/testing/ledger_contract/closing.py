@@ -27,7 +27,7 @@ from leaseway.testing.ledger_contract.actors import (
 
 async def test_a_call_that_nobody_settles_is_charged(ledger: Ledger, clock: FakeClock) -> None:
     """Its worker may have died after the request left: refunding it would spend the money twice."""
-    await ledger.declare([daily(10, over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail")])
     await held(ledger, "a", 6, dispatch=True)
     clock.advance(60)
     assert await ledger.expire(10) == Expired(captured=1, crossed=(("spend", 50),))
@@ -38,7 +38,7 @@ async def test_a_call_that_nobody_settles_is_charged(ledger: Ledger, clock: Fake
 
 async def test_a_hold_that_was_never_dispatched_is_freed(ledger: Ledger, clock: FakeClock) -> None:
     """Nobody can call under it any more, so its money is free."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 6)
     clock.advance(59.999999)
     assert await ledger.expire(10) == Expired()
@@ -51,14 +51,14 @@ async def test_a_hold_that_was_never_dispatched_is_freed(ledger: Ledger, clock: 
 
 async def test_expiring_takes_no_more_than_it_is_told_and_the_oldest_first(ledger: Ledger, clock: FakeClock) -> None:
     """A sweep is bounded, whatever has piled up."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     for each in range(5):
         await held(ledger, f"call-{each}", 1, dispatch=True)
         clock.advance(1)
     clock.advance(60)
     assert (await ledger.expire(0)).count == 0
     assert (await ledger.expire(2)).count == 2
-    assert [each.hold for each in await ledger.journal("spend", 2)] == ["call-1", "call-0"]
+    assert [each.hold for each in await ledger.reads.journal("spend", 2)] == ["call-1", "call-0"]
     assert await numbers(ledger) == (2, 3, 0)
     assert (await ledger.expire(10)).count == 3
     assert (await ledger.expire(10)).count == 0
@@ -67,7 +67,7 @@ async def test_expiring_takes_no_more_than_it_is_told_and_the_oldest_first(ledge
 
 async def test_a_late_settlement_corrects_what_was_captured(ledger: Ledger, clock: FakeClock) -> None:
     """The worker was slow, not dead; what it knows is better than what we assumed."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 6, dispatch=True)
     clock.advance(60)
     await ledger.expire(10)
@@ -80,7 +80,7 @@ async def test_a_late_settlement_corrects_what_was_captured(ledger: Ledger, cloc
 
 async def test_settling_frees_what_was_not_spent(ledger: Ledger) -> None:
     """A hold is what a call may cost at most; most cost less."""
-    await ledger.declare([daily(10, over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail")])
     await called(ledger, "a", 9, 2)
     await held(ledger, "b", 8)
     assert await numbers(ledger) == (2, 8, 0)
@@ -88,7 +88,7 @@ async def test_settling_frees_what_was_not_spent(ledger: Ledger) -> None:
 
 async def test_settling_twice_charges_once(ledger: Ledger) -> None:
     """A reply that was lost is asked for again. The first settlement stays."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await called(ledger, "a", 6, 5)
     assert await ledger.settle("a", {"usd": micros(5)}) == ()
     await ledger.settle("a", {"usd": micros(1)})
@@ -98,7 +98,7 @@ async def test_settling_twice_charges_once(ledger: Ledger) -> None:
 
 async def test_many_settlements_of_one_call_charge_once(ledger: Ledger) -> None:
     """The same, all at one moment. Several times: the first time connections are still being made."""
-    await ledger.declare([daily(10), budget("other", usd=10)])
+    await ledger.definitions.declare([daily(10), budget("other", usd=10)])
     lines = (*usd(1), (Charge("other", "other"), micros(1)))
     for id_ in "abcde":
         await ledger.hold(id_, lines, MINUTE_US, dispatch=True)
@@ -110,7 +110,7 @@ async def test_many_settlements_of_one_call_charge_once(ledger: Ledger) -> None:
 
 async def test_a_cost_above_what_was_held_is_booked(ledger: Ledger) -> None:
     """The provider has the money. It shows as overdraft, and nothing more is granted."""
-    await ledger.declare([daily(10, over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail")])
     await held(ledger, "b", 3)
     await called(ledger, "a", 7, 9)
     assert await numbers(ledger) == (9, 3, 2)
@@ -123,7 +123,7 @@ async def test_a_cost_above_what_was_held_is_booked(ledger: Ledger) -> None:
 
 async def test_what_was_spent_under_a_void_hold_is_booked_too(ledger: Ledger, clock: FakeClock) -> None:
     """Somebody called though he was told not to, or without asking: it is a fact all the same."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 6)
     clock.advance(60)
     await ledger.expire(10)
@@ -134,7 +134,7 @@ async def test_what_was_spent_under_a_void_hold_is_booked_too(ledger: Ledger, cl
 
 async def test_what_is_not_named_costs_what_was_held(ledger: Ledger) -> None:
     """A call that says how many tokens it took and nothing of dollars has cost the dollars that were held."""
-    await ledger.declare([daily(10), budget("tokens", tokens=1000)])
+    await ledger.definitions.declare([daily(10), budget("tokens", tokens=1000)])
     tokens = Charge("tokens", "tokens")
     await ledger.hold("a", ((SPEND, micros(3)), (tokens, micros(500))), MINUTE_US, dispatch=True)
     await ledger.settle("a", {"tokens": micros(77)})
@@ -144,7 +144,7 @@ async def test_what_is_not_named_costs_what_was_held(ledger: Ledger) -> None:
 
 async def test_all_budgets_of_a_unit_are_settled_alike_unless_one_is_named(ledger: Ledger) -> None:
     """A call's dollars count for its tenant and for its provider."""
-    await ledger.declare([daily(10), budget("tenant", usd=10)])
+    await ledger.definitions.declare([daily(10), budget("tenant", usd=10)])
     lines = ((SPEND, micros(3)), (Charge("tenant", "tenant"), micros(3)))
     for id_, actuals in (("a", {"usd": micros(2)}), ("b", {"usd": micros(2), "tenant": micros(1)})):
         await ledger.hold(id_, lines, MINUTE_US, dispatch=True)
@@ -156,7 +156,7 @@ async def test_all_budgets_of_a_unit_are_settled_alike_unless_one_is_named(ledge
 @pytest.mark.parametrize("actuals", [{"eur": 1}, {"usd": -1}, {"usd": 10**17}, {"other": 1}])
 async def test_a_settlement_in_another_unit_is_refused(ledger: Ledger, actuals: dict[str, int]) -> None:
     """Euros booked as nothing would be spending that no budget sees."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 3, dispatch=True)
     with pytest.raises(BadValue):
         await ledger.settle("a", actuals)
@@ -172,7 +172,7 @@ async def test_an_unknown_hold_cannot_be_settled(ledger: Ledger) -> None:
 
 async def test_a_dispatched_hold_is_not_void(ledger: Ledger) -> None:
     """Its call may have been made."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 3, dispatch=True)
     assert await ledger.void("a") is False
     assert await numbers(ledger) == (0, 3, 0)
@@ -183,7 +183,7 @@ async def test_a_dispatched_hold_is_not_void(ledger: Ledger) -> None:
 
 async def test_voiding_twice_frees_once(ledger: Ledger) -> None:
     """And says the same both times."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 3)
     await held(ledger, "b", 3)
     assert [await ledger.void("a"), await ledger.void("a")] == [True, True]
@@ -193,12 +193,12 @@ async def test_voiding_twice_frees_once(ledger: Ledger) -> None:
 
 async def test_a_call_of_yesterday_is_booked_on_yesterday(ledger: Ledger, clock: FakeClock) -> None:
     """Held before midnight, settled after: today's money is not touched."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     clock.set_us(next_day(clock) - 1)
     await held(ledger, "a", 8, dispatch=True)
     clock.advance(10)
     await ledger.settle("a", {"usd": micros(6)})
-    past, today = await ledger.books(["spend"], since=0)
+    past, today = await ledger.reads.balances(["spend"], since=0)
     assert (past.book.spent_micros, past.book.held_micros) == (micros(6), 0)
     assert today.book.spent_micros == 0
     await agrees(ledger)
@@ -206,7 +206,7 @@ async def test_a_call_of_yesterday_is_booked_on_yesterday(ledger: Ledger, clock:
 
 async def test_a_booked_hold_can_be_given_up(ledger: Ledger) -> None:
     """Its job was cancelled while it waited."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     await booked(ledger, "b", 8)
     assert await ledger.void("b") is True
@@ -216,7 +216,7 @@ async def test_a_booked_hold_can_be_given_up(ledger: Ledger) -> None:
 
 async def test_each_threshold_is_told_once(ledger: Ledger) -> None:
     """By the call that crosses it: an alarm that comes with every call is no alarm."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     told = [await called(ledger, f"call-{each}", 1, 1) for each in range(10)]
     assert list(chain.from_iterable(told)) == [("spend", 50), ("spend", 80), ("spend", 100)]
     assert [told[4], told[7], told[9]] == [(("spend", 50),), (("spend", 80),), (("spend", 100),)]
@@ -224,14 +224,14 @@ async def test_each_threshold_is_told_once(ledger: Ledger) -> None:
 
 async def test_one_call_may_cross_several_thresholds(ledger: Ledger) -> None:
     """Also when it corrects what was known before."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     assert await called(ledger, "a", 9, 9) == (("spend", 50), ("spend", 80))
-    assert [entry.crossed for entry in await ledger.journal("spend")] == [80, 0]
+    assert [entry.crossed for entry in await ledger.reads.journal("spend")] == [80, 0]
 
 
 async def test_thresholds_are_told_once_by_many_at_once(ledger: Ledger) -> None:
     """Ten processes that settle at one moment send one mail, not ten."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     for each in range(10):
         await held(ledger, f"call-{each}", 1, dispatch=True)
     told = await asyncio.gather(*(ledger.settle(f"call-{each}", {}) for each in range(10)))

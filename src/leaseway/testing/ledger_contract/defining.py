@@ -24,34 +24,34 @@ from leaseway.testing.ledger_contract.actors import (
 
 async def test_a_restart_does_not_undo_what_an_operator_changed(ledger: Ledger) -> None:
     """The code says what it always said; somebody has raised the budget since."""
-    await ledger.declare([daily(10)])
-    assert await ledger.change(daily(20)) == 2
-    await ledger.declare([daily(10)])
-    assert await ledger.definitions() == [(daily(20), 2)]
+    await ledger.definitions.declare([daily(10)])
+    assert await ledger.definitions.change(daily(20)) == 2
+    await ledger.definitions.declare([daily(10)])
+    assert await ledger.definitions.all() == [(daily(20), 2)]
 
 
 async def test_a_new_word_of_the_code_counts(ledger: Ledger) -> None:
     """Whoever deploys another number wants it."""
-    await ledger.declare([daily(10)])
-    await ledger.change(daily(20))
-    await ledger.declare([daily(30)])
-    assert await ledger.definitions() == [(daily(30), 3)]
+    await ledger.definitions.declare([daily(10)])
+    await ledger.definitions.change(daily(20))
+    await ledger.definitions.declare([daily(30)])
+    assert await ledger.definitions.all() == [(daily(30), 3)]
 
 
 async def test_an_operator_may_define_what_no_code_knows(ledger: Ledger) -> None:
     """For one tenant of a budget with fields, say; and the code may say the same later."""
     definition = budget("spend:acme", usd=7)
-    assert await ledger.change(definition) == 1
-    assert await ledger.change(definition) == 1
-    await ledger.declare([definition])
-    assert await ledger.definitions() == [(definition, 1)]
+    assert await ledger.definitions.change(definition) == 1
+    assert await ledger.definitions.change(definition) == 1
+    await ledger.definitions.declare([definition])
+    assert await ledger.definitions.all() == [(definition, 1)]
 
 
 async def test_a_new_limit_holds_at_once_for_windows_under_way(ledger: Ledger) -> None:
     """Nobody waits until tomorrow for the money that was granted today."""
-    await ledger.declare([daily(10, over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail")])
     await held(ledger, "a", 10)
-    await ledger.change(daily(15, over="fail"))
+    await ledger.definitions.change(daily(15, over="fail"))
     await held(ledger, "b", 5)
     assert (await account(ledger)).book.limit_micros == micros(15)
     await agrees(ledger)
@@ -59,10 +59,10 @@ async def test_a_new_limit_holds_at_once_for_windows_under_way(ledger: Ledger) -
 
 async def test_lowering_a_limit_below_what_is_used_denies_and_shows_it(ledger: Ledger) -> None:
     """What was promised is kept; what is beyond the new limit is overdraft, and the constraint holds."""
-    await ledger.declare([daily(10, over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail")])
     await called(ledger, "a", 6, 6)
     await held(ledger, "b", 3, dispatch=True)
-    await ledger.change(daily(4, over="fail"))
+    await ledger.definitions.change(daily(4, over="fail"))
     assert await numbers(ledger) == (6, 3, 5)
     assert isinstance(await ledger.hold("c", usd(0.1), MINUTE_US), HoldDenied)
     assert isinstance(await ledger.hold("b", usd(3), MINUTE_US), HoldGranted)
@@ -73,87 +73,89 @@ async def test_lowering_a_limit_below_what_is_used_denies_and_shows_it(ledger: L
 
 async def test_windows_that_are_booked_ahead_take_the_new_limit(ledger: Ledger) -> None:
     """Or tomorrow would go by the rules of yesterday."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     await booked(ledger, "b", 8)
-    await ledger.change(daily(6))
+    await ledger.definitions.change(daily(6))
     assert await numbers(ledger, place=1) == (0, 8, 2)
     assert isinstance(await ledger.hold("b", usd(8), MINUTE_US), HoldBooked)
 
 
 async def test_windows_that_are_over_keep_the_limit_they_had(ledger: Ledger, clock: FakeClock) -> None:
     """They are history."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await called(ledger, "a", 8, 8)
     to_next_day(clock)
-    await ledger.change(daily(5))
-    past, *_ = await ledger.books(["spend"], since=0)
+    await ledger.definitions.change(daily(5))
+    past, *_ = await ledger.reads.balances(["spend"], since=0)
     assert past.book.limit_micros == micros(10)
 
 
 async def test_a_higher_limit_tells_its_thresholds_anew(ledger: Ledger) -> None:
     """80 percent of 20 is news to somebody who heard of 80 percent of 10."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     assert await called(ledger, "a", 9, 9) == (("spend", 50), ("spend", 80))
-    await ledger.change(daily(20))
+    await ledger.definitions.change(daily(20))
     assert await called(ledger, "b", 7, 7) == (("spend", 50), ("spend", 80))
 
 
 async def test_a_definition_with_fields_changes_the_windows_of_all_its_values(ledger: Ledger) -> None:
     """But not of the value that has a definition of its own."""
-    await ledger.declare([budget("spend:{tenant}", usd=1, every="day"), budget("spend:acme", usd=5, every="day")])
+    await ledger.definitions.declare(
+        [budget("spend:{tenant}", usd=1, every="day"), budget("spend:acme", usd=5, every="day")]
+    )
     for tenant in ("acme", "other"):
         await ledger.hold(tenant, usd(1, Charge(f"spend:{tenant}", "spend:{tenant}")), MINUTE_US)
-    await ledger.change(budget("spend:{tenant}", usd=3, every="day"))
-    limits = {each.name: each.book.limit_micros for each in await ledger.books()}
+    await ledger.definitions.change(budget("spend:{tenant}", usd=3, every="day"))
+    limits = {each.name: each.book.limit_micros for each in await ledger.reads.balances()}
     assert limits == {"spend:acme": micros(5), "spend:other": micros(3)}
 
 
 async def test_a_definition_for_one_value_takes_its_window_over(ledger: Ledger) -> None:
     """The tenant has spent something today before its own agreement was made."""
-    await ledger.declare([budget("spend:{tenant}", usd=1, every="day")])
+    await ledger.definitions.declare([budget("spend:{tenant}", usd=1, every="day")])
     acme = Charge("spend:acme", "spend:{tenant}")
     await ledger.hold("a", usd(1, acme), MINUTE_US)
-    await ledger.change(budget("spend:acme", usd=5, every="day"))
+    await ledger.definitions.change(budget("spend:acme", usd=5, every="day"))
     assert isinstance(await ledger.hold("b", usd(4, acme), MINUTE_US), HoldGranted)
     assert await numbers(ledger, "spend:acme") == (0, 5, 0)
 
 
 async def test_another_unit_under_the_same_name_is_refused(ledger: Ledger) -> None:
     """Dollars that were spent do not become tokens."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     other = budget("spend", tokens=10, every="day")
     with pytest.raises(BadValue, match="usd"):
-        await ledger.declare([other])
+        await ledger.definitions.declare([other])
     with pytest.raises(BadValue, match="usd"):
-        await ledger.change(other)
-    assert await ledger.definitions() == [(daily(10), 1)]
+        await ledger.definitions.change(other)
+    assert await ledger.definitions.all() == [(daily(10), 1)]
 
 
 async def test_windows_of_another_length_begin_anew(ledger: Ledger, clock: FakeClock) -> None:
     """What is held in the old ones stays there and can be settled."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10, dispatch=True)
-    await ledger.change(budget("spend", usd=10, every="month"))
+    await ledger.definitions.change(budget("spend", usd=10, every="month"))
     await held(ledger, "b", 10)
     await ledger.settle("a", {"usd": micros(4)})
-    spent = {each.window.label: each.book.spent_micros for each in await ledger.books()}
+    spent = {each.window.label: each.book.spent_micros for each in await ledger.reads.balances()}
     assert spent == {"2025-06": 0, "2025-06-15": micros(4)}
     await agrees(ledger)
 
 
 async def test_a_budget_is_forgotten_with_all_that_is_known_of_it(ledger: Ledger) -> None:
     """But not while its money is under way."""
-    await ledger.declare([daily(10), budget("other", usd=10)])
+    await ledger.definitions.declare([daily(10), budget("other", usd=10)])
     lines = (*usd(3), (Charge("other", "other"), micros(3)))
     await ledger.hold("a", lines, MINUTE_US, dispatch=True)
     with pytest.raises(BadValue, match="held"):
-        await ledger.forget("spend")
+        await ledger.definitions.forget("spend")
     await ledger.settle("a", {})
-    assert await ledger.forget("spend") is True
-    assert await ledger.forget("spend") is False
-    assert await ledger.journal("spend") == []
-    assert [each.name for each in await ledger.books()] == ["other"]
+    assert await ledger.definitions.forget("spend") is True
+    assert await ledger.definitions.forget("spend") is False
+    assert await ledger.reads.journal("spend") == []
+    assert [each.name for each in await ledger.reads.balances()] == ["other"]
     with pytest.raises(UnknownBudget):
         await ledger.hold("b", usd(1), MINUTE_US)
     await agrees(ledger)

@@ -27,7 +27,7 @@ from leaseway.testing.ledger_contract.actors import (
 
 async def test_a_hold_beyond_the_limit_is_denied_and_changes_nothing(ledger: Ledger, clock: FakeClock) -> None:
     """The first promise: no cent over the budget."""
-    await ledger.declare([daily(10, over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail")])
     await held(ledger, "a", 7)
     answer = await ledger.hold("b", usd(3.000001), MINUTE_US)
     assert isinstance(answer, HoldDenied)
@@ -40,7 +40,7 @@ async def test_a_hold_beyond_the_limit_is_denied_and_changes_nothing(ledger: Led
 
 async def test_many_at_once_hold_no_more_than_there_is(ledger: Ledger) -> None:
     """Checking first and writing then would let two pass where one fits."""
-    await ledger.declare([daily(10, over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail")])
     answers = await asyncio.gather(*(ledger.hold(f"call-{each}", usd(0.7), MINUTE_US) for each in range(40)))
     assert Counter(map(kind_of, answers)) == {"HoldGranted": 14, "HoldDenied": 26}
     assert await numbers(ledger) == (0, 9.8, 0)
@@ -49,7 +49,7 @@ async def test_many_at_once_hold_no_more_than_there_is(ledger: Ledger) -> None:
 
 async def test_what_could_never_fit_is_called_impossible(ledger: Ledger) -> None:
     """Waiting for it would be for ever, and booking it would close every window to come."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     answer = await ledger.hold("a", usd(10.5), MINUTE_US)
     assert answer == HoldDenied("spend", None, IMPOSSIBLE)
     await held(ledger, "b", 10)
@@ -57,7 +57,7 @@ async def test_what_could_never_fit_is_called_impossible(ledger: Ledger) -> None
 
 async def test_a_total_budget_denies_without_a_date(ledger: Ledger) -> None:
     """There is no next window to wait for."""
-    await ledger.declare([budget("spend", usd=10)])
+    await ledger.definitions.declare([budget("spend", usd=10)])
     await held(ledger, "a", 10)
     answer = await ledger.hold("b", usd(1), MINUTE_US)
     assert isinstance(answer, HoldDenied)
@@ -66,7 +66,7 @@ async def test_a_total_budget_denies_without_a_date(ledger: Ledger) -> None:
 
 async def test_a_permitted_overdraft_is_used_and_shown(ledger: Ledger) -> None:
     """And not one micro-unit more than was permitted."""
-    await ledger.declare([daily(10, overdraft=2, over="fail")])
+    await ledger.definitions.declare([daily(10, overdraft=2, over="fail")])
     await held(ledger, "a", 9)
     await held(ledger, "b", 3)
     assert await numbers(ledger) == (0, 12, 2)
@@ -76,7 +76,7 @@ async def test_a_permitted_overdraft_is_used_and_shown(ledger: Ledger) -> None:
 
 async def test_a_repeated_hold_is_held_once(ledger: Ledger) -> None:
     """A reply that was lost is asked for again, perhaps when the budget has filled up."""
-    await ledger.declare([daily(10, over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail")])
     first = await held(ledger, "a", 6)
     await held(ledger, "b", 4)
     assert await ledger.hold("a", usd(6), MINUTE_US) == first
@@ -86,7 +86,7 @@ async def test_a_repeated_hold_is_held_once(ledger: Ledger) -> None:
 
 async def test_a_repeated_dispatching_hold_may_call(ledger: Ledger, clock: FakeClock) -> None:
     """The caller whose reply was lost has not called yet; until its time is over it may."""
-    await ledger.declare([daily()])
+    await ledger.definitions.declare([daily()])
     first = await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True)
     clock.advance(30)
     assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == first
@@ -96,7 +96,7 @@ async def test_a_repeated_dispatching_hold_may_call(ledger: Ledger, clock: FakeC
 
 async def test_an_id_under_which_another_dispatched_is_used(ledger: Ledger) -> None:
     """Two deliveries of one attempt must not make two calls on the money of one."""
-    await ledger.declare([daily()])
+    await ledger.definitions.declare([daily()])
     await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True)
     assert await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True) == HoldUsed()
     await ledger.settle("a", {})
@@ -106,7 +106,7 @@ async def test_an_id_under_which_another_dispatched_is_used(ledger: Ledger) -> N
 
 async def test_what_is_only_held_may_be_taken_over(ledger: Ledger) -> None:
     """A job that waited for its window comes back with another lease, and under the same id."""
-    await ledger.declare([daily()])
+    await ledger.definitions.declare([daily()])
     await ledger.hold("a", usd(6), MINUTE_US, owner="1")
     assert isinstance(await ledger.hold("a", usd(6), MINUTE_US, owner="2", dispatch=True), HoldGranted)
     assert await ledger.hold("a", usd(6), MINUTE_US, owner="1", dispatch=True) == HoldUsed()
@@ -115,7 +115,7 @@ async def test_what_is_only_held_may_be_taken_over(ledger: Ledger) -> None:
 
 async def test_several_budgets_are_held_together_or_not_at_all(ledger: Ledger) -> None:
     """A hold on half of them would be money that nobody uses and nobody frees."""
-    await ledger.declare([daily(10, over="fail"), budget("calls", requests=2, every="day", over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail"), budget("calls", requests=2, every="day", over="fail")])
     lines = (*usd(1), (Charge("calls", "calls"), micros(1)))
     assert [kind_of(await ledger.hold(id_, lines, MINUTE_US)) for id_ in "abc"] == [
         "HoldGranted",
@@ -129,7 +129,7 @@ async def test_several_budgets_are_held_together_or_not_at_all(ledger: Ledger) -
 
 async def test_opposite_orders_of_lines_do_not_block_each_other(ledger: Ledger) -> None:
     """Two callers that lock the same two budgets in opposite orders would wait for each other."""
-    await ledger.declare([budget("one", usd=1000), budget("two", usd=1000)])
+    await ledger.definitions.declare([budget("one", usd=1000), budget("two", usd=1000)])
     one, two = (Charge("one", "one"), micros(1)), (Charge("two", "two"), micros(1))
     answers = await asyncio.gather(
         *(ledger.hold(f"call-{each}", (one, two) if each % 2 else (two, one), MINUTE_US) for each in range(40))
@@ -140,7 +140,7 @@ async def test_opposite_orders_of_lines_do_not_block_each_other(ledger: Ledger) 
 
 async def test_the_definition_of_a_full_name_wins(ledger: Ledger) -> None:
     """One tenant has agreed upon more than the others."""
-    await ledger.declare([budget("spend:{tenant}", usd=1), budget("spend:acme", usd=5)])
+    await ledger.definitions.declare([budget("spend:{tenant}", usd=1), budget("spend:acme", usd=5)])
     for tenant, amount in (("acme", 5), ("other", 1)):
         charge = Charge(f"spend:{tenant}", "spend:{tenant}")
         assert isinstance(await ledger.hold(f"{tenant}-1", usd(amount, charge), MINUTE_US), HoldGranted)
@@ -149,16 +149,16 @@ async def test_the_definition_of_a_full_name_wins(ledger: Ledger) -> None:
 
 async def test_each_value_of_a_field_has_its_own_window(ledger: Ledger) -> None:
     """One tenant must not spend what is another's."""
-    await ledger.declare([budget("spend:{tenant}", usd=1, every="day")])
+    await ledger.definitions.declare([budget("spend:{tenant}", usd=1, every="day")])
     for tenant in ("a", "b"):
         charge = Charge(f"spend:{tenant}", "spend:{tenant}")
         assert isinstance(await ledger.hold(tenant, usd(1, charge), MINUTE_US), HoldGranted)
-    assert [each.name for each in await ledger.books()] == ["spend:a", "spend:b"]
+    assert [each.name for each in await ledger.reads.balances()] == ["spend:a", "spend:b"]
 
 
 async def test_an_unknown_budget_is_named(ledger: Ledger) -> None:
     """A mistyped name must not mean that nothing is limited."""
-    await ledger.declare([daily()])
+    await ledger.definitions.declare([daily()])
     with pytest.raises(UnknownBudget, match="spent"):
         await ledger.hold("a", ((SPEND, 1), (Charge("spent", "spent"), 1)), MINUTE_US)
     assert await numbers(ledger) == (0, 0, 0)
@@ -171,14 +171,14 @@ async def test_an_unknown_budget_is_named(ledger: Ledger) -> None:
 )
 async def test_senseless_holds_are_refused(ledger: Ledger, lines: tuple[tuple[Charge, int], ...], ttl_us: int) -> None:
     """A negative amount would make room out of nothing."""
-    await ledger.declare([daily()])
+    await ledger.definitions.declare([daily()])
     with pytest.raises(BadValue):
         await ledger.hold("a", lines, ttl_us)
 
 
 async def test_a_new_window_begins_empty_at_its_instant(ledger: Ledger, clock: FakeClock) -> None:
     """Nothing is reset: the window is another one, from the microsecond on at which it begins."""
-    await ledger.declare([daily(10, over="fail")])
+    await ledger.definitions.declare([daily(10, over="fail")])
     clock.set_us(next_day(clock) - 1)
     await held(ledger, "a", 10)
     assert isinstance(await ledger.hold("b", usd(10), MINUTE_US), HoldDenied)
@@ -189,7 +189,7 @@ async def test_a_new_window_begins_empty_at_its_instant(ledger: Ledger, clock: F
 
 async def test_what_was_held_for_yesterday_is_not_dispatched_today(ledger: Ledger, clock: FakeClock) -> None:
     """A call of today is paid from today; the hold is made anew in the window under way."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     clock.set_us(next_day(clock) - 1)
     yesterday = await held(ledger, "a", 6)
     clock.advance_us(1)
@@ -197,14 +197,14 @@ async def test_what_was_held_for_yesterday_is_not_dispatched_today(ledger: Ledge
     today = await held(ledger, "a", 6, dispatch=True)
     assert yesterday.windows[0].end == today.windows[0].start
     assert await numbers(ledger) == (0, 6, 0)
-    (past, *_) = await ledger.books(since=0)
+    (past, *_) = await ledger.reads.balances(since=0)
     assert past.book.held_micros == 0
     await agrees(ledger)
 
 
 async def test_a_hold_that_was_void_can_be_made_again(ledger: Ledger) -> None:
     """A job that was given back starts again with the same id."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 6)
     assert await ledger.void("a") is True
     await held(ledger, "a", 4, dispatch=True)
@@ -214,7 +214,7 @@ async def test_a_hold_that_was_void_can_be_made_again(ledger: Ledger) -> None:
 
 async def test_dispatch_is_a_fence(ledger: Ledger, clock: FakeClock) -> None:
     """Whoever comes after the deadline is told not to call: his money may be another's by now."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 1)
     await held(ledger, "b", 1)
     clock.advance(59.999999)
@@ -229,7 +229,7 @@ async def test_dispatch_is_a_fence(ledger: Ledger, clock: FakeClock) -> None:
 
 async def test_nothing_is_dispatched_before_its_window_begins(ledger: Ledger, clock: FakeClock) -> None:
     """Money of tomorrow is not spent today."""
-    await ledger.declare([daily(10)])
+    await ledger.definitions.declare([daily(10)])
     await held(ledger, "a", 10)
     assert isinstance(await ledger.hold("b", usd(5), MINUTE_US, dispatch=True), HoldBooked)
     assert await ledger.dispatch("b") is False

@@ -35,18 +35,18 @@ def ask(limit: Limit, cost: int = 1, name: str | None = None) -> PermitRequest:
 
 async def ready(limiter: Limiter, clock: FakeClock, *limits: Limit) -> None:
     """Declared so long ago that every bucket is full, and every seat may be taken."""
-    await limiter.declare([limit.definition for limit in limits])
+    await limiter.definitions.declare([limit.definition for limit in limits])
     clock.advance(2 * DAY_SECONDS)
 
 
 async def granted(limiter: Limiter, *asks: PermitRequest, least: int = 1, most: int = 1) -> Granted:
-    verdict = await limiter.take(asks, least=least, most=most)
+    verdict = await limiter.acquire(asks, least=least, most=most)
     assert isinstance(verdict, Granted), verdict
     return verdict
 
 
 async def waits(limiter: Limiter, *asks: PermitRequest, least: int = 1) -> Wait:
-    verdict = await limiter.take(asks, least=least, most=least)
+    verdict = await limiter.acquire(asks, least=least, most=least)
     assert isinstance(verdict, Wait), verdict
     return verdict
 
@@ -57,22 +57,22 @@ async def drained(limiter: Limiter, *asks: PermitRequest) -> Granted:
 
 
 async def seated(limiter: Limiter, holder: str, *asks: PermitRequest, most: int = 1, seat_us: int = SEAT_US) -> Verdict:
-    return await limiter.take(asks, most=most, holder=holder, seat_us=seat_us)
+    return await limiter.acquire(asks, most=most, holder=holder, seat_us=seat_us)
 
 
 async def throttled(limiter: Limiter, limit: Limit, generation: int = 0, seconds: float | None = 10) -> None:
     retry_after_us = None if seconds is None else round(seconds * SECOND_US)
-    await limiter.tell(Notice(limit.name, limit.name, generation, throttled=True, retry_after_us=retry_after_us))
+    await limiter.observe(Notice(limit.name, limit.name, generation, throttled=True, retry_after_us=retry_after_us))
 
 
 async def level_of(limiter: Limiter, limit: Limit) -> Level:
-    _, (level,) = await limiter.look([ask(limit)])
+    _, (level,) = await limiter.levels([ask(limit)])
     return level
 
 
 async def left(limiter: Limiter, limit: Limit) -> list[int]:
     """How many tokens each window has now, the shortest first."""
-    now, (level,) = await limiter.look([ask(limit)])
+    now, (level,) = await limiter.levels([ask(limit)])
     return [
         permits_left(window, level.buckets[window.window_us], now) for window in size_limit(limit.definition).windows
     ]
@@ -80,4 +80,4 @@ async def left(limiter: Limiter, limit: Limit) -> list[int]:
 
 async def picture(limiter: Limiter, limits: Sequence[Limit]) -> object:
     """All that anybody can see, to compare."""
-    return await limiter.look([ask(limit) for limit in limits]), await limiter.definitions()
+    return await limiter.levels([ask(limit) for limit in limits]), await limiter.definitions.all()

@@ -30,45 +30,45 @@ SLOWER = Limit("maps", "50/minute")
 async def test_what_was_declared_is_in_force(limiter: Limiter) -> None:
     """By name, each with its version; exactly as it was said."""
     rich = Limit("rich", "5/second", "100k/day", concurrency=7, burst=0.25, cost_max=3, lease=0.5, delay=2)
-    await limiter.declare([rich.definition, MAPS.definition])
-    assert await limiter.definitions() == [(MAPS.definition, 1), (rich.definition, 1)]
+    await limiter.definitions.declare([rich.definition, MAPS.definition])
+    assert await limiter.definitions.all() == [(MAPS.definition, 1), (rich.definition, 1)]
 
 
 async def test_a_restart_changes_nothing(limiter: Limiter) -> None:
     """Every worker declares what the code says, every time it starts."""
     for _ in range(3):
-        await limiter.declare([MAPS.definition])
-    assert await limiter.definitions() == [(MAPS.definition, 1)]
+        await limiter.definitions.declare([MAPS.definition])
+    assert await limiter.definitions.all() == [(MAPS.definition, 1)]
 
 
 async def test_a_restart_does_not_undo_an_operators_change(limiter: Limiter) -> None:
     """He slowed it down at night, for a reason; the next deployment of the same code must not speed it up."""
-    await limiter.declare([MAPS.definition])
-    assert await limiter.change(SLOWER.definition) == 2
-    await limiter.declare([MAPS.definition])
-    assert await limiter.definitions() == [(SLOWER.definition, 2)]
+    await limiter.definitions.declare([MAPS.definition])
+    assert await limiter.definitions.change(SLOWER.definition) == 2
+    await limiter.definitions.declare([MAPS.definition])
+    assert await limiter.definitions.all() == [(SLOWER.definition, 2)]
 
 
 async def test_new_code_counts(limiter: Limiter) -> None:
     """What the code says anew is newer than what the operator said before."""
-    await limiter.declare([MAPS.definition])
-    await limiter.change(SLOWER.definition)
-    await limiter.declare([FASTER.definition])
-    assert await limiter.definitions() == [(FASTER.definition, 3)]
+    await limiter.definitions.declare([MAPS.definition])
+    await limiter.definitions.change(SLOWER.definition)
+    await limiter.definitions.declare([FASTER.definition])
+    assert await limiter.definitions.all() == [(FASTER.definition, 3)]
 
 
 async def test_an_operator_may_come_before_the_code(limiter: Limiter) -> None:
     """The limit is in force; and what the code then says is new."""
-    assert await limiter.change(SLOWER.definition) == 1
-    assert await limiter.definitions() == [(SLOWER.definition, 1)]
-    await limiter.declare([MAPS.definition])
-    assert await limiter.definitions() == [(MAPS.definition, 2)]
+    assert await limiter.definitions.change(SLOWER.definition) == 1
+    assert await limiter.definitions.all() == [(SLOWER.definition, 1)]
+    await limiter.definitions.declare([MAPS.definition])
+    assert await limiter.definitions.all() == [(MAPS.definition, 2)]
 
 
 async def test_a_change_is_in_force_at_once(limiter: Limiter, clock: FakeClock) -> None:
     """For everybody who asks from now on."""
     await ready(limiter, clock, MAPS)
-    await limiter.change(FASTER.definition)
+    await limiter.definitions.change(FASTER.definition)
     assert (await granted(limiter, ask(MAPS), most=50)).count == 50
 
 
@@ -76,7 +76,7 @@ async def test_a_slower_pace_keeps_used_tokens_used(limiter: Limiter, clock: Fak
     """Otherwise changing a limit while it is busy would hand out a fresh burst."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
-    await limiter.change(SLOWER.definition)
+    await limiter.definitions.change(SLOWER.definition)
     assert await left(limiter, SLOWER) == [0]
     wait = await waits(limiter, ask(MAPS))
     # A bucket of three, with five used: two are owed before the next one comes.
@@ -87,7 +87,7 @@ async def test_a_faster_pace_keeps_used_tokens_used(limiter: Limiter, clock: Fak
     """Five of fifty were used, and stay used."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
-    await limiter.change(FASTER.definition)
+    await limiter.definitions.change(FASTER.definition)
     assert await left(limiter, FASTER) == [45]
 
 
@@ -95,7 +95,7 @@ async def test_a_new_window_starts_empty(limiter: Limiter, clock: FakeClock) -> 
     """Nobody counted what was sent in it so far."""
     await ready(limiter, clock, Limit("two", "60/minute"))
     await granted(limiter, ask(TWO))
-    await limiter.change(TWO.definition)
+    await limiter.definitions.change(TWO.definition)
     wait = await waits(limiter, ask(TWO))
     assert "86400 s" in wait.why
     assert wait.wait_us > 60 * SECOND_US
@@ -105,9 +105,9 @@ async def test_a_window_that_is_gone_hinders_nobody(limiter: Limiter, clock: Fak
     """And coming back, it is a new one."""
     await ready(limiter, clock, TWO)
     await granted(limiter, ask(TWO))
-    await limiter.change(Limit("two", "60/minute").definition)
+    await limiter.definitions.change(Limit("two", "60/minute").definition)
     await granted(limiter, ask(TWO))
-    await limiter.change(TWO.definition)
+    await limiter.definitions.change(TWO.definition)
     await waits(limiter, ask(TWO))
 
 
@@ -115,10 +115,10 @@ async def test_fewer_seats_send_nobody_away(limiter: Limiter, clock: FakeClock) 
     """Calls under way go on; new ones wait until there is room."""
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE), most=3)
-    await limiter.change(Limit("phone", concurrency=2).definition)
-    await limiter.vacate([ask(PHONE)], "one", 1)
+    await limiter.definitions.change(Limit("phone", concurrency=2).definition)
+    await limiter.end_calls([ask(PHONE)], "one", 1)
     await waits(limiter, ask(PHONE))
-    await limiter.vacate([ask(PHONE)], "one", 1)
+    await limiter.end_calls([ask(PHONE)], "one", 1)
     await granted(limiter, ask(PHONE))
 
 
@@ -126,11 +126,11 @@ async def test_a_forgotten_limit_is_unknown(limiter: Limiter, clock: FakeClock) 
     """With all that was known of it; and only it."""
     await ready(limiter, clock, MAPS, MAIL)
     await drained(limiter, ask(MAPS))
-    assert await limiter.forget(MAPS.name)
-    assert not await limiter.forget(MAPS.name)
+    assert await limiter.definitions.forget(MAPS.name)
+    assert not await limiter.definitions.forget(MAPS.name)
     with pytest.raises(UnknownLimit, match="maps"):
-        await limiter.take([ask(MAPS)])
-    assert await limiter.definitions() == [(MAIL.definition, 1)]
+        await limiter.acquire([ask(MAPS)])
+    assert await limiter.definitions.all() == [(MAIL.definition, 1)]
     await granted(limiter, ask(MAIL))
 
 
@@ -138,16 +138,16 @@ async def test_an_unknown_limit_is_named_and_nothing_is_taken(limiter: Limiter, 
     """Without its numbers nobody can say how many; unlimited is never the answer."""
     await ready(limiter, clock, MAPS)
     with pytest.raises(UnknownLimit, match="nobody:defined"):
-        await limiter.take([ask(MAPS), ask(Limit("nobody:defined", "1/day"))])
+        await limiter.acquire([ask(MAPS), ask(Limit("nobody:defined", "1/day"))])
     assert await left(limiter, MAPS) == [MAPS_BURST]
     with pytest.raises(UnknownLimit, match="mail"):
-        await limiter.look([ask(MAPS), ask(MAIL)])
+        await limiter.levels([ask(MAPS), ask(MAIL)])
 
 
 async def test_a_changed_lease_is_told_with_the_next_grant(limiter: Limiter, clock: FakeClock) -> None:
     """Workers keep tokens for as long as the grant says, and no constant of theirs."""
     await ready(limiter, clock, MAPS)
-    await limiter.change(Limit("maps", "100/minute", lease=3, delay=2).definition)
+    await limiter.definitions.change(Limit("maps", "100/minute", lease=3, delay=2).definition)
     assert (await granted(limiter, ask(MAPS))).lease_us == 4 * SECOND_US
 
 
@@ -157,9 +157,9 @@ async def test_the_tenant_of_a_changed_definition_feels_it(limiter: Limiter, clo
     await ready(limiter, clock, each)
     one = ask(each, name="maps:one")
     await drained(limiter, one)
-    await limiter.change(Limit("maps:{tenant}", "1000/minute").definition)
+    await limiter.definitions.change(Limit("maps:{tenant}", "1000/minute").definition)
     assert (await drained(limiter, one)).count == 45
-    assert await limiter.forget(each.name)
-    await limiter.declare([each.definition])
+    assert await limiter.definitions.forget(each.name)
+    await limiter.definitions.declare([each.definition])
     clock.advance_us(MAPS_BURST * MAPS_TOKEN_US)
     assert (await drained(limiter, one)).count == MAPS_BURST

@@ -18,10 +18,10 @@ async def test_a_paused_limit_grants_nothing_until_it_is_resumed(limiter: Limite
     """Somebody stops the calls to a provider now, whatever tokens there are; and nothing is used up by asking."""
     await ready(limiter, clock, MAPS)
     before = await left(limiter, MAPS)
-    await limiter.change(PAUSED_MAPS)
-    assert await limiter.take([ask(MAPS)]) == Wait(PAUSED_US, MAPS.name, PAUSED)
-    assert await limiter.take([ask(MAPS)], most=5) == Wait(PAUSED_US, MAPS.name, PAUSED)
-    await limiter.change(MAPS.definition)
+    await limiter.definitions.change(PAUSED_MAPS)
+    assert await limiter.acquire([ask(MAPS)]) == Wait(PAUSED_US, MAPS.name, PAUSED)
+    assert await limiter.acquire([ask(MAPS)], most=5) == Wait(PAUSED_US, MAPS.name, PAUSED)
+    await limiter.definitions.change(MAPS.definition)
     assert await left(limiter, MAPS) == before
     await granted(limiter, ask(MAPS))
 
@@ -29,30 +29,30 @@ async def test_a_paused_limit_grants_nothing_until_it_is_resumed(limiter: Limite
 async def test_new_code_does_not_resume(limiter: Limiter, clock: FakeClock) -> None:
     """A deployment that happens to come along knows nothing of the reason for the pause."""
     await ready(limiter, clock, MAPS)
-    await limiter.change(PAUSED_MAPS)
-    await limiter.declare([FASTER.definition])
-    assert await limiter.definitions() == [(replace(FASTER.definition, paused=True), 3)]
-    assert isinstance(await limiter.take([ask(MAPS)]), Wait)
-    await limiter.change(FASTER.definition)
-    assert await limiter.definitions() == [(FASTER.definition, 4)]
+    await limiter.definitions.change(PAUSED_MAPS)
+    await limiter.definitions.declare([FASTER.definition])
+    assert await limiter.definitions.all() == [(replace(FASTER.definition, paused=True), 3)]
+    assert isinstance(await limiter.acquire([ask(MAPS)]), Wait)
+    await limiter.definitions.change(FASTER.definition)
+    assert await limiter.definitions.all() == [(FASTER.definition, 4)]
 
 
 async def test_of_two_who_saw_the_same_version_one_is_refused(limiter: Limiter) -> None:
     """Each of them changes what he saw; the second would undo what the first has done, and not know it."""
-    await limiter.declare([MAPS.definition])
-    assert await limiter.change(FASTER.definition, expected=1) == 2
+    await limiter.definitions.declare([MAPS.definition])
+    assert await limiter.definitions.change(FASTER.definition, expected=1) == 2
     with pytest.raises(Stale, match="limit maps"):
-        await limiter.change(PAUSED_MAPS, expected=1)
-    assert await limiter.definitions() == [(FASTER.definition, 2)]
-    assert await limiter.change(PAUSED_MAPS, expected=2) == 3
+        await limiter.definitions.change(PAUSED_MAPS, expected=1)
+    assert await limiter.definitions.all() == [(FASTER.definition, 2)]
+    assert await limiter.definitions.change(PAUSED_MAPS, expected=2) == 3
 
 
 async def test_who_wants_to_be_the_first_is_refused_if_he_is_not(limiter: Limiter) -> None:
     """And who expects a limit that was forgotten does not make it anew."""
-    assert await limiter.change(MAPS.definition, expected=0) == 1
+    assert await limiter.definitions.change(MAPS.definition, expected=0) == 1
     with pytest.raises(Stale):
-        await limiter.change(FASTER.definition, expected=0)
-    await limiter.forget(MAPS.name)
+        await limiter.definitions.change(FASTER.definition, expected=0)
+    await limiter.definitions.forget(MAPS.name)
     with pytest.raises(Stale):
-        await limiter.change(FASTER.definition, expected=1)
-    assert await limiter.definitions() == []
+        await limiter.definitions.change(FASTER.definition, expected=1)
+    assert await limiter.definitions.all() == []

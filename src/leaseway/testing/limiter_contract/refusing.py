@@ -19,7 +19,7 @@ async def test_a_limit_is_named_once(limiter: Limiter, clock: FakeClock) -> None
     """Decided one after the other, each would see tokens that the other has taken."""
     await ready(limiter, clock, MAPS)
     with pytest.raises(BadValue, match="twice"):
-        await limiter.take([ask(MAPS), ask(MAPS, 2)])
+        await limiter.acquire([ask(MAPS), ask(MAPS, 2)])
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ async def test_an_impossible_ask_is_refused(
     await ready(limiter, clock, MAPS)
     before = await picture(limiter, [MAPS])
     with pytest.raises(BadValue):
-        await limiter.take(asks, **options)
+        await limiter.acquire(asks, **options)
     assert await picture(limiter, [MAPS]) == before
 
 
@@ -56,7 +56,7 @@ async def test_nobody_returns_what_was_not_granted(limiter: Limiter, clock: Fake
     taken = await drained(limiter, ask(MAPS))
     before = await picture(limiter, [MAPS])
     with pytest.raises(BadValue, match="unused"):
-        await limiter.give_back(taken, unused)
+        await limiter.return_unused(taken, unused)
     assert await picture(limiter, [MAPS]) == before
 
 
@@ -67,10 +67,10 @@ async def test_impossible_seats_are_refused(
     """Fewer than no seats would make room for others."""
     await ready(limiter, clock, PHONE)
     with pytest.raises(BadValue):
-        await limiter.keep([ask(PHONE)], holder, count, seat_us)
+        await limiter.renew_calls([ask(PHONE)], holder, count, seat_us)
     if seat_us:
         with pytest.raises(BadValue):
-            await limiter.vacate([ask(PHONE)], holder, count)
+            await limiter.end_calls([ask(PHONE)], holder, count)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def test_an_impossible_notice_is_refused(limiter: Limiter, clock: FakeCloc
     await ready(limiter, clock, MAPS)
     before = await picture(limiter, [MAPS])
     with pytest.raises(BadValue, match="notice about maps"):
-        await limiter.tell(Notice(MAPS.name, MAPS.name, 0, throttled=True, **said))
+        await limiter.observe(Notice(MAPS.name, MAPS.name, 0, throttled=True, **said))
     assert await picture(limiter, [MAPS]) == before
 
 
@@ -105,7 +105,7 @@ async def test_an_impossible_definition_is_refused(limiter: Limiter, clock: Fake
     await ready(limiter, clock, MAPS)
     bad = replace(MAPS.definition, **changes)
     with pytest.raises(BadValue, match="limit"):
-        await limiter.change(bad)
+        await limiter.definitions.change(bad)
     with pytest.raises(BadValue, match="limit"):
-        await limiter.declare([PHONE.definition, bad])
-    assert await limiter.definitions() == [(MAPS.definition, 1)]
+        await limiter.definitions.declare([PHONE.definition, bad])
+    assert await limiter.definitions.all() == [(MAPS.definition, 1)]

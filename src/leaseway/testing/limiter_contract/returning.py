@@ -23,7 +23,7 @@ async def test_what_is_returned_at_once_counts_in_full(limiter: Limiter, clock: 
     """A worker that took ahead and found nothing to do must not cost the fleet its tokens."""
     await ready(limiter, clock, MAPS, MAIL)
     taken = await granted(limiter, ask(MAPS), ask(MAIL, 4), most=5)
-    await limiter.give_back(taken, 3)
+    await limiter.return_unused(taken, 3)
     assert await left(limiter, MAPS) == [3]
     assert await left(limiter, MAIL) == [MAIL_BURST - 2 * 4]
 
@@ -33,11 +33,11 @@ async def test_a_return_is_worth_less_with_its_age(limiter: Limiter, clock: Fake
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     clock.advance_us(2 * MAPS_TOKEN_US)
-    await limiter.give_back(taken, 5)  # two came back by themselves meanwhile
+    await limiter.return_unused(taken, 5)  # two came back by themselves meanwhile
     assert await left(limiter, MAPS) == [MAPS_BURST]
     taken = await drained(limiter, ask(MAPS))
     clock.advance_us(2 * MAPS_TOKEN_US)
-    await limiter.give_back(taken, 3)
+    await limiter.return_unused(taken, 3)
     assert await left(limiter, MAPS) == [3]
 
 
@@ -46,7 +46,7 @@ async def test_an_old_return_is_worth_nothing(limiter: Limiter, clock: FakeClock
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     clock.advance_us(2 * MAPS_TOKEN_US)
-    await limiter.give_back(taken, 1)
+    await limiter.return_unused(taken, 1)
     assert await left(limiter, MAPS) == [2]
 
 
@@ -54,7 +54,7 @@ async def test_a_return_of_nothing_changes_nothing(limiter: Limiter, clock: Fake
     """Most leases are used up."""
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
-    await limiter.give_back(taken, 0)
+    await limiter.return_unused(taken, 0)
     assert await left(limiter, MAPS) == [0]
 
 
@@ -62,7 +62,7 @@ async def test_a_return_under_another_fence_counts_for_nothing(limiter: Limiter,
     """The bucket from which they came is lost: what it knew counts as used."""
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
-    await limiter.give_back(replace(taken, since=taken.since - 1), 5)
+    await limiter.return_unused(replace(taken, since=taken.since - 1), 5)
     assert await left(limiter, MAPS) == [0]
 
 
@@ -71,7 +71,7 @@ async def test_a_return_from_the_future_counts_for_nothing(limiter: Limiter, clo
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     clock.advance_us(-1)
-    await limiter.give_back(taken, 5)
+    await limiter.return_unused(taken, 5)
     clock.advance_us(1)
     assert await left(limiter, MAPS) == [0]
 
@@ -81,9 +81,9 @@ async def test_a_return_never_fills_beyond_the_burst(limiter: Limiter, clock: Fa
     await ready(limiter, clock, MAPS)
     first, second = await granted(limiter, ask(MAPS), most=3), await granted(limiter, ask(MAPS), most=1)
     clock.advance_us(MAPS_TOKEN_US)
-    await limiter.give_back(first, 3)
+    await limiter.return_unused(first, 3)
     clock.advance_us(MAPS_TOKEN_US // 2)
-    await limiter.give_back(second, 1)
+    await limiter.return_unused(second, 1)
     clock.advance_us(MAPS_TOKEN_US)
     assert await left(limiter, MAPS) == [MAPS_BURST]
     assert (await drained(limiter, ask(MAPS))).count == MAPS_BURST
@@ -95,7 +95,7 @@ async def test_a_return_after_a_refusal_counts_for_nothing(limiter: Limiter, clo
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
     await throttled(limiter, MAPS, seconds=10)
-    await limiter.give_back(taken, 5)
+    await limiter.return_unused(taken, 5)
     clock.advance(10)
     assert await left(limiter, MAPS) == [1]
 
@@ -104,7 +104,7 @@ async def test_a_return_to_a_forgotten_limit_is_not_missed(limiter: Limiter, clo
     """Workers tidy up after an operator who was faster."""
     await ready(limiter, clock, MAPS)
     taken = await drained(limiter, ask(MAPS))
-    await limiter.forget(MAPS.name)
-    await limiter.give_back(taken, 5)
-    await limiter.vacate([ask(MAPS)], "worker", 1)
-    assert await limiter.definitions() == []
+    await limiter.definitions.forget(MAPS.name)
+    await limiter.return_unused(taken, 5)
+    await limiter.end_calls([ask(MAPS)], "worker", 1)
+    assert await limiter.definitions.all() == []

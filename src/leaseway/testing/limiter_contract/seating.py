@@ -35,7 +35,7 @@ async def test_no_more_calls_than_seats(limiter: Limiter, clock: FakeClock) -> N
 async def test_more_seats_than_there_are_are_never_granted(limiter: Limiter, clock: FakeClock) -> None:
     """Waiting would not help."""
     await ready(limiter, clock, PHONE)
-    verdict = await limiter.take([ask(PHONE)], least=4, most=4, holder="one", seat_us=SEAT_US)
+    verdict = await limiter.acquire([ask(PHONE)], least=4, most=4, holder="one", seat_us=SEAT_US)
     assert verdict == Never(PHONE.name, 3)
 
 
@@ -43,7 +43,7 @@ async def test_a_seat_that_was_left_is_free(limiter: Limiter, clock: FakeClock) 
     """And only that one."""
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE), most=3)
-    await limiter.vacate([ask(PHONE)], "one", 1)
+    await limiter.end_calls([ask(PHONE)], "one", 1)
     assert isinstance(await seated(limiter, "two", ask(PHONE)), Granted)
     assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
 
@@ -53,9 +53,9 @@ async def test_leaving_more_than_one_has_frees_nobody_elses(limiter: Limiter, cl
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE))
     await seated(limiter, "two", ask(PHONE), most=2)
-    await limiter.vacate([ask(PHONE)], "one", 3)
-    await limiter.vacate([ask(PHONE)], "one", 1)
-    await limiter.vacate([ask(PHONE)], "nobody", 1)
+    await limiter.end_calls([ask(PHONE)], "one", 3)
+    await limiter.end_calls([ask(PHONE)], "one", 1)
+    await limiter.end_calls([ask(PHONE)], "nobody", 1)
     verdict = await seated(limiter, "three", ask(PHONE), most=3)
     assert isinstance(verdict, Granted)
     assert verdict.count == 1
@@ -78,7 +78,7 @@ async def test_a_seat_that_is_kept_stays_taken(limiter: Limiter, clock: FakeCloc
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE), most=3)
     clock.advance_us(SEAT_US - 1)
-    await limiter.keep([ask(PHONE)], "one", 3, SEAT_US)
+    await limiter.renew_calls([ask(PHONE)], "one", 3, SEAT_US)
     clock.advance_us(SEAT_US - 1)
     assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
     clock.advance_us(1)
@@ -88,13 +88,13 @@ async def test_a_seat_that_is_kept_stays_taken(limiter: Limiter, clock: FakeCloc
 async def test_seats_are_kept_even_if_they_were_lost(limiter: Limiter, clock: FakeClock) -> None:
     """Calls that are under way are a fact, whatever the store knows: nobody may sit down on top of them."""
     await ready(limiter, clock, PHONE)
-    await limiter.keep([ask(PHONE)], "one", 2, SEAT_US)
+    await limiter.renew_calls([ask(PHONE)], "one", 2, SEAT_US)
     verdict = await seated(limiter, "two", ask(PHONE), most=3)
     assert isinstance(verdict, Granted)
     assert verdict.count == 1
-    await limiter.keep([ask(PHONE)], "three", 2, SEAT_US)  # five of three: nobody can help it
+    await limiter.renew_calls([ask(PHONE)], "three", 2, SEAT_US)  # five of three: nobody can help it
     assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
-    await limiter.vacate([ask(PHONE)], "one", 2)
+    await limiter.end_calls([ask(PHONE)], "one", 2)
     assert isinstance(await seated(limiter, "two", ask(PHONE)), Wait)
 
 
@@ -103,7 +103,7 @@ async def test_keeping_says_how_many_not_how_many_more(limiter: Limiter, clock: 
     await ready(limiter, clock, PHONE)
     await seated(limiter, "one", ask(PHONE), most=2)
     for count in (2, 2, 1):
-        await limiter.keep([ask(PHONE)], "one", count, SEAT_US)
+        await limiter.renew_calls([ask(PHONE)], "one", count, SEAT_US)
     level = await level_of(limiter, PHONE)
     assert {who: seat.count for who, seat in level.seats.items()} == {"one": 1}
     assert level.seats["one"].until == clock.now_us() + SEAT_US
@@ -119,7 +119,7 @@ async def test_seats_and_rates_are_taken_together(limiter: Limiter, clock: FakeC
     assert isinstance(await seated(limiter, "two", ask(MAPS), ask(both)), Wait)
     assert await left(limiter, both) == [3]
     assert await left(limiter, MAPS) == [MAPS_BURST]
-    await limiter.vacate([ask(both)], "one", 2)
+    await limiter.end_calls([ask(both)], "one", 2)
     await drained(limiter, ask(MAPS))
     assert isinstance(await seated(limiter, "two", ask(both), ask(MAPS)), Wait)
     assert (await level_of(limiter, both)).seats == {}
@@ -131,5 +131,5 @@ async def test_seats_come_back_with_the_vacated_call_only(limiter: Limiter, cloc
     await ready(limiter, clock, both)
     verdict = await seated(limiter, "one", ask(both), most=2)
     assert isinstance(verdict, Granted)
-    await limiter.give_back(verdict, 2)
+    await limiter.return_unused(verdict, 2)
     assert (await level_of(limiter, both)).seats["one"].count == 2

@@ -27,7 +27,7 @@ from leaseway.testing.limiter_contract.actors import (
 
 async def test_a_new_limiter_grants_nothing_at_once(limiter: Limiter, clock: FakeClock) -> None:
     """Nobody knows what was sent before it began: all of it counts as used."""
-    await limiter.declare([MAPS.definition])
+    await limiter.definitions.declare([MAPS.definition])
     wait = await waits(limiter, ask(MAPS))
     assert 0 < wait.wait_us <= MAPS_TOKEN_US
     clock.advance_us(wait.wait_us)
@@ -59,7 +59,7 @@ async def test_any_window_holds_the_rate(limiter: Limiter, clock: FakeClock) -> 
     await ready(limiter, clock, MAPS)
     sends: list[int] = []
     while len(sends) < 250:
-        verdict = await limiter.take([ask(MAPS)], most=MANY)
+        verdict = await limiter.acquire([ask(MAPS)], most=MANY)
         if isinstance(verdict, Granted):
             sends += [verdict.granted_at] * verdict.count
         clock.advance_us(MAPS_TOKEN_US // 3)
@@ -132,8 +132,8 @@ async def test_never_is_said_at_once_and_changes_nothing(limiter: Limiter, clock
     """A job that can never run must fail now; and a giant ask must not push away the turns of the others."""
     await ready(limiter, clock, MAPS, MAIL)
     before = await picture(limiter, [MAPS, MAIL])
-    assert await limiter.take([ask(MAIL), ask(MAPS, 6)]) == Never(MAPS.name, 0)
-    assert await limiter.take([ask(MAIL, 20)], least=3, most=9) == Never(MAIL.name, 40)
+    assert await limiter.acquire([ask(MAIL), ask(MAPS, 6)]) == Never(MAPS.name, 0)
+    assert await limiter.acquire([ask(MAIL, 20)], least=3, most=9) == Never(MAIL.name, 40)
     assert await picture(limiter, [MAPS, MAIL]) == before
 
 
@@ -141,7 +141,7 @@ async def test_never_is_said_of_an_empty_bucket_too(limiter: Limiter, clock: Fak
     """Waiting would not help."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
-    assert isinstance(await limiter.take([ask(MAPS)], least=6, most=6), Never)
+    assert isinstance(await limiter.acquire([ask(MAPS)], least=6, most=6), Never)
 
 
 async def test_as_many_as_there_are_between_least_and_most(limiter: Limiter, clock: FakeClock) -> None:
@@ -177,12 +177,12 @@ async def test_every_window_of_a_limit_holds(limiter: Limiter, clock: FakeClock)
     await ready(limiter, clock, TWO)
     taken = 0
     for _ in range(60):
-        verdict = await limiter.take([ask(TWO)], most=MANY)
+        verdict = await limiter.acquire([ask(TWO)], most=MANY)
         if isinstance(verdict, Granted):
             taken += verdict.count
         clock.advance(60)
     assert taken <= 50 + 3_600 / 90
-    verdict = await limiter.take([ask(TWO)], most=MANY)
+    verdict = await limiter.acquire([ask(TWO)], most=MANY)
     clock.advance(10)
     wait = await waits(limiter, ask(TWO))
     assert "86400 s" in wait.why
@@ -208,7 +208,7 @@ async def test_the_smallest_limit_makes_progress(limiter: Limiter, clock: FakeCl
     assert 0 < wait.wait_us < 2 * SECOND_US
     clock.advance_us(wait.wait_us)
     await granted(limiter, ask(single))
-    assert isinstance(await limiter.take([ask(single)]), Wait)
+    assert isinstance(await limiter.acquire([ask(single)]), Wait)
 
 
 async def test_a_clock_that_steps_back_grants_nothing_extra(limiter: Limiter, clock: FakeClock) -> None:
@@ -235,7 +235,7 @@ async def test_looking_changes_nothing(limiter: Limiter, clock: FakeClock) -> No
     clock.advance_us(MAPS_TOKEN_US)
     levels = [await level_of(limiter, MAPS) for _ in range(3)]
     assert levels[0] == levels[1] == levels[2]
-    now, _ = await limiter.look([ask(MAPS)])
+    now, _ = await limiter.levels([ask(MAPS)])
     assert now == clock.now_us()
     assert await left(limiter, MAPS) == [1]
     await granted(limiter, ask(MAPS))

@@ -145,9 +145,9 @@ async def test_seats_are_closed_too(limiter: Limiter, clock: FakeClock) -> None:
 async def test_less_than_we_thought_is_believed(limiter: Limiter, clock: FakeClock) -> None:
     """Somebody else uses the same account."""
     await ready(limiter, clock, MAPS)
-    await limiter.tell(Notice(MAPS.name, MAPS.name, 0, remaining=2))
+    await limiter.observe(Notice(MAPS.name, MAPS.name, 0, remaining=2))
     assert await left(limiter, MAPS) == [2]
-    await limiter.tell(Notice(MAPS.name, MAPS.name, 0, remaining=0))
+    await limiter.observe(Notice(MAPS.name, MAPS.name, 0, remaining=0))
     wait = await waits(limiter, ask(MAPS))
     assert wait.wait_us == MAPS_TOKEN_US
 
@@ -156,18 +156,18 @@ async def test_more_than_we_thought_is_not_believed(limiter: Limiter, clock: Fak
     """The provider has not seen yet what is on its way."""
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
-    await limiter.tell(Notice(MAPS.name, MAPS.name, 0, remaining=90))
+    await limiter.observe(Notice(MAPS.name, MAPS.name, 0, remaining=90))
     assert await left(limiter, MAPS) == [0]
 
 
 async def test_what_is_left_belongs_to_the_window_that_begins_anew_then(limiter: Limiter, clock: FakeClock) -> None:
     """Three left of today are not three left of this minute."""
     await ready(limiter, clock, TWO)
-    await limiter.tell(Notice(TWO.name, TWO.name, 0, remaining=20, reset_us=3_600 * SECOND_US))
+    await limiter.observe(Notice(TWO.name, TWO.name, 0, remaining=20, reset_us=3_600 * SECOND_US))
     assert await left(limiter, TWO) == [3, 20]
-    await limiter.tell(Notice(TWO.name, TWO.name, 0, remaining=2, reset_us=30 * SECOND_US))
+    await limiter.observe(Notice(TWO.name, TWO.name, 0, remaining=2, reset_us=30 * SECOND_US))
     assert await left(limiter, TWO) == [2, 20]
-    await limiter.tell(Notice(TWO.name, TWO.name, 0, remaining=1, reset_us=5 * 86_400 * SECOND_US))
+    await limiter.observe(Notice(TWO.name, TWO.name, 0, remaining=1, reset_us=5 * 86_400 * SECOND_US))
     assert await left(limiter, TWO) == [2, 1]
 
 
@@ -176,5 +176,5 @@ async def test_a_reply_that_says_nothing_changes_nothing(limiter: Limiter, clock
     await ready(limiter, clock, MAPS)
     await drained(limiter, ask(MAPS))
     before = await picture(limiter, [MAPS])
-    await limiter.tell(Notice(MAPS.name, MAPS.name, 0))
+    await limiter.observe(Notice(MAPS.name, MAPS.name, 0))
     assert await picture(limiter, [MAPS]) == before

@@ -24,10 +24,10 @@ def set_budget(settings: CliSettings, name: str, given: Mapping[str, Any]) -> No
 
     async def command(store: Store) -> tuple[BudgetDefinition | None, BudgetDefinition, int]:
         ledger = ledger_in(store, settings)
-        known = {definition.name: definition for definition, _ in await ledger.definitions()}
+        known = {definition.name: definition for definition, _ in await ledger.definitions.all()}
         before = known.get(name)
         after = merged(name, before, named)
-        return before, after, await ledger.change(after)
+        return before, after, await ledger.definitions.change(after)
 
     before, after, version = change(settings, command)
     if settings.json:
@@ -87,12 +87,12 @@ def in_words(definition: BudgetDefinition) -> str:
 def pause_budget(settings: CliSettings, name: str, is_paused: bool) -> None:
     async def command(store: Store) -> tuple[bool, int]:
         ledger = ledger_in(store, settings)
-        known = {definition.name: (definition, version) for definition, version in await ledger.definitions()}
+        known = {definition.name: (definition, version) for definition, version in await ledger.definitions.all()}
         if name not in known:
             raise unknown_budget(name, list(known))
         before, version = known[name]
         after = replace(before, paused=is_paused)
-        return before != after, await ledger.change(after, expected=version)
+        return before != after, await ledger.definitions.change(after, expected=version)
 
     is_new, version = change(settings, command)
     if settings.json:
@@ -109,8 +109,8 @@ def forget_budget(settings: CliSettings, name: str, yes: bool) -> None:
 
     async def command(store: Store) -> None:
         ledger = ledger_in(store, settings)
-        if not await ledger.forget(name):
-            raise unknown_budget(name, [definition.name for definition, _ in await ledger.definitions()])
+        if not await ledger.definitions.forget(name):
+            raise unknown_budget(name, [definition.name for definition, _ in await ledger.definitions.all()])
 
     change(settings, command)
     if settings.json:

@@ -89,7 +89,7 @@ def list_budgets(settings: CliSettings) -> None:
 
 
 async def read_books(ledger: Ledger, store: Store) -> BudgetBalances:
-    return BudgetBalances(await ledger.definitions(), await ledger.books(), await store.now())
+    return BudgetBalances(await ledger.definitions.all(), await ledger.reads.balances(), await store.reads.now())
 
 
 def budget_rows(definition: BudgetDefinition, books: BudgetBalances) -> list[Row]:
@@ -190,7 +190,7 @@ def window_row(account: BudgetWindow, now: Instant) -> Row:
 def show_journal(settings: CliSettings, name: str, limit: int) -> None:
     async def question(store: Store) -> tuple[list[JournalEntry], BudgetBalances]:
         ledger = ledger_in(store, settings)
-        return await ledger.journal(name, limit), await read_books(ledger, store)
+        return await ledger.reads.journal(name, limit), await read_books(ledger, store)
 
     entries, books = ask(settings, question)
     if settings.json:
@@ -222,7 +222,7 @@ def signed(micros: int, unit: str) -> str:
 
 def audit_budgets(settings: CliSettings) -> int:
     async def question(store: Store) -> Audit:
-        return await ledger_in(store, settings).audit()
+        return await ledger_in(store, settings).reads.audit()
 
     finding = judge_ledger(ask(settings, question))
     is_sick = finding.level is FindingLevel.PROBLEM

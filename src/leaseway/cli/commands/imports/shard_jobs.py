@@ -31,15 +31,15 @@ async def is_at_work(url: str, source: str) -> bool | None:
     """Whether a worker holds a lease on a shard of this source; None if that is not known."""
     try:
         async with looked_into(url) as store:
-            now = await store.now()
-            leased = await store.jobs(JobFilter(states=(State.LEASED,), queue=queue_name(source)), limit=PAGE_MAX)
+            now = await store.reads.now()
+            leased = await store.reads.jobs(JobFilter(states=(State.LEASED,), queue=queue_name(source)), limit=PAGE_MAX)
             return any(job.lease_until is not None and job.lease_until > now for job in leased)
     except LeasewayError:
         return None
 
 
 async def told(store: Store, job: Job) -> str:
-    errors = await store.errors(job.id)
+    errors = await store.reads.errors(job.id)
     last = errors[-1].message if errors else job.last_error_code or "unknown"
     if job.attempts >= job.attempts_max:
         return f"failed after {job.attempts:,} of {job.attempts_max:,} attempts: {last}"

@@ -48,11 +48,11 @@ class ChangeResult(NamedTuple):
 
 
 def retry_jobs(settings: CliSettings, which: JobSelection, yes: bool) -> int:
-    return change_jobs(settings, which, RETRY, yes, lambda store: store.replay)
+    return change_jobs(settings, which, RETRY, yes, lambda store: store.operations.retry)
 
 
 def discard_jobs(settings: CliSettings, which: JobSelection, yes: bool) -> int:
-    return change_jobs(settings, which, DISCARD, yes, lambda store: store.discard)
+    return change_jobs(settings, which, DISCARD, yes, lambda store: store.operations.discard)
 
 
 def change_jobs(
@@ -86,7 +86,7 @@ async def change_named(store: Store, act: Act, ids: tuple[str, ...], verb: JobCo
 
 
 async def refusal_reason(store: Store, id_: str, verb: JobCommand) -> str:
-    job = await store.job(JobId(id_))
+    job = await store.reads.job(JobId(id_))
     return unknown(id_) if job is None else f"job {id_} is {job.state}; {verb.refusal}"
 
 
@@ -102,7 +102,7 @@ async def change_all(store: Store, act: Act, which: JobFilter, verb: JobCommand)
 async def pages(store: Store, which: JobFilter) -> AsyncIterator[tuple[JobId, ...]]:
     """The ids of the matching jobs, newest first, in batches."""
     before: JobId | None = None
-    while found := await store.jobs(which, before=before, limit=STEP):
+    while found := await store.reads.jobs(which, before=before, limit=STEP):
         before = found[-1].id
         yield tuple(job.id for job in found)
 
@@ -119,7 +119,7 @@ def show_answer(settings: CliSettings, answer: ChangeResult, verb: JobCommand) -
 
 def cancel_jobs(settings: CliSettings, ids: Sequence[str]) -> int:
     async def command(store: Store) -> dict[str, CancelResult]:
-        return {id_: await store.cancel(JobId(id_)) for id_ in ids}
+        return {id_: await store.operations.cancel(JobId(id_)) for id_ in ids}
 
     answers = change(settings, command)
     if settings.json:
@@ -137,7 +137,7 @@ def prune_jobs(settings: CliSettings, older_than: float) -> None:
 
     async def command(store: Store) -> int:
         with Counter("pruned") as counter:
-            while (count := await store.prune(keep_us, STEP)) == STEP:
+            while (count := await store.operations.prune(keep_us, STEP)) == STEP:
                 counter.add(count)
         return counter.count + count
 

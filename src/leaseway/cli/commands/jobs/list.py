@@ -28,8 +28,8 @@ COLUMNS = (
 def list_jobs(settings: CliSettings, filters: Filters, limit: int, before: str | None) -> None:
     async def question(store: Store) -> tuple[list[Job], Instant]:
         which = parse_filters(filters)
-        found = await store.jobs(which, before=JobId(before) if before else None, limit=limit)
-        return found, await store.now()
+        found = await store.reads.jobs(which, before=JobId(before) if before else None, limit=limit)
+        return found, await store.reads.now()
 
     jobs, now = ask(settings, question)
     next_before = jobs[-1].id if len(jobs) == limit else None

@@ -26,7 +26,7 @@ from leaseway.ports.store import Store
 def show_job(settings: CliSettings, id_: str) -> None:
     async def question(store: Store) -> tuple[Job, list[ErrorRecord], Instant]:
         job = await find_job(store, id_)
-        return job, await store.errors(job.id), await store.now()
+        return job, await store.reads.errors(job.id), await store.reads.now()
 
     job, errors, now = ask(settings, question)
     if settings.json:
@@ -97,11 +97,11 @@ def show_errors(errors: list[ErrorRecord], now: Instant, *, all_tracebacks: bool
 
 def why_job(settings: CliSettings, id_: str) -> None:
     async def question(store: Store) -> tuple[Job, LaneCount | None, list[Closure], Instant]:
-        job, now = await find_job(store, id_), await store.now()
+        job, now = await find_job(store, id_), await store.reads.now()
         gate = Gate(job.needs, job.tenant)
         is_ready = job.state is State.PENDING and job.run_at <= now
         shuts = await shut_gates(settings, store, [gate] if is_ready else [], now)
-        lanes = {(lane.queue, lane.tenant, lane.needs): lane for lane in await store.lanes()}
+        lanes = {(lane.queue, lane.tenant, lane.needs): lane for lane in await store.reads.lanes()}
         paused = closed_by_pauses(job.queue, job.tenant, await pauses_in(store)) if is_ready else []
         return job, lanes.get((job.queue, job.tenant, job.needs)), [*paused, *shuts.get(gate, [])], now
 

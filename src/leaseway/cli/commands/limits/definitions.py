@@ -133,7 +133,7 @@ def set_limit(settings: CliSettings, name: str, rates: tuple[str, ...], given: M
     async def command(limiter: Limiter) -> tuple[LimitDefinition | None, LimitDefinition, int]:
         before = (await load_definitions(limiter)).get(name, (None, 0))[0]
         after = merged(name, before, rates, given)
-        return before, after, await limiter.change(after)
+        return before, after, await limiter.definitions.change(after)
 
     before, after, version = change_limiter(settings, command)
     if settings.json:
@@ -194,7 +194,7 @@ def pause_limit(settings: CliSettings, name: str, is_paused: bool) -> None:
         before, version = defined[name]
         if before.paused == is_paused:
             return False, version
-        return True, await limiter.change(replace(before, paused=is_paused), expected=version)
+        return True, await limiter.definitions.change(replace(before, paused=is_paused), expected=version)
 
     is_new, version = change_limiter(settings, command)
     if settings.json:
@@ -211,7 +211,7 @@ def pause_in_words(is_paused: bool, is_new: bool) -> str:
 
 def forget_limit(settings: CliSettings, name: str) -> None:
     async def command(limiter: Limiter) -> None:
-        if not await limiter.forget(name):
+        if not await limiter.definitions.forget(name):
             raise unknown_limit(name, await load_definitions(limiter))
 
     change_limiter(settings, command)

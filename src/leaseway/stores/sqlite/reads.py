@@ -1,0 +1,127 @@
+"""Reads of jobs and lanes, and inspection, in one SQLite file."""
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+
+from leaseway.domain.health import Finding
+from leaseway.domain.ids import Instant, JobId
+from leaseway.domain.inspection import (
+    ENDED_MAX,
+    NEWEST,
+    OWNERS_MAX,
+    PAGE_MAX,
+    SCAN_MAX,
+    SUMMARIES_MAX,
+    EndedCount,
+    JobFilter,
+    JobSummary,
+    LaneWait,
+    LeaseOwner,
+    SearchPage,
+)
+from leaseway.domain.job import ErrorRecord, Job, LaneCount
+from leaseway.stores.sqlite import rows
+from leaseway.stores.sqlite.database import Database
+from leaseway.stores.sqlite.rows import STATES, Row, as_json, filter_conditions
+from leaseway.stores.sqlite.search import Sought, looked
+
+
+class SqliteReads:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def job(self, job: JobId) -> Job | None:
+        found = await self.jobs(JobFilter(ids=(job,)), limit=1)
+        return found[0] if found else None
+
+    async def jobs(self, which: JobFilter, *, before: JobId | None = None, limit: int = 50) -> list[Job]:
+        return await self._database.connection.read(
+            lambda connection: select_jobs(connection, self._database.sql["select_jobs"], which, before, limit)
+        )
+
+    async def errors(self, job: JobId) -> list[ErrorRecord]:
+        return [rows.error_of(row) for row in await self._database.read("error_list", job=job)]
+
+    async def lanes(self) -> list[LaneCount]:
+        return [rows.lane_of(row) for row in await self._database.read("lane_list")]
+
+    async def now(self) -> Instant:
+        return self._database.now_us()
+
+
+class SqliteInspection:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def search(
+        self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
+    ) -> SearchPage:
+        sought = Sought(which, before or NEWEST, limit, looks)
+        ids, upto = await self._database.connection.read(lambda connection: looked(connection, sought))
+        if not ids:
+            return SearchPage([], upto)
+        return SearchPage(await SqliteReads(self._database).jobs(JobFilter(ids=tuple(ids)), limit=limit), upto)
+
+    async def recent(self, newest: int, ended_after: Instant, ended: int) -> tuple[Instant, list[JobSummary]]:
+        now = self._database.now_us()
+        bounds = {"newest": max(newest, 0), "after": ended_after, "ended": max(ended, 0)}
+        return now, [parse_summary(row) for row in await self._database.read("glimpse_lately", **bounds)]
+
+    async def summaries(self, ids: Sequence[JobId]) -> list[JobSummary]:
+        found = await self._database.read("glimpse_list", ids=as_json(list(ids[:SUMMARIES_MAX])))
+        return [parse_summary(row) for row in found]
+
+    async def owners(self) -> list[LeaseOwner]:
+        found = await self._database.read("owner_list", now=self._database.now_us(), most=OWNERS_MAX)
+        return [
+            LeaseOwner(name=name, leased=leased, late=late, heard_at=heard_at, until=until)
+            for name, leased, late, heard_at, until in found
+        ]
+
+    async def waiting(self) -> list[LaneWait]:
+        found = await self._database.read("waiting_list")
+        return [LaneWait(queue=queue, tenant=tenant, needs=needs, since=since) for queue, tenant, needs, since in found]
+
+    async def ended(self, after: Instant) -> tuple[Instant, list[EndedCount]]:
+        found = await self._database.read("ended_list", after=after, most=ENDED_MAX)
+        counts = [
+            EndedCount(queue=queue, tenant=tenant, state=STATES[stage], count=count)
+            for queue, tenant, stage, count, _ in found
+        ]
+        is_all = sum(each.count for each in counts) < ENDED_MAX
+        return after if is_all else min(first for *_, first in found), counts
+
+    async def job_for_key(self, tenant: str, key: str) -> JobId | None:
+        for job, _ in await self._database.read("key_find", tenant=tenant, key=key, now=self._database.now_us()):
+            return JobId(job)
+        return None
+
+    async def health(self, *, deep: bool = False) -> list[Finding]:
+        from leaseway.stores.sqlite.health import checkup  # imported here because workers do not need it
+
+        return await asyncio.to_thread(checkup, self._database.connection.path, self._database.now_us(), deep)
+
+
+def select_jobs(
+    connection: sqlite3.Connection, select: str, which: JobFilter, before: JobId | None, limit: int
+) -> list[Job]:
+    conditions, values = filter_conditions(which)
+    if before is not None:
+        conditions.append("jobs.id < :before")
+    text = f"{select} WHERE {' AND '.join(conditions) or 'TRUE'} ORDER BY jobs.id DESC LIMIT :limit"
+    cursor = connection.cursor()
+    cursor.row_factory = sqlite3.Row
+    found = cursor.execute(text, {**values, "before": before, "limit": max(min(limit, PAGE_MAX), 0)})
+    return [rows.job_of(row) for row in found.fetchall()]
+
+
+def parse_summary(row: Row) -> JobSummary:
+    (id_, kind, queue, tenant, stage, priority, attempts, most, progress, owner, until, cancel_requested, created_at,
+     run_at, finished_at, error_code, error_at) = row  # fmt: skip
+    return JobSummary(
+        id=id_, kind=kind, queue=queue, tenant=tenant, state=STATES[stage], priority=priority, attempts=attempts,
+        attempts_max=most, progress=progress, lease_owner=owner, lease_until=until,
+        cancel_requested=bool(cancel_requested), created_at=created_at, run_at=run_at, finished_at=finished_at,
+        last_error_code=error_code, last_error_at=error_at,
+    )  # fmt: skip

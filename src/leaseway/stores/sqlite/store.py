@@ -1,0 +1,65 @@
+"""The store in one SQLite file: it opens and closes the file, and each of its attributes is one port."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+
+from leaseway.domain.errors import SchemaVersions
+from leaseway.domain.ids import Instant
+from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission
+from leaseway.ports.key_store import KeyStore, SessionStore
+from leaseway.ports.notifications import Notifications
+from leaseway.ports.reads import Inspection, JobReads
+from leaseway.ports.schedule_store import ScheduleStore
+from leaseway.ports.tenant_store import LanePauses, TenantStore
+from leaseway.stores.sqlite.connection import Connection
+from leaseway.stores.sqlite.database import Database
+from leaseway.stores.sqlite.jobs import SqliteBlockingSubmission, SqliteJobs, SqliteOperations
+from leaseway.stores.sqlite.keys import SqliteKeys, SqliteSessions
+from leaseway.stores.sqlite.migrate import migrate, schema_at
+from leaseway.stores.sqlite.notify import FileWakeups
+from leaseway.stores.sqlite.reads import SqliteInspection, SqliteReads
+from leaseway.stores.sqlite.schedules import SqliteSchedules
+from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.tenants import SqlitePauses, SqliteTenants
+
+
+class SqliteStore:
+    def __init__(
+        self,
+        path: str,
+        now_us: Callable[[], Instant],
+        *,
+        durable: bool = True,
+        inline: bool = False,
+        sql: Mapping[str, str] | None = None,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self.path = path
+        self.connection = Connection(path, random, durable=durable, inline=inline)
+        self.database = database = Database(self.connection, now_us, statements() if sql is None else sql)
+        self._wakeups = FileWakeups(database.notifier, self.connection.connect)
+        self.jobs: JobStore = SqliteJobs(database)
+        self.operations: JobOperations = SqliteOperations(database)
+        self.reads: JobReads = SqliteReads(database)
+        self.schedules: ScheduleStore = SqliteSchedules(database)
+        self.tenants: TenantStore = SqliteTenants(database)
+        self.keys: KeyStore = SqliteKeys(database)
+        self.sessions: SessionStore = SqliteSessions(database)
+        self.notifications: Notifications = self._wakeups
+        self.inspection: Inspection | None = SqliteInspection(database)
+        self.pauses: LanePauses | None = SqlitePauses(database)
+        self.blocking: BlockingSubmission | None = SqliteBlockingSubmission(database)
+        self.transactional: TransactionalSubmission | None = None
+
+    async def open(self) -> int:
+        """Open the file or create it, and migrate its schema. Return the number of migrations that were applied."""
+        await self.connection.open()
+        return await self.connection.write(lambda connection: migrate(connection, self.path))
+
+    async def versions(self) -> SchemaVersions:
+        return await asyncio.to_thread(schema_at, self.path)
+
+    async def close(self) -> None:
+        self._wakeups.close()
+        await self.connection.close()
