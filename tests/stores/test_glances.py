@@ -33,15 +33,19 @@ async def test_a_look_at_a_file_reads_along_its_indexes(tmp_path: Path, clock: F
         ("glimpse_lately", {"newest": 5, "after": 0, "ended": 5}),
         ("glimpse_list", {"ids": "[]"}),
     ):
-        plan = await store.connection.read(partial(plan_of, sql=statements()[verb], values=values))
-        scans = [step for step in plan if step.startswith("SCAN jobs") and "INDEX" not in step]
+        plan = await store.connection.read(partial(query_plan, sql=statements()[verb], values=values))
+        scans = [step for _, step in plan if step.startswith("SCAN jobs") and "INDEX" not in step]
         assert scans == [], plan
-        assert not any("TEMP B-TREE FOR ORDER BY" in step for step in plan), plan
+        # SQLite 3.53 sorts the few rows of each subquery for a UNION; sorting the table itself would read all of it.
+        sorting = {parent for parent, step in plan if "TEMP B-TREE FOR ORDER BY" in step}
+        assert [step for parent, step in plan if parent in sorting and " jobs " in step] == [], plan
     await store.close()
 
 
-def plan_of(connection: sqlite3.Connection, sql: str, values: Mapping[str, object]) -> list[str]:
-    return [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+def query_plan(connection: sqlite3.Connection, sql: str, values: Mapping[str, object]) -> list[tuple[int, str]]:
+    """The parent and the description of each step."""
+    steps = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)
+    return [(parent, description) for _, parent, _, description in steps]
 
 
 async def test_a_look_at_postgresql_reads_the_end_of_the_history(server: PostgresServer) -> None:
