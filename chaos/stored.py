@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from leaseway import App, Job
 from leaseway.domain.inspection import PAGE_MAX, JobFilter
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount
 
 
 class StoredJob(Struct, frozen=True, kw_only=True):

@@ -22,20 +22,22 @@ from leaseway.domain.errors import (
 )
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, NewJob, Submitted
-from leaseway.domain.kind import SUBMIT_OPTIONS, Kind, KindDefaults
-from leaseway.domain.limits.limit import parse_rate
-from leaseway.domain.outcome import Backoff
-from leaseway.domain.requirements import LimitsOption, Requirements, parse_limit_uses
-from leaseway.domain.schedule import Missed, Schedule
-from leaseway.domain.schedule import check_schedule as check_schedule
-from leaseway.domain.submission import (
+from leaseway.domain.kind import (
     NO_OPTIONS,
+    SUBMIT_OPTIONS,
+    Kind,
+    KindDefaults,
     check_attempts,
     check_priority,
     parse_lease_us,
     parse_options,
     parse_timeout_us,
 )
+from leaseway.domain.limits.limit import parse_rate
+from leaseway.domain.outcome import Backoff
+from leaseway.domain.requirements import LimitsOption, Requirements, parse_limit_uses
+from leaseway.domain.schedule import Missed, Schedule
+from leaseway.domain.schedule import check_schedule as check_schedule
 from leaseway.domain.tenant import Tenant
 from leaseway.domain.tenant import check_tenant as check_tenant
 from leaseway.domain.validators import Seconds, check_name, parse_duration_us

@@ -15,7 +15,7 @@ from leaseway.api.metrics.work_counters import SETTLEMENTS, SUBMISSIONS
 from leaseway.api.system_snapshot import SystemSnapshot
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount
 from leaseway.stores.memory.reads import MemoryInspection
 from leaseway.stores.memory.store import MemoryStore
 from leaseway.testing.clock import FakeClock

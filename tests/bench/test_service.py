@@ -18,7 +18,8 @@ from benchmarks.service.submitting import of
 from leaseway import App
 from leaseway.domain.identity import Role
 from leaseway.domain.inspection import JobFilter
-from leaseway.domain.job import Job, LaneCount, State
+from leaseway.domain.job import Job, State
+from leaseway.domain.lane import LaneCount
 from leaseway.testing.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[2]

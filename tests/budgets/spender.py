@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from leaseway.domain.budgets.budget import MICRO, Budget, Charge, HoldDenied, HoldGranted, HoldUsed
-from leaseway.domain.budgets.ledger import void_hold
+from leaseway.domain.budgets.holds import void_hold
 from leaseway.domain.errors import TransientError
 from leaseway.ports.ledger import Ledger
 from leaseway.stores.postgres.budgets import PostgresLedger

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from leaseway.domain.budgets.budget import MICRO, Budget, Charge, HoldAnswer, HoldGranted
-from leaseway.domain.budgets.ledger import Hold, HoldStep, Lines, place_hold, void_hold
+from leaseway.domain.budgets.holds import Hold, HoldStep, Lines, place_hold, void_hold
 from leaseway.domain.errors import TerminalError
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.ledger import Ledger
@@ -116,7 +116,7 @@ async def test_a_wrong_decision_is_refused_and_not_booked_as_overdraft(tmp_path:
     ledger = SqliteLedger(store.database)
     await ledger.definitions.declare([DEFINITION])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("leaseway.domain.budgets.ledger.fits", lambda want, book: True)
+        patched.setattr("leaseway.domain.budgets.holds.fits", lambda want, book: True)
         assert isinstance(await ledger.hold("a", ((SPEND, LIMIT * MICRO),), SECOND_US), HoldGranted)
         with pytest.raises(TerminalError, match="CHECK"):
             await ledger.hold("b", ONE, SECOND_US)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from leaseway.domain.budgets.balances import judge_ledger, sum_balances, sum_journal
 from leaseway.domain.budgets.budget import MICRO, Budget, Charge
-from leaseway.domain.budgets.ledger import judge_ledger, sum_balances, sum_journal
 from leaseway.domain.health import FindingLevel
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.ledger import Ledger

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.budgets.spender import DEFINITIONS, LIMITS, opened
 
+from leaseway.domain.budgets.balances import BudgetWindow
 from leaseway.domain.budgets.budget import MICRO
-from leaseway.domain.budgets.ledger import BudgetWindow
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.postgres import PostgresServer
 

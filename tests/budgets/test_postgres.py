@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from leaseway.domain.budgets.budget import MICRO, Budget, Charge, HoldDenied, HoldGranted
-from leaseway.domain.budgets.ledger import Lines
+from leaseway.domain.budgets.holds import Lines
 from leaseway.domain.errors import StoreRefused, UnknownBudget
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.postgres.budgets import PostgresLedger

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from msgspec import Struct
 from tests.budgets.conftest import empty
 
+from leaseway.domain.budgets.balances import is_balanced
 from leaseway.domain.budgets.budget import MICRO, Budget, BudgetDefinition, Charge, HoldGranted
-from leaseway.domain.budgets.ledger import Lines, is_balanced
+from leaseway.domain.budgets.holds import Lines
 from leaseway.domain.errors import BadValue, UnknownBudget
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.ledger import Ledger

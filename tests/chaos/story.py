@@ -8,7 +8,7 @@ from chaos.evidence import Evidence, gathered
 from chaos.stored import Stored, StoredJob
 from chaos.verdict import Verdict, judged
 
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount
 
 LEASE_SECONDS = 3.0
 EAST, WEST, SUBMITTER = "worker-east", "worker-west", "submitter"

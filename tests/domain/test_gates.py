@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from leaseway.domain.budgets.balances import Balance, BudgetWindow
 from leaseway.domain.budgets.budget import Budget, Charge
 from leaseway.domain.budgets.calendar_windows import Every, window_at
-from leaseway.domain.budgets.ledger import Balance, BudgetWindow
 from leaseway.domain.exchange import Gate
 from leaseway.domain.gates import (
     Closure,

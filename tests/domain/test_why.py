@@ -7,7 +7,8 @@ from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.explain import explain
 from leaseway.domain.gates import Closure
 from leaseway.domain.ids import SECOND_US, JobId
-from leaseway.domain.job import Job, LaneCount, State
+from leaseway.domain.job import Job, State
+from leaseway.domain.lane import LaneCount
 from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.requirements import Needs, render_needs
 

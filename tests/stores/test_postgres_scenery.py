@@ -10,7 +10,7 @@ import asyncpg
 
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import Instant
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount
 from leaseway.stores.postgres.health import RECOUNT
 from leaseway.stores.postgres.rows import lane_of
 from leaseway.stores.postgres.store import PostgresStore

@@ -23,7 +23,8 @@ from leaseway.domain.errors import KeyConflict
 from leaseway.domain.exchange import Admit, Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.inspection import JobFilter
-from leaseway.domain.job import FINAL_STATES, Failure, LaneCount, NewJob, Settlement, State
+from leaseway.domain.job import FINAL_STATES, Failure, NewJob, Settlement, State
+from leaseway.domain.lane import LaneCount
 from leaseway.domain.limits.limit import Rate
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.tenant import Tenant

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.errors import LeasewayError, TransientError
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import Closure, LevelReading, unreachable_limit
+from leaseway.domain.gates import Closure, LevelReading, closed_by_pauses, unreachable_limit
 from leaseway.domain.ids import Instant
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount, Pause
 from leaseway.domain.limits.limit import PermitRequest
-from leaseway.domain.pauses import Pause, closed_by_pauses
 from leaseway.ports.limiter import Limiter
 from leaseway.ports.reads import Inspection
 from leaseway.ports.store import require_inspection

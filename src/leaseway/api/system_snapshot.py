@@ -11,15 +11,14 @@ from fastapi import Request
 from leaseway.api.inspection import find_closed_gates, lane_gate, read_pauses, store_stats, try_read_levels
 from leaseway.api.service import get_service
 from leaseway.api.ttl_cache import TtlCache
+from leaseway.domain.budgets.balances import BudgetWindow
 from leaseway.domain.budgets.budget import BudgetDefinition
-from leaseway.domain.budgets.ledger import BudgetWindow
 from leaseway.domain.errors import LeasewayError
-from leaseway.domain.gates import Closure, LevelReading, longest_closure
+from leaseway.domain.gates import Closure, LevelReading, closed_by_pauses, longest_closure
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.inspection import EndedCount, LaneWait, LeaseOwner
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount, Pause
 from leaseway.domain.limits.limit import TENANT_PREFIX, PermitRequest, template_fields
-from leaseway.domain.pauses import Pause, closed_by_pauses
 from leaseway.ports.reads import Inspection
 from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import Defined, limits_by_name

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from leaseway.domain.gates import Closure, longest_closure, readable_needs
 from leaseway.domain.ids import Instant
-from leaseway.domain.job import Job, LaneCount, State
+from leaseway.domain.job import Job, State
+from leaseway.domain.lane import LaneCount
 
 LEASE_ENDS = "Unless renewed, the lease ends"
 

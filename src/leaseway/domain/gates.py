@@ -4,16 +4,18 @@ nothing starts; workers find out by asking for tokens.
 Times are spans, not instants: limits may be kept by another clock than jobs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 
 from msgspec import DecodeError, Struct
 
+from leaseway.domain.budgets.balances import Balance, BudgetWindow
 from leaseway.domain.budgets.budget import BudgetDefinition, Charge, amount_text, definition_for
 from leaseway.domain.budgets.calendar_windows import CalendarWindow
-from leaseway.domain.budgets.ledger import Balance, BudgetWindow, wait_us
+from leaseway.domain.budgets.holds import wait_us
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import Instant
+from leaseway.domain.lane import Pause, covering_pause
 from leaseway.domain.limits.buckets import (
     NO_HOLDER,
     PAUSED,
@@ -167,3 +169,17 @@ def closed_by_budget(
     spent, limit = amount_text(book.spent_micros), amount_text(book.limit_micros)
     then = "A window that is not used up begins"
     return Closure("budget", charge.name, f"{spent} of {limit} {definition.unit} are spent", left_us, then)
+
+
+# -- pauses ---------------------------------------------------------------------------------------------------------
+
+
+def closed_by_pauses(queue: str, tenant: str, pauses: Iterable[Pause]) -> list[Closure]:
+    """What keeps a lane from being served besides its gate."""
+    pause = covering_pause(queue, tenant, pauses)
+    return [] if pause is None else [closed_by_pause(pause)]
+
+
+def closed_by_pause(pause: Pause) -> Closure:
+    tenant = "" if pause.tenant is None else f" --tenant {quote(pause.tenant)}"
+    return Closure("lane", pause.queue, PAUSED, advice=f"Resume it: leaseway lanes resume {quote(pause.queue)}{tenant}")

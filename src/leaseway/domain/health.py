@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from leaseway.domain.ids import SECOND_US, Instant
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount
 
 GIB = 1 << 30
 DISK_FREE_MIN = GIB

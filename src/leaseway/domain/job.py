@@ -149,27 +149,3 @@ class ErrorRecord(Struct, frozen=True, kw_only=True):
     code: str
     message: str
     traceback: str
-
-
-class LaneCount(Struct, frozen=True, kw_only=True):
-    """What one lane holds, by counters that every write keeps; never by counting rows."""
-
-    queue: str
-    tenant: str
-    needs: str = ""
-    ready: int
-    """Pending and due."""
-    scheduled: int
-    """Pending, with a time to start that has not come."""
-    leased: int
-    done: int
-    failed: int
-    cancelled: int
-
-    @property
-    def pending(self) -> int:
-        return self.ready + self.scheduled
-
-    @property
-    def unfinished(self) -> int:
-        return self.ready + self.scheduled + self.leased

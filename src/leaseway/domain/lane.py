@@ -11,12 +11,38 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from leaseway.domain.exchange import Admit, Gate
+from leaseway.domain.ids import Instant
+from leaseway.domain.validators import check_name
 
 SCALE = 1_000_000
 """How far a job moves a lane of weight 1."""
 
 EQUAL: Mapping[int, int] = {}
 """Every lane weighs one."""
+
+
+class LaneCount(Struct, frozen=True, kw_only=True):
+    """What one lane holds, by counters that every write keeps; never by counting rows."""
+
+    queue: str
+    tenant: str
+    needs: str = ""
+    ready: int
+    """Pending and due."""
+    scheduled: int
+    """Pending, with a time to start that has not come."""
+    leased: int
+    done: int
+    failed: int
+    cancelled: int
+
+    @property
+    def pending(self) -> int:
+        return self.ready + self.scheduled
+
+    @property
+    def unfinished(self) -> int:
+        return self.ready + self.scheduled + self.leased
 
 
 class LaneTurn(Struct, frozen=True):
@@ -76,3 +102,36 @@ def share(count: int, ready: Mapping[int, int], weights: Mapping[int, int] = EQU
             shares[lane] += portion
             count -= portion
     return {lane: given for lane, given in shares.items() if given}
+
+
+# -- pauses ---------------------------------------------------------------------------------------------------------
+
+PAUSES_MAX = 1_000
+
+
+class Pause(Struct, frozen=True, order=True):
+    """All lanes of a queue, whatever their jobs need: those of one tenant, or of all, also of those who come later."""
+
+    queue: str
+    tenant: str | None = None
+    since: Instant = 0
+
+    def covers(self, queue: str, tenant: str) -> bool:
+        return self.queue == queue and self.tenant in (None, tenant)
+
+    def __str__(self) -> str:
+        return f"queue {self.queue!r}" + ("" if self.tenant is None else f" of tenant {self.tenant!r}")
+
+
+def check_pause(pause: Pause) -> Pause:
+    check_name("queue", pause.queue)
+    if pause.tenant is not None:
+        check_name("tenant", pause.tenant)
+    return pause
+
+
+def covering_pause(queue: str, tenant: str, pauses: Iterable[Pause]) -> Pause | None:
+    """The pause in which this lane is; the wider one, if there are two."""
+    return next(
+        (pause for pause in sorted(pauses, key=lambda each: each.tenant or "") if pause.covers(queue, tenant)), None
+    )

@@ -13,8 +13,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from leaseway.domain.budgets.balances import Audit, BudgetWindow, JournalEntry
 from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, HoldAnswer
-from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, Lines
+from leaseway.domain.budgets.holds import Lines
 from leaseway.domain.ids import Instant
 
 BOOKS_MAX = 1_000

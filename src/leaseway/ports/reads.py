@@ -6,7 +6,8 @@ from typing import Protocol
 from leaseway.domain.health import Finding
 from leaseway.domain.ids import Instant, JobId
 from leaseway.domain.inspection import SCAN_MAX, EndedCount, JobFilter, JobSummary, LaneWait, LeaseOwner, SearchPage
-from leaseway.domain.job import ErrorRecord, Job, LaneCount
+from leaseway.domain.job import ErrorRecord, Job
+from leaseway.domain.lane import LaneCount
 
 
 class JobReads(Protocol):

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from leaseway.domain.pauses import Pause
+from leaseway.domain.lane import Pause
 from leaseway.domain.tenant import Tenant
 
 

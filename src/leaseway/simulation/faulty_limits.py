@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from leaseway.domain.budgets.balances import Audit, BudgetWindow, JournalEntry
 from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, HoldAnswer
-from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, Lines
+from leaseway.domain.budgets.holds import Lines
 from leaseway.domain.errors import LeasewayError, StoreBusy, UnknownOutcome
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.buckets import Granted, Level, Notice, Verdict

@@ -6,7 +6,8 @@ from leaseway.domain.errors import SchemaVersions
 from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Renewed
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.inspection import CancelResult, JobFilter
-from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
+from leaseway.domain.job import ErrorRecord, Job, NewJob, Submitted
+from leaseway.domain.lane import LaneCount
 from leaseway.domain.schedule import Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant
 from leaseway.ports.job_store import BlockingSubmission, JobOperations, JobStore, TransactionalSubmission

@@ -25,8 +25,8 @@ from msgspec import Struct
 
 from leaseway.domain.budgets.budget import BudgetDefinition, HoldBooked, HoldDenied, HoldGranted, HoldUsed
 from leaseway.domain.budgets.calendar_windows import CalendarWindow
-from leaseway.domain.budgets.ledger import OPEN
-from leaseway.domain.budgets.ledger import HoldState as HoldState
+from leaseway.domain.budgets.holds import OPEN
+from leaseway.domain.budgets.holds import HoldState as HoldState
 from leaseway.domain.ids import SECOND_US, Token
 from leaseway.domain.job import State
 from leaseway.domain.limits.buckets import Granted, Wait

@@ -16,7 +16,7 @@ from random import Random
 from msgspec import Struct
 
 from leaseway.domain.budgets.budget import MICRO
-from leaseway.domain.budgets.ledger import Lines
+from leaseway.domain.budgets.holds import Lines
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.limit import LimitDefinition, PermitRequest, permit_lease_us, wire_delay_us
 from leaseway.simulation.judge import Judge

@@ -4,7 +4,7 @@ import pytest
 
 from leaseway.domain.errors import BadValue
 from leaseway.domain.exchange import Gate
-from leaseway.domain.pauses import Pause
+from leaseway.domain.lane import Pause
 from leaseway.ports.store import Store, require_pauses
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import QUEUES, Worker, counts, done, id_of, new_job

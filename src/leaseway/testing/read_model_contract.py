@@ -8,7 +8,8 @@ from typing import Any
 
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import PAGE_MAX, JobFilter
-from leaseway.domain.job import LaneCount, State
+from leaseway.domain.job import State
+from leaseway.domain.lane import LaneCount
 from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import ALL, Worker, done, failed, id_of, new_job, retry

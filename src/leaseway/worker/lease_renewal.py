@@ -18,7 +18,7 @@ from leaseway.domain.errors import LeasewayError
 from leaseway.domain.exchange import Exchange, HeldLease
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.job import Lease, Settlement, State
-from leaseway.domain.submission import LEASE_SECONDS_MIN
+from leaseway.domain.kind import LEASE_SECONDS_MIN
 from leaseway.ports.clock import Clock
 from leaseway.ports.job_store import JobStore
 from leaseway.worker.attempt import Attempt, Claim, Stop

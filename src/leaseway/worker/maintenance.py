@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.job import NewJob
-from leaseway.domain.kind import Kind
+from leaseway.domain.kind import Kind, parse_options
 from leaseway.domain.schedule import Schedule, due_fires, next_fire
-from leaseway.domain.submission import parse_options
 from leaseway.ports.clock import Ids
 from leaseway.worker.environment import Environment
 from leaseway.worker.submit import KEY_KEEP_US, Bound

@@ -26,7 +26,7 @@ from leaseway.domain.budgets.budget import (
     OverPolicy,
     parse_cost_micros,
 )
-from leaseway.domain.budgets.ledger import RAISED_US
+from leaseway.domain.budgets.holds import RAISED_US
 from leaseway.domain.errors import BadValue, LeasewayError, TransientError, UsageError
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.rate_limit_headers import RateLimitStatus, parse_rate_limits

@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping
 from contextvars import copy_context
 
 from leaseway.domain.ids import JobId
-from leaseway.domain.kind import Kind
+from leaseway.domain.kind import LEASE_SECONDS_MIN, Kind
 from leaseway.domain.outcome import Released
-from leaseway.domain.submission import LEASE_SECONDS_MIN
 from leaseway.worker.attempt import Attempt, Claim, Stop
 from leaseway.worker.environment import STALE_SHARE, Environment
 from leaseway.worker.run_handler import HandlerRunner, run_traced

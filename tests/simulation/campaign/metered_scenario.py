@@ -19,10 +19,9 @@ from tests.simulation.campaign.submissions import QUEUES
 from leaseway.domain.budgets.budget import Budget
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.kind import Kind, KindDefaults
+from leaseway.domain.kind import Kind, KindDefaults, parse_options
 from leaseway.domain.limits.limit import Limit, LimitUse, parse_rate
 from leaseway.domain.requirements import Requirements
-from leaseway.domain.submission import parse_options
 from leaseway.domain.tenant import Tenant
 from leaseway.simulation.clients import Intent
 from leaseway.simulation.limit_oracles import METER, LimitSettings, Meter

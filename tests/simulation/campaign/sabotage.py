@@ -12,9 +12,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leaseway.domain.budgets import ledger
+from leaseway.domain.budgets import holds
+from leaseway.domain.budgets.balances import Balance
 from leaseway.domain.budgets.budget import HoldAnswer, HoldGranted, HoldUsed
-from leaseway.domain.budgets.ledger import Balance, Hold, HoldStep, LineRequest, Lines, void_hold
+from leaseway.domain.budgets.holds import Hold, HoldStep, LineRequest, Lines, void_hold
 from leaseway.domain.errors import TransientError, UnknownOutcome
 from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.ids import Instant
@@ -189,7 +190,7 @@ def keep_the_half(connection: Any) -> None:
 real_seated = Admission.assign
 real_credited = buckets.credit_unused
 real_paced = buckets.repace
-real_hold_again = ledger.repeat_hold
+real_hold_again = holds.repeat_hold
 real_hold = MemoryLedger.hold
 
 
@@ -459,7 +460,7 @@ SABOTAGES: dict[str, Sabotage] = {
         scenario="metered",
         first=3,
         removes="what others hold counts as used: to look and to hold are one step",
-        code=((ledger, "fits", fits_what_is_spent), (memory_ledger, "is_balanced", lambda book: True)),
+        code=((holds, "fits", fits_what_is_spent), (memory_ledger, "is_balanced", lambda book: True)),
     ),
     "hold_of_another": Sabotage(
         scenario="metered",
@@ -471,7 +472,7 @@ SABOTAGES: dict[str, Sabotage] = {
         scenario="metered",
         first=17,
         removes="a call of which nobody says what it has cost is charged in full",
-        code=((ledger, "line_costs", costs_if_said),),
+        code=((holds, "line_costs", costs_if_said),),
     ),
     "seats_unkept": Sabotage(
         scenario="metered",

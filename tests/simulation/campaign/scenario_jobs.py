@@ -8,9 +8,8 @@ from typing import Any
 
 from leaseway.domain.errors import TransientError
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.kind import Kind, KindDefaults
+from leaseway.domain.kind import Kind, KindDefaults, parse_options
 from leaseway.domain.outcome import Backoff, Fail, Snooze
-from leaseway.domain.submission import parse_options
 from leaseway.simulation.judge import JUDGE
 from leaseway.simulation.process import HERE
 from leaseway.simulation.promises import Run

@@ -15,7 +15,7 @@ from leaseway.api.schemas.limits import limit_document
 from leaseway.api.schemas.values import Document, as_dict, parse_stored, timestamp
 from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.inspection import JobSummary
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount
 from leaseway.domain.limits.limit import PermitRequest, template_fields
 from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import limits_by_name

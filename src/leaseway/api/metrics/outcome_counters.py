@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from leaseway.domain.ids import Instant
-from leaseway.domain.job import LaneCount, State
+from leaseway.domain.job import State
+from leaseway.domain.lane import LaneCount
 from leaseway.ports.reads import Inspection
 
 OUTCOMES = (State.DONE, State.FAILED, State.CANCELLED)

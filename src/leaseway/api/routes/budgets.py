@@ -29,9 +29,9 @@ from leaseway.api.schemas.budgets import (
     journal_entry_document,
 )
 from leaseway.api.service import get_service
+from leaseway.domain.budgets.balances import BudgetWindow
 from leaseway.domain.budgets.budget import BudgetDefinition, OverPolicy, check_budget, parse_amount_micros
 from leaseway.domain.budgets.calendar_windows import Every
-from leaseway.domain.budgets.ledger import BudgetWindow
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Scope
 from leaseway.domain.validators import check_name

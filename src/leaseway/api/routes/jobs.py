@@ -41,7 +41,8 @@ from leaseway.domain.gates import Closure
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.ids import Instant, JobId
 from leaseway.domain.inspection import CancelResult, JobFilter, SearchPage
-from leaseway.domain.job import Job, LaneCount, NewJob, State, Submitted
+from leaseway.domain.job import Job, NewJob, State, Submitted
+from leaseway.domain.lane import LaneCount
 from leaseway.domain.validators import check_name
 from leaseway.ports.store import Store, require_inspection
 from leaseway.worker.environment import Environment

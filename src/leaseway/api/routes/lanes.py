@@ -20,8 +20,7 @@ from leaseway.api.schemas.lanes import (
 from leaseway.api.schemas.values import extend
 from leaseway.api.service import get_service
 from leaseway.domain.identity import Scope
-from leaseway.domain.job import LaneCount
-from leaseway.domain.pauses import Pause, check_pause
+from leaseway.domain.lane import LaneCount, Pause, check_pause
 from leaseway.domain.validators import check_name
 from leaseway.ports.store import require_pauses
 from leaseway.ports.tenant_store import LanePauses

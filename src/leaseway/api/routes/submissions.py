@@ -23,12 +23,10 @@ from leaseway.app import App
 from leaseway.domain import payload
 from leaseway.domain.errors import BadValue, UnknownKind
 from leaseway.domain.job import NewJob
-from leaseway.domain.kind import Kind, KindDefaults
-from leaseway.domain.submission import NO_OPTIONS, JobOptions, parse_options
+from leaseway.domain.kind import NO_OPTIONS, JobOptions, Kind, parse_options
+from leaseway.domain.kind import new_job as build_job
 from leaseway.domain.validators import NAME_LENGTH_MAX, check_name
 
-DEFAULTS = KindDefaults()
-"""For kinds that this process does not know."""
 IMPORT_KINDS = "import:"
 """Prefix of the kinds of shard jobs, which write to tables that belong to no tenant."""
 FIELD_NAMES = {"delay": "delay_seconds", "timeout": "timeout_seconds"}
@@ -82,31 +80,17 @@ def new_job(app: App, given: Submission, tenant: str, key: str | None) -> NewJob
         given.queue, given.priority, given.delay_seconds, given.run_at, given.attempts, given.timeout_seconds
     )
     options = NO_OPTIONS if written == NONE_GIVEN and key is None else check_options(written, key)
-    defaults = DEFAULTS if kind is None else kind.defaults
-    return NewJob(
-        id=app.world.ids.job(),
-        kind=given.kind,
-        payload=text,
-        queue=options.queue or defaults.queue,
+    return build_job(
+        app.world.ids.job(),
+        given.kind,
+        text,
+        options,
+        kind=kind,
         tenant=tenant,
-        priority=defaults.priority if options.priority is None else options.priority,
-        attempts_max=options.attempts or defaults.attempts,
-        lease_us=defaults.lease_us,
-        timeout_us=options.timeout_us or defaults.timeout_us,
-        delay_us=options.delay_us,
-        run_at=options.run_at,
-        key=key,
         fingerprint="" if key is None else fingerprint(given.kind, text, written),
         key_keep_us=app.key_keep_us,
-        needs=needs_text(kind, text, tenant),
         trace=None if app.world.tracing is None else app.world.tracing.origin(),
     )
-
-
-def needs_text(kind: Kind | None, text: str, tenant: str) -> str:
-    if kind is None or not kind.requirements:
-        return ""
-    return kind.requirements.text(lambda: kind.decode(text), tenant)
 
 
 def find_kind(app: App, name: str) -> Kind | None:

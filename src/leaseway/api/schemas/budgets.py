@@ -6,9 +6,9 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from leaseway.api.schemas.values import Amount, Document, Timestamp, extend, timestamp
+from leaseway.domain.budgets.balances import BudgetWindow, JournalEntry
 from leaseway.domain.budgets.budget import BudgetDefinition, OverPolicy, amount_text
 from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every
-from leaseway.domain.budgets.ledger import BudgetWindow, JournalEntry
 from leaseway.domain.ids import Instant
 
 

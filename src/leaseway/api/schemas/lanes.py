@@ -7,8 +7,7 @@ from leaseway.api.schemas.jobs import WaitsForDocument, waits_for_document
 from leaseway.api.schemas.values import Document, Timestamp, extend, parse_stored, seconds, timestamp
 from leaseway.domain.gates import Closure, longest_closure
 from leaseway.domain.ids import Instant
-from leaseway.domain.job import LaneCount
-from leaseway.domain.pauses import Pause
+from leaseway.domain.lane import LaneCount, Pause
 
 COUNTS = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
 ReadySince = Mapping[tuple[str, str, str], Instant]

@@ -21,7 +21,8 @@ from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.identity import Caller
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.inspection import CancelResult
-from leaseway.domain.job import ErrorRecord, Job, LaneCount, NewJob, Submitted
+from leaseway.domain.job import ErrorRecord, Job, NewJob, Submitted
+from leaseway.domain.lane import LaneCount
 from leaseway.domain.tenant import Tenant
 from leaseway.stores.http import protocol, requests
 from leaseway.stores.http.protocol import Verb

@@ -15,11 +15,11 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.exchange import Exchange, Gate, Wants
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import NewJob, Settlement
+from leaseway.domain.kind import LEASE_SECONDS_MAX, check_attempts, check_priority
 from leaseway.domain.limits import limit as limits
 from leaseway.domain.limits.validation import check_requests
 from leaseway.domain.payload import BYTES_MAX
 from leaseway.domain.requirements import NEEDS_BYTES_MAX, parse_needs
-from leaseway.domain.submission import LEASE_SECONDS_MAX, check_attempts, check_priority
 from leaseway.domain.validators import NAME_LENGTH_MAX, check_int, check_name
 from leaseway.stores.http import requests
 

@@ -16,9 +16,8 @@ from leaseway.cli.output.times import span
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.domain.exchange import Gate
-from leaseway.domain.gates import Closure, longest_closure
-from leaseway.domain.job import LaneCount
-from leaseway.domain.pauses import Pause, closed_by_pauses
+from leaseway.domain.gates import Closure, closed_by_pauses, longest_closure
+from leaseway.domain.lane import LaneCount, Pause
 from leaseway.ports.store import Store, require_pauses
 from leaseway.worker.explain_waits import ClosedGates
 

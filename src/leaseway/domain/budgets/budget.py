@@ -20,9 +20,10 @@ from enum import StrEnum
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leaseway.domain.budgets.calendar_windows import CalendarWindow, Every, parse_zone
-from leaseway.domain.errors import BadValue
+from leaseway.domain.errors import BadValue, UnknownBudget, refuse_stale
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits.limit import template_fields
 from leaseway.domain.validators import check_name
@@ -224,6 +225,44 @@ def definition_for(name: str, budget: str, definitions: Sequence[BudgetDefinitio
 def is_template(name: str) -> bool:
     """Whether this name stands for many budgets."""
     return bool(template_fields(name))
+
+
+# -- stored definitions ---------------------------------------------------------------------------------------------
+
+
+class StoredBudget(Struct, frozen=True):
+    """A definition as the store keeps it."""
+
+    definition: BudgetDefinition
+    declared: BudgetDefinition | None
+    """What the code said last."""
+    version: int = 1
+
+
+def declare_budget(kept: StoredBudget | None, definition: BudgetDefinition) -> StoredBudget | None:
+    """What to write when the code says this; None: nothing, because it said so before."""
+    if kept is None:
+        return StoredBudget(definition, definition)
+    if kept.declared == definition:
+        return None
+    # A new release of the code does not resume what an operator has paused.
+    in_force = replace(definition, paused=kept.definition.paused)
+    if kept.definition == in_force:
+        return StoredBudget(in_force, definition, kept.version)
+    return StoredBudget(in_force, definition, kept.version + 1)
+
+
+def change_budget(kept: StoredBudget | None, definition: BudgetDefinition, expected: int | None = None) -> StoredBudget:
+    """What to write when an operator says this."""
+    refuse_stale(f"budget {definition.name}", kept.version if kept else 0, expected)
+    if kept is None:
+        return StoredBudget(definition, None)
+    return StoredBudget(definition, kept.declared, kept.version + (kept.definition != definition))
+
+
+def unknown_budget(charge: Charge) -> UnknownBudget:
+    names = charge.name if charge.name == charge.budget else f"{charge.name}, nor {charge.budget}"
+    return UnknownBudget(f"nobody has defined a budget {names}; declare it in the app, or with: leaseway budgets")
 
 
 # -- amounts --------------------------------------------------------------------------------------------------------

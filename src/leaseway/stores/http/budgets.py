@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from leaseway.domain.budgets.balances import Audit, BudgetWindow, JournalEntry
 from leaseway.domain.budgets.budget import BudgetDefinition, Charge, Crossed, HoldAnswer, check_budget
-from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, Lines, check_lines
+from leaseway.domain.budgets.holds import Lines, check_lines
 from leaseway.domain.ids import Instant
 from leaseway.ports.ledger import BudgetDefinitions, BudgetReads, Expired
 from leaseway.stores.http import protocol, requests

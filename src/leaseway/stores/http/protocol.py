@@ -6,13 +6,14 @@ Bodies and answers are the domain's own values as JSON, under their own names.
 from collections.abc import Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
+from leaseway.domain.budgets.balances import BudgetWindow, JournalEntry
 from leaseway.domain.budgets.budget import BudgetDefinition, Crossed
-from leaseway.domain.budgets.ledger import BudgetWindow, JournalEntry
 from leaseway.domain.exchange import Exchange, ExchangeReply, Renewed
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import Instant, JobId
 from leaseway.domain.inspection import CancelResult
-from leaseway.domain.job import ErrorRecord, Job, LaneCount, Submitted
+from leaseway.domain.job import ErrorRecord, Job, Submitted
+from leaseway.domain.lane import LaneCount
 from leaseway.domain.limits.limit import LimitDefinition
 from leaseway.domain.schedule import StoredSchedule
 from leaseway.domain.tenant import Tenant

@@ -6,9 +6,9 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 from leaseway.domain.budgets import budget
+from leaseway.domain.budgets.balances import Audit, Sums
 from leaseway.domain.budgets.budget import HoldAnswer
 from leaseway.domain.budgets.calendar_windows import CalendarWindow
-from leaseway.domain.budgets.ledger import Audit, Sums
 from leaseway.domain.errors import StoreRefused
 from leaseway.domain.ids import Instant
 from leaseway.domain.limits import buckets

@@ -22,8 +22,7 @@ from leaseway.domain.exchange import (
 from leaseway.domain.ids import Instant, JobId, Token, WorkerId
 from leaseway.domain.inspection import KEYS_PER_JOB, CancelResult, JobFilter
 from leaseway.domain.job import Failure, NewJob, Settlement, State, Submitted
-from leaseway.domain.lane import LaneTurn, admits_by_gate, divide_claim
-from leaseway.domain.pauses import covering_pause
+from leaseway.domain.lane import LaneTurn, admits_by_gate, covering_pause, divide_claim
 from leaseway.stores.memory.rows import (
     FINAL,
     Lane,

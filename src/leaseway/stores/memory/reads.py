@@ -18,7 +18,8 @@ from leaseway.domain.inspection import (
     LeaseOwner,
     SearchPage,
 )
-from leaseway.domain.job import ErrorRecord, Job, LaneCount, State
+from leaseway.domain.job import ErrorRecord, Job, State
+from leaseway.domain.lane import LaneCount
 from leaseway.stores.memory.rows import FINAL, Lane, Place, Row, count_of, job_of, matches
 from leaseway.stores.memory.state import MemoryState, atomic
 

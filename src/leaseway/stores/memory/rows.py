@@ -10,7 +10,8 @@ from msgspec import Struct, field
 from leaseway.domain.exchange import ERRORS_MAX
 from leaseway.domain.ids import Instant, JobId, Token, WorkerId
 from leaseway.domain.inspection import JobFilter
-from leaseway.domain.job import ErrorRecord, Failure, Job, LaneCount, Lease, NewJob, Settlement, State
+from leaseway.domain.job import ErrorRecord, Failure, Job, Lease, NewJob, Settlement, State
+from leaseway.domain.lane import LaneCount
 
 
 class Place(StrEnum):

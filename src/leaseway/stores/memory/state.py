@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from leaseway.domain.errors import KeyConflict
 from leaseway.domain.ids import Instant, JobId
 from leaseway.domain.job import NewJob, Submitted
-from leaseway.domain.pauses import Pause
+from leaseway.domain.lane import Pause
 from leaseway.domain.schedule import StoredSchedule
 from leaseway.domain.tenant import Tenant
 from leaseway.stores.memory.rows import Key, Lane, Place, Row, first_of, start_of, waiting_place

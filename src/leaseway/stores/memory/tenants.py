@@ -1,6 +1,6 @@
 """Weights and caps of tenants, and paused lanes, in memory."""
 
-from leaseway.domain.pauses import Pause, check_pause
+from leaseway.domain.lane import Pause, check_pause
 from leaseway.domain.tenant import Tenant
 from leaseway.stores.memory.state import MemoryState, atomic
 

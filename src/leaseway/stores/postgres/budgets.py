@@ -13,6 +13,16 @@ from typing import Any
 
 import msgspec
 
+from leaseway.domain.budgets.balances import (
+    THRESHOLDS,
+    Audit,
+    Balance,
+    BudgetWindow,
+    JournalEntry,
+    Sums,
+    WindowKey,
+    fresh_window,
+)
 from leaseway.domain.budgets.budget import (
     MICROS_MAX,
     BudgetDefinition,
@@ -26,24 +36,10 @@ from leaseway.domain.budgets.budget import (
     check_budget,
     check_micros,
     is_template,
+    unknown_budget,
 )
 from leaseway.domain.budgets.calendar_windows import CalendarWindow, window_at
-from leaseway.domain.budgets.ledger import (
-    THRESHOLDS,
-    Audit,
-    Balance,
-    BudgetWindow,
-    JournalEntry,
-    LineRequest,
-    Lines,
-    Sums,
-    WindowKey,
-    check_lines,
-    find_room,
-    fresh_window,
-    unknown_budget,
-    wait_us,
-)
+from leaseway.domain.budgets.holds import LineRequest, Lines, check_lines, find_room, wait_us
 from leaseway.domain.errors import StoreBusy
 from leaseway.domain.ids import Instant
 from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired

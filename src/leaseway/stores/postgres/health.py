@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import asyncpg
 
-from leaseway.domain.budgets.ledger import judge_ledger
+from leaseway.domain.budgets.balances import judge_ledger
 from leaseway.domain.errors import LeasewayError, SchemaVersions
 from leaseway.domain.health import (
     STUCK_US_MAX,
@@ -25,7 +25,7 @@ from leaseway.domain.health import (
     warning,
 )
 from leaseway.domain.ids import SECOND_US
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.budgets import audit_of
 from leaseway.stores.postgres.connection import Connections

@@ -20,7 +20,8 @@ from leaseway.domain.inspection import (
     SearchStep,
     merge_steps,
 )
-from leaseway.domain.job import ErrorRecord, Job, LaneCount
+from leaseway.domain.job import ErrorRecord, Job
+from leaseway.domain.lane import LaneCount
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.database import Database

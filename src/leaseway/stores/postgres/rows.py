@@ -9,8 +9,8 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, Gated
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.inspection import JobFilter
-from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State, Submitted
-from leaseway.domain.lane import admits_by_gate
+from leaseway.domain.job import ErrorRecord, Job, Lease, NewJob, Settlement, State, Submitted
+from leaseway.domain.lane import LaneCount, admits_by_gate
 from leaseway.domain.limits.limit import Rate
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant

@@ -1,6 +1,6 @@
 """Weights and caps of tenants, and paused lanes, in PostgreSQL."""
 
-from leaseway.domain.pauses import Pause, check_pause
+from leaseway.domain.lane import Pause, check_pause
 from leaseway.domain.tenant import Tenant
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.database import JobDatabase

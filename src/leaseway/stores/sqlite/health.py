@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from leaseway.domain.budgets.ledger import judge_ledger
+from leaseway.domain.budgets.balances import judge_ledger
 from leaseway.domain.errors import LeasewayError, SchemaVersions
 from leaseway.domain.health import (
     STUCK_US_MAX,
@@ -31,7 +31,7 @@ from leaseway.domain.health import (
     warning,
 )
 from leaseway.domain.ids import Instant
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.budgets import Desk
 from leaseway.stores.sqlite.connection import translated

@@ -20,7 +20,8 @@ from leaseway.domain.inspection import (
     LeaseOwner,
     SearchPage,
 )
-from leaseway.domain.job import ErrorRecord, Job, LaneCount
+from leaseway.domain.job import ErrorRecord, Job
+from leaseway.domain.lane import LaneCount
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.database import Database
 from leaseway.stores.sqlite.rows import STATES, Row, as_json, filter_conditions

@@ -8,8 +8,8 @@ import msgspec
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.inspection import JobFilter
-from leaseway.domain.job import ErrorRecord, Job, LaneCount, Lease, NewJob, Settlement, State
-from leaseway.domain.lane import LaneTurn
+from leaseway.domain.job import ErrorRecord, Job, Lease, NewJob, Settlement, State
+from leaseway.domain.lane import LaneCount, LaneTurn
 from leaseway.domain.limits.limit import Rate
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
 from leaseway.domain.tenant import Tenant

@@ -1,6 +1,6 @@
 """Weights and caps of tenants, and paused lanes, in one SQLite file."""
 
-from leaseway.domain.pauses import Pause, check_pause
+from leaseway.domain.lane import Pause, check_pause
 from leaseway.domain.tenant import Tenant
 from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.database import Database

@@ -8,7 +8,8 @@ from leaseway.domain.errors import KeyConflict
 from leaseway.domain.exchange import Admit, Exchange, ExchangeReply, Gate, HeldLease, Wants
 from leaseway.domain.ids import SECOND_US, JobId, Token, WorkerId
 from leaseway.domain.inspection import JobFilter
-from leaseway.domain.job import Failure, Job, LaneCount, Lease, NewJob, Settlement, State
+from leaseway.domain.job import Failure, Job, Lease, NewJob, Settlement, State
+from leaseway.domain.lane import LaneCount
 from leaseway.ports.store import Store
 
 LEASE_US = 15 * SECOND_US

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from leaseway.domain.budgets.balances import BudgetWindow
 from leaseway.domain.budgets.budget import MICRO, Budget, BudgetDefinition, Charge, HoldAnswer, HoldBooked, HoldGranted
-from leaseway.domain.budgets.ledger import BudgetWindow, Lines
+from leaseway.domain.budgets.holds import Lines
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock

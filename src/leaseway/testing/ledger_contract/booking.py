@@ -2,7 +2,7 @@
 
 from leaseway.domain.budgets.budget import Charge, HoldBooked, HoldDenied, HoldGranted
 from leaseway.domain.budgets.calendar_windows import AHEAD_MAX
-from leaseway.domain.budgets.ledger import RAISED_US
+from leaseway.domain.budgets.holds import RAISED_US
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.ledger_contract.actors import (

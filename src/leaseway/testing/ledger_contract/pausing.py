@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from leaseway.domain.budgets.budget import PAUSED, HoldDenied
-from leaseway.domain.budgets.ledger import PAUSED_US
+from leaseway.domain.budgets.holds import PAUSED_US
 from leaseway.domain.errors import Stale
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock

@@ -13,9 +13,9 @@ from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
 from leaseway.cli.output.text import facts, heading, note, say, wrapped
 from leaseway.cli.output.times import local, moment
 from leaseway.cli.settings import CliSettings
+from leaseway.domain.budgets.balances import Audit, BudgetWindow, JournalEntry, judge_ledger
 from leaseway.domain.budgets.budget import CURRENCIES, MICRO, BudgetDefinition, is_template
 from leaseway.domain.budgets.calendar_windows import FOR_EVER, Every
-from leaseway.domain.budgets.ledger import Audit, BudgetWindow, JournalEntry, judge_ledger
 from leaseway.domain.errors import UnknownBudget
 from leaseway.domain.health import FindingLevel
 from leaseway.domain.ids import Instant

@@ -15,11 +15,11 @@ from leaseway.cli.output.times import moment, relative
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.exchange import Gate
 from leaseway.domain.explain import Reason, explain
-from leaseway.domain.gates import Closure
+from leaseway.domain.gates import Closure, closed_by_pauses
 from leaseway.domain.health import render_duration
 from leaseway.domain.ids import Instant
-from leaseway.domain.job import ErrorRecord, Job, LaneCount, State
-from leaseway.domain.pauses import closed_by_pauses
+from leaseway.domain.job import ErrorRecord, Job, State
+from leaseway.domain.lane import LaneCount
 from leaseway.ports.store import Store
 
 
