@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.open_connections import take_open_connections, watch_event_loops
+from tests.processes import kill_children_of_failed_blocks
 from tests.programs import restrict_path, use_known_terminal
 from tests.scheduling import GroupsFirstScheduling, put_slow_tests_first
 from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -15,6 +16,7 @@ from xdist.remote import Producer  # type: ignore[import-untyped]
 pytest.register_assert_rewrite("leaseway.testing")
 
 watch_event_loops()
+kill_children_of_failed_blocks()
 restrict_path()
 use_known_terminal()
 

@@ -33,6 +33,21 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def kill_children_of_failed_blocks() -> None:
+    """From now on, `with Popen(…)` kills the process if the block fails, instead of waiting for it.
+
+    Otherwise a test that fails or times out while its process still runs would hang for as long as the process lives.
+    """
+    wait_for_process = Popen.__exit__
+
+    def exit_block(self: "Popen[Any]", kind: Any, error: Any, traceback: Any) -> None:
+        if kind is not None:
+            self.kill()
+        wait_for_process(self, kind, error, traceback)
+
+    Popen.__exit__ = exit_block  # type: ignore[method-assign]
+
+
 def kill_session(process: "Popen[Any]") -> None:
     """Kill a process that was started with `start_new_session=True`, and everything that it has started.
 

@@ -1,6 +1,7 @@
 """Tests that check for orphaned processes are only as good as the functions that find processes."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -29,3 +30,12 @@ def test_children_are_found_and_end_with_their_session() -> None:
         finally:
             kill_session(parent)
     assert not is_alive(parent.pid)
+
+
+@pytest.mark.timeout(20)
+def test_a_failed_block_does_not_wait_for_its_process() -> None:
+    """A failed test must not hang because the process that it started never ends."""
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(AssertionError), subprocess.Popen(command) as process:
+        raise AssertionError
+    assert process.returncode == -signal.SIGKILL
