@@ -78,7 +78,7 @@ class Import(NamedTuple):
         async def found() -> list[ShardRow]:
             await sink.open()
             try:
-                return await sink.shards(run)
+                return await sink.shards.find_all(run)
             finally:
                 await sink.close()
 

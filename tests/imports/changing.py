@@ -119,14 +119,14 @@ class Changing:
 
     async def row(self, name: str) -> RunRow:
         await self.parts.sink.open()
-        found = await self.parts.sink.run(name)
+        found = await self.parts.sink.runs.find(name)
         await self.parts.sink.close()
         assert found is not None
         return found
 
     async def shards(self, name: str) -> list[ShardRow]:
         await self.parts.sink.open()
-        found = await self.parts.sink.shards(name)
+        found = await self.parts.sink.shards.find_all(name)
         await self.parts.sink.close()
         return found
 

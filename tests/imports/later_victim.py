@@ -15,13 +15,13 @@ async def work(address: str, fence: int) -> None:
     place = MongoPlace(address) if address.startswith("mongodb:") else ParquetPlace(Path(address))
     sink = place.sink()
     await sink.open()
-    begun = await sink.begin(RUN.id, LOW.key, fence)
+    begun = await sink.shards.begin(RUN.id, LOW.key, fence)
     assert begun is not None
     number = begun.pages
     while True:  # until it is killed
         some = [row(one, title="x" * 500) for one in range(number * ROWS, (number + 1) * ROWS)]
         sent = page(some, number or None, number + 1, fence, bad=[bad(number)], size_bytes=ROWS, page_hash=str(number))
-        assert await sink.write(sent) is not None
+        assert await sink.shards.write(sent) is not None
         number += 1
         print(number, flush=True)
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from tests.imports.sink_places import TABLE, Columns
 
 from leaseway.domain.ids import Instant
-from leaseway.imports.sinks.parquet.sink import BOOKS, ParquetSink
+from leaseway.imports.sinks.parquet.sink import RUN_TABLES, ParquetSink
 from leaseway.system import wall_clock_us
 from leaseway.testing.sink_contract.actors import COLUMNS
 
@@ -42,7 +42,7 @@ class ParquetPlace:
         return {line["external_id"]: shown(line) for line in self.versions()}
 
     async def delete(self, external_id: str, at: Instant) -> None:
-        with closing(sqlite3.connect(self.folder / BOOKS, isolation_level=None)) as connection:
+        with closing(sqlite3.connect(self.folder / RUN_TABLES, isolation_level=None)) as connection:
             connection.execute(f'UPDATE "{TABLE}" SET deleted_at = ? WHERE external_id = ?', (at, external_id))
 
 

@@ -18,7 +18,7 @@ async def work(address: str, fence: int) -> None:
     place = PostgresPlace(address) if address.startswith("postgresql:") else SqlitePlace(Path(address))
     sink = place.sink(columns=COLUMNS)
     await sink.open()
-    begun = await sink.begin(RUN.id, LOW.key, fence)
+    begun = await sink.shards.begin(RUN.id, LOW.key, fence)
     assert begun is not None
     number = begun.pages
     while True:  # until it is killed
@@ -28,7 +28,7 @@ async def work(address: str, fence: int) -> None:
             some, number or None, number + 1, fence, bad=[bad(number)], size_bytes=ROWS, page_hash=str(number),
             remembers=True,
         )  # fmt: skip
-        assert await sink.write(sent) is not None
+        assert await sink.shards.write(sent) is not None
         number += 1
         print(number, flush=True)
 

@@ -175,11 +175,13 @@ def test_a_record_of_the_feed_of_deleted_ones_stays_deleted(desk: Desk) -> None:
         await parts.sink.open()
         shard = make_shard("things", "deleted", {"deleted": True})
         run = RunRow(id="two", source="things", spec_hash="", started_at=wall_clock_us())
-        await parts.sink.start_run(run, [shard])
-        await parts.sink.begin("two", shard.key, 1)
+        await parts.sink.runs.start(run, [shard])
+        await parts.sink.shards.begin("two", shard.key, 1)
         record = json.dumps(bad(1, first=3)[0])
         kept = BadRow(position=0, external_id="3", code="bad_type", problem="size", document=record)
-        await parts.sink.write(PageWrite(run="two", shard=shard.key, fence=1, before=None, after=None, bad=[kept]))
+        await parts.sink.shards.write(
+            PageWrite(run="two", shard=shard.key, fence=1, before=None, after=None, bad=[kept])
+        )
         await parts.sink.close()
 
     desk.imported("one", things(3))

@@ -23,6 +23,7 @@ from leaseway.imports.domain.shard import make_shard
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.run_verdict import duplicate_warning, find_excess_absence, find_yield_collapse, judge_shards
 from leaseway.imports.run.start import start_planned
+from leaseway.imports.sinks.sql_tables import SqlSweeps
 from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.imports.spec.model import GuardSettings, SweepSettings
 from leaseway.system import wall_clock_us
@@ -208,18 +209,18 @@ async def test_who_finishes_a_run_too_early_finds_it_partial_and_does_no_harm(tm
         assert (await place.row("second")).notes["sweep"] == {"stored": 300, "absent": 0}
 
 
-class Forgetful(SqliteSink):
-    """The first replies about the dead are lost: what was done is done, and nobody knows."""
+class LosingReplies(SqlSweeps):
+    """Loses the first replies: the rows are deleted or marked present, but the caller does not know."""
 
     losses = 2
 
-    async def bury(self, run: str, ids: Sequence[str], reason: str) -> int:
-        count = await super().bury(run, ids, reason)
+    async def delete(self, run: str, ids: Sequence[str], reason: str) -> int:
+        count = await super().delete(run, ids, reason)
         self._lose()
         return count
 
-    async def forgive(self, source: str, ids: Sequence[str]) -> None:
-        await super().forgive(source, ids)
+    async def mark_present(self, source: str, ids: Sequence[str]) -> None:
+        await super().mark_present(source, ids)
         self._lose()
 
     def _lose(self) -> None:
@@ -228,8 +229,9 @@ class Forgetful(SqliteSink):
             raise UnknownOutcome("the reply was lost")
 
 
-def forgetful(place: Changing) -> None:
-    sink = Forgetful(str(place.folder / "data.db"), "poi")
+def lose_replies(place: Changing) -> None:
+    sink = SqliteSink(str(place.folder / "data.db"), "poi")
+    sink.sweeps = LosingReplies(sink.tables)
     place.parts = place.parts._replace(sink=sink, task=replace(place.parts.task, sink=sink))
 
 
@@ -239,7 +241,7 @@ async def test_a_closing_that_dies_in_its_middle_is_done_by_the_next_attempt(tmp
         await place.run("first")
         gone = hide(place, 6)
         await place.run("second", FULL)
-        forgetful(place)
+        lose_replies(place)
         assert await place.run("third", FULL) is RunState.COMPLETE
         assert place.gone() == dict.fromkeys(gone, "swept")
         assert place.living() == place.truth()

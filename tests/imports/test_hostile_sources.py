@@ -111,7 +111,7 @@ async def worked(parts: ImportParts, folder: Path, **options: Any) -> Outcome:
         await start_planned(parts, handle, "run", [make_shard("evil", "all", {})], wall_clock_us(), **options)
         await app.run_worker(queues=[parts.queue], until_empty=True)
         state = await finish_run(parts, "run")
-    (row,) = await parts.sink.shards("run")
+    (row,) = await parts.sink.shards.find_all("run")
     with open_sqlite(folder / "data.db") as file:
         ids = [id_ for (id_,) in file.execute("SELECT external_id FROM things ORDER BY rowid")]
     return Outcome(state, row, ids)

@@ -139,7 +139,7 @@ async def test_workers_killed_at_random_leave_every_row_once(
             )
             await killed_and_done(place, app)
             assert await finish_run(place.parts, "run") is RunState.COMPLETE
-        shards = await place.parts.sink.shards("run")
+        shards = await place.parts.sink.shards.find_all("run")
         truth = {str(number): (stamp, True) for number, stamp in it.table.readable().items()}
         assert await place.written() == truth
         check_counters(shards, place.pages())

@@ -95,7 +95,7 @@ class Place:
             return dict(file.execute(f"SELECT external_id, content_hash FROM {table}").fetchall())
 
     async def shards(self, run: str = "run") -> list[ShardRow]:
-        return await self.parts.sink.shards(run)
+        return await self.parts.sink.shards.find_all(run)
 
     def truth(self) -> set[str]:
         return {str(id_) for id_ in self.it.table.readable()}

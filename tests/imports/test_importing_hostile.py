@@ -81,7 +81,7 @@ class Import:
         row = RunRow(
             id=run, source=self.parts.spec.source.name, spec_hash=self.parts.task.spec_hash, started_at=wall_clock_us()
         )
-        await self.parts.sink.start_run(row, [self.shard])
+        await self.parts.sink.runs.start(row, [self.shard])
         return self
 
     async def attempt(self, fence: int, task: ShardTask | None = None) -> ShardResult:
@@ -110,7 +110,7 @@ class Import:
             return await finish_run(self.parts, run)
 
     async def only(self) -> ShardRow:
-        (row,) = await self.parts.sink.shards("run")
+        (row,) = await self.parts.sink.shards.find_all("run")
         return row
 
     def ids(self) -> list[str]:
@@ -167,7 +167,11 @@ class LosingSink:
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._sink, name)
+        if name in ("runs", "shards", "quarantine", "sweeps", "rows"):
+            return LosingPart(self, verb)
+        return self.lose(verb, name)
 
+    def lose(self, verb: Any, name: str) -> Any:
         async def call(*words: Any) -> Any:
             self.calls += 1
             is_lost = self.calls == self._number
@@ -177,6 +181,14 @@ class LosingSink:
             return answer
 
         return call
+
+
+class LosingPart:
+    def __init__(self, sink: LosingSink, part: Any) -> None:
+        self._sink, self._part = sink, part
+
+    def __getattr__(self, name: str) -> Any:
+        return self._sink.lose(getattr(self._part, name), name)
 
 
 @pytest.mark.parametrize("is_after", [False, True])
@@ -238,7 +250,7 @@ async def test_a_worker_that_dies_after_a_split_has_its_children_submitted_by_th
     first = await it.attempt(1)
     again = await it.attempt(2)
     assert first.children == again.children == tuple(sorted(child.key for child in children))
-    rows = await it.parts.sink.shards("run")
+    rows = await it.parts.sink.shards.find_all("run")
     assert [row.shard.label for row in rows] == ["all", "left", "right"]
     assert [row.pages for row in rows] == [2, 0, 0]
 
@@ -250,7 +262,7 @@ async def test_children_of_a_split_are_imported_once_by_the_same_run(make: Make)
         page_limit=1, ceilings=Ceilings(pages=2), split=lambda shard, *_: children if shard.label == "all" else []
     )
     assert await it.worked() is RunState.PARTIAL  # the children are as large as their parent, and cannot be split
-    rows = await it.parts.sink.shards("run")
+    rows = await it.parts.sink.shards.find_all("run")
     assert {row.shard.label: (row.state.value, row.attempts) for row in rows} == {
         "all": ("split", 1),
         "left": ("parked", 1),
@@ -315,7 +327,7 @@ async def test_what_the_spec_says_of_bad_rows_is_done(
     it.path.write_text(it.path.read_text("utf-8").replace("max_ratio = 0.01", f'policy = "{policy}"'), "utf-8")
     it.parts = load_import(it.path)
     assert await it.worked() is state
-    assert (len(it.ids()), len(await it.parts.sink.bad_rows("run"))) == (rows, kept)
+    assert (len(it.ids()), len(await it.parts.sink.quarantine.find_all("run"))) == (rows, kept)
 
 
 async def test_many_bad_rows_on_the_page_of_a_split_park_it_instead(make: Make) -> None:
@@ -354,7 +366,7 @@ async def test_two_runs_at_once_finish_both_and_write_each_row_once(make: Make) 
     it.changed(page_limit=5)
     assert set(await asyncio.gather(it.worked("one"), it.worked("two"))) == {RunState.COMPLETE}
     assert len(it.ids()) == 40
-    shards = [*await it.parts.sink.shards("one"), *await it.parts.sink.shards("two")]
+    shards = [*await it.parts.sink.shards.find_all("one"), *await it.parts.sink.shards.find_all("two")]
     assert sum(row.inserted for row in shards) == 40
     assert sum(row.unchanged for row in shards) == 40
 
@@ -367,7 +379,7 @@ async def test_two_sources_in_one_job_store_leave_each_others_shards_alone(make:
     async with app:
         await start_planned(one.parts, handle, "waits", [one.shard], wall_clock_us())
     assert await other.worked("run") is RunState.COMPLETE
-    (left,) = await one.parts.sink.shards("waits")
+    (left,) = await one.parts.sink.shards.find_all("waits")
     assert (left.state, left.attempts) == (ShardState.WAITING, 0)
     assert await one.worked("waits", again=True) is RunState.COMPLETE
 

@@ -70,7 +70,7 @@ async def test_rows_and_counters_agree_after_every_kill(place: MongoPlace | Parq
     address = place.url if isinstance(place, MongoPlace) else str(place.folder)
     sink = place.sink()
     await sink.open()
-    await sink.start_run(RUN, [LOW])
+    await sink.runs.start(RUN, [LOW])
     for kill in range(KILLS):
         known = await asyncio.to_thread(killed, address, kill + 1, 3 + kill, 700 * kill)
         found = await shard(sink)
@@ -82,16 +82,16 @@ async def test_rows_and_counters_agree_after_every_kill(place: MongoPlace | Parq
     sink = place.sink()
     await sink.open()
     last = KILLS + 1
-    begun = await sink.begin(RUN.id, LOW.key, last)
+    begun = await sink.shards.begin(RUN.id, LOW.key, last)
     assert begun is not None
     some = [row(one, title="x" * 500) for one in range(begun.pages * ROWS, (begun.pages + 1) * ROWS)]
     end = page(some, begun.pages, begun.pages + 1, last, bad=[bad(begun.pages)], state=ShardState.DONE)
-    assert await sink.write(end) == WriteCounts(inserted=ROWS, quarantined=1)
-    await sink.finish_run(RUN.id, RunState.COMPLETE)
+    assert await sink.shards.write(end) == WriteCounts(inserted=ROWS, quarantined=1)
+    await sink.runs.finish(RUN.id, RunState.COMPLETE)
     found = await shard(sink)
-    assert found.inserted == found.rows == found.pages * ROWS == await sink.count()
+    assert found.inserted == found.rows == found.pages * ROWS == await sink.rows.count()
     assert sorted(map(int, await place.rows())) == list(range(found.pages * ROWS))
-    assert [one.position for _, _, one in await sink.bad_rows(limit=10_000)] == list(range(found.pages))
+    assert [one.position for _, _, one in await sink.quarantine.find_all(limit=10_000)] == list(range(found.pages))
     await sink.close()
 
 

@@ -283,7 +283,7 @@ async def test_watching_ends_with_the_processes(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "spec.toml").write_text(SPEC.format(folder=tmp_path))
     parts = load_import(tmp_path / "spec.toml")
     await parts.sink.open()
-    await parts.sink.start_run(run_row(), [make_shard("people", "all", {}, 10)])
+    await parts.sink.runs.start(run_row(), [make_shard("people", "all", {}, 10)])
     await parts.sink.close()
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
     with waiting_process() as worker:

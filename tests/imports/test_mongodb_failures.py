@@ -120,32 +120,32 @@ async def test_a_page_that_was_half_written_counts_once(standalone: MongoServer,
     await written(alone, page(rows(1, 2), after=2))
     half = page([row(2, 1), *rows(3, 4)], 2, 4, bad=[bad(0), bad(1)])
     with failing(standalone, "update", **AT_THE_CURSOR), pytest.raises(UnknownOutcome, match="may be repeated"):
-        await alone.write(half)
+        await alone.shards.write(half)
     place = MongoPlace(standalone.url)
     assert sorted(await place.rows()) == ["1", "2", "3", "4"]
     assert (await shard(alone)).cursor == {"after": 2}
-    assert await alone.begin(RUN.id, LOW.key, 1) == await shard(alone)
-    assert await alone.write(half) == WriteCounts(inserted=2, updated=1, quarantined=2)
+    assert await alone.shards.begin(RUN.id, LOW.key, 1) == await shard(alone)
+    assert await alone.shards.write(half) == WriteCounts(inserted=2, updated=1, quarantined=2)
     now = await shard(alone)
     assert (now.pages, now.rows, now.inserted, now.updated, now.unchanged, now.quarantined) == (2, 5, 4, 1, 0, 2)
-    assert [one.position for _, _, one in await alone.bad_rows()] == [0, 1]
+    assert [one.position for _, _, one in await alone.quarantine.find_all()] == [0, 1]
 
 
 async def test_the_next_worker_finishes_a_page_that_was_half_written(standalone: MongoServer, alone: MongoSink) -> None:
     """Meanwhile the source has changed one of its rows, and sends one that was not there before."""
     await started(alone)
     with failing(standalone, "update", **AT_THE_CURSOR), pytest.raises(UnknownOutcome):
-        await alone.write(page(rows(1, 2, 3), after=3, bad=[bad(7)]))
+        await alone.shards.write(page(rows(1, 2, 3), after=3, bad=[bad(7)]))
     place = MongoPlace(standalone.url)
     other = place.sink()
     await other.open()
-    assert await other.begin(RUN.id, LOW.key, 2) is not None
+    assert await other.shards.begin(RUN.id, LOW.key, 2) is not None
     again = page([row(1), row(2, 5), row(3, -1), row(9)], after=9, fence=2)
-    assert await other.write(again) == WriteCounts(inserted=4)
-    assert await other.bad_rows() == []
+    assert await other.shards.write(again) == WriteCounts(inserted=4)
+    assert await other.quarantine.find_all() == []
     assert (await place.rows())["2"]["content_hash"] == "hash-5"
     assert (await place.rows())["3"]["content_hash"] == "hash-0"
-    assert await alone.write(page(rows(1, 2, 3), after=3)) is None
+    assert await alone.shards.write(page(rows(1, 2, 3), after=3)) is None
     await other.close()
 
 
@@ -153,8 +153,8 @@ async def test_the_rows_of_an_older_page_are_not_the_next_ones_own(alone: MongoS
     """A mark says which page: the next page of the shard finds the same row unchanged."""
     await started(alone)
     await written(alone, page(rows(1), after=1))
-    assert await alone.write(page(rows(1), 1, 2)) == WriteCounts(unchanged=1)
-    assert await alone.write(page([row(1, 1)], 2, 3)) == WriteCounts(updated=1)
+    assert await alone.shards.write(page(rows(1), 1, 2)) == WriteCounts(unchanged=1)
+    assert await alone.shards.write(page([row(1, 1)], 2, 3)) == WriteCounts(updated=1)
 
 
 @pytest.mark.parametrize(("command", "where"), [("insert", "leaseway_shards"), ("update", "leaseway_runs")])
@@ -163,23 +163,23 @@ async def test_a_run_whose_start_was_interrupted_is_planned_anew(
 ) -> None:
     """Half a plan would import half a source, and call it complete; two plans would import a part of it twice."""
     with failing(standalone, command, namespace=f"leaseway.{where}", **LOST), pytest.raises(UnknownOutcome):
-        await alone.start_run(RUN, [LOW])
-    assert await alone.runs() == []
-    assert await alone.run(RUN.id) is None
-    await alone.start_run(RUN, [HIGH])
-    assert [each.shard for each in await alone.shards(RUN.id)] == [HIGH]
-    assert [run.id for run in await alone.runs()] == [RUN.id]
+        await alone.runs.start(RUN, [LOW])
+    assert await alone.runs.find_all() == []
+    assert await alone.runs.find(RUN.id) is None
+    await alone.runs.start(RUN, [HIGH])
+    assert [each.shard for each in await alone.shards.find_all(RUN.id)] == [HIGH]
+    assert [run.id for run in await alone.runs.find_all()] == [RUN.id]
 
 
 async def test_a_claim_of_a_worker_that_has_died_holds_nobody(standalone: MongoServer, alone: MongoSink) -> None:
     """Its fence is smaller than that of the next one."""
     await started(alone)
     with failing(standalone, "insert", namespace=f"leaseway.{TABLE}", **LOST), pytest.raises(UnknownOutcome):
-        await alone.write(page(rows(1), after=1))
+        await alone.shards.write(page(rows(1), after=1))
     other = MongoPlace(standalone.url).sink()
     await other.open()
-    assert await other.write(page(rows(1), after=1)) is None  # somebody else, with the same fence
-    assert await other.write(page(rows(1), after=1, fence=2)) == WriteCounts(inserted=1)
+    assert await other.shards.write(page(rows(1), after=1)) is None  # somebody else, with the same fence
+    assert await other.shards.write(page(rows(1), after=1, fence=2)) == WriteCounts(inserted=1)
     await other.close()
 
 
@@ -194,9 +194,11 @@ async def test_a_connection_that_breaks_inside_a_transaction_costs_nothing(repli
     await sink.open()
     await started(sink)
     with failing(replica_set, "insert", {"times": 1}, namespace=f"leaseway.{TABLE}", **LOST):
-        assert await sink.write(page(rows(1, 2), after=2, bad=[bad(0)])) == WriteCounts(inserted=2, quarantined=1)
+        assert await sink.shards.write(page(rows(1, 2), after=2, bad=[bad(0)])) == WriteCounts(
+            inserted=2, quarantined=1
+        )
     assert (await shard(sink)).rows == 2
-    assert len(await sink.bad_rows()) == 1
+    assert len(await sink.quarantine.find_all()) == 1
     assert all(MARK not in found for found in await place.found(TABLE))
     await sink.close()
 
@@ -213,16 +215,16 @@ async def test_a_commit_whose_reply_is_lost_is_an_unknown_outcome(
     text = "reply to a commit was lost; the call may be repeated"
     slow = {"blockConnection": True, "blockTimeMS": 1_500}
     with failing(replica_set, "commitTransaction", **slow), pytest.raises(UnknownOutcome, match=text):
-        await sink.write(page(rows(1), after=1))
+        await sink.shards.write(page(rows(1), after=1))
     for _ in range(STEPS_MAX):  # until the server has come to it
         if (await shard(sink)).pages:
             break
         await asyncio.sleep(0.01)
-    begun = await sink.begin(RUN.id, LOW.key, 1)
+    begun = await sink.shards.begin(RUN.id, LOW.key, 1)
     assert begun is not None
     assert begun.cursor == {"after": 1}
-    assert await sink.write(page(rows(1), after=1)) is None
-    assert await sink.count() == 1
+    assert await sink.shards.write(page(rows(1), after=1)) is None
+    assert await sink.rows.count() == 1
     await sink.close()
 
 
@@ -235,9 +237,9 @@ async def test_a_commit_that_never_arrived_is_an_unknown_outcome_too(replica_set
     await sink.open()
     await started(sink)
     with failing(replica_set, "commitTransaction", **LOST), pytest.raises(UnknownOutcome):
-        await sink.write(page(rows(1), after=1))
+        await sink.shards.write(page(rows(1), after=1))
     assert await place.rows() == {}
-    assert await sink.write(page(rows(1), after=1)) == WriteCounts(inserted=1)
+    assert await sink.shards.write(page(rows(1), after=1)) == WriteCounts(inserted=1)
     await sink.close()
 
 
@@ -247,14 +249,14 @@ async def test_a_server_that_is_killed_loses_pages_and_no_promise(server: MongoS
     for number in range(8):
         await written(sink, page(rows(*pair(number)), number or None, number + 1, bad=[bad(number)]))
     server.restart()  # not in a thread: it would end with that thread
-    begun = await sink.begin(RUN.id, LOW.key, 2)
+    begun = await sink.shards.begin(RUN.id, LOW.key, 2)
     assert begun is not None
     assert begun.rows == begun.inserted == 2 * begun.pages
     for number in range(begun.pages, 12):
         again = page(rows(*pair(number)), number or None, number + 1, 2, bad=[bad(number)])
-        assert await sink.write(again) == WriteCounts(inserted=2, quarantined=1)
-    assert ((await shard(sink)).inserted, await sink.count()) == (24, 24)
-    assert [one.position for _, _, one in await sink.bad_rows()] == list(range(12))
+        assert await sink.shards.write(again) == WriteCounts(inserted=2, quarantined=1)
+    assert ((await shard(sink)).inserted, await sink.rows.count()) == (24, 24)
+    assert [one.position for _, _, one in await sink.quarantine.find_all()] == list(range(12))
 
 
 def pair(number: int) -> tuple[int, int]:
@@ -276,10 +278,10 @@ async def test_an_error_says_what_to_do(
     """Whoever reads it at night does not know the server's codes, and must not see the password."""
     sink = MongoSink(replica_set.url, TABLE)
     await sink.open()
-    await sink.start_run(replace(RUN, id="run-of-errors"), [LOW])
+    await sink.runs.start(replace(RUN, id="run-of-errors"), [LOW])
     with failing(replica_set, "update", **fault), pytest.raises(kind, match=text):
-        await sink.set_budget("run-of-errors", 5)
-    await sink.set_budget("run-of-errors", 5)
+        await sink.runs.set_budget("run-of-errors", 5)
+    await sink.runs.set_budget("run-of-errors", 5)
     await sink.close()
 
 
@@ -335,7 +337,7 @@ async def test_an_address_that_means_nothing_is_refused() -> None:
 async def test_a_sink_that_is_not_open_says_so(standalone: MongoServer) -> None:
     """It would not know whether there are transactions."""
     with pytest.raises(StoreRefused, match="is not open"):
-        await MongoSink(standalone.url, "poi").count()
+        await MongoSink(standalone.url, "poi").rows.count()
 
 
 async def test_an_address_cannot_take_the_promises_back(place: MongoPlace) -> None:
@@ -344,7 +346,7 @@ async def test_an_address_cannot_take_the_promises_back(place: MongoPlace) -> No
     sink = MongoPlace(f"{place.url}{joint}w=0&readPreference=secondary").sink()
     await sink.open()
     assert await imported(sink, "run-1", *rows(1, 2)) == WriteCounts(inserted=2)
-    assert (await sink.count(), len(await sink.shards("run-1"))) == (2, 1)
+    assert (await sink.rows.count(), len(await sink.shards.find_all("run-1"))) == (2, 1)
     await sink.close()
 
 
@@ -353,7 +355,7 @@ def test_a_sink_goes_from_one_loop_to_another(standalone: MongoServer) -> None:
     sink = MongoSink(standalone.url, "loops")
     asyncio.run(sink.open())
     assert asyncio.run(imported(sink, "run-of-loops", row(1))) == WriteCounts(inserted=1)
-    assert asyncio.run(sink.count()) == 1
+    assert asyncio.run(sink.rows.count()) == 1
 
 
 # -- collections and documents ----------------------------------------------------------------------------------------
@@ -420,7 +422,7 @@ async def test_a_validator_that_does_not_take_a_row_is_named(place: MongoPlace) 
     await sink.open()
     await started(sink)
     with pytest.raises(StoreRefused, match="the collection's validator does not take a row; change it"):
-        await sink.write(page([row(1, title="x")], after=1))
+        await sink.shards.write(page([row(1, title="x")], after=1))
     assert (await shard(sink)).pages == 0
     await sink.close()
 
@@ -442,14 +444,14 @@ async def test_the_servers_clock_decides(place: MongoPlace, sink: MongoSink) -> 
     early = instant_of(hello["localTime"])
     await started(sink)
     await written(sink, page(rows(1, 2), state=ShardState.DONE, bad=[bad(0)]))
-    ((number, _, _),) = await sink.bad_rows()
-    await sink.release(number, row(3))
-    await sink.bury(RUN.id, ["2"], "swept")
-    await sink.finish_run(RUN.id, RunState.COMPLETE)
+    ((number, _, _),) = await sink.quarantine.find_all()
+    await sink.quarantine.release(number, row(3))
+    await sink.sweeps.delete(RUN.id, ["2"], "swept")
+    await sink.runs.finish(RUN.id, RunState.COMPLETE)
     async with place.client() as client:
         hello = await client.admin.command("hello")
     late = instant_of(hello["localTime"])
-    found, (run,), now = await place.rows(), await sink.runs(), await shard(sink)
+    found, (run,), now = await place.rows(), await sink.runs.find_all(), await shard(sink)
     told = [found["1"]["first_seen"], found["2"]["deleted_at"], found["3"]["updated_at"], now.started_at]
     assert [at for at in (*told, now.finished_at, run.finished_at) if at is None or not early <= at <= late] == []
 
@@ -465,14 +467,18 @@ async def test_two_collections_of_one_database_do_not_mix(place: MongoPlace) -> 
     await operators.open()
     await started(poi)
     await written(poi, page(rows(1), after=1, bad=[bad(0)]))
-    ((number, _, _),) = await poi.bad_rows()
-    assert (await operators.runs(), await operators.bad_rows(), await operators.count()) == ([], [], 0)
-    assert (await operators.run(RUN.id), await operators.shards(RUN.id)) == (None, [])
-    assert not await operators.release(number, row(9))
-    assert await operators.begin(RUN.id, LOW.key, 5) is None
-    assert await operators.write(page(rows(2), 1, 2, fence=5)) is None
+    ((number, _, _),) = await poi.quarantine.find_all()
+    assert (await operators.runs.find_all(), await operators.quarantine.find_all(), await operators.rows.count()) == (
+        [],
+        [],
+        0,
+    )
+    assert (await operators.runs.find(RUN.id), await operators.shards.find_all(RUN.id)) == (None, [])
+    assert not await operators.quarantine.release(number, row(9))
+    assert await operators.shards.begin(RUN.id, LOW.key, 5) is None
+    assert await operators.shards.write(page(rows(2), 1, 2, fence=5)) is None
     with pytest.raises(KeyConflict, match="run-1: writes to table poi, not operators"):
-        await operators.start_run(RUN, [LOW])
+        await operators.runs.start(RUN, [LOW])
     await poi.close()
     await operators.close()
 
@@ -530,8 +536,8 @@ async def test_what_the_server_would_not_take_goes_into_quarantine(
     await started(sink)
     odd = replace(row(1), document=document)
     kept = document[:1_000]
-    assert await sink.write(page([odd, row(2)], after=1)) == WriteCounts(inserted=1, quarantined=1)
-    ((_, _, one),) = await sink.bad_rows()
+    assert await sink.shards.write(page([odd, row(2)], after=1)) == WriteCounts(inserted=1, quarantined=1)
+    ((_, _, one),) = await sink.quarantine.find_all()
     assert (one.code, one.external_id, one.document[:1_000]) == (code, "1", kept)
     assert problem in one.problem
     assert sorted(await place.rows()) == ["2"]
@@ -555,9 +561,9 @@ async def test_a_sweep_reads_ids_in_the_servers_order(place: MongoPlace, sink: M
     await written(sink, replace(page(first, after=1, remembers=True), run="run-2"))
     last = replace(page(second, 1, 2, remembers=True, state=ShardState.DONE), run="run-2")
     await written(sink, last)
-    sweep = await sink.sweep("run-2")
+    sweep = await sink.sweeps.sweep("run-2")
     assert (sweep.stored, sweep.absent) == (len(ids), 2)
-    assert await sink.absentees("maps", 1, 10) == ["9", "\uffff"]
+    assert await sink.sweeps.find_absent("maps", 1, 10) == ["9", "\uffff"]
     assert await place.found("leaseway_seen") == []
 
 
@@ -567,12 +573,12 @@ async def test_a_sweep_that_was_interrupted_counts_once(server: MongoServer, sin
     await started(sink, run=replace(RUN, id="run-2", started_at=2**60))
     await written(sink, replace(page(rows(1), remembers=True, state=ShardState.DONE), run="run-2"))
     with failing(server, "update", namespace="leaseway.leaseway_runs", **LOST), pytest.raises(UnknownOutcome):
-        await sink.sweep("run-2")
+        await sink.sweeps.sweep("run-2")
     for _ in range(2):
-        sweep = await sink.sweep("run-2")
+        sweep = await sink.sweeps.sweep("run-2")
         assert (sweep.stored, sweep.absent) == (2, 1)
-    assert await sink.absentees("maps", 1, 10) == ["2"]
-    assert await sink.absentees("maps", 2, 10) == []
+    assert await sink.sweeps.find_absent("maps", 1, 10) == ["2"]
+    assert await sink.sweeps.find_absent("maps", 2, 10) == []
 
 
 async def test_a_document_that_grows_on_its_way_is_measured(place: MongoPlace, sink: MongoSink) -> None:
@@ -580,6 +586,6 @@ async def test_a_document_that_grows_on_its_way_is_measured(place: MongoPlace, s
     await started(sink)
     digits = replace(row(1), document=f'{{"a":[{",".join(["1"] * 1_500_000)}]}}')
     assert len(digits.document) < 3_100_000
-    assert await sink.write(page([digits, row(2)], after=1)) == WriteCounts(inserted=1, quarantined=1)
-    ((_, _, one),) = await sink.bad_rows()
+    assert await sink.shards.write(page([digits, row(2)], after=1)) == WriteCounts(inserted=1, quarantined=1)
+    ((_, _, one),) = await sink.quarantine.find_all()
     assert (one.code, one.external_id) == ("too_large", "1")

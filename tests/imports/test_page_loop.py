@@ -54,7 +54,7 @@ async def test_a_run_never_asks_more_often_than_its_budget_allows(tmp_path: Path
         planning = len(it.arrivals)
         assert await imported(place, requests_max=25) is RunState.PARTIAL
         assert planning < len(it.arrivals) - planning <= planning + 25
-        found = await place.parts.sink.run("run")
+        found = await place.parts.sink.runs.find("run")
         assert found is not None
         assert found.requests == 25
         assert "budget" in str(found.why)
@@ -65,7 +65,7 @@ async def test_a_run_whose_budget_was_raised_goes_on(tmp_path: Path) -> None:
     async with standin(5_000) as it:
         place = place_of(tmp_path, it)
         assert await imported(place, requests_max=20) is RunState.PARTIAL
-        await place.parts.sink.set_budget("run", 1_000)
+        await place.parts.sink.runs.set_budget("run", 1_000)
         app, handle = import_app(place.parts, place.store)
         async with app:
             assert await submit_open_shards(place.parts, handle, "run") > 0

@@ -18,7 +18,7 @@ from leaseway.domain.errors import BadValue, StoreFull, StoreRefused
 from leaseway.imports.domain.page import ColumnType, WriteCounts
 from leaseway.imports.domain.run_state import RunState, ShardState
 from leaseway.imports.sinks.parquet.files import ParquetFolder
-from leaseway.imports.sinks.parquet.sink import ParquetSink
+from leaseway.imports.sinks.parquet.sink import ParquetSink, ParquetTables
 from leaseway.imports.sinks.port import Sink
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.sink_contract import *  # noqa: F403
@@ -82,7 +82,7 @@ async def test_only_news_are_written(sink: Sink, witness: ParquetPlace) -> None:
     await imported(sink, "run-2", row(1, title="a"), row(2))
     assert len(witness.files()) == 1
     await imported(sink, "run-3", row(1, 1, title="b"), row(2), tombstone(3))
-    await sink.bury("run-3", ["2"], "swept")
+    await sink.sweeps.delete("run-3", ["2"], "swept")
     told = [(line["external_id"], line["title"], line["deleted_reason"]) for line in witness.versions()]
     assert told == [("1", "a", None), ("2", None, None), ("3", None, "flagged"), ("1", "b", None), ("2", None, "swept")]
     versions = [line["leaseway_version"] for line in witness.versions()]
@@ -111,14 +111,14 @@ async def test_a_run_that_ends_leaves_one_file(sink: Sink, witness: ParquetPlace
     await imported(sink, "run-2", row(50))
     before, table = witness.versions(), await witness.rows()
     assert len(witness.files()) == 6
-    await sink.finish_run(RUN.id, RunState.COMPLETE)
+    await sink.runs.finish(RUN.id, RunState.COMPLETE)
     assert len(witness.files()) == 2
     assert (witness.versions(), await witness.rows()) == (before, table)
-    await sink.finish_run(RUN.id, RunState.COMPLETE)
+    await sink.runs.finish(RUN.id, RunState.COMPLETE)
     assert len(witness.all_files()) == 2
     reopened = witness.sink()
     await reopened.open()
-    assert await reopened.count() == 12
+    assert await reopened.rows.count() == 12
     assert witness.versions() == before
     await reopened.close()
 
@@ -128,10 +128,10 @@ async def test_a_run_that_goes_on_after_its_end_is_merged_again(sink: Sink, witn
     await started(sink)
     await written(sink, page(rows(1), after=1))
     await written(sink, page([row(1, 1)], 1, 2))
-    await sink.finish_run(RUN.id, RunState.PARTIAL)
+    await sink.runs.finish(RUN.id, RunState.PARTIAL)
     await written(sink, page([row(1, 2)], 2, 3, state=ShardState.DONE))
     assert (await witness.rows())["1"]["content_hash"] == "hash-2"
-    await sink.finish_run(RUN.id, RunState.COMPLETE)
+    await sink.runs.finish(RUN.id, RunState.COMPLETE)
     assert len(witness.files()) == 1
     assert (await witness.rows())["1"]["content_hash"] == "hash-2"
 
@@ -153,9 +153,9 @@ async def test_a_file_without_its_commit_is_removed(
     """The page was never written, and a reader must never have seen it."""
     await started(sink)
     await written(sink, page(rows(1), after=1))
-    monkeypatch.setattr("leaseway.imports.sinks.sqlite.sink.apply_page", kill)
+    monkeypatch.setattr("leaseway.imports.sinks.sql_tables.apply_page", kill)
     with pytest.raises(Killed):
-        await sink.write(page(rows(2), 1, 2))
+        await sink.shards.write(page(rows(2), 1, 2))
     monkeypatch.undo()
     assert len(witness.all_files()) == 2
     assert sorted(await witness.rows()) == ["1"]
@@ -163,7 +163,7 @@ async def test_a_file_without_its_commit_is_removed(
     await reopened.open()
     assert len(witness.all_files()) == 1
     assert (await shard(reopened)).pages == 1
-    assert await reopened.write(page(rows(2), 1, 2)) == WriteCounts(inserted=1)
+    assert await reopened.shards.write(page(rows(2), 1, 2)) == WriteCounts(inserted=1)
     assert sorted(await witness.rows()) == ["1", "2"]
     await reopened.close()
 
@@ -175,19 +175,19 @@ async def test_a_commit_without_its_rename_is_caught_up(
     await started(sink)
     monkeypatch.setattr(ParquetFolder, "show", kill)
     with pytest.raises(Killed):
-        await sink.write(page(rows(1), after=1))
+        await sink.shards.write(page(rows(1), after=1))
     monkeypatch.undo()
     assert await witness.rows() == {}
     reopened = witness.sink()
     await reopened.open()
     assert sorted(await witness.rows()) == ["1"]
-    assert await reopened.write(page(rows(1), after=1)) is None
+    assert await reopened.shards.write(page(rows(1), after=1)) is None
     await reopened.close()
 
 
 STEPS: dict[str, tuple[type, str]] = {
     "while merging": (ParquetFolder, "merge"),
-    "before the swap": (ParquetSink, "_swap"),
+    "before the swap": (ParquetTables, "swap_files"),
     "before it is shown": (ParquetFolder, "show"),
     "before the others are removed": (ParquetFolder, "remove"),
 }
@@ -204,13 +204,13 @@ async def test_a_merge_that_is_killed_loses_nothing(
     table, before = await witness.rows(), witness.versions()
     monkeypatch.setattr(part, step, kill)
     with pytest.raises(Killed):
-        await sink.finish_run(RUN.id, RunState.COMPLETE)
+        await sink.runs.finish(RUN.id, RunState.COMPLETE)
     monkeypatch.undo()
     assert {key: line for key, line in (await witness.rows()).items() if key in table} == table
     reopened = witness.sink()
     await reopened.open()
     assert (await witness.rows(), witness.versions()) == (table, before)
-    await reopened.finish_run(RUN.id, RunState.COMPLETE)
+    await reopened.runs.finish(RUN.id, RunState.COMPLETE)
     assert (await witness.rows(), witness.versions(), len(witness.all_files())) == (table, before, 1)
     await reopened.close()
 
@@ -231,7 +231,7 @@ async def test_who_opens_does_not_disturb_a_merge(
         return True
 
     monkeypatch.setattr(ParquetFolder, "merge", merged_and_cleaned)
-    await sink.finish_run(RUN.id, RunState.COMPLETE)
+    await sink.runs.finish(RUN.id, RunState.COMPLETE)
     assert (witness.versions(), len(witness.all_files())) == (before, 3)
 
 
@@ -246,11 +246,11 @@ async def test_two_that_end_a_run_at_once_merge_it_once(
 
     def merged_by_the_other(shelf: ParquetFolder, numbers: Any, into: int) -> bool:
         monkeypatch.undo()
-        asyncio.run(other.finish_run(RUN.id, RunState.COMPLETE))
+        asyncio.run(other.runs.finish(RUN.id, RunState.COMPLETE))
         return merge(shelf, numbers, into)
 
     monkeypatch.setattr(ParquetFolder, "merge", merged_by_the_other)
-    await sink.finish_run(RUN.id, RunState.COMPLETE)
+    await sink.runs.finish(RUN.id, RunState.COMPLETE)
     assert (witness.versions(), len(witness.all_files())) == (before, 1)
 
 
@@ -270,10 +270,10 @@ async def test_a_full_disk_is_told(sink: Sink, witness: ParquetPlace, monkeypatc
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreFull, match="disk is full; nothing was written"):
-        await sink.write(page(rows(1), after=1))
+        await sink.shards.write(page(rows(1), after=1))
     monkeypatch.undo()
     assert (await witness.rows(), (await shard(sink)).pages) == ({}, 0)
-    assert await sink.write(page(rows(1), after=1)) == WriteCounts(inserted=1)
+    assert await sink.shards.write(page(rows(1), after=1)) == WriteCounts(inserted=1)
 
 
 # -- folders ----------------------------------------------------------------------------------------------------------
@@ -319,5 +319,5 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, table: str) -> No
 
 
 def test_the_column_of_versions_is_ours(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match=r"columns\.leaseway_version: every file has a column of this name"):
+    with pytest.raises(BadValue, match=r"columns\.leaseway_version: every file has a column with this name"):
         ParquetSink(str(tmp_path), "poi", {"leaseway_version": ColumnType.TEXT})

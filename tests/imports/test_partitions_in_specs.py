@@ -93,7 +93,7 @@ class Place:
         async with app:
             await start_planned(parts, handle, "run", await plan_with_history(parts), wall_clock_us())
             await app.run_worker(queues=[parts.queue], until_empty=True, concurrency=64)
-            state, shards = await finish_run(parts, "run"), await parts.sink.shards("run")
+            state, shards = await finish_run(parts, "run"), await parts.sink.shards.find_all("run")
         await parts.sink.close()
         return state, shards
 

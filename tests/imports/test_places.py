@@ -11,7 +11,7 @@ from tests.imports.sink_places import PLACES, Place, empty_place
 
 from leaseway.imports.domain.page import ColumnType, Row
 from leaseway.imports.domain.shard import canonical
-from leaseway.imports.sinks.port import RowMap, Sink
+from leaseway.imports.sinks.port import Sink
 from leaseway.imports.sinks.row_map import RowPosition, find_position
 from leaseway.imports.spec.reader import read_spec
 from leaseway.testing.sink_contract.actors import imported, row
@@ -52,11 +52,11 @@ def at(number: int, latitude: Any, longitude: Any, version: int = 0) -> Row:
 
 async def seen(sink: Sink, position: RowPosition, run: str = "first", rows_max: int = 1_000) -> Counter[Where]:
     """From the beginning to the end."""
-    assert isinstance(sink, RowMap)
+    assert sink.row_map is not None
     found: Counter[Where] = Counter()
     after, has_more = "", True
     while has_more:
-        part = await sink.places("maps", run, position, after, rows_max)
+        part = await sink.row_map.read("maps", run, position, after, rows_max)
         found.update({(*cell.middle, cell.is_of_run): cell.rows for cell in part.cells})
         after, has_more = part.after, part.has_more
     return found
@@ -84,13 +84,13 @@ async def test_what_has_no_place_is_passed_over(sink: Sink, position: RowPositio
 
 async def test_a_look_goes_on_where_the_last_one_ended(sink: Sink) -> None:
     """Points appear as rows arrive: nobody reads the whole table for a hundred new rows."""
-    assert isinstance(sink, RowMap)
+    assert sink.row_map is not None
     await imported(sink, "first", at(1, 10.1, 10.1), at(2, 20.1, 20.1))
-    first = await sink.places("maps", "first", IN_COLUMNS, "", 1_000)
+    first = await sink.row_map.read("maps", "first", IN_COLUMNS, "", 1_000)
     assert (len(first.cells), first.has_more) == (2, False)
-    assert (await sink.places("maps", "first", IN_COLUMNS, first.after, 1_000)).cells == []
+    assert (await sink.row_map.read("maps", "first", IN_COLUMNS, first.after, 1_000)).cells == []
     await imported(sink, "second", at(3, 30.1, 30.1))
-    (cell,) = (await sink.places("maps", "second", IN_COLUMNS, first.after, 1_000)).cells
+    (cell,) = (await sink.row_map.read("maps", "second", IN_COLUMNS, first.after, 1_000)).cells
     assert (cell.middle, cell.is_of_run, cell.rows) == ((30.25, 30.25), True, 1)
 
 

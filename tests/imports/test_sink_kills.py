@@ -44,17 +44,17 @@ async def test_rows_and_counters_agree_after_every_kill(place: SqlitePlace | Pos
     address = place.url if isinstance(place, PostgresPlace) else place.path
     sink = place.sink()
     await sink.open()
-    await sink.start_run(RUN, [LOW])
+    await sink.runs.start(RUN, [LOW])
     for kill in range(KILLS):
         known = await asyncio.to_thread(killed, address, kill + 1, 3 + kill, 700 * kill)
-        await sink.begin(RUN.id, LOW.key, kill + 1)  # waits for the killed one's transaction to be undone
+        await sink.shards.begin(RUN.id, LOW.key, kill + 1)  # waits for the killed one's transaction to be undone
         found = await shard(sink)
         assert found.pages >= known
         assert found.pages >= 3 * (kill + 1)
         assert found.cursor == {"after": found.pages}
         assert found.rows == found.inserted == found.size_bytes == found.pages * ROWS
         assert sorted(map(int, await place.rows())) == list(range(found.pages * ROWS))
-        assert [one.position for _, _, one in await sink.bad_rows(limit=10_000)] == list(range(found.pages))
+        assert [one.position for _, _, one in await sink.quarantine.find_all(limit=10_000)] == list(range(found.pages))
         assert [count for (count,) in await place.execute("SELECT count(*) FROM leaseway_seen")] == [found.rows]
         assert found.attempts == kill + 1
     await sink.close()
@@ -70,14 +70,14 @@ async def test_a_lost_reply_is_told_and_the_sink_knows_where_it_stands(server: P
     holder = await asyncpg.connect(place.url)
     async with asyncio.TaskGroup() as tasks, holder.transaction():
         await holder.execute("SELECT 1 FROM leaseway_shards FOR UPDATE")
-        sent = tasks.create_task(lost(sink.write(page(rows(2), 1, 2))))
+        sent = tasks.create_task(lost(sink.shards.write(page(rows(2), 1, 2))))
         await holder.execute("SELECT pg_terminate_backend($1)", await waiting(place))
         assert "may be repeated" in await sent
     await holder.close()
-    begun = await sink.begin(RUN.id, LOW.key, 1)
+    begun = await sink.shards.begin(RUN.id, LOW.key, 1)
     assert begun is not None
     assert begun.cursor == {"after": 1}
-    assert await sink.write(page(rows(2), 1, 2)) == WriteCounts(inserted=1)
+    assert await sink.shards.write(page(rows(2), 1, 2)) == WriteCounts(inserted=1)
     await sink.close()
 
 
@@ -101,7 +101,7 @@ async def test_workers_that_open_at_once_make_the_tables_once(place: Place) -> N
     sinks = [place.sink() for _ in range(4)]
     await asyncio.gather(*(sink.open() for sink in sinks))
     assert await imported(sinks[0], "run-1", *rows(1, 2)) == WriteCounts(inserted=2)
-    assert [await sink.count() for sink in sinks] == [2, 2, 2, 2]
+    assert [await sink.rows.count() for sink in sinks] == [2, 2, 2, 2]
     await asyncio.gather(*(sink.close() for sink in sinks))
 
 

@@ -60,7 +60,7 @@ class Life(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.runner.run(self.opened())
-        self.runner.run(self.sink.start_run(replace(RUN, requests_max=BUDGET), [LOW, HIGH]))
+        self.runner.run(self.sink.runs.start(replace(RUN, requests_max=BUDGET), [LOW, HIGH]))
 
     def teardown(self) -> None:
         self.runner.run(self.sink.close())
@@ -69,7 +69,7 @@ class Life(RuleBasedStateMachine):
     @rule(shard=shards, fence=st.integers(1, 4))
     def begin(self, shard: str, fence: int) -> None:
         last = max((write.fence for write, _ in self.accepted if write.shard == shard), default=0)
-        begun = self.runner.run(self.sink.begin(RUN.id, shard, fence))
+        begun = self.runner.run(self.sink.shards.begin(RUN.id, shard, fence))
         assert begun is None or begun.fence == fence >= last
 
     @rule(
@@ -92,13 +92,13 @@ class Life(RuleBasedStateMachine):
     def note(self, shard: str, fence: int, count: int) -> None:
         now = self.now_of(shard)
         may = now.fence <= fence and now.state in OPEN
-        assert self.runner.run(self.sink.note(RUN.id, shard, fence, {"empty_page": count}, "why")) == may
+        assert self.runner.run(self.sink.shards.note(RUN.id, shard, fence, {"empty_page": count}, "why")) == may
         self.reactions[shard] += count if may else 0
 
     @rule(requests=st.integers(0, 5))
     def spend(self, requests: int) -> None:
         may = self.spent + requests <= BUDGET
-        assert self.runner.run(self.sink.spend(RUN.id, requests)) == may
+        assert self.runner.run(self.sink.runs.spend(RUN.id, requests)) == may
         self.spent += requests if may else 0
 
     @rule(which=st.integers(0, 5))
@@ -110,11 +110,11 @@ class Life(RuleBasedStateMachine):
                 self.send(write, may=False)
 
     def now_of(self, shard: str) -> ShardRow:
-        (now,) = [one for one in self.runner.run(self.sink.shards(RUN.id)) if one.shard.key == shard]
+        (now,) = [one for one in self.runner.run(self.sink.shards.find_all(RUN.id)) if one.shard.key == shard]
         return now
 
     def send(self, write: PageWrite, may: bool) -> None:
-        answer = self.runner.run(self.sink.write(write))
+        answer = self.runner.run(self.sink.shards.write(write))
         assert (answer is not None) == may
         self.sent.append(write)
         if answer is not None:
@@ -139,13 +139,13 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def counters_say_what_was_accepted(self) -> None:
-        for now in self.runner.run(self.sink.shards(RUN.id)):
+        for now in self.runner.run(self.sink.shards.find_all(RUN.id)):
             mine = [(write, counts) for write, counts in self.accepted if write.shard == now.shard.key]
             assert now.pages == len(mine)
             for name in ("rows", "inserted", "updated", "unchanged", "stale", "quarantined"):
                 assert getattr(now, name) == sum(getattr(counts, name) for _, counts in mine), name
             assert now.guards.get("empty_page", 0) == self.reactions[now.shard.key]
-        (run,) = self.runner.run(self.sink.runs())
+        (run,) = self.runner.run(self.sink.runs.find_all())
         assert run.requests == self.spent
 
     @invariant()
@@ -155,9 +155,9 @@ class Life(RuleBasedStateMachine):
         assert {key: (one["stamp"], one["content_hash"], one["deleted_reason"]) for key, one in table.items()} == {
             key: (one.stamp, one.content_hash, marks[one.is_deleted]) for key, one in self.stored.items()
         }
-        assert self.runner.run(self.sink.count()) == sum(not one.is_deleted for one in self.stored.values())
+        assert self.runner.run(self.sink.rows.count()) == sum(not one.is_deleted for one in self.stored.values())
         kept = sum(len(write.bad) for write, _ in self.accepted)
-        assert len(self.runner.run(self.sink.bad_rows(limit=10_000))) == kept
+        assert len(self.runner.run(self.sink.quarantine.find_all(limit=10_000))) == kept
 
 
 class Sqlite(Life):

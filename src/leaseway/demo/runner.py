@@ -131,7 +131,7 @@ async def imported(settings: DemoSettings, parts: ImportParts, fleet: DemoFleet,
         with Leases(Files(parts.path.parent).jobs) as leases, screen.run:
             course = DemoCourse(settings, parts, fleet, leases, screen)
             await course.run()
-        state, shards = await finish_run(parts, RUN), await parts.sink.shards(RUN)
+        state, shards = await finish_run(parts, RUN), await parts.sink.shards.find_all(RUN)
     finally:
         await parts.sink.close()
         await app.close()
@@ -176,7 +176,7 @@ class DemoCourse:
             await asyncio.sleep(LOOK_SECONDS)
             self._fleet.look()
             try:
-                row, shards = await self._parts.sink.run(RUN), await self._parts.sink.shards(RUN)
+                row, shards = await self._parts.sink.runs.find(RUN), await self._parts.sink.shards.find_all(RUN)
             except TransientError:
                 continue  # only a poll; the workers go on
             assert row is not None, "it had just started"
@@ -206,7 +206,7 @@ class DemoCourse:
     async def _kill_one(self, victim: Member) -> Kill:
         self._fleet.kill(victim)
         held = self._leases.held().get(victim.pid, set())
-        begun = [row for row in await self._parts.sink.shards(RUN) if row.state is ShardState.RUNNING]
+        begun = [row for row in await self._parts.sink.shards.find_all(RUN) if row.state is ShardState.RUNNING]
         self._orphans = {row.shard.key: row.attempts for row in begun if row.shard.key in held}
         kill = Kill(victim.number, victim.pid, len(self._orphans))
         self._screen.say(f"killed {victim.name} (pid {kill.pid}) with {kill.in_hands} leased shards", "bold red")

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leaseway.domain.errors import LeasewayError, StoreBusy, StoreFull, UnknownOutcome
-from leaseway.imports.sinks.port import Sink
 from leaseway.simulation.faulty_link import end
 from leaseway.simulation.process import HERE, Process
 
@@ -24,7 +23,8 @@ LATE_SECONDS = (0.1, 1.5)
 FUSE_STATEMENTS = (0, 8)
 FUSE_STATEMENTS_OF_PARENTS = (5, 7)
 """After this many statements the disk is full: where children are written, near the end."""
-VERBS = frozenset(name for name in vars(Sink) if not name.startswith("_"))
+LIFECYCLE = frozenset({"open", "close"})
+PARTS = ("runs", "shards", "quarantine", "sweeps", "rows")
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class SinkWay:
 
     def _draw_fault(self, verb: str, args: tuple[Any, ...]) -> str:
         """Page writes get most of the slow and disk-full faults, and pages that split a shard are rare."""
-        share = 2.0 if has_children(verb, args) else 1.0 if verb == "write" else 0.1
+        share = 2.0 if has_children(verb, args) else 1.0 if verb == "shards.write" else 0.1
         faults, draw = self._shelf.faults, self._chance.random()
         for fault, chance in (
             ("busy", faults.busy),
@@ -128,23 +128,36 @@ def statements_in(letter: Letter) -> tuple[int, int]:
 
 
 def has_children(verb: str, args: tuple[Any, ...]) -> bool:
-    return verb == "write" and bool(args[0].children)
+    return verb == "shards.write" and bool(args[0].children)
+
+
+class FaultyPart:
+    """One small port of the sink, for whichever process calls it."""
+
+    def __init__(self, sink: "FaultySink", name: str) -> None:
+        self._sink, self._name = sink, name
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        return partial(self._sink.link().call, f"{self._name}.{verb}")
 
 
 class FaultySink:
-    """Every verb of the port, from whichever process calls it."""
+    """The whole port of a sink, for whichever process calls it."""
+
+    row_map = None
 
     def __init__(self, shelf: "Shelf") -> None:
         self._shelf = shelf
-        self._ways: dict[Process, SinkWay] = {}
+        self._links: dict[Process, SinkWay] = {}
+        self.runs, self.shards, self.quarantine, self.sweeps, self.rows = (FaultyPart(self, name) for name in PARTS)
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
-        if verb not in VERBS:
+        if verb not in LIFECYCLE:
             raise AttributeError(verb)
-        return partial(self._way().call, verb)
+        return partial(self.link().call, verb)
 
-    def _way(self) -> SinkWay:
+    def link(self) -> SinkWay:
         process = HERE.get()
-        if process not in self._ways:
-            self._ways[process] = SinkWay(self._shelf, process)
-        return self._ways[process]
+        if process not in self._links:
+            self._links[process] = SinkWay(self._shelf, process)
+        return self._links[process]

@@ -124,7 +124,7 @@ class Operator:
         self.is_busy = True
         if raises_budget:
             self.requests_max = None
-            await self._insist(lambda: self._mine[0].sink.set_budget(self.run, None))
+            await self._insist(lambda: self._mine[0].sink.runs.set_budget(self.run, None))
         await self._insist(lambda: submit_open_shards(*self._mine, self.run))
         self.is_busy = False
 

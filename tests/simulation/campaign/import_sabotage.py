@@ -18,16 +18,16 @@ from leaseway.imports.plan import watermark
 from leaseway.imports.run.finish_run import ConfirmClient, Sweeper
 from leaseway.imports.shard_job import import_shard
 from leaseway.imports.shard_job.import_shard import BudgetedHttp, ShardAttempt, ShardTask
-from leaseway.imports.sinks import shard_transitions
+from leaseway.imports.sinks import shard_transitions, sql_tables
 from leaseway.imports.sinks.port import PageWrite
 from leaseway.imports.sinks.shard_transitions import PageChanges, StoredRow
+from leaseway.imports.sinks.sql_tables import ExecuteMany, SqlShards, Steps
 from leaseway.imports.sinks.sqlite import sink
-from leaseway.imports.sinks.sqlite.sink import SqliteSink
 from leaseway.imports.sources.http_json import JsonSource
 from leaseway.imports.sources.port import BadReply, SourceRefused
 
-real_write = SqliteSink.write
-real_add_shards = SqliteSink._add_shards
+real_write = SqlShards.write
+real_add_shards = sql_tables.add_shards
 real_begun = shard_transitions.begin_shard
 real_may_turn = shard_transitions.accepts_page
 real_fetch = JsonSource.fetch
@@ -65,44 +65,57 @@ def newest_word_wins(lines: Sequence[Any], known: Mapping[str, StoredRow], quara
     return PageChanges(new, changed, counts)
 
 
-async def write_rows_then_place(sink: SqliteSink, page: PageWrite) -> WriteCounts | None:
+async def write_rows_then_place(shards: SqlShards, page: PageWrite) -> WriteCounts | None:
     """Two transactions: a worker may die between them."""
     rows = replace(page, after=page.before, state=ShardState.RUNNING, page_hash="", children=())
-    written = await real_write(sink, rows)
+    written = await real_write(shards, rows)
     if written is not None:
-        turn = partial(replace, cursor=page.after, state=page.state, why=page.why)
-        await sink._pages.write(partial(sink._turn, run=page.run, shard=page.shard, turn=turn))
+
+        def move(row: ShardRow, now: int) -> ShardRow:
+            return replace(row, cursor=page.after, state=page.state, why=page.why)
+
+        database = shards._database
+        await database.transact(partial(shards._change, page.run, page.shard, move), is_durable=False)
         children = [shard_transitions.new_shard_row(page.run, child, page.shard) for child in page.children]
-        await sink._pages.write(partial(real_add_shards, sink, shards=children))
+        await database.transact(partial(add_children, children), is_durable=False)
     return written
 
 
-async def write_then_children(sink: SqliteSink, page: PageWrite) -> WriteCounts | None:
+def add_children(children: Sequence[ShardRow]) -> Steps[None]:
+    yield real_add_shards(children)
+
+
+async def write_then_children(shards: SqlShards, page: PageWrite) -> WriteCounts | None:
     late: list[ShardRow] = []
-    sink._add_shards = lambda connection, shards: late.extend(shards)  # type: ignore[method-assign]
+
+    def postpone(shards: Sequence[ShardRow]) -> ExecuteMany:
+        late.extend(shards)
+        return ExecuteMany("shard_add", [])
+
+    sql_tables.add_shards = postpone
     try:
-        written = await real_write(sink, page)
+        written = await real_write(shards, page)
     finally:
-        del sink._add_shards
+        sql_tables.add_shards = real_add_shards
     if written is not None and late:
-        await sink._pages.write(partial(real_add_shards, sink, shards=late))
+        await shards._database.transact(partial(add_children, late), is_durable=False)
     return written
 
 
 async def look_and_ask(asker: BudgetedHttp, method: str, url: str, **options: Any) -> Any:
     """Checks the budget, sends the request, and then books it: other workers check meanwhile."""
     task, run = asker._task, asker._run
-    now = await task.sink.run(run.id)
+    now = await task.sink.runs.find(run.id)
     if now is not None and now.requests_max is not None and now.requests >= now.requests_max:
         raise Fail("the run's budget is used up", code="run_budget")
     asker.count += 1
     reply = await asker._http.request(method, url, **options)
-    await task.sink.spend(run.id, 1)
+    await task.sink.runs.spend(run.id, 1)
     return reply
 
 
 async def any_run_will_do(task: ShardTask, run: str) -> RunRow:
-    row = await task.sink.run(run)
+    row = await task.sink.runs.find(run)
     assert row is not None
     return row
 
@@ -171,12 +184,12 @@ SABOTAGES: dict[str, Sabotage] = {
     ),
     "import_place_apart": sabotage(
         "rows and cursor are written in one transaction",
-        (SqliteSink, "write", write_rows_then_place),
+        (SqlShards, "write", write_rows_then_place),
         first=55,
     ),
     "import_children_apart": sabotage(
         "a shard and its children are written in one transaction",
-        (SqliteSink, "write", write_then_children),
+        (SqlShards, "write", write_then_children),
         first=37,
     ),
     "import_split_with_a_gap": sabotage(

@@ -12,6 +12,7 @@ P8  no row is marked as deleted that still exists
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -83,8 +84,8 @@ class Shelf:
         chance = universe.streams.of("sink itself")
         self.sink = SqliteSink(path, TABLE, columns, universe.now_us, inline=True, random=chance.random)
         run_now(self.sink.open())
-        self._fuse = Statements(self.sink._sql)
-        self.sink._sql = self._fuse
+        self._fuse = Statements(self.sink.tables.sql)
+        self.sink.tables.sql = self._fuse
         universe.at_the_end.append(self.sink.close)
         self._file = sqlite3.connect(path, isolation_level=None)
         self._version = -1
@@ -132,7 +133,7 @@ class Shelf:
         if fuse is not None:
             self._fuse.burn(fuse)
         try:
-            answer = run_now(getattr(self.sink, verb)(*args, **kwargs))
+            answer = run_now(attrgetter(verb)(self.sink)(*args, **kwargs))
         except Exception:
             self._accuse(untouched(before, self.refresh(), f"{process.name}: {verb} failed"))
             raise
@@ -147,19 +148,19 @@ class Shelf:
         self, process: Process, verb: str, args: tuple[Any, ...], answer: Any, before: Contents, after: Contents
     ) -> None:
         match verb:
-            case "write":
+            case "shards.write":
                 self._accuse(self._wrongs_of_write(process, args[0], answer, before, after))
-            case "begin":
+            case "shards.begin":
                 self._saw_begin(args, answer, before)
-            case "spend" if not answer:
+            case "runs.spend" if not answer:
                 self.universe.books.reach("a run had spent its budget")
-        if verb == "bury":
+        if verb == "sweeps.delete":
             self._accuse(self._wrongs_of_burial(process, before, after))
-        elif verb != "write":
+        elif verb != "shards.write":
             self._accuse(same_rows(before, after, f"{process.name}: {verb}"))
-        if verb == "finish_run":
+        if verb == "runs.finish":
             self.has_failed = RunState.FAILED in after.runs.values()
-        if verb == "run":
+        if verb == "runs.find":
             (self.told.add if self.has_failed else self.told.discard)(ATTEMPT.get())
         if self.has_failed:
             self.universe.books.reach("a run has failed by a refused key")
@@ -306,22 +307,22 @@ def text_of(cursor: Any) -> str | None:
 
 def brief(verb: str, args: tuple[Any, ...]) -> str:
     match verb:
-        case "write":
+        case "shards.write":
             page = args[0]
             span = f"{text_of(page.before)} to {text_of(page.after)}"
             return f"{page.shard} #{page.fence} {span}, {len(page.rows)} rows, {page.state} {page.why or ''}"
-        case "begin" | "spend" | "note":
+        case "shards.begin" | "runs.spend" | "shards.note":
             # Without the reason: it may contain the name of the file, which differs in every run.
             return f"{' '.join(str(each) for each in args[1:4])} "
-        case "finish_run":
+        case "runs.finish":
             return f"{args[0]} {args[1]} "
     return ""
 
 
 def told(verb: str, answer: Any) -> str:
     match verb:
-        case "begin":
+        case "shards.begin":
             return "nothing" if answer is None else f"{answer.state} at {text_of(answer.cursor)}"
-        case "write" | "spend" | "note" | "open_shards":
+        case "shards.write" | "runs.spend" | "shards.note" | "shards.count_open":
             return str(answer)
     return ""

@@ -69,7 +69,7 @@ class ImportReports:
     async def _load(self, name: str) -> ImportReportDocument:
         source, run, _ = name.split("\n")
         known, sink = self._imports.find(source), await self._imports.sink(source)
-        row = await sink.run(run)
+        row = await sink.runs.find(run)
         assert known is not None
         assert row is not None, "the caller has read it"
         return report_document(await build_report(sink, row, wall_clock_us()), known.spec.budget)
@@ -194,7 +194,7 @@ class ImportMonitor:
         for source in self._imports.names:
             try:
                 sink = await self._imports.sink(source)
-                found = await sink.runs(source, RUNS_DISCOVERED_MAX, state=RunState.RUNNING)
+                found = await sink.runs.find_all(source, RUNS_DISCOVERED_MAX, state=RunState.RUNNING)
             except Exception as error:  # noqa: BLE001 - a sink that does not respond must not hide the others
                 self._report_failure(source, error)
                 continue
@@ -220,7 +220,7 @@ class ImportMonitor:
     async def _has_ended(self, name: RunName, sink: Sink) -> bool:
         """No shard is open, or the jobs of all open shards have failed."""
         source, run = name
-        if not await sink.open_shards(run):
+        if not await sink.shards.count_open(run):
             return True
         monitored, now = self._run(name), self._clock.monotonic()
         if now - monitored.stall_checked_at < STALL_CHECK_SECONDS:
@@ -232,12 +232,12 @@ class ImportMonitor:
         source, run = name
         began = self._clock.monotonic()
         known, sink = self._imports.find(source), await self._imports.sink(source)
-        row = await sink.run(run)
+        row = await sink.runs.find(run)
         if known is None or row is None or row.source != source:
             monitored.document, monitored.polled_at = None, began
             self._running.pop(name, None)
             return
-        shards = await sink.shards(run)
+        shards = await sink.shards.find_all(run)
         snapshot = monitored.progress.seen(began, row, shards)
         pace = monitored.pace(began, snapshot)
         monitored.document = progress_document(row, shards, known.spec.budget, snapshot, pace)
@@ -261,7 +261,7 @@ class ImportMonitor:
     async def _finish(self, name: RunName) -> None:
         source, run = name
         try:
-            row = await (await self._imports.sink(source)).run(run)
+            row = await (await self._imports.sink(source)).runs.find(run)
             if row is not None and row.state is RunState.RUNNING:
                 await self._imports.finish(source, run)
             self._running.pop(name, None)

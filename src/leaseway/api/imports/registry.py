@@ -109,7 +109,7 @@ class ImportRegistry:
         store = await self._app.store()
         if not await is_stalled(store, source):
             return False
-        rows = await (await self.sink(source)).shards(run)
+        rows = await (await self.sink(source)).shards.find_all(run)
         keys = {row.shard.key for row in rows if row.state in OPEN}
         return bool(keys) and await have_all_failed(store, source, run, keys)
 

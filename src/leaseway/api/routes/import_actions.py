@@ -107,7 +107,7 @@ async def replay_quarantine(request: Request, caller: Authenticated, source: str
     imports, known = find_import(request, caller, source)
     row = await find_run(imports, source, (await read_body(request, ReplayBody)).run)
     sink = await imports.sink(source)
-    newest = next((each.id for each in await sink.runs(source, 1)), None)
+    newest = next((each.id for each in await sink.runs.find_all(source, 1)), None)
     builder = RowBuilder(known.spec.resource)
     done = await replay(sink, builder, [row.id], newest, wall_clock_us(), rows_max=QUARANTINE_MAX)
     return replayed_document(done)

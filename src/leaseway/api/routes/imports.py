@@ -34,7 +34,6 @@ from leaseway.domain.errors import LeasewayError
 from leaseway.domain.identity import Caller, Scope
 from leaseway.imports.domain.run_state import RunRow, RunState, ShardState
 from leaseway.imports.run.quarantine_replay import QuarantinedRow, read_quarantine
-from leaseway.imports.sinks.port import RowMap
 from leaseway.system import wall_clock_us
 
 log = logging.getLogger("leaseway.api")
@@ -72,7 +71,7 @@ async def list_runs(
 ) -> Page[ImportRunDocument]:
     """List the runs of an import, newest first."""
     imports, _ = find_import(request, caller, source)
-    runs = await (await imports.sink(source)).runs(source, RUNS_MAX)
+    runs = await (await imports.sink(source)).runs.find_all(source, RUNS_MAX)
     return build_page(request, caller, runs, lambda row: row.id, run_document, limit, cursor)
 
 
@@ -120,9 +119,9 @@ async def list_points(
     row, sink = await find_run(imports, source, run), await imports.sink(source)
     secret, context = get_service(request).settings.cursor_secret, f"{request.url.path} {caller.name}"
     position = "" if after is None else decode_cursor(secret, after, context)
-    if known.position is None or not isinstance(sink, RowMap):
+    if known.position is None or sink.row_map is None:
         return points_document(False, [], False, None)
-    found = await sink.places(source, row.id, known.position, position.removeprefix("@"), limit)
+    found = await sink.row_map.read(source, row.id, known.position, position.removeprefix("@"), limit)
     is_over = row.state is not RunState.RUNNING and not found.has_more
     following = None if is_over else encode_cursor(secret, f"@{found.after}", context)
     return points_document(True, found.cells, found.has_more, following)
@@ -147,7 +146,7 @@ async def list_quarantine(
     """List the quarantined records of a run, by default of the last one, oldest first; at most 1,000 records."""
     imports, _ = find_import(request, caller, source)
     sink = await imports.sink(source)
-    rows = await sink.runs(source, 1) if run is None else [await find_run(imports, source, run)]
+    rows = await sink.runs.find_all(source, 1) if run is None else [await find_run(imports, source, run)]
     kept: list[QuarantinedRow] = []
     async for each in read_quarantine(sink, [row.id for row in rows], QUARANTINE_MAX):
         kept.append(each)
@@ -173,7 +172,7 @@ def get_monitor(request: Request) -> ImportMonitor:
 
 async def find_run(imports: ImportRegistry, source: str, run: str) -> RunRow:
     sink = await imports.sink(source)
-    row = await sink.run(run) if run.isprintable() else None
+    row = await sink.runs.find(run) if run.isprintable() else None
     if row is None or row.source != source:
         raise not_found("run", run)
     return row
@@ -184,7 +183,7 @@ async def import_document(imports: ImportRegistry, source: str) -> ImportDocumen
     known = imports.find(source)
     assert known is not None
     try:
-        runs = await (await imports.sink(source)).runs(source, 1)
+        runs = await (await imports.sink(source)).runs.find_all(source, 1)
     except LeasewayError as error:
         log.warning("import %s: %s", source, error)
         runs = None
@@ -192,7 +191,7 @@ async def import_document(imports: ImportRegistry, source: str) -> ImportDocumen
         source=source,
         spec=known.path.name,
         table=known.spec.sink.table,
-        has_positions=known.position is not None and isinstance(known.sink, RowMap),
+        has_positions=known.position is not None and known.sink.row_map is not None,
         is_reachable=runs is not None,
         last_run=run_document(runs[0]) if runs else None,
     )

@@ -47,8 +47,8 @@ class Plan(NamedTuple):
 
 async def load_history(sink: Sink, source: str, spec_hash: str) -> RunHistory:
     """What a new run can go on from. The sink is open."""
-    complete = await sink.runs(source, RUNS_LOOKED_AT_MAX, state=RunState.COMPLETE)
-    full = await sink.runs(source, RUNS_LOOKED_AT_MAX, state=RunState.COMPLETE, mode=RunMode.FULL)
+    complete = await sink.runs.find_all(source, RUNS_LOOKED_AT_MAX, state=RunState.COMPLETE)
+    full = await sink.runs.find_all(source, RUNS_LOOKED_AT_MAX, state=RunState.COMPLETE, mode=RunMode.FULL)
     marked = [run for run in complete if run.watermark is not None]
     return RunHistory(
         base=next((run for run in marked if run.spec_hash == spec_hash), None),

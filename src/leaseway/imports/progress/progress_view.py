@@ -44,7 +44,7 @@ async def watch(parts: ImportParts, run: str, processes: "list[subprocess.Popen[
                     await clock.sleep(LEFT_SECONDS)
                 began = clock.monotonic()
                 try:
-                    row, shards = await parts.sink.run(run), await parts.sink.shards(run)
+                    row, shards = await parts.sink.runs.find(run), await parts.sink.shards.find_all(run)
                 except TransientError:
                     continue  # it is only a look; the workers go on
                 if row is not None:

@@ -33,21 +33,21 @@ class RunReport(Struct, frozen=True, kw_only=True):
 
 
 async def build_report(sink: Sink, run: RunRow, now: Instant) -> RunReport:
-    shards = await sink.shards(run.id)
+    shards = await sink.shards.find_all(run.id)
     before = await complete_before(sink, run)
     return RunReport(
         run=run,
         shards=order_by_parent(shards),
         now=now,
-        changes=await sink.changes(run.source, run.started_at, run.finished_at or now),
+        changes=await sink.rows.changes(run.source, run.started_at, run.finished_at or now),
         compared_with=before,
-        drift=None if before is None else find_drift(await sink.shards(before.id), shards),
+        drift=None if before is None else find_drift(await sink.shards.find_all(before.id), shards),
     )
 
 
 async def complete_before(sink: Sink, run: RunRow) -> RunRow | None:
     """The one to compare with: a full one if there is one, as a handful of changed documents is a poor sample."""
-    found = await sink.runs(run.source, RUNS_SEEN_MAX, state=RunState.COMPLETE)
+    found = await sink.runs.find_all(run.source, RUNS_SEEN_MAX, state=RunState.COMPLETE)
     earlier = [row for row in found if row.started_at < run.started_at and row.id != run.id]
     return next((row for row in earlier if row.mode is RunMode.FULL), next(iter(earlier), None))
 
@@ -136,7 +136,7 @@ async def diff_runs(sink: Sink, before: RunRow, after: RunRow, now: Instant) -> 
         raise UsageError(f"run {before.id} is compared with itself; name two different runs")
     if before.started_at > after.started_at:
         before, after = after, before
-    old, new = await sink.shards(before.id), await sink.shards(after.id)
+    old, new = await sink.shards.find_all(before.id), await sink.shards.find_all(after.id)
     was = {row.shard.key: row for row in old}
     is_ = {row.shard.key: row for row in new}
     pairs = [ShardDiff(was[key], is_[key]) for key in sorted(was.keys() & is_.keys())]
@@ -148,7 +148,7 @@ async def diff_runs(sink: Sink, before: RunRow, after: RunRow, now: Instant) -> 
         new=[row for row in new if row.shard.key not in was],
         gone=[row for row in old if row.shard.key not in is_],
         changed=[pair for pair in pairs if shard_outcome(pair.before) != shard_outcome(pair.after)],
-        rows=await sink.changes(after.source, run_end(before), after.finished_at or now),
+        rows=await sink.rows.changes(after.source, run_end(before), after.finished_at or now),
         drift=find_drift(old, new),
     )
 

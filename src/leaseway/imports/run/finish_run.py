@@ -101,7 +101,7 @@ def can_confirm(parts: ImportParts) -> bool:
 
 
 async def is_swept(parts: ImportParts, run: str) -> bool:
-    row = await parts.sink.run(run)
+    row = await parts.sink.runs.find(run)
     return row is not None and sweep_settings(parts, row) is not None
 
 
@@ -113,18 +113,18 @@ def sweep_settings(parts: ImportParts, run: RunRow) -> SweepSettings | None:
 
 async def finish_run(parts: ImportParts, run: str, client: ConfirmClient | None = None) -> RunState:
     """`client` None: nothing is asked, and rows that would have to be confirmed stay."""
-    row = await parts.sink.run(run)
+    row = await parts.sink.runs.find(run)
     if row is None:
         raise NoSuchJob(f"there is no run {run} in the sink")
-    shards = await parts.sink.shards(run)
+    shards = await parts.sink.shards.find_all(run)
     verdict = await judge_run(parts, row, shards)
     if verdict.state is RunState.COMPLETE and (sweeping := sweep_settings(parts, row)) is not None:
         sweep = Sweeper(parts, row, sweeping, client)
         verdict = await sweep.judged() or verdict
         if verdict.state is RunState.COMPLETE:
             await sweep.bury()
-    row = await parts.sink.run(run) or row
-    await parts.sink.finish_run(run, verdict.state, verdict.why, build_notes(parts, row, shards, verdict))
+    row = await parts.sink.runs.find(run) or row
+    await parts.sink.runs.finish(run, verdict.state, verdict.why, build_notes(parts, row, shards, verdict))
     return verdict.state
 
 
@@ -136,11 +136,13 @@ async def judge_run(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow])
     before = await last_full_before(parts, row)
     if before is None:
         return verdict
-    return find_yield_collapse(shards, await parts.sink.shards(before.id), parts.spec.resource.guards) or verdict
+    return (
+        find_yield_collapse(shards, await parts.sink.shards.find_all(before.id), parts.spec.resource.guards) or verdict
+    )
 
 
 async def last_full_before(parts: ImportParts, row: RunRow) -> RunRow | None:
-    runs = await parts.sink.runs(row.source, RUNS_COMPARED_MAX, state=RunState.COMPLETE, mode=RunMode.FULL)
+    runs = await parts.sink.runs.find_all(row.source, RUNS_COMPARED_MAX, state=RunState.COMPLETE, mode=RunMode.FULL)
     older = (run for run in runs if run.id != row.id and run.started_at <= row.started_at)
     return next((run for run in older if run.spec_hash == row.spec_hash), None)
 
@@ -168,7 +170,7 @@ class Sweeper:
 
     async def judged(self) -> RunVerdict | None:
         """Too much is absent, and it is the run that is wrong; None: it may be believed."""
-        sweep = await self._sink.sweep(self._run.id)
+        sweep = await self._sink.sweeps.sweep(self._run.id)
         verdict = find_excess_absence(sweep.stored, sweep.absent, self._sweeping)
         if verdict is not None:
             # A run that is not believed must not be one of those that a row was absent from.
@@ -177,9 +179,9 @@ class Sweeper:
 
     async def _forgive_all(self) -> None:
         after = ""
-        while ids := await self._sink.absentees(self._run.source, 1, BATCH, after):  # ids ascend
+        while ids := await self._sink.sweeps.find_absent(self._run.source, 1, BATCH, after):  # ids ascend
             after = ids[-1]
-            await self._sink.forgive(self._run.source, ids)
+            await self._sink.sweeps.mark_present(self._run.source, ids)
 
     async def bury(self) -> None:
         if "confirm" not in self._source.caps.deletes:
@@ -202,7 +204,7 @@ class Sweeper:
 
     async def _bury_confirmed(self, client: ConfirmClient) -> None:
         """So many at once that a limit which is used up for hours costs few questions that have to be asked again."""
-        if not await self._sink.absentees(self._run.source, self._sweeping.after, 1):
+        if not await self._sink.sweeps.find_absent(self._run.source, self._sweeping.after, 1):
             return
         http = BudgetedHttp(client.http, client.clock, self._parts.task, self._run)
         ask = await PresenceCheck.of(self._parts, http)
@@ -239,16 +241,18 @@ class Sweeper:
 
     async def _batches(self, size: int) -> AsyncIterator[list[str]]:
         after = ""
-        while ids := await self._sink.absentees(self._run.source, self._sweeping.after, size, after):  # ids ascend
+        while ids := await self._sink.sweeps.find_absent(
+            self._run.source, self._sweeping.after, size, after
+        ):  # ids ascend
             after = ids[-1]
             yield ids
 
     async def _settle(self, present: Sequence[str], gone: Sequence[str]) -> None:
         if present:
-            await self._sink.forgive(self._run.source, present)
+            await self._sink.sweeps.mark_present(self._run.source, present)
             await self._keep("present", self._tally.get("present", 0) + len(present))
         if gone:
-            buried = await self._sink.bury(self._run.id, gone, "swept")
+            buried = await self._sink.sweeps.delete(self._run.id, gone, "swept")
             await self._keep("buried", self._tally.get("buried", 0) + buried)
 
     async def _keep(self, name: str, count: int) -> None:
@@ -256,5 +260,5 @@ class Sweeper:
         if self._tally.get(name) == count:
             return
         self._tally[name] = count
-        row = await self._sink.run(self._run.id) or self._run
-        await self._sink.finish_run(row.id, row.state, row.why, {**row.notes, "deletes": dict(self._tally)})
+        row = await self._sink.runs.find(self._run.id) or self._run
+        await self._sink.runs.finish(row.id, row.state, row.why, {**row.notes, "deletes": dict(self._tally)})

@@ -123,7 +123,7 @@ class Importer:
 
     async def _progress(self, run: str | None) -> ImportProgress:
         found = await find_run(self.parts.sink, self.name, run, self.parts.path)
-        return ImportProgress(found, await self.parts.sink.shards(found.id))
+        return ImportProgress(found, await self.parts.sink.shards.find_all(found.id))
 
     async def _with_sink(self, work: Callable[[], Awaitable[T]]) -> T:
         await self.parts.sink.open()

@@ -55,7 +55,7 @@ async def read_quarantine(sink: Sink, runs: Iterable[str], rows_max: int = ROWS_
         seen: set[int] = set()
         while len(seen) < rows_max:
             # As many more as there were: to pass over those that stay costs twice the reading, not its square.
-            found = await sink.bad_rows(run, min(len(seen) + max(BATCH, len(seen)), rows_max))
+            found = await sink.quarantine.find_all(run, min(len(seen) + max(BATCH, len(seen)), rows_max))
             fresh = [each for each in found if each[0] not in seen]
             if not fresh:
                 break
@@ -93,12 +93,12 @@ async def replay(
 
 async def find_delete_feeds(sink: Sink, run: str) -> frozenset[str]:
     """Shards whose records are no more: to write one as if it were there would bring it back to life."""
-    return frozenset(row.shard.key for row in await sink.shards(run) if DELETED in row.shard.predicate)
+    return frozenset(row.shard.key for row in await sink.shards.find_all(run) if DELETED in row.shard.predicate)
 
 
 async def write_row(sink: Sink, number: int, row: Row, done: ReplayResult) -> None:
     try:
-        was_there = await sink.release(number, row)
+        was_there = await sink.quarantine.release(number, row)
     except BadValue as error:  # the table cannot hold it
         done.stays(number, "bad_type", str(error))
         return
@@ -131,7 +131,7 @@ def refuse_old_row(row: Row, bad: BadRow, is_newest: bool) -> str | None:
 async def discard(sink: Sink, numbers: Iterable[int]) -> ReplayResult:
     done = ReplayResult()
     for number in numbers:
-        if await sink.release(number, None):
+        if await sink.quarantine.release(number, None):
             done.discarded += 1
         else:
             done.gone.append(number)

@@ -116,8 +116,8 @@ async def submit_open_shards(parts: ImportParts, jobs: ImportJobs, run: str) -> 
 
     If all shards have ended, ensure the job that confirms deletes instead.
     """
-    await parts.sink.finish_run(run, RunState.RUNNING)
-    keys = [row.shard.key for row in await parts.sink.shards(run) if row.state in UNFINISHED]
+    await parts.sink.runs.finish(run, RunState.RUNNING)
+    keys = [row.shard.key for row in await parts.sink.shards.find_all(run) if row.state in UNFINISHED]
     calls = {job_key(run, key): partial(jobs.bind_shard, run=run, shard=key) for key in keys}
     if not calls and jobs.bind_finish is not None and await needs_confirmation(parts, run):
         calls = {f"{run}:finish": partial(jobs.bind_finish, run=run)}
@@ -127,9 +127,9 @@ async def submit_open_shards(parts: ImportParts, jobs: ImportJobs, run: str) -> 
 
 async def needs_confirmation(parts: ImportParts, run: str) -> bool:
     """Whether every shard has ended and the source can be asked for the rows that the run did not see."""
-    if not can_confirm(parts) or await parts.sink.open_shards(run) or not await is_swept(parts, run):
+    if not can_confirm(parts) or await parts.sink.shards.count_open(run) or not await is_swept(parts, run):
         return False
-    return all(row.state not in UNFINISHED for row in await parts.sink.shards(run))
+    return all(row.state not in UNFINISHED for row in await parts.sink.shards.find_all(run))
 
 
 async def ensure_jobs(app: ImportHost, run: str, calls: Mapping[str, Callable[..., Bound]]) -> None:

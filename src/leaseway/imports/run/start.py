@@ -47,7 +47,7 @@ async def start(parts: ImportParts, jobs: ImportJobs, new: NewRun, probe_seconds
     """
     now = wall_clock_us()
     name = check_run_name(new.name if new.name is not None else f"{parts.spec.source.name}-{now // 1_000}")
-    if await parts.sink.run(name) is not None:
+    if await parts.sink.runs.find(name) is not None:
         raise UsageError(f"run: {name} exists already; resume it, or choose another name")
     plan = await make_plan(parts, new.mode, probe_seconds_max)
     return await start_planned(parts, jobs, name, plan, now, seats=new.seats, requests_max=new.requests_max)
@@ -80,7 +80,7 @@ async def start_planned(
         requests_max=requests_max if requests_max is not None or budget is None else budget.requests_max,
         notes={SWEEPS: True} if parts.task.sweeps and whole.mode is RunMode.FULL else {},
     )
-    row = await parts.sink.start_run(new, whole.shards)
+    row = await parts.sink.runs.start(new, whole.shards)
     await submit_open_shards(parts, jobs, run)
     return row
 
@@ -127,13 +127,13 @@ async def set_resume_budget(parts: ImportParts, run: RunRow, requests_max: int |
             f"budget, for example requests_max={example} (--requests-max {example})"
         )
     if wanted is not None:
-        await parts.sink.set_budget(run.id, wanted)
+        await parts.sink.runs.set_budget(run.id, wanted)
 
 
 async def find_run(sink: Sink, source: str, run: str | None = None, spec: object = "SPEC") -> RunRow:
     """The run with this name, or the latest run of the source. `spec` is named in errors. Raises `NoSuchJob`."""
-    latest = await sink.runs(source, RUNS_LISTED_MAX)
-    row = next(iter(latest), None) if run is None else await sink.run(run)
+    latest = await sink.runs.find_all(source, RUNS_LISTED_MAX)
+    row = next(iter(latest), None) if run is None else await sink.runs.find(run)
     if row is not None and row.source == source:
         return row
     if not latest:

@@ -76,19 +76,19 @@ async def import_shard(
 ) -> ShardResult:
     """`fence` None: the job's own, which is enough where a shard has one job for ever."""
     found = await load_run(task, run)
-    row = await task.sink.begin(run, shard, ctx.fence if fence is None else fence)
+    row = await task.sink.shards.begin(run, shard, ctx.fence if fence is None else fence)
     if row is None:
         row = await load_ended_shard(task, run, shard)
     row = await ShardAttempt(ctx, clock, task, found, row).to_the_end()
     children: tuple[str, ...] = ()
     if row.state is ShardState.SPLIT:  # perhaps by an earlier attempt, which did not get to say so
-        children = tuple(each.shard.key for each in await task.sink.shards(run) if each.parent == shard)
+        children = tuple(each.shard.key for each in await task.sink.shards.find_all(run) if each.parent == shard)
     return ShardResult(row.state.value, row.pages, row.rows, children, row.why)
 
 
 async def load_ended_shard(task: ShardTask, run: str, shard: str) -> ShardRow:
     """We could not begin it. A job that is one too many ends with its shard: else it would be tried for ever."""
-    row = next((row for row in await task.sink.shards(run) if row.shard.key == shard), None)
+    row = next((row for row in await task.sink.shards.find_all(run) if row.shard.key == shard), None)
     if row is None:
         raise Fail(f"run {run} has no shard {shard} in the sink: it was begun anew, or planned anew", code="no_shard")
     if row.state not in (ShardState.DONE, ShardState.SPLIT):
@@ -98,7 +98,7 @@ async def load_ended_shard(task: ShardTask, run: str, shard: str) -> ShardRow:
 
 async def load_run(task: ShardTask, run: str) -> RunRow:
     """What stopped one shard for good stops those that have not begun, and rows of two specs are not mixed."""
-    row = await task.sink.run(run)
+    row = await task.sink.runs.find(run)
     if row is None:
         raise Fail(f"there is no run {run} in the sink", code="no_run")
     if row.state is RunState.FAILED:
@@ -195,7 +195,7 @@ class ShardAttempt:
             return await self._task.source.fetch(self._row.shard, cursor, limit, self._http)
         except SourceRefused as refused:
             # A wrong key must not be tried by every shard, five times each.
-            await self._task.sink.finish_run(self._run.id, RunState.FAILED, str(refused))
+            await self._task.sink.runs.finish(self._run.id, RunState.FAILED, str(refused))
             raise Fail(str(refused), code="refused") from refused
 
     async def _judged(self, page: Page) -> PageVerdict:
@@ -242,7 +242,7 @@ class ShardAttempt:
         left = rows_left(shard, write.after, rows, self._run.id_max)
         if left is None or left < PAGES_SHARED_MIN * self._limit:
             return write
-        if await self._task.sink.open_shards(self._run.id) >= self._run.seats:
+        if await self._task.sink.shards.count_open(self._run.id) >= self._run.seats:
             return write
         children = self._task.split(shard, write.after, IDLE, self._run.id_max)
         return split_rest(write, children) if children else write
@@ -256,7 +256,7 @@ class ShardAttempt:
             return
         with contextlib.suppress(TransientError, UsageError):
             row = self._row
-            await self._task.sink.note(row.run, row.shard.key, row.fence, dict(+self._reactions), why)
+            await self._task.sink.shards.note(row.run, row.shard.key, row.fence, dict(+self._reactions), why)
 
 
 class BudgetedHttp:
@@ -272,7 +272,7 @@ class BudgetedHttp:
 
     async def request(self, method: str, url: str, **options: Any) -> Any:
         if self._run.requests_max is not None:
-            if not await self._task.sink.spend(self._run.id, 1):
+            if not await self._task.sink.runs.spend(self._run.id, 1):
                 budget = f"the run's budget of {self._run.requests_max:,} requests is used up"
                 raise Fail(f"{budget}; resume it with a larger one", code="run_budget")
             options["retry"] = False  # a repetition is a request as well: it comes back here
@@ -295,12 +295,12 @@ async def write_page(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardR
     """Write it, and answer where the shard stands. A lost reply is resolved by looking."""
     for _ in range(WRITE_TRIES_MAX):
         try:
-            counts = await task.sink.write(write)
+            counts = await task.sink.shards.write(write)
         except UnknownOutcome:
             counts = None
         if counts is not None:
             return advance_shard(row, write, counts)
-        now = await task.sink.begin(row.run, row.shard.key, row.fence)
+        now = await task.sink.shards.begin(row.run, row.shard.key, row.fence)
         if now is None:
             raise LeaseLost(f"shard {row.shard.key}: somebody else has it by now; this page was not written")
         if now.cursor != row.cursor or now.state is not row.state:

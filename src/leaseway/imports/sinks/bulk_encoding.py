@@ -35,15 +35,15 @@ class PageEncoder(RowEncoder):
     def __init__(self, columns: Mapping[str, ColumnType], document: Callable[[str], str]) -> None:
         super().__init__(columns, document)
         fits = zip(self._columns, columns.values(), strict=True)
-        self._wholes = [(name, COLUMN_ENCODERS.get(kind) or encode_each(fit)) for (name, fit), kind in fits]
+        self._encoders = [(name, COLUMN_ENCODERS.get(kind) or encode_each(fit)) for (name, fit), kind in fits]
 
     def lines(self, rows: Sequence[Row]) -> tuple[list[Line], list[BadRow]]:
         try:
-            return self._whole(rows), []
+            return self._encode_page(rows), []
         except (UnusualValue, Unstorable):
             return super().lines(rows)
 
-    def _whole(self, rows: Sequence[Row]) -> list[Line]:
+    def _encode_page(self, rows: Sequence[Row]) -> list[Line]:
         ids = keys([row.external_id for row in rows])
         stamps = integers([row.stamp for row in rows])
         if None in stamps:
@@ -54,7 +54,7 @@ class PageEncoder(RowEncoder):
             documents = list(map(replace_surrogates, documents))
         deleted = [row.is_deleted for row in rows]
         values = [row.values for row in rows]
-        columns = [whole([each.get(name) for each in values]) for name, whole in self._wholes]
+        columns = [whole([each.get(name) for each in values]) for name, whole in self._encoders]
         return list(zip(ids, stamps, hashes, map(self._document, documents), deleted, *columns, strict=True))
 
 

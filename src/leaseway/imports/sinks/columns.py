@@ -25,8 +25,6 @@ OWN: Mapping[str, ColumnType] = {
 }
 """Instants are microseconds since 1970, as everywhere in leaseway."""
 OPTIONAL = frozenset({"deleted_at", "deleted_reason"})
-LATER = ("deleted_reason",)
-"""Added to a table that has all the others: one that an earlier version made has none."""
 
 NAME_BYTES_MAX = 63
 """PostgreSQL cuts longer names, without an error."""

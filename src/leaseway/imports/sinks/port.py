@@ -1,13 +1,16 @@
-"""Where rows go, and where an import keeps its place. One contract, `leaseway.testing.sink_contract`, proves each sink.
+"""The port of a sink: where rows are stored, together with the state of the import.
 
-A page is written in one transaction: its rows, its bad rows, its counters and the cursor of the next page, all of it or
-nothing. It counts only if nobody with a larger fence has written to the shard and its cursor is the one that the page
-was fetched with: a late worker's page leaves no trace.
+A sink is a composition of small ports: runs, shards, quarantine, sweeps and rows. `leaseway.testing.sink_contract` is
+the test suite that every sink must pass.
+
+A page is written in one transaction: rows, bad rows, counters and the cursor of the next page, all or nothing. The
+write is accepted only if no worker with a larger fence has written to the shard and the shard's cursor is the one that
+the page was fetched with, so a page from a worker that lost its lease has no effect.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -19,13 +22,13 @@ from leaseway.imports.sinks.row_map import RowMapPage, RowPosition
 
 
 class PageWrite(Struct, frozen=True, kw_only=True):
-    """All that one page changes."""
+    """Everything that one page changes."""
 
     run: str
     shard: str
     fence: int
     before: Cursor | None
-    """The cursor with which it was fetched."""
+    """The cursor that the page was fetched with."""
     after: Cursor | None
     rows: Sequence[Row] = ()
     bad: Sequence[BadRow] = ()
@@ -36,26 +39,26 @@ class PageWrite(Struct, frozen=True, kw_only=True):
     requests: int = 1
     size_bytes: int = 0
     guards: dict[str, int] = {}
-    """Reactions to add."""
+    """Guard reactions to add to the shard's counters."""
     children: Sequence[Shard] = ()
-    """With `state` SPLIT: they begin where this one stopped."""
+    """With `state` SPLIT: the shards that cover the rest of this one."""
     profile: Profile = {}
-    """Of a sample of its documents, to add."""
+    """The profile of a sample of the page's documents, added to the shard's profile."""
     remembers: bool = False
-    """Whether the ids of its rows are kept as seen, for a sweep."""
+    """Whether to store the ids of the rows as seen, for a sweep."""
 
 
 class Sweep(Struct, frozen=True):
-    """What a complete run did not see."""
+    """The result of comparing a complete run with the stored rows."""
 
     stored: int
-    """Rows of the source that are there and not deleted."""
+    """Rows of the source that are stored and not deleted."""
     absent: int
-    """Of those, the ones that this run did not see."""
+    """Stored rows that the run did not see."""
 
 
 class Changes(Struct, frozen=True):
-    """What became different between two instants, as the table shows it now."""
+    """Differences between two instants, as the table shows them now."""
 
     added: int
     changed: int
@@ -64,48 +67,14 @@ class Changes(Struct, frozen=True):
     """Some external ids of each kind: "added", "changed", "removed"."""
 
 
-class Sink(Protocol):
-    async def open(self) -> None:
-        """Connect, make what is missing, and refuse a table of another shape. If it fails, nothing is left open."""
+class RunStore(Protocol):
+    async def start(self, run: RunRow, shards: Sequence[Shard]) -> RunRow:
+        """Store a run with its shards, or return the existing run with this id. Refuses another spec hash."""
         ...
 
-    async def close(self) -> None: ...
+    async def find(self, id: str) -> RunRow | None: ...
 
-    async def start_run(self, run: RunRow, shards: Sequence[Shard]) -> RunRow:
-        """Store a run with its shards, or find the one that is there under this id. Another spec hash is refused."""
-        ...
-
-    async def begin(self, run: str, shard: str, fence: int) -> ShardRow | None:
-        """A worker takes the shard over: its fence is stored if it is not smaller than the last one. None: a later one
-        has it, or there is no such shard."""
-        ...
-
-    async def write(self, page: PageWrite) -> WriteCounts | None:
-        """None: fenced, nothing was written. A page that was written before, sent again after a lost reply, is None as
-        well: the shard's cursor has moved on."""
-        ...
-
-    async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
-        """Reactions that no page carries, to add, and why an attempt has failed. False: somebody with a larger fence
-        has it, or it has ended; nothing was written."""
-        ...
-
-    async def spend(self, run: str, requests: int) -> bool:
-        """Take from the run's budget, before asking. False: not so many are left, and nothing was taken. A run without
-        a budget always has enough, and nothing is written."""
-        ...
-
-    async def set_budget(self, run: str, requests_max: int | None) -> None: ...
-
-    async def finish_run(
-        self, run: str, state: RunState, why: str | None = None, notes: Mapping[str, Any] | None = None
-    ) -> None:
-        """`notes` None: those that are there stay."""
-        ...
-
-    async def run(self, id: str) -> RunRow | None: ...
-
-    async def runs(
+    async def find_all(
         self,
         source: str | None = None,
         limit: int = 20,
@@ -116,41 +85,90 @@ class Sink(Protocol):
         """Newest first."""
         ...
 
-    async def open_shards(self, run: str) -> int:
-        """How many wait or run: cheap, as it is asked between pages."""
+    async def finish(
+        self, run: str, state: RunState, why: str | None = None, notes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Set the state. `notes` None keeps the stored notes."""
         ...
 
-    async def shards(self, run: str) -> list[ShardRow]:
-        """By key."""
+    async def spend(self, run: str, requests: int) -> bool:
+        """Take requests from the run's budget before sending them.
+
+        Returns False, and takes nothing, if fewer are left. A run without a budget always has enough and is not
+        written to.
+        """
         ...
 
-    async def bad_rows(self, run: str | None = None, limit: int = 100) -> list[tuple[int, str, BadRow]]:
-        """Number, shard and record of what is in quarantine, oldest first."""
+    async def set_budget(self, run: str, requests_max: int | None) -> None: ...
+
+
+class ShardStore(Protocol):
+    async def begin(self, run: str, shard: str, fence: int) -> ShardRow | None:
+        """Take over a shard: store the fence unless a larger one is stored.
+
+        Returns None if a later worker has the shard, or if there is no such shard.
+        """
+        ...
+
+    async def write(self, page: PageWrite) -> WriteCounts | None:
+        """Write a page. Returns None, and writes nothing, if the page is fenced off.
+
+        A page that was written before and is sent again after a lost reply also returns None: the shard's cursor has
+        moved on.
+        """
+        ...
+
+    async def note(self, run: str, shard: str, fence: int, guards: Mapping[str, int], why: str | None = None) -> bool:
+        """Add guard reactions that belong to no page, and store why an attempt failed.
+
+        Returns False, and writes nothing, if a worker with a larger fence has the shard or the shard has ended.
+        """
+        ...
+
+    async def find_all(self, run: str) -> list[ShardRow]:
+        """Ordered by key."""
+        ...
+
+    async def count_open(self, run: str) -> int:
+        """The number of waiting and running shards. Must be cheap: it is read between pages."""
+        ...
+
+
+class Quarantine(Protocol):
+    async def find_all(self, run: str | None = None, limit: int = 100) -> list[tuple[int, str, BadRow]]:
+        """Number, shard and record of each bad row, oldest first."""
         ...
 
     async def release(self, number: int, row: Row | None) -> bool:
-        """Take a bad row out of quarantine, and write it if it has become a good one."""
+        """Remove a bad row from quarantine, and write `row` if it could be repaired."""
         ...
 
-    async def count(self) -> int:
-        """Rows that are there and not deleted."""
-        ...
 
+class SweepStore(Protocol):
     async def sweep(self, run: str) -> Sweep:
-        """Compare what the run has seen with what is stored. Rows that it did not see are absent once more, those that
-        it saw are not absent any more. The same run again changes nothing."""
+        """Compare the rows that the run saw with the stored rows.
+
+        A row that the run did not see is absent once more; a row that it saw is no longer absent. Sweeping a run again
+        changes nothing.
+        """
         ...
 
-    async def absentees(self, source: str, sweeps: int, limit: int, after: str = "") -> list[str]:
-        """External ids that so many sweeps in a row, or more, did not see: those after `after`, in order."""
+    async def find_absent(self, source: str, sweeps: int, limit: int, after: str = "") -> list[str]:
+        """External ids that at least `sweeps` consecutive sweeps did not see: those after `after`, in order."""
         ...
 
-    async def forgive(self, source: str, ids: Sequence[str]) -> None:
-        """They are there after all."""
+    async def mark_present(self, source: str, ids: Sequence[str]) -> None:
+        """Forget the absence of these rows, because the source still has them."""
         ...
 
-    async def bury(self, run: str, ids: Sequence[str], reason: str) -> int:
-        """Mark rows as deleted, and say how many were. A row stays, and a later page that has it brings it back."""
+    async def delete(self, run: str, ids: Sequence[str], reason: str) -> int:
+        """Mark rows as deleted and return how many were marked. A later page that contains a row restores it."""
+        ...
+
+
+class RowReads(Protocol):
+    async def count(self) -> int:
+        """Rows that are stored and not deleted."""
         ...
 
     async def changes(self, source: str, after: Instant, until: Instant, samples: int = 10) -> Changes:
@@ -158,19 +176,42 @@ class Sink(Protocol):
         ...
 
 
-@runtime_checkable
 class RowMap(Protocol):
-    async def places(self, source: str, run: str, position: RowPosition, after: str, rows_max: int) -> RowMapPage:
-        """Rows of the source that are there and not deleted, counted on a grid: those that this run wrote last, and
-        those that others did. `after` is "" for the beginning, or what the last look answered.
+    async def read(self, source: str, run: str, position: RowPosition, after: str, rows_max: int) -> RowMapPage:
+        """Count rows of the source on a grid: the rows that this run wrote last, and all others.
 
-        New rows come after all others, as a rule. Rows that are rewritten may stay where they are, and new ones may
-        take the place of old ones: a look from the beginning sees all of them."""
+        `after` is "" for the beginning of the table, or the value from the previous page. One call reads a bounded part
+        of the table and blocks no writer. New rows usually come after all others; reading from the beginning sees
+        every row.
+        """
+        ...
+
+
+class Sink(Protocol):
+    async def open(self) -> None:
+        """Connect, create missing tables, and refuse a table of another shape. Leaves nothing open if it fails."""
+        ...
+
+    async def close(self) -> None: ...
+
+    @property
+    def runs(self) -> RunStore: ...
+    @property
+    def shards(self) -> ShardStore: ...
+    @property
+    def quarantine(self) -> Quarantine: ...
+    @property
+    def sweeps(self) -> SweepStore: ...
+    @property
+    def rows(self) -> RowReads: ...
+    @property
+    def row_map(self) -> RowMap | None:
+        """None if the sink cannot locate rows."""
         ...
 
 
 @asynccontextmanager
-async def closed_if_it_fails(close: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def close_on_error(close: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     try:
         yield
     except BaseException:

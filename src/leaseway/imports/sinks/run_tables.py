@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from leaseway.domain.errors import BadValue, KeyConflict
+from leaseway.domain.errors import BadValue, KeyConflict, StoreRefused
 from leaseway.domain.ids import Instant
-from leaseway.imports.domain.page import BadRow, ColumnType
+from leaseway.imports.domain.page import BadRow
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow, ShardState
 from leaseway.imports.domain.shard import Shard, canonical
 from leaseway.imports.sinks.port import Sweep
@@ -37,23 +37,12 @@ KEPT_AS_THEY_ARE = (
     *COUNTERS,
 )
 
-TABLES = ("leaseway_runs", "leaseway_shards", "leaseway_quarantine", "leaseway_seen", "leaseway_absent")
-ADDED: Mapping[str, Mapping[str, tuple[ColumnType, str]]] = {
-    "leaseway_runs": {
-        "mode": (ColumnType.TEXT, "NOT NULL DEFAULT 'full'"),
-        "since": (ColumnType.INTEGER, ""),
-        "seats": (ColumnType.INTEGER, "NOT NULL DEFAULT 0"),
-        "id_max": (ColumnType.INTEGER, ""),
-        "requests_max": (ColumnType.INTEGER, ""),
-        "requests": (ColumnType.INTEGER, "NOT NULL DEFAULT 0"),
-        "notes": (ColumnType.TEXT, "NOT NULL DEFAULT '{}'"),
-    },
-    "leaseway_shards": {
-        "started_at": (ColumnType.INTEGER, ""),
-        "profile": (ColumnType.TEXT, "NOT NULL DEFAULT '{}'"),
-    },
-}
-"""Columns that books of an earlier version do not have. With these defaults, runs of that time go on."""
+TABLES = (
+    *("leaseway_runs", "leaseway_shards", "leaseway_quarantine", "leaseway_seen", "leaseway_absent"),
+    "leaseway_import_version",
+)
+UPGRADE = "upgrade_"
+"""`upgrade_2.sql` brings run tables of version 1 to version 2."""
 SWEEP = "sweep"
 """Under this name the notes of a run keep what its sweep has found."""
 
@@ -71,6 +60,25 @@ def statements(dialect: str) -> Mapping[str, str]:
         for file in sorted(folder.iterdir(), key=lambda file: file.name)
         if file.name.endswith(".sql")
     }
+
+
+# -- versions --------------------------------------------------------------------------------------------------------
+
+
+def schema_version(statements: Mapping[str, object]) -> int:
+    """The version of the run tables that this build uses: 1, plus one for each `upgrade_N.sql`."""
+    return 1 + sum(verb.startswith(UPGRADE) for verb in statements)
+
+
+def upgrade_verbs(where: str, version: int, statements: Mapping[str, object]) -> list[str]:
+    """The upgrades that tables of this version need, in order. Refuses tables of a newer build."""
+    newest = schema_version(statements)
+    if version > newest:
+        raise StoreRefused(
+            f"{where}: the run tables have version {version}, and this build of leaseway knows versions up to "
+            f"{newest}; upgrade leaseway"
+        )
+    return [f"{UPGRADE}{number}" for number in range(version + 1, newest + 1)]
 
 
 # -- runs -----------------------------------------------------------------------------------------------------------
@@ -179,6 +187,12 @@ def decode_shard(line: Sequence[Any]) -> ShardRow:
         "profile": msgspec.json.decode(found["profile"]),
     }
     return ShardRow(shard=shard, **found)
+
+
+def shard_source(line: Sequence[Any]) -> str:
+    """The source of a shard, in the line of `shard_find`."""
+    source: str = line[len(SHARD_COLUMNS)]
+    return source
 
 
 def encode_json(value: Mapping[str, Any] | None) -> str | None:

@@ -139,7 +139,7 @@ class StoredRow(NamedTuple):
 class PageChanges(NamedTuple):
     new: list[Line]
     changed: list[Line]
-    written: WriteCounts
+    counts: WriteCounts
 
 
 def classify_rows(lines: Sequence[Line], known: Mapping[str, StoredRow], quarantined: int) -> PageChanges:

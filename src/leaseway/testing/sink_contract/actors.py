@@ -78,27 +78,27 @@ def cursor(number: int | None) -> Cursor | None:
 
 async def started(sink: Sink, *shards: Shard, run: RunRow = RUN, fence: int = 1) -> None:
     """A run whose shards a worker has begun."""
-    await sink.start_run(run, shards or (LOW, HIGH))
+    await sink.runs.start(run, shards or (LOW, HIGH))
     for shard in shards or (LOW, HIGH):
-        assert await sink.begin(run.id, shard.key, fence) is not None
+        assert await sink.shards.begin(run.id, shard.key, fence) is not None
 
 
 async def written(sink: Sink, page: PageWrite) -> WriteCounts:
-    answer = await sink.write(page)
+    answer = await sink.shards.write(page)
     assert answer is not None, "fenced"
     return answer
 
 
 async def shard(sink: Sink, key: str = LOW.key, run: str = RUN.id) -> ShardRow:
-    (found,) = [found for found in await sink.shards(run) if found.shard.key == key]
+    (found,) = [found for found in await sink.shards.find_all(run) if found.shard.key == key]
     return found
 
 
 async def picture(sink: Sink, witness: Witness) -> object:
     """All that anybody can see, to compare."""
-    runs = await sink.runs()
-    shards = [await sink.shards(run.id) for run in runs]
-    return runs, shards, await sink.bad_rows(), await sink.count(), await witness.rows()
+    runs = await sink.runs.find_all()
+    shards = [await sink.shards.find_all(run.id) for run in runs]
+    return runs, shards, await sink.quarantine.find_all(), await sink.rows.count(), await witness.rows()
 
 
 async def imported(sink: Sink, run: str, *some: Row, source: str = "maps") -> WriteCounts:

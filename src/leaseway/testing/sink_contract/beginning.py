@@ -10,8 +10,8 @@ from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, page, pictu
 
 async def test_the_first_worker_begins_at_the_beginning(sink: Sink) -> None:
     """What `begin` answers is what the page loop goes by."""
-    await sink.start_run(RUN, [LOW])
-    begun = await sink.begin(RUN.id, LOW.key, 7)
+    await sink.runs.start(RUN, [LOW])
+    begun = await sink.shards.begin(RUN.id, LOW.key, 7)
     assert begun is not None
     assert (begun.state, begun.fence, begun.cursor, begun.attempts) == (ShardState.RUNNING, 7, None, 1)
     assert begun == await shard(sink)
@@ -19,12 +19,12 @@ async def test_the_first_worker_begins_at_the_beginning(sink: Sink) -> None:
 
 async def test_it_is_known_when_a_shard_was_first_begun(sink: Sink, clock: FakeClock) -> None:
     """How long a shard took counts from there, however many workers it needed."""
-    await sink.start_run(RUN, [LOW])
+    await sink.runs.start(RUN, [LOW])
     assert (await shard(sink)).started_at is None
     clock.advance(30)
     first = clock.now_us()
     for fence in (3, 3, 4):
-        begun = await sink.begin(RUN.id, LOW.key, fence)
+        begun = await sink.shards.begin(RUN.id, LOW.key, fence)
         assert begun is not None
         assert begun.started_at == first
         clock.advance(30)
@@ -36,7 +36,7 @@ async def test_the_next_worker_begins_where_the_last_one_stopped(sink: Sink) -> 
     """After a crash at most one page is fetched again."""
     await started(sink)
     await written(sink, page(rows(1, 2), after=2))
-    begun = await sink.begin(RUN.id, LOW.key, 2)
+    begun = await sink.shards.begin(RUN.id, LOW.key, 2)
     assert begun is not None
     assert (begun.cursor, begun.resumed_at, begun.attempts, begun.fence) == ({"after": 2}, {"after": 2}, 2, 2)
 
@@ -45,7 +45,7 @@ async def test_a_late_worker_cannot_begin(sink: Sink, witness: Witness) -> None:
     """Its lease is over, whatever it believes."""
     await started(sink, fence=5)
     before = await picture(sink, witness)
-    assert await sink.begin(RUN.id, LOW.key, 4) is None
+    assert await sink.shards.begin(RUN.id, LOW.key, 4) is None
     assert await picture(sink, witness) == before
 
 
@@ -54,22 +54,22 @@ async def test_a_worker_that_lost_the_answer_begins_again(sink: Sink, witness: W
     await started(sink)
     await written(sink, page(rows(1), after=1))
     before = await picture(sink, witness)
-    assert await sink.begin(RUN.id, LOW.key, 1) == await shard(sink)
+    assert await sink.shards.begin(RUN.id, LOW.key, 1) == await shard(sink)
     assert await picture(sink, witness) == before
 
 
 @pytest.mark.parametrize(("run", "key"), [("run-9", LOW.key), (RUN.id, "maps/nowhere/0")])
 async def test_what_was_never_planned_cannot_be_begun(sink: Sink, run: str, key: str) -> None:
     """A job that outlived its run ends quietly."""
-    await sink.start_run(RUN, [LOW])
-    assert await sink.begin(run, key, 1) is None
+    await sink.runs.start(RUN, [LOW])
+    assert await sink.shards.begin(run, key, 1) is None
 
 
 async def test_a_parked_shard_can_be_begun_again(sink: Sink) -> None:
     """Somebody has looked at it, and resumed the run."""
     await started(sink)
     await written(sink, page(rows(1), after=1, state=ShardState.PARKED, why="loop"))
-    begun = await sink.begin(RUN.id, LOW.key, 2)
+    begun = await sink.shards.begin(RUN.id, LOW.key, 2)
     assert begun is not None
     assert (begun.state, begun.why, begun.finished_at, begun.cursor) == (ShardState.RUNNING, None, None, {"after": 1})
     await written(sink, page(rows(2), 1, 2, fence=2))
@@ -80,7 +80,7 @@ async def test_a_worker_that_lost_the_answer_finds_its_shard_parked(sink: Sink, 
     await started(sink)
     await written(sink, page(rows(1), after=1, state=ShardState.PARKED, why="loop"))
     before = await picture(sink, witness)
-    begun = await sink.begin(RUN.id, LOW.key, 1)
+    begun = await sink.shards.begin(RUN.id, LOW.key, 1)
     assert begun is not None
     assert begun.state is ShardState.PARKED
     assert await picture(sink, witness) == before
@@ -90,7 +90,7 @@ async def test_a_finished_shard_stays_finished(sink: Sink) -> None:
     """A job that is delivered once more finds nothing to do."""
     await started(sink)
     await written(sink, page(rows(1), after=1, state=ShardState.DONE))
-    begun = await sink.begin(RUN.id, LOW.key, 2)
+    begun = await sink.shards.begin(RUN.id, LOW.key, 2)
     assert begun is not None
     assert begun.state is ShardState.DONE
-    assert await sink.write(page(rows(2), 1, 2, fence=2)) is None
+    assert await sink.shards.write(page(rows(2), 1, 2, fence=2)) is None

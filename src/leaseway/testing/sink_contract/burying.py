@@ -21,7 +21,7 @@ async def test_a_tombstone_marks_the_row_that_is_there(sink: Sink, clock: FakeCl
     found = (await witness.rows())["1"]
     assert (found["deleted_at"], found["deleted_reason"], found["run"]) == (clock.now_us(), "flagged", "run-2")
     assert (found["title"], found["first_seen"], found["updated_at"]) == ("new", first_seen, clock.now_us())
-    assert await sink.count() == 1
+    assert await sink.rows.count() == 1
 
 
 async def test_a_tombstone_of_an_unknown_record_is_kept(sink: Sink, clock: FakeClock, witness: Witness) -> None:
@@ -29,9 +29,9 @@ async def test_a_tombstone_of_an_unknown_record_is_kept(sink: Sink, clock: FakeC
     assert await imported(sink, "run-1", tombstone(1, version=1), row(2)) == WriteCounts(inserted=2)
     found = (await witness.rows())["1"]
     assert (found["deleted_at"], found["deleted_reason"]) == (clock.now_us(), "flagged")
-    assert await sink.count() == 1
+    assert await sink.rows.count() == 1
     assert await imported(sink, "run-2", row(1)) == WriteCounts(stale=1)
-    assert await sink.count() == 1
+    assert await sink.rows.count() == 1
 
 
 async def test_a_tombstone_that_comes_again_changes_nothing(sink: Sink, clock: FakeClock, witness: Witness) -> None:
@@ -47,7 +47,7 @@ async def test_a_tombstone_without_other_news_counts(sink: Sink, witness: Witnes
     """Some sources take a record back without a new stamp and without a changed field."""
     await imported(sink, "run-1", row(1))
     assert await imported(sink, "run-2", tombstone(1)) == WriteCounts(updated=1)
-    assert await sink.count() == 0
+    assert await sink.rows.count() == 0
 
 
 async def test_an_old_tombstone_does_not_mark_a_newer_row(sink: Sink, witness: Witness) -> None:
@@ -65,50 +65,50 @@ async def test_a_record_that_lives_again_comes_back(sink: Sink, witness: Witness
     assert await imported(sink, "run-2", row(1, version=version)) == WriteCounts(updated=1)
     found = (await witness.rows())["1"]
     assert (found["deleted_at"], found["deleted_reason"]) == (None, None)
-    assert await sink.count() == 1
+    assert await sink.rows.count() == 1
 
 
 async def test_rows_are_buried_with_a_reason(sink: Sink, clock: FakeClock, witness: Witness) -> None:
     """Who asks later why a place is gone finds the run and the reason."""
     await imported(sink, "run-1", *rows(1, 2, 3))
-    await sink.start_run(replace(RUN, id="run-2"), [LOW])
+    await sink.runs.start(replace(RUN, id="run-2"), [LOW])
     clock.advance(60)
-    assert await sink.bury("run-2", ["1", "3", "9"], "absent\0") == 2
+    assert await sink.sweeps.delete("run-2", ["1", "3", "9"], "absent\0") == 2
     found = await witness.rows()
     assert sorted(found) == ["1", "2", "3"]
     for number in ("1", "3"):
         marks = [found[number][name] for name in ("deleted_at", "deleted_reason", "run", "updated_at")]
         assert marks == [clock.now_us(), "absent\ufffd", "run-2", clock.now_us()]
     assert found["2"]["deleted_at"] is None
-    assert await sink.count() == 1
+    assert await sink.rows.count() == 1
 
 
 async def test_rows_are_buried_once(sink: Sink, clock: FakeClock, witness: Witness) -> None:
     """A lost reply is asked for again; when a row was deleted does not change by that."""
     await imported(sink, "run-1", *rows(1, 2))
-    assert await sink.bury("run-1", ["1"], "absent") == 1
+    assert await sink.sweeps.delete("run-1", ["1"], "absent") == 1
     before = await witness.rows()
     clock.advance(60)
-    assert await sink.bury("run-1", ["1"], "again") == 0
-    assert await sink.bury("run-1", [], "nobody") == 0
+    assert await sink.sweeps.delete("run-1", ["1"], "again") == 0
+    assert await sink.sweeps.delete("run-1", [], "nobody") == 0
     assert await witness.rows() == before
 
 
 async def test_a_buried_row_that_comes_back_is_there_again(sink: Sink, witness: Witness) -> None:
     """Even unchanged: it was there all the time."""
     await imported(sink, "run-1", *rows(1, 2))
-    await sink.bury("run-1", ["1"], "absent")
+    await sink.sweeps.delete("run-1", ["1"], "absent")
     assert await imported(sink, "run-2", *rows(1, 2)) == WriteCounts(updated=1, unchanged=1)
     found = (await witness.rows())["1"]
-    assert (found["deleted_at"], found["deleted_reason"], await sink.count()) == (None, None, 2)
+    assert (found["deleted_at"], found["deleted_reason"], await sink.rows.count()) == (None, None, 2)
 
 
 async def test_only_rows_of_the_runs_source_are_buried(sink: Sink) -> None:
     """Number 7 of one API is not number 7 of another."""
     await imported(sink, "run-1", row(7))
     await imported(sink, "run-2", row(7), source="mail")
-    assert await sink.bury("run-1", ["7"], "absent") == 1
-    assert await sink.count() == 1
+    assert await sink.sweeps.delete("run-1", ["7"], "absent") == 1
+    assert await sink.rows.count() == 1
     assert await imported(sink, "run-3", row(7), source="mail") == WriteCounts(unchanged=1)
 
 
@@ -117,22 +117,22 @@ async def test_only_rows_of_the_runs_table_are_buried(sink: Sink, elsewhere: Sin
     await imported(sink, "run-1", row(7))
     await imported(elsewhere, "run-2", row(7))
     with pytest.raises(BadValue, match="run: there is no run 'run-1'"):
-        await elsewhere.bury("run-1", ["7"], "absent")
-    assert await elsewhere.bury("run-2", ["7"], "absent") == 1
-    assert (await sink.count(), await elsewhere.count()) == (1, 0)
+        await elsewhere.sweeps.delete("run-1", ["7"], "absent")
+    assert await elsewhere.sweeps.delete("run-2", ["7"], "absent") == 1
+    assert (await sink.rows.count(), await elsewhere.rows.count()) == (1, 0)
 
 
 async def test_ids_that_no_table_can_hold_are_in_none(sink: Sink) -> None:
     """They must not stop the others."""
     await imported(sink, "run-1", row(1), row("é"))
-    assert await sink.bury("run-1", ["a\0b", "a\ud83d", "x" * 3_000, "é", "1"], "absent") == 2
-    await sink.forgive("maps", ["a\0b", "a\ud83d"])
+    assert await sink.sweeps.delete("run-1", ["a\0b", "a\ud83d", "x" * 3_000, "é", "1"], "absent") == 2
+    await sink.sweeps.mark_present("maps", ["a\0b", "a\ud83d"])
 
 
 async def test_a_row_that_became_a_tombstone_in_quarantine_is_marked(sink: Sink, witness: Witness) -> None:
     """A repaired record goes the way of every other."""
     await started(sink)
-    await sink.write(page([row(1), replace(row(2), values={"size": "many"})], after=1))
-    ((number, _, _),) = await sink.bad_rows()
-    assert await sink.release(number, tombstone(2))
-    assert ((await witness.rows())["2"]["deleted_reason"], await sink.count()) == ("flagged", 1)
+    await sink.shards.write(page([row(1), replace(row(2), values={"size": "many"})], after=1))
+    ((number, _, _),) = await sink.quarantine.find_all()
+    assert await sink.quarantine.release(number, tombstone(2))
+    assert ((await witness.rows())["2"]["deleted_reason"], await sink.rows.count()) == ("flagged", 1)

@@ -10,7 +10,7 @@ NOTHING = Changes(0, 0, 0, {"added": (), "changed": (), "removed": ()})
 
 async def seen(sink: Sink, source: str, after: Instant, until: Instant, samples: int = 10) -> Changes:
     """With samples that can be compared, whatever a sink hands them over in."""
-    found = await sink.changes(source, after, until, samples)
+    found = await sink.rows.changes(source, after, until, samples)
     kinds = ("added", "changed", "removed")
     return Changes(
         found.added, found.changed, found.removed, {kind: tuple(found.samples.get(kind, ())) for kind in kinds}
@@ -23,7 +23,7 @@ async def test_each_row_is_told_by_what_became_of_it(sink: Sink, clock: FakeCloc
     first = clock.now_us()
     clock.advance(60)
     await imported(sink, "run-2", row(1), row(2, version=1), tombstone(3, version=1), row(10), row(9))
-    await sink.bury("run-2", ["4"], "absent")
+    await sink.sweeps.delete("run-2", ["4"], "absent")
     second = clock.now_us()
     assert await seen(sink, "maps", first, second) == Changes(
         2, 1, 2, {"added": ("10", "9"), "changed": ("2",), "removed": ("3", "4")}
@@ -62,7 +62,7 @@ async def test_a_row_that_came_back_has_changed(sink: Sink, clock: FakeClock) ->
     await imported(sink, "run-1", *rows(1, 2))
     before = clock.now_us()
     clock.advance(60)
-    await sink.bury("run-1", ["1", "2"], "absent")
+    await sink.sweeps.delete("run-1", ["1", "2"], "absent")
     clock.advance(60)
     await imported(sink, "run-2", row(1))
     assert await seen(sink, "maps", before, clock.now_us()) == Changes(

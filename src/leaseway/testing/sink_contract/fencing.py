@@ -40,10 +40,10 @@ async def test_a_late_workers_page_leaves_no_trace(sink: Sink, witness: Witness,
     """It was frozen for longer than its lease, and another worker has gone on."""
     await started(sink)
     await written(sink, page(rows(1, 2), after=2, bad=[bad(1)]))
-    assert await sink.begin(late.run, LOW.key, 2) is not None or late.run == "run-9"
-    await sink.begin("run-1", LOW.key, 2)
+    assert await sink.shards.begin(late.run, LOW.key, 2) is not None or late.run == "run-9"
+    await sink.shards.begin("run-1", LOW.key, 2)
     before = await picture(sink, witness)
-    assert await sink.write(late) is None
+    assert await sink.shards.write(late) is None
     assert await picture(sink, witness) == before
 
 
@@ -52,7 +52,7 @@ async def test_a_worker_that_did_not_begin_may_write_with_a_larger_fence(sink: S
     await started(sink)
     await written(sink, page(rows(1), after=1, fence=3))
     assert (await shard(sink)).fence == 3
-    assert await sink.write(page(rows(2), 1, 2, fence=2)) is None
+    assert await sink.shards.write(page(rows(2), 1, 2, fence=2)) is None
 
 
 async def test_of_two_workers_with_one_page_one_wins(sink: Sink, other: Sink, witness: Witness) -> None:
@@ -61,10 +61,10 @@ async def test_of_two_workers_with_one_page_one_wins(sink: Sink, other: Sink, wi
     for number in range(10):
         at, then = number * 2 or None, number * 2 + 2
         pages = [page(rows(then), at, then), page(rows(then + 1), at, then)]
-        answers = await asyncio.gather(sink.write(pages[0]), other.write(pages[1]))
+        answers = await asyncio.gather(sink.shards.write(pages[0]), other.shards.write(pages[1]))
         assert sorted(answer is None for answer in answers) == [False, True]
     found = await shard(sink)
-    assert (found.pages, found.rows, await sink.count()) == (10, 10, 10)
+    assert (found.pages, found.rows, await sink.rows.count()) == (10, 10, 10)
     assert len(await witness.rows()) == 10
 
 
@@ -76,7 +76,7 @@ async def test_shards_that_overlap_do_not_disturb_each_other(sink: Sink, other: 
         at = turn or None
         up = page([row(number, 2 * turn) for number in ids], at, turn + 1)
         down = page([row(number, 2 * turn + 1) for number in reversed(ids)], at, turn + 1)
-        await asyncio.gather(sink.write(up), other.write(replace(down, shard=HIGH.key)))
+        await asyncio.gather(sink.shards.write(up), other.shards.write(replace(down, shard=HIGH.key)))
     low, high = await shard(sink), await shard(sink, HIGH.key)
     assert (low.rows, high.rows) == (6 * 40, 6 * 40)
     assert low.inserted + high.inserted == 40

@@ -28,7 +28,7 @@ async def test_odd_texts_come_back_as_they_were(sink: Sink, witness: Witness, te
     ((external_id, found),) = (await witness.rows()).items()
     assert (external_id, found["title"], found["document"]["id"]) == (f"id {text}", text, f"id {text}")
     assert ((await shard(sink)).why, (await shard(sink)).recent) == (text, (text or "none",))
-    ((_, _, kept),) = await sink.bad_rows()
+    ((_, _, kept),) = await sink.quarantine.find_all()
     assert kept == bad(0, text, text)
 
 
@@ -45,7 +45,7 @@ async def test_what_is_no_character_does_not_stop_a_page(sink: Sink, witness: Wi
     """One record in a million has it, and the shard would fail at the same page for ever."""
     await started(sink)
     odd = replace(row(1, title="a\0b\ud83d"), document=document)
-    assert await sink.write(page([odd, row(2)], after=1)) == WriteCounts(inserted=2)
+    assert await sink.shards.write(page([odd, row(2)], after=1)) == WriteCounts(inserted=2)
     found = (await witness.rows())["1"]
     assert found["title"] == "a\ufffdb\ufffd"
     assert found["document"]["name"] in ("a\ufffdb", "a\0b", "a\ud83db", "a\ude97b")
@@ -77,7 +77,7 @@ KEPT: dict[str, tuple[str, Any]] = {
 async def test_the_largest_values_come_back_as_they_were(sink: Sink, witness: Witness, column: str, value: Any) -> None:
     """Ids of 10^15 are real, and a float would round them."""
     await started(sink)
-    assert await sink.write(page([row(1, **{column: value})], after=1)) == WriteCounts(inserted=1)
+    assert await sink.shards.write(page([row(1, **{column: value})], after=1)) == WriteCounts(inserted=1)
     assert (await witness.rows())["1"][column] == value
 
 
@@ -104,8 +104,8 @@ async def test_what_cannot_be_stored_goes_into_quarantine(
 ) -> None:
     """Alone: the other rows of its page are written, and everything is counted."""
     await started(sink)
-    assert await sink.write(page([row(2), odd, row(3)], after=1)) == WriteCounts(inserted=2, quarantined=1)
-    ((_, _, kept),) = await sink.bad_rows(RUN.id)
+    assert await sink.shards.write(page([row(2), odd, row(3)], after=1)) == WriteCounts(inserted=2, quarantined=1)
+    ((_, _, kept),) = await sink.quarantine.find_all(RUN.id)
     assert (kept.position, kept.code, kept.document) == (1, code, odd.document)
     assert problem in kept.problem
     assert sorted(await witness.rows()) == ["2", "3"]
@@ -117,7 +117,7 @@ async def test_the_longest_id_is_kept(sink: Sink, witness: Witness) -> None:
     """Some sources use whole addresses as ids."""
     await started(sink)
     longest = "".join(f"{number:04x}" for number in range(500))
-    assert await sink.write(page([row(longest)], after=1)) == WriteCounts(inserted=1)
+    assert await sink.shards.write(page([row(longest)], after=1)) == WriteCounts(inserted=1)
     assert list(await witness.rows()) == [longest]
 
 

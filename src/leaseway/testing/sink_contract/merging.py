@@ -95,9 +95,9 @@ async def test_a_deleted_row_that_comes_back_is_there_again(sink: Sink, clock: F
     """Even unchanged: it is the deletion that was wrong."""
     await imported(sink, "run-1", *rows(1, 2))
     await witness.delete("1", clock.now_us())
-    assert await sink.count() == 1
+    assert await sink.rows.count() == 1
     assert await imported(sink, "run-2", *rows(1, 2)) == WriteCounts(updated=1, unchanged=1)
-    assert await sink.count() == 2
+    assert await sink.rows.count() == 2
     assert (await witness.rows())["1"]["deleted_at"] is None
 
 
@@ -106,7 +106,7 @@ async def test_a_deleted_row_does_not_come_back_as_it_once_was(sink: Sink, clock
     await imported(sink, "run-1", row(1, version=5))
     await witness.delete("1", clock.now_us())
     assert await imported(sink, "run-2", row(1, version=4)) == WriteCounts(stale=1)
-    assert await sink.count() == 0
+    assert await sink.rows.count() == 0
 
 
 async def test_every_row_of_a_page_is_counted_once(sink: Sink) -> None:
@@ -114,7 +114,7 @@ async def test_every_row_of_a_page_is_counted_once(sink: Sink) -> None:
     await imported(sink, "run-0", row(1, 5), row(2, 5), row(3, 5))
     await started(sink)
     mixed = [row(1, 5), row(2, 6), row(3, 4), row(4), row(5)]
-    assert await sink.write(page(mixed, state=ShardState.DONE)) == WriteCounts(2, 1, 1, 1, 0)
+    assert await sink.shards.write(page(mixed, state=ShardState.DONE)) == WriteCounts(2, 1, 1, 1, 0)
     found = await shard(sink)
     assert (found.rows, found.inserted, found.updated, found.unchanged, found.stale) == (5, 2, 1, 1, 1)
 
@@ -123,7 +123,7 @@ async def test_sources_do_not_share_ids(sink: Sink, witness: Witness) -> None:
     """Number 7 of one API is not number 7 of another."""
     await imported(sink, "run-1", row(7))
     assert await imported(sink, "run-2", row(7, version=1), source="mail") == WriteCounts(inserted=1)
-    assert await sink.count() == 2
+    assert await sink.rows.count() == 2
 
 
 async def test_a_big_page_is_a_page_like_any_other(sink: Sink, witness: Witness) -> None:
@@ -132,7 +132,7 @@ async def test_a_big_page_is_a_page_like_any_other(sink: Sink, witness: Witness)
     many = [row(number, title="x" * 200) for number in range(6_000)]
     assert await written(sink, page(many, after=1)) == WriteCounts(inserted=6_000)
     assert await written(sink, page(many, 1, 2)) == WriteCounts(unchanged=6_000)
-    assert await sink.count() == 6_000
+    assert await sink.rows.count() == 6_000
 
 
 async def test_a_big_document_is_kept_whole(sink: Sink, witness: Witness) -> None:

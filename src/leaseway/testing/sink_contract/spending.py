@@ -12,24 +12,24 @@ from leaseway.testing.sink_contract.actors import LOW, RUN, Witness, picture
 
 
 async def spent(sink: Sink, run: str = RUN.id) -> tuple[int, int | None]:
-    found = await sink.run(run)
+    found = await sink.runs.find(run)
     assert found is not None
     return found.requests, found.requests_max
 
 
 async def test_a_run_without_a_budget_always_has_enough(sink: Sink, witness: Witness) -> None:
     """And nothing is written for it: most runs have none."""
-    await sink.start_run(RUN, [LOW])
+    await sink.runs.start(RUN, [LOW])
     before = await picture(sink, witness)
     for _ in range(3):
-        assert await sink.spend(RUN.id, 10**9)
+        assert await sink.runs.spend(RUN.id, 10**9)
     assert await picture(sink, witness) == before
 
 
 async def test_a_budget_is_spent_to_its_last_request_and_no_further(sink: Sink) -> None:
     """What is refused takes nothing: a smaller one may still fit."""
-    await sink.start_run(replace(RUN, requests_max=5), [LOW])
-    assert [await sink.spend(RUN.id, requests) for requests in (3, 3, 1, 0, 2, 1, 1)] == [
+    await sink.runs.start(replace(RUN, requests_max=5), [LOW])
+    assert [await sink.runs.spend(RUN.id, requests) for requests in (3, 3, 1, 0, 2, 1, 1)] == [
         *(True, False, True, True),
         *(False, True, False),
     ]
@@ -38,73 +38,73 @@ async def test_a_budget_is_spent_to_its_last_request_and_no_further(sink: Sink) 
 
 async def test_many_who_spend_at_once_never_pass_the_budget(sink: Sink, other: Sink) -> None:
     """Eight workers on four machines ask in the same moment. Who checks first and takes later is too late."""
-    await sink.start_run(replace(RUN, requests_max=25), [LOW])
-    answers = await asyncio.gather(*((sink, other)[number % 2].spend(RUN.id, 1) for number in range(60)))
+    await sink.runs.start(replace(RUN, requests_max=25), [LOW])
+    answers = await asyncio.gather(*((sink, other)[number % 2].runs.spend(RUN.id, 1) for number in range(60)))
     assert answers.count(True) == 25
     assert await spent(sink) == (25, 25)
 
 
 async def test_a_larger_budget_goes_on_from_what_was_spent(sink: Sink, other: Sink) -> None:
     """`resume` with a larger one pays for the rest, not for all of it again."""
-    await sink.start_run(replace(RUN, requests_max=2), [LOW])
-    assert await sink.spend(RUN.id, 2)
-    assert not await other.spend(RUN.id, 1)
+    await sink.runs.start(replace(RUN, requests_max=2), [LOW])
+    assert await sink.runs.spend(RUN.id, 2)
+    assert not await other.runs.spend(RUN.id, 1)
     for _ in range(2):
-        await sink.set_budget(RUN.id, 3)
-    assert await other.spend(RUN.id, 1)
-    assert not await other.spend(RUN.id, 1)
+        await sink.runs.set_budget(RUN.id, 3)
+    assert await other.runs.spend(RUN.id, 1)
+    assert not await other.runs.spend(RUN.id, 1)
     assert await spent(sink) == (3, 3)
 
 
 async def test_a_budget_can_be_lifted_and_set_later(sink: Sink, other: Sink) -> None:
     """Also for those who asked before, and found none."""
-    await sink.start_run(RUN, [LOW])
-    assert await other.spend(RUN.id, 7)
-    await sink.set_budget(RUN.id, 1)
-    assert [await other.spend(RUN.id, 1) for _ in range(2)] == [True, False]
-    await sink.set_budget(RUN.id, None)
-    assert await other.spend(RUN.id, 100)
+    await sink.runs.start(RUN, [LOW])
+    assert await other.runs.spend(RUN.id, 7)
+    await sink.runs.set_budget(RUN.id, 1)
+    assert [await other.runs.spend(RUN.id, 1) for _ in range(2)] == [True, False]
+    await sink.runs.set_budget(RUN.id, None)
+    assert await other.runs.spend(RUN.id, 100)
     assert await spent(sink) == (1, None)
 
 
 async def test_a_budget_below_what_was_spent_is_used_up(sink: Sink) -> None:
     """Nothing comes back."""
-    await sink.start_run(replace(RUN, requests_max=5), [LOW])
-    await sink.spend(RUN.id, 4)
-    await sink.set_budget(RUN.id, 2)
-    assert not await sink.spend(RUN.id, 1)
+    await sink.runs.start(replace(RUN, requests_max=5), [LOW])
+    await sink.runs.spend(RUN.id, 4)
+    await sink.runs.set_budget(RUN.id, 2)
+    assert not await sink.runs.spend(RUN.id, 1)
     assert await spent(sink) == (4, 2)
 
 
 async def test_runs_do_not_share_their_budgets(sink: Sink) -> None:
     """Last week's run is paid for."""
     for run in ("run-1", "run-2"):
-        await sink.start_run(replace(RUN, id=run, requests_max=1), [LOW])
-        assert await sink.spend(run, 1)
-    await sink.set_budget("run-2", 2)
-    assert [await sink.spend(run, 1) for run in ("run-1", "run-2")] == [False, True]
+        await sink.runs.start(replace(RUN, id=run, requests_max=1), [LOW])
+        assert await sink.runs.spend(run, 1)
+    await sink.runs.set_budget("run-2", 2)
+    assert [await sink.runs.spend(run, 1) for run in ("run-1", "run-2")] == [False, True]
 
 
 async def test_what_was_spent_stays_when_a_run_is_started_again_or_finishes(sink: Sink) -> None:
     """A crash after the request left is charged."""
     budgeted = replace(RUN, requests_max=5)
-    await sink.start_run(budgeted, [LOW])
-    await sink.spend(RUN.id, 4)
-    assert (await sink.start_run(budgeted, [LOW])).requests == 4
-    await sink.finish_run(RUN.id, RunState.PARTIAL, notes={})
+    await sink.runs.start(budgeted, [LOW])
+    await sink.runs.spend(RUN.id, 4)
+    assert (await sink.runs.start(budgeted, [LOW])).requests == 4
+    await sink.runs.finish(RUN.id, RunState.PARTIAL, notes={})
     assert await spent(sink) == (4, 5)
 
 
 async def test_what_makes_no_sense_cannot_be_spent(sink: Sink, elsewhere: Sink) -> None:
     """A negative number would give back what is gone, and a mistyped run must not pass for one without a budget."""
-    await sink.start_run(replace(RUN, requests_max=5), [LOW])
+    await sink.runs.start(replace(RUN, requests_max=5), [LOW])
     with pytest.raises(BadValue, match=r"requests: must be at least 0 \(is -1\)"):
-        await sink.spend(RUN.id, -1)
+        await sink.runs.spend(RUN.id, -1)
     with pytest.raises(BadValue, match=r"requests_max: must be at least 0 \(is -1\)"):
-        await sink.set_budget(RUN.id, -1)
+        await sink.runs.set_budget(RUN.id, -1)
     for where, run in ((sink, "run-9"), (elsewhere, RUN.id)):
         with pytest.raises(BadValue, match=f"run: there is no run '{run}'"):
-            await where.spend(run, 1)
+            await where.runs.spend(run, 1)
         with pytest.raises(BadValue, match=f"run: there is no run '{run}'"):
-            await where.set_budget(run, 1)
+            await where.runs.set_budget(run, 1)
     assert await spent(sink) == (0, 5)

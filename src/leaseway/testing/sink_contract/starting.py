@@ -12,8 +12,8 @@ from leaseway.testing.sink_contract.actors import HIGH, LOW, RUN, Witness, page,
 
 async def test_a_run_starts_with_its_shards(sink: Sink) -> None:
     """Workers find in the sink what the plan said."""
-    assert await sink.start_run(RUN, [HIGH, LOW]) == RUN
-    found = await sink.shards(RUN.id)
+    assert await sink.runs.start(RUN, [HIGH, LOW]) == RUN
+    found = await sink.shards.find_all(RUN.id)
     assert [one.shard for one in found] == sorted([LOW, HIGH], key=lambda one: one.key)
     assert {(one.state, one.fence, one.cursor, one.attempts, one.pages) for one in found} == {
         (ShardState.WAITING, 0, None, 0, 0)
@@ -34,17 +34,17 @@ async def test_a_run_is_kept_with_all_that_it_was_planned_with(sink: Sink, other
         notes={"drift": {"new": ["$.a", "größe"]}, "none": None},
         why="on purpose",
     )
-    assert await sink.start_run(planned, [LOW]) == planned
-    assert await other.run(RUN.id) == planned
-    assert await other.runs() == [planned]
+    assert await sink.runs.start(planned, [LOW]) == planned
+    assert await other.runs.find(RUN.id) == planned
+    assert await other.runs.find_all() == [planned]
 
 
 async def test_a_run_of_another_table_is_nobody(sink: Sink, elsewhere: Sink) -> None:
     """Two imports may keep their books at one place."""
-    await sink.start_run(RUN, [LOW])
-    assert await sink.run("run-9") is None
-    assert await elsewhere.run(RUN.id) is None
-    assert await elsewhere.runs() == []
+    await sink.runs.start(RUN, [LOW])
+    assert await sink.runs.find("run-9") is None
+    assert await elsewhere.runs.find(RUN.id) is None
+    assert await elsewhere.runs.find_all() == []
 
 
 async def test_a_run_that_is_started_again_goes_on(sink: Sink, witness: Witness) -> None:
@@ -52,15 +52,15 @@ async def test_a_run_that_is_started_again_goes_on(sink: Sink, witness: Witness)
     await started(sink)
     await written(sink, page(rows(1, 2), after=2))
     before = await picture(sink, witness)
-    assert await sink.start_run(replace(RUN, started_at=RUN.started_at + 5), [LOW, HIGH]) == RUN
+    assert await sink.runs.start(replace(RUN, started_at=RUN.started_at + 5), [LOW, HIGH]) == RUN
     assert await picture(sink, witness) == before
 
 
 async def test_a_plan_that_was_made_again_adds_no_shards(sink: Sink) -> None:
     """The source may have grown meanwhile; two plans in one run would import some rows twice."""
-    await sink.start_run(RUN, [LOW])
-    await sink.start_run(RUN, [LOW, HIGH])
-    assert [one.shard for one in await sink.shards(RUN.id)] == [LOW]
+    await sink.runs.start(RUN, [LOW])
+    await sink.runs.start(RUN, [LOW, HIGH])
+    assert [one.shard for one in await sink.shards.find_all(RUN.id)] == [LOW]
 
 
 async def test_a_run_with_another_spec_is_refused(sink: Sink, witness: Witness) -> None:
@@ -68,90 +68,92 @@ async def test_a_run_with_another_spec_is_refused(sink: Sink, witness: Witness) 
     await started(sink)
     before = await picture(sink, witness)
     with pytest.raises(KeyConflict, match=r"run-1.*another spec.*hash-1.*hash-2.*another id"):
-        await sink.start_run(replace(RUN, spec_hash="hash-2"), [LOW])
+        await sink.runs.start(replace(RUN, spec_hash="hash-2"), [LOW])
     assert await picture(sink, witness) == before
 
 
 async def test_a_shard_that_is_planned_twice_is_refused(sink: Sink) -> None:
     """A partitioner with a mistake must not pass for a plan."""
     with pytest.raises(BadValue, match=r"shards: .* twice"):
-        await sink.start_run(RUN, [LOW, LOW])
-    assert await sink.runs() == []
+        await sink.runs.start(RUN, [LOW, LOW])
+    assert await sink.runs.find_all() == []
 
 
 async def test_runs_come_newest_first(sink: Sink) -> None:
     """The last one is what people ask for."""
     for number, source in ((1, "maps"), (3, "maps"), (2, "mail")):
-        await sink.start_run(replace(RUN, id=f"run-{number}", source=source, started_at=number), [LOW])
-    assert [run.id for run in await sink.runs()] == ["run-3", "run-2", "run-1"]
-    assert [run.id for run in await sink.runs(limit=2)] == ["run-3", "run-2"]
-    assert [run.id for run in await sink.runs("maps")] == ["run-3", "run-1"]
-    assert await sink.runs("nobody") == []
+        await sink.runs.start(replace(RUN, id=f"run-{number}", source=source, started_at=number), [LOW])
+    assert [run.id for run in await sink.runs.find_all()] == ["run-3", "run-2", "run-1"]
+    assert [run.id for run in await sink.runs.find_all(limit=2)] == ["run-3", "run-2"]
+    assert [run.id for run in await sink.runs.find_all("maps")] == ["run-3", "run-1"]
+    assert await sink.runs.find_all("nobody") == []
 
 
 async def test_runs_can_be_asked_for_by_how_they_ended_and_what_they_read(sink: Sink) -> None:
     """An incremental run begins where the last complete one did, and a full one is due when the last is old."""
     for number, mode in enumerate((RunMode.FULL, RunMode.INCREMENTAL, RunMode.FULL)):
-        await sink.start_run(replace(RUN, id=f"run-{number}", mode=mode, started_at=number), [LOW])
-    await sink.finish_run("run-0", RunState.COMPLETE)
-    await sink.finish_run("run-1", RunState.COMPLETE)
-    assert [run.id for run in await sink.runs(state=RunState.COMPLETE)] == ["run-1", "run-0"]
-    assert [run.id for run in await sink.runs(mode=RunMode.FULL)] == ["run-2", "run-0"]
-    assert [run.id for run in await sink.runs("maps", 1, state=RunState.COMPLETE, mode=RunMode.FULL)] == ["run-0"]
-    assert await sink.runs("maps", state=RunState.RUNNING, mode=RunMode.INCREMENTAL) == []
+        await sink.runs.start(replace(RUN, id=f"run-{number}", mode=mode, started_at=number), [LOW])
+    await sink.runs.finish("run-0", RunState.COMPLETE)
+    await sink.runs.finish("run-1", RunState.COMPLETE)
+    assert [run.id for run in await sink.runs.find_all(state=RunState.COMPLETE)] == ["run-1", "run-0"]
+    assert [run.id for run in await sink.runs.find_all(mode=RunMode.FULL)] == ["run-2", "run-0"]
+    assert [run.id for run in await sink.runs.find_all("maps", 1, state=RunState.COMPLETE, mode=RunMode.FULL)] == [
+        "run-0"
+    ]
+    assert await sink.runs.find_all("maps", state=RunState.RUNNING, mode=RunMode.INCREMENTAL) == []
 
 
 async def test_open_shards_are_those_that_wait_or_run(sink: Sink) -> None:
     """Large shards are split while there are fewer of them than workers."""
-    assert await sink.open_shards(RUN.id) == 0
-    await sink.start_run(RUN, [LOW, HIGH])
-    await sink.start_run(replace(RUN, id="run-2"), [LOW])
-    assert await sink.open_shards(RUN.id) == 2
-    await sink.begin(RUN.id, LOW.key, 1)
+    assert await sink.shards.count_open(RUN.id) == 0
+    await sink.runs.start(RUN, [LOW, HIGH])
+    await sink.runs.start(replace(RUN, id="run-2"), [LOW])
+    assert await sink.shards.count_open(RUN.id) == 2
+    await sink.shards.begin(RUN.id, LOW.key, 1)
     await written(sink, page(rows(1), after=1))
-    assert await sink.open_shards(RUN.id) == 2
+    assert await sink.shards.count_open(RUN.id) == 2
     await written(sink, page(rows(2), 1, state=ShardState.DONE))
-    assert await sink.open_shards(RUN.id) == 1
-    await sink.begin(RUN.id, HIGH.key, 1)
+    assert await sink.shards.count_open(RUN.id) == 1
+    await sink.shards.begin(RUN.id, HIGH.key, 1)
     await written(sink, replace(page(state=ShardState.PARKED, why="loop"), shard=HIGH.key))
-    assert await sink.open_shards(RUN.id) == 0
-    await sink.begin(RUN.id, HIGH.key, 2)
-    assert await sink.open_shards(RUN.id) == 1
+    assert await sink.shards.count_open(RUN.id) == 0
+    await sink.shards.begin(RUN.id, HIGH.key, 2)
+    assert await sink.shards.count_open(RUN.id) == 1
 
 
 async def test_notes_stay_until_others_are_given(sink: Sink) -> None:
     """A run that is resumed and finishes again keeps what was found, unless something else was."""
-    await sink.start_run(RUN, [LOW])
-    await sink.finish_run(RUN.id, RunState.SUSPECT, notes={"suspect": ["few rows"], "größe": 1})
-    await sink.finish_run(RUN.id, RunState.RUNNING)
-    (run,) = await sink.runs()
+    await sink.runs.start(RUN, [LOW])
+    await sink.runs.finish(RUN.id, RunState.SUSPECT, notes={"suspect": ["few rows"], "größe": 1})
+    await sink.runs.finish(RUN.id, RunState.RUNNING)
+    (run,) = await sink.runs.find_all()
     assert run.notes == {"suspect": ["few rows"], "größe": 1}
     for _ in range(2):
-        await sink.finish_run(RUN.id, RunState.COMPLETE, notes={"drift": {}})
-    (run,) = await sink.runs()
+        await sink.runs.finish(RUN.id, RunState.COMPLETE, notes={"drift": {}})
+    (run,) = await sink.runs.find_all()
     assert (run.state, run.notes) == (RunState.COMPLETE, {"drift": {}})
 
 
 async def test_a_finished_run_says_how_it_ended(sink: Sink, clock: FakeClock) -> None:
     """The next run's watermark depends on it."""
-    await sink.start_run(replace(RUN, watermark=17), [LOW])
+    await sink.runs.start(replace(RUN, watermark=17), [LOW])
     clock.advance(60)
-    await sink.finish_run(RUN.id, RunState.PARTIAL, "one shard is parked\0")
-    (run,) = await sink.runs()
+    await sink.runs.finish(RUN.id, RunState.PARTIAL, "one shard is parked\0")
+    (run,) = await sink.runs.find_all()
     assert (run.state, run.finished_at, run.watermark) == (RunState.PARTIAL, clock.now_us(), 17)
     assert run.why == "one shard is parked\ufffd"
 
 
 async def test_a_run_that_goes_on_has_not_ended(sink: Sink) -> None:
-    await sink.start_run(RUN, [LOW])
-    await sink.finish_run(RUN.id, RunState.PARTIAL)
-    await sink.finish_run(RUN.id, RunState.RUNNING)
-    (run,) = await sink.runs()
+    await sink.runs.start(RUN, [LOW])
+    await sink.runs.finish(RUN.id, RunState.PARTIAL)
+    await sink.runs.finish(RUN.id, RunState.RUNNING)
+    (run,) = await sink.runs.find_all()
     assert (run.state, run.finished_at) == (RunState.RUNNING, None)
 
 
 async def test_a_run_that_nobody_knows_cannot_finish(sink: Sink) -> None:
     """A mistyped id must not pass for success."""
     with pytest.raises(BadValue, match="run: there is no run 'run-9'"):
-        await sink.finish_run("run-9", RunState.COMPLETE)
-    assert await sink.shards("run-9") == []
+        await sink.runs.finish("run-9", RunState.COMPLETE)
+    assert await sink.shards.find_all("run-9") == []

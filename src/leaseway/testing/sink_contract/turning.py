@@ -30,24 +30,24 @@ async def test_a_page_changes_everything_at_once(sink: Sink, witness: Witness) -
     """What the report says must be what is in the table."""
     await started(sink)
     first = page(rows(1, 2, 3), after=3, page_hash="a", page_limit=500, requests=2, size_bytes=900, guards={"heavy": 1})
-    assert await sink.write(first) == WriteCounts(inserted=3)
+    assert await sink.shards.write(first) == WriteCounts(inserted=3)
     second = page(rows(4), 3, 4, bad=[bad(0), bad(2)], page_hash="b", size_bytes=100, guards={"heavy": 2, "short": 1})
     assert (await shard(sink)).page_limit == 500
-    assert await sink.write(second) == WriteCounts(inserted=1, quarantined=2)
+    assert await sink.shards.write(second) == WriteCounts(inserted=1, quarantined=2)
     now = await shard(sink)
     assert (now.state, now.cursor, now.pages, now.rows, now.inserted) == (ShardState.RUNNING, {"after": 4}, 2, 4, 4)
     assert (now.quarantined, now.requests, now.size_bytes, now.page_limit) == (2, 3, 1000, None)
     assert (now.recent, now.guards, now.finished_at) == (("a", "b"), {"heavy": 3, "short": 1}, None)
     assert sorted(await witness.rows()) == ["1", "2", "3", "4"]
-    assert await sink.count() == 4
-    assert len(await sink.bad_rows()) == 2
+    assert await sink.rows.count() == 4
+    assert len(await sink.quarantine.find_all()) == 2
 
 
 async def test_a_page_without_rows_turns_too(sink: Sink, clock: FakeClock) -> None:
     """The last page of a shard is often empty, and it is the proof of the end."""
     await started(sink)
     clock.advance(5)
-    assert await sink.write(page(state=ShardState.DONE)) == WriteCounts()
+    assert await sink.shards.write(page(state=ShardState.DONE)) == WriteCounts()
     now = await shard(sink)
     assert (now.state, now.pages, now.rows, now.finished_at) == (ShardState.DONE, 1, 0, clock.now_us())
 
@@ -60,7 +60,7 @@ async def test_profiles_add_up(sink: Sink) -> None:
     await written(sink, page(before=2, after=3, profile={"$.größe": {"text": 4}, "$.new": {"object": 1}}))
     expected = {"$.id": {"integer": 10}, "$.größe": {"null": 2, "text": 5}, "$.new": {"object": 1}}
     assert (await shard(sink)).profile == expected
-    assert await sink.write(page(before=2, after=3, profile={"$.id": {"integer": 1}})) is None
+    assert await sink.shards.write(page(before=2, after=3, profile={"$.id": {"integer": 1}})) is None
     assert (await shard(sink)).profile == expected
 
 
@@ -95,9 +95,9 @@ REPEATED = {
 async def test_a_page_that_is_sent_twice_counts_once(sink: Sink, witness: Witness, sent: PageWrite) -> None:
     """Its first answer was lost, so its worker asks again."""
     await started(sink)
-    assert await sink.write(sent) == WriteCounts(inserted=1, quarantined=1)
+    assert await sink.shards.write(sent) == WriteCounts(inserted=1, quarantined=1)
     before = await picture(sink, witness)
-    assert await sink.write(sent) is None
+    assert await sink.shards.write(sent) is None
     assert await picture(sink, witness) == before
 
 
@@ -106,8 +106,8 @@ async def test_the_order_of_a_cursors_words_means_nothing(sink: Sink) -> None:
     await started(sink)
     one, same = {"b": 10**15, "a": "https://x/?é=1&next=\u2028"}, {"a": "https://x/?é=1&next=\u2028", "b": 10**15}
     whole = {"run": RUN.id, "shard": LOW.key, "fence": 1}
-    assert await sink.write(PageWrite(**whole, before=None, after=one)) is not None  # type: ignore[arg-type]
-    assert await sink.write(PageWrite(**whole, before=same, after={"c": 1.5})) is not None  # type: ignore[arg-type]
+    assert await sink.shards.write(PageWrite(**whole, before=None, after=one)) is not None  # type: ignore[arg-type]
+    assert await sink.shards.write(PageWrite(**whole, before=same, after={"c": 1.5})) is not None  # type: ignore[arg-type]
     assert (await shard(sink)).cursor == {"c": 1.5}
 
 
@@ -115,14 +115,14 @@ async def test_a_split_shard_leaves_the_rest_to_its_children(sink: Sink, witness
     """Parent and children in one transaction: else a crash between them loses the rest or imports it twice."""
     await started(sink)
     split = page(rows(1), after=1, state=ShardState.SPLIT, children=[LEFT, RIGHT], why="truncated")
-    assert await sink.write(split) == WriteCounts(inserted=1)
+    assert await sink.shards.write(split) == WriteCounts(inserted=1)
     parent, left, right = await shard(sink), await shard(sink, LEFT.key), await shard(sink, RIGHT.key)
     assert (parent.state, parent.why) == (ShardState.SPLIT, "truncated")
     assert [(one.shard, one.state, one.parent, one.cursor) for one in (left, right)] == [
         (LEFT, ShardState.WAITING, LOW.key, None),
         (RIGHT, ShardState.WAITING, LOW.key, None),
     ]
-    assert await sink.begin(RUN.id, LEFT.key, 1) is not None
+    assert await sink.shards.begin(RUN.id, LEFT.key, 1) is not None
     assert sorted(await witness.rows()) == ["1"]
 
 
@@ -140,5 +140,5 @@ async def test_a_page_that_makes_no_sense_is_refused(sink: Sink, witness: Witnes
     await started(sink)
     before = await picture(sink, witness)
     with pytest.raises(BadValue, match=r"^(children|state): "):
-        await sink.write(wrong)
+        await sink.shards.write(wrong)
     assert await picture(sink, witness) == before

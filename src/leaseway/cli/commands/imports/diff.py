@@ -39,7 +39,7 @@ async def two_runs(at: OpenedSink, before: str | None, after: str | None) -> tup
     if before is not None:
         return await find_run(at, before), await find_run(at, after)
     last = await find_run(at, None)
-    runs = await at.sink.runs(at.source, 2)
+    runs = await at.sink.runs.find_all(at.source, 2)
     if len(runs) < 2:
         raise NoSuchJob(f"{at.source} has only one run, {last.id}; there is no other run to compare it with")
     return runs[1], runs[0]

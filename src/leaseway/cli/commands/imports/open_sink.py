@@ -102,7 +102,7 @@ async def find_run(found: OpenedSink, run: str | None) -> RunRow:
 
 
 async def last_run(found: OpenedSink) -> RunRow | None:
-    return next(iter(await found.sink.runs(found.source, 1)), None)
+    return next(iter(await found.sink.runs.find_all(found.source, 1)), None)
 
 
 def command(settings: CliSettings, verb: str, name: str, run: str | None = None, *more: str) -> str:

@@ -60,7 +60,7 @@ async def select_runs(at: OpenedSink, run: str | None) -> list[str]:
     """The bad rows of this source only, oldest first: another source in the same table has another spec."""
     if run is not None:
         return [(await find_run(at, run)).id]
-    return [row.id for row in reversed(await at.sink.runs(at.source, RUNS_MAX))]
+    return [row.id for row in reversed(await at.sink.runs.find_all(at.source, RUNS_MAX))]
 
 
 def replay_quarantine(settings: CliSettings, text: str, run: str | None, discarded: Sequence[int]) -> None:

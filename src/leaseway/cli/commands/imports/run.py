@@ -179,7 +179,7 @@ async def closed(settings: CliSettings, parts: ImportParts, wish: RunOptions, ru
     await parts.sink.open()
     try:
         state = await finish_run(parts, run)
-        row, shards = await find_run(look_at(parts, wish.spec), run), await parts.sink.shards(run)
+        row, shards = await find_run(look_at(parts, wish.spec), run), await parts.sink.shards.find_all(run)
         dead = await given_up(jobs_url(settings, wish.spec), parts.spec.source.name, run, shards)
     finally:
         await parts.sink.close()

@@ -29,7 +29,7 @@ def show_status(settings: CliSettings, text: str, run: str | None, watch: bool) 
 
 async def told(settings: CliSettings, found: OpenedSink, run: str | None) -> None:
     row = await find_run(found, run)
-    shards = order_by_parent(await found.sink.shards(row.id))
+    shards = order_by_parent(await found.sink.shards.find_all(row.id))
     dead = await given_up(jobs_url(settings, found.name), found.source, row.id, shards)
     if settings.json:
         now = wall_clock_us()
@@ -65,7 +65,7 @@ async def watched(found: OpenedSink, run: str | None) -> None:
     with ProgressView(Console(stderr=True, highlight=False), title) as screen:
         while True:  # until the run ends; a run that makes no progress is shown as well
             with contextlib.suppress(TransientError):
-                row, shards = await found.sink.run(id_), await found.sink.shards(id_)
+                row, shards = await found.sink.runs.find(id_), await found.sink.shards.find_all(id_)
                 if row is None or row.state is not RunState.RUNNING:
                     return
                 screen.show(watching.seen(clock.monotonic(), row, shards))

@@ -27,6 +27,9 @@ INDEXES: dict[str, tuple[str, ...]] = {
     ABSENT: ("target", "source", "external_id"),
 }
 """Of the books, beside that of their `_id`."""
+VERSION = 1
+"""Of the run tables."""
+VERSION_KEY = "run_tables_version"
 NAMESPACE_EXISTS = 48
 VERSION_MIN = (5, 0)
 """The first that keeps names with dots and dollars as they are."""
@@ -69,6 +72,7 @@ async def prepare(database: Database, target: str, shown: str) -> bool:
             await create_if_missing(database, name)
     for name, fields in INDEXES.items():
         await database[name].create_index([(field, ASCENDING) for field in fields])
+    await check_version(database, shown)
     return "setName" in hello or hello.get("msg") == "isdbgrid"
 
 
@@ -111,3 +115,14 @@ async def create_if_missing(database: Database, name: str) -> None:
     except OperationFailure as error:
         if error.code != NAMESPACE_EXISTS:
             raise
+
+
+async def check_version(database: Database, shown: str) -> None:
+    """Store the version of the run tables, and refuse those of a newer build."""
+    await database[NUMBERS].update_one({"_id": VERSION_KEY}, {"$setOnInsert": {"last": VERSION}}, upsert=True)
+    found: Any = await database[NUMBERS].find_one({"_id": VERSION_KEY})
+    if found["last"] > VERSION:
+        raise StoreRefused(
+            f"{shown}: the run tables have version {found['last']}, and this build of leaseway knows versions up to "
+            f"{VERSION}; upgrade leaseway"
+        )

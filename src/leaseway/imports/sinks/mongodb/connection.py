@@ -68,11 +68,11 @@ class MongoClients:
         except (PyMongoError, ValueError) as error:
             raise translate_error(error, self.address) from error
 
-    async def look(self, ask: Callable[[Database], Awaitable[T]]) -> T:
+    async def read(self, query: Callable[[Database], Awaitable[T]]) -> T:
         """What changes nothing: a lost reply is no riddle."""
         try:
             async with self.calling() as database:
-                return await ask(database)
+                return await query(database)
         except UnknownOutcome as error:
             raise TransientError(str(error)) from error
 

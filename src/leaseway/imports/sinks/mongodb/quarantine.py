@@ -48,7 +48,7 @@ async def add(
     await database[QUARANTINE].insert_many(lines, session=session)
 
 
-async def listed(database: Database, target: str, run: str | None, limit: int) -> list[tuple[int, str, BadRow]]:
+async def find_all(database: Database, target: str, run: str | None, limit: int) -> list[tuple[int, str, BadRow]]:
     asked = {"target": target, **({} if run is None else {"run": run})}
     found = database[QUARANTINE].find(asked).sort("_id", 1).limit(limit)
     return [run_tables.decode_bad_row([each[name] for name in COLUMNS]) async for each in found]

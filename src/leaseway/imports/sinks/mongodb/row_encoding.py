@@ -54,11 +54,11 @@ class MongoEncoder(PageEncoder):
             raise Unstorable("too_large", f"the row is larger than the {SIZE_BYTES_MAX:,} bytes that MongoDB takes")
         return line
 
-    def _whole(self, rows: Sequence[Row]) -> list[Line]:
+    def _encode_page(self, rows: Sequence[Row]) -> list[Line]:
         # Then all of them together are smaller than one row may be, and none needs to be measured.
         if sum(map(length, rows)) * GROWTH_MAX > SIZE_BYTES_MAX:
             raise UnusualValue
-        return super()._whole(rows)
+        return super()._encode_page(rows)
 
 
 def length(row: Row) -> int:

@@ -54,14 +54,14 @@ class RowMerge(NamedTuple):
     """None: with a transaction, which is never half written."""
     session: Session | None
 
-    async def merged(self, lines: Sequence[Line], quarantined: int = 0) -> WriteCounts:
+    async def merge(self, lines: Sequence[Line], quarantined: int = 0) -> WriteCounts:
         stored = await self._stored([line[0] for line in lines])
         own = {key for key, row in stored.items() if self.mark is not None and self.mark.is_on(row)}
         known = {key: stored_row(row) for key, row in stored.items()}
         fresh = classify_rows([line for line in lines if line[0] not in own], known, quarantined)
         again = classify_rows([line for line in lines if line[0] in own], known, 0)
         await self._write(fresh.new, [*fresh.changed, *again.changed], stored, own)
-        return with_own(fresh.written, [bool(stored[key][MARK]["is_new"]) for key in own])
+        return with_own(fresh.counts, [bool(stored[key][MARK]["is_new"]) for key in own])
 
     async def _stored(self, ids: Sequence[str]) -> dict[str, Document]:
         found: dict[str, Document] = {}

@@ -44,14 +44,14 @@ async def find(database: Database, target: str, run: str) -> RunRow | None:
     return None if found is None else run_tables.decode_run(run_columns(found))
 
 
-async def named(database: Database, target: str, run: str) -> RunRow:
+async def require(database: Database, target: str, run: str) -> RunRow:
     found = await find(database, target, run)
     if found is None:
         raise run_tables.no_such_run(run)
     return found
 
 
-async def listed(
+async def find_all(
     database: Database, target: str, source: str | None, limit: int, state: RunState | None, mode: RunMode | None
 ) -> list[RunRow]:
     asked = {"target": target, "source": source, "state": state, "mode": mode}
@@ -77,7 +77,7 @@ async def keep_notes(database: Database, run: RunRow, notes: str, **more: Any) -
 
 
 async def spend(database: Database, target: str, run: str, requests: int) -> bool:
-    found = await named(database, target, run)
+    found = await require(database, target, run)
     if found.requests_max is None:
         return True
     # The bound is in the statement that takes: two who ask at once are asked one after the other.

@@ -39,7 +39,7 @@ def decode_shard(found: Document) -> ShardRow:
     return run_tables.decode_shard([found[name] for name in run_tables.SHARD_COLUMNS])
 
 
-async def held(database: Database, target: str, run: str, key: str, session: Session | None) -> LockedShard | None:
+async def read(database: Database, target: str, run: str, key: str, session: Session | None) -> LockedShard | None:
     stages: list[Document] = [
         {"$match": {"_id": shard_key(run, key), "target": target}},
         {"$set": {"now": "$$NOW"}},
@@ -51,13 +51,13 @@ async def held(database: Database, target: str, run: str, key: str, session: Ses
     return None
 
 
-async def listed(database: Database, target: str, run: str) -> list[ShardRow]:
+async def find_all(database: Database, target: str, run: str) -> list[ShardRow]:
     """By key."""
     found = database[SHARDS].find({"run": run, "target": target}).sort("key", 1)
     return [decode_shard(each) async for each in found]
 
 
-async def keep(
+async def update(
     database: Database, held: LockedShard, row: ShardRow, session: Session | None = None, **more: Any
 ) -> None:
     result = await database[SHARDS].update_one(

@@ -30,18 +30,18 @@ async def remember(
         await database[SEEN].replace_one({"_id": key}, {"run": run, "ids": list(some)}, upsert=True, session=session)
 
 
-async def swept(database: Database, rows: Collection, run: RunRow) -> Sweep:
-    sweep = run_tables.stored_sweep(run)
-    if sweep is None:
+async def sweep(database: Database, rows: Collection, run: RunRow) -> Sweep:
+    found = run_tables.stored_sweep(run)
+    if found is None:
         absent = await marked_absent(database, rows, run)
         # What this sweep did not miss again has been seen, or is deleted by now.
         others = {"target": rows.name, "source": run.source, "run": {"$ne": run.id}}
         await database[ABSENT].delete_many(others)
         stored = await rows.count_documents({**source_range(run.source), "deleted_at": None})
-        sweep = Sweep(stored, absent)
-        await keep_notes(database, run, run_tables.notes_with_sweep(run, sweep))
+        found = Sweep(stored, absent)
+        await keep_notes(database, run, run_tables.notes_with_sweep(run, found))
     await database[SEEN].delete_many({"run": run.id})
-    return sweep
+    return found
 
 
 async def marked_absent(database: Database, rows: Collection, run: RunRow) -> int:
@@ -92,19 +92,19 @@ def missed(target: str, run: RunRow, key: str) -> UpdateOne:
     return UpdateOne({"_id": own}, change, upsert=True)
 
 
-async def absentees(database: Database, target: str, source: str, sweeps: int, limit: int, after: str) -> list[str]:
+async def find_absent(database: Database, target: str, source: str, sweeps: int, limit: int, after: str) -> list[str]:
     asked = {"target": target, "source": source, "external_id": {"$gt": after}, "sweeps": {"$gte": sweeps}}
     found = database[ABSENT].find(asked, {"external_id": 1}).sort("external_id", 1).limit(limit)
     return [each["external_id"] async for each in found]
 
 
-async def forgiven(database: Database, target: str, source: str, ids: Iterable[str]) -> None:
+async def mark_present(database: Database, target: str, source: str, ids: Iterable[str]) -> None:
     for some in batches(list(ids)):
         asked = {"target": target, "source": source, "external_id": {"$in": list(some)}}
         await database[ABSENT].delete_many(asked)
 
 
-async def buried(rows: Collection, run: RunRow, ids: Sequence[str], reason: str, now: Instant) -> int:
+async def delete_rows(rows: Collection, run: RunRow, ids: Sequence[str], reason: str, now: Instant) -> int:
     count = 0
     marks = {"deleted_at": now, "deleted_reason": reason, "run": run.id, "updated_at": now}
     for some in batches(ids):
@@ -114,7 +114,7 @@ async def buried(rows: Collection, run: RunRow, ids: Sequence[str], reason: str,
     return count
 
 
-async def changed(rows: Collection, source: str, after: Instant, until: Instant, samples: int) -> Changes:
+async def find_changes(rows: Collection, source: str, after: Instant, until: Instant, samples: int) -> Changes:
     window = {"$gt": after, "$lte": until}
     asked: dict[str, Mapping[str, Any]] = {
         "added": {"first_seen": window},

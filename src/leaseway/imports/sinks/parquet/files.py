@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from leaseway.domain.errors import LeasewayError, StoreFull, StoreRefused, TerminalError, TransientError
 from leaseway.imports.domain.page import ColumnType
-from leaseway.imports.sinks.sqlite.sink import PageFile
+from leaseway.imports.sinks.sqlite.sink import PageConnection
 from leaseway.stores.sqlite.connection import Connection, Work
 
 VERSION = "leaseway_version"
@@ -112,7 +112,7 @@ class ParquetFolder:
             self.path(number).unlink(missing_ok=True)
             self.hidden(number).unlink(missing_ok=True)
 
-    def catch_up(self, named: Sequence[int], gone: Iterable[int]) -> None:
+    def recover(self, named: Sequence[int], gone: Iterable[int]) -> None:
         """Show what was not shown yet, and remove what nobody will name any more. Only while nobody else writes."""
         for number in named:
             if not self.path(number).exists():
@@ -155,28 +155,28 @@ class ParquetFolder:
 T = TypeVar("T")
 
 
-class LoggedFile(Connection):
+class LoggedConnection(Connection):
     """The books. What a transaction wrote beside them is shown as soon as it is committed."""
 
-    def __init__(self, path: str, shelf: ParquetFolder) -> None:
+    def __init__(self, path: str, folder: ParquetFolder) -> None:
         super().__init__(path, random.random)
-        self._shelf = shelf
+        self._folder = folder
 
     async def write(self, work: Work[T]) -> T:
         made: list[int] = []
 
         def logged(connection: sqlite3.Connection) -> T:
             made.clear()  # what failed in company runs again alone
-            self._shelf.made = made  # the books are ours until we commit, and so is this
+            self._folder.made = made  # the books are ours until we commit, and so is this
             return work(connection)
 
         answer = await super().write(logged)
         if made:
-            await asyncio.to_thread(translate_errors, lambda: self._shelf.show(*made))
+            await asyncio.to_thread(translate_errors, lambda: self._folder.show(*made))
         return answer
 
 
-class LoggedPages(LoggedFile, PageFile):
+class LoggedPages(LoggedConnection, PageConnection):
     """For pages, which do not wait until the books are on the disk. Their files are there before, in any case."""
 
 

@@ -12,7 +12,6 @@ from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.columns import (
     KEY,
-    LATER,
     OPTIONAL,
     OWN,
     ExistingColumn,
@@ -55,7 +54,7 @@ class Statement(NamedTuple):
     text: str
     names: tuple[str, ...]
 
-    def of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    def arguments(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(values[name] for name in self.names)
 
 
@@ -67,16 +66,30 @@ async def prepare(
     table: str,
     columns: Mapping[str, ColumnType],
 ) -> None:
-    """Make what is missing, and refuse a table of another shape. Who may only write finds all of it made."""
-    # One at a time: two that create a table at once are in each other's way even with IF NOT EXISTS.
+    """Create missing tables and refuse a table of another shape. A role without CREATE works if all tables exist."""
+    # One at a time: concurrent CREATE TABLE IF NOT EXISTS statements can fail with a unique violation.
     await connection.execute("SELECT pg_advisory_xact_lock(hashtext('leaseway.imports.sinks'), hashtext($1))", schema)
-    if await is_missing(connection, schema, run_tables.TABLES):
-        await connection.execute(sql["schema"].text)
-        await bring_up_to_date(connection, schema)
+    await prepare_run_tables(connection, sql, where, schema)
     if await is_missing(connection, schema, [table]):
         await connection.execute(sql["create"].text)
     else:
-        await take_over(connection, sql, where, f"{quote_name(schema)}.{quote_name(table)}", columns)
+        await check_existing_table(connection, sql, where, f"{quote_name(schema)}.{quote_name(table)}", columns)
+
+
+async def prepare_run_tables(
+    connection: asyncpg.Connection, sql: Mapping[str, Statement], where: str, schema: str
+) -> None:
+    if await is_missing(connection, schema, run_tables.TABLES):
+        await connection.execute(sql["schema"].text)
+    newest, version = run_tables.schema_version(sql), await connection.fetchval(sql["version_find"].text)
+    if version is None:
+        await connection.execute(sql["version_add"].text, newest)
+        return
+    upgrades = run_tables.upgrade_verbs(where, version, sql)
+    for verb in upgrades:
+        await connection.execute(sql[verb].text)
+    if upgrades:
+        await connection.execute(sql["version_set"].text, newest)
 
 
 async def is_missing(connection: asyncpg.Connection, schema: str, tables: Sequence[str]) -> bool:
@@ -85,34 +98,22 @@ async def is_missing(connection: asyncpg.Connection, schema: str, tables: Sequen
     return bool(await connection.fetchval(sql, names))
 
 
-async def bring_up_to_date(connection: asyncpg.Connection, schema: str) -> None:
-    """Books of an earlier version also lack a table, so that they are known by it."""
-    for book, added in run_tables.ADDED.items():
-        columns = [f"ADD COLUMN IF NOT EXISTS {name} {DECLARED[kind]} {rule}" for name, (kind, rule) in added.items()]
-        await connection.execute(
-            f"SET LOCAL client_min_messages = warning; ALTER TABLE {quote_name(schema)}.{book} {', '.join(columns)}"
-        )
-
-
-async def take_over(
+async def check_existing_table(
     connection: asyncpg.Connection,
     sql: Mapping[str, Statement],
     where: str,
-    shown: str,
+    name: str,
     columns: Mapping[str, ColumnType],
 ) -> None:
     number, kind = await connection.fetchrow(
-        "SELECT oid::bigint, relkind::text FROM pg_class WHERE oid = CAST($1::text AS regclass)", shown
+        "SELECT oid::bigint, relkind::text FROM pg_class WHERE oid = CAST($1::text AS regclass)", name
     )
     if kind not in ("r", "p"):
-        raise StoreRefused(f"{where}: {shown} is no table; name another one")
+        raise StoreRefused(f"{where}: {name} is not a table; choose another name")
     found = [ExistingColumn(*line) for line in await connection.fetch(sql["columns"].text, number)]
-    missing = [name for name in LATER if all(column.name != name for column in found)]
-    refuse_other_shape(where, shown, found, [want for want in wanted_columns(columns) if want.name not in missing])
+    refuse_other_shape(where, name, found, wanted_columns(columns))
     keys = await connection.fetch(sql["unique_keys"].text, number)
-    refuse_without_key(where, shown, [key for (key,) in keys])
-    for name in missing:
-        await connection.execute(f"ALTER TABLE {shown} ADD COLUMN {quote_name(name)} {DECLARED[OWN[name]]}")
+    refuse_without_key(where, name, [key for (key,) in keys])
 
 
 def own_statements(schema: str, table: str, columns: Mapping[str, ColumnType], ending: str) -> dict[str, Statement]:

@@ -9,7 +9,6 @@ from leaseway.imports.domain.page import ColumnType
 from leaseway.imports.sinks import run_tables
 from leaseway.imports.sinks.columns import (
     KEY,
-    LATER,
     OPTIONAL,
     OWN,
     ExistingColumn,
@@ -48,35 +47,38 @@ REALS = ("REAL", "FLOA", "DOUB")
 def prepare(
     connection: sqlite3.Connection, sql: Mapping[str, str], path: str, table: str, columns: Mapping[str, ColumnType]
 ) -> None:
-    """Make what is missing, and refuse a table of another shape. All in the caller's transaction."""
-    prepare_books(connection, sql["schema"])
+    """Create missing tables and refuse a table of another shape, in the caller's transaction."""
+    prepare_run_tables(connection, sql, path)
     kinds = connection.execute("SELECT type FROM sqlite_schema WHERE lower(name) = lower(?)", (table,)).fetchall()
     if not kinds:
         connection.execute(sql["create"])
     elif kinds != [("table",)]:
-        raise StoreRefused(f"{path}: {quote_name(table)} is no table but a {kinds[0][0]}; name another table")
+        raise StoreRefused(f"{path}: {quote_name(table)} is a {kinds[0][0]}, not a table; choose another table name")
     else:
-        take_over(connection, path, table, columns)
+        check_existing_table(connection, path, table, columns)
 
 
-def prepare_books(connection: sqlite3.Connection, schema: str) -> None:
-    for statement in split(schema):
+def prepare_run_tables(connection: sqlite3.Connection, sql: Mapping[str, str], path: str) -> None:
+    for statement in split(sql["schema"]):
         connection.execute(statement)
-    for book, added in run_tables.ADDED.items():
-        present = {column.name for column in found_columns(connection, book)}
-        for name, (kind, rule) in added.items():
-            if name not in present:
-                connection.execute(f"ALTER TABLE {book} ADD COLUMN {name} {DECLARED[kind]} {rule}")
+    newest, found = run_tables.schema_version(sql), connection.execute(sql["version_find"]).fetchall()
+    if not found:
+        connection.execute(sql["version_add"], {"version": newest})
+        return
+    upgrades = run_tables.upgrade_verbs(path, found[0][0], sql)
+    for verb in upgrades:
+        for statement in split(sql[verb]):
+            connection.execute(statement)
+    if upgrades:
+        connection.execute(sql["version_set"], {"version": newest})
 
 
-def take_over(connection: sqlite3.Connection, path: str, table: str, columns: Mapping[str, ColumnType]) -> None:
-    shown, found = quote_name(table), found_columns(connection, table)
-    missing = [name for name in LATER if all(column.name != name for column in found)]
-    wanted = [want for want in wanted_columns(columns) if want.name not in missing]
-    refuse_other_shape(path, shown, found, wanted)
-    refuse_without_key(path, shown, unique_keys(connection, table))
-    for name in missing:
-        connection.execute(f"ALTER TABLE {shown} ADD COLUMN {quote_name(name)} {DECLARED[OWN[name]]}")
+def check_existing_table(
+    connection: sqlite3.Connection, path: str, table: str, columns: Mapping[str, ColumnType]
+) -> None:
+    name = quote_name(table)
+    refuse_other_shape(path, name, found_columns(connection, table), wanted_columns(columns))
+    refuse_without_key(path, name, unique_keys(connection, table))
 
 
 def own_statements(table: str, columns: Mapping[str, ColumnType]) -> dict[str, str]:

@@ -6,14 +6,14 @@ CREATE TABLE IF NOT EXISTS leaseway_runs (
   started_at bigint NOT NULL,
   finished_at bigint,
   state text NOT NULL,
-  mode text NOT NULL DEFAULT 'full',
+  mode text NOT NULL,
   since bigint,
   watermark bigint,
-  seats bigint NOT NULL DEFAULT 0,
+  seats bigint NOT NULL,
   id_max bigint,
   requests_max bigint,
-  requests bigint NOT NULL DEFAULT 0,
-  notes text NOT NULL DEFAULT '{}',
+  requests bigint NOT NULL,
+  notes text NOT NULL,
   why text
 );
 CREATE TABLE IF NOT EXISTS leaseway_shards (
@@ -44,10 +44,10 @@ CREATE TABLE IF NOT EXISTS leaseway_shards (
   parent text,
   started_at bigint,
   finished_at bigint,
-  profile text NOT NULL DEFAULT '{}',
+  profile text NOT NULL,
   PRIMARY KEY (run, key)
 );
--- How many are open is asked between pages.
+-- The number of open shards is read between pages.
 CREATE INDEX IF NOT EXISTS leaseway_shards_open ON leaseway_shards (run) WHERE state IN ('waiting', 'running');
 CREATE TABLE IF NOT EXISTS leaseway_quarantine (
   number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -74,4 +74,7 @@ CREATE TABLE IF NOT EXISTS leaseway_absent (
   sweeps bigint NOT NULL,
   run text NOT NULL,
   PRIMARY KEY (target, source, external_id)
+);
+CREATE TABLE IF NOT EXISTS leaseway_import_version (
+  version bigint NOT NULL
 );

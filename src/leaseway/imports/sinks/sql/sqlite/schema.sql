@@ -6,14 +6,14 @@ CREATE TABLE IF NOT EXISTS leaseway_runs (
   started_at INTEGER NOT NULL,
   finished_at INTEGER,
   state TEXT NOT NULL,
-  mode TEXT NOT NULL DEFAULT 'full',
+  mode TEXT NOT NULL,
   since INTEGER,
   watermark INTEGER,
-  seats INTEGER NOT NULL DEFAULT 0,
+  seats INTEGER NOT NULL,
   id_max INTEGER,
   requests_max INTEGER,
-  requests INTEGER NOT NULL DEFAULT 0,
-  notes TEXT NOT NULL DEFAULT '{}',
+  requests INTEGER NOT NULL,
+  notes TEXT NOT NULL,
   why TEXT
 );
 CREATE TABLE IF NOT EXISTS leaseway_shards (
@@ -44,10 +44,10 @@ CREATE TABLE IF NOT EXISTS leaseway_shards (
   parent TEXT,
   started_at INTEGER,
   finished_at INTEGER,
-  profile TEXT NOT NULL DEFAULT '{}',
+  profile TEXT NOT NULL,
   PRIMARY KEY (run, key)
 );
--- How many are open is asked between pages.
+-- The number of open shards is read between pages.
 CREATE INDEX IF NOT EXISTS leaseway_shards_open ON leaseway_shards (run) WHERE state IN ('waiting', 'running');
 CREATE TABLE IF NOT EXISTS leaseway_quarantine (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -75,3 +75,6 @@ CREATE TABLE IF NOT EXISTS leaseway_absent (
   run TEXT NOT NULL,
   PRIMARY KEY (target, source, external_id)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS leaseway_import_version (
+  version INTEGER NOT NULL
+);

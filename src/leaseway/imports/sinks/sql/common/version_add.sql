@@ -1,0 +1,2 @@
+INSERT INTO leaseway_import_version (version)
+VALUES (:version)

@@ -1,0 +1,2 @@
+SELECT version
+  FROM leaseway_import_version

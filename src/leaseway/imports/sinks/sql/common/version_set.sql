@@ -1,0 +1,2 @@
+UPDATE leaseway_import_version
+   SET version = :version
