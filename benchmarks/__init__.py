@@ -1,1 +1,1 @@
-"""leaseway beside its peers and beside bare sqlite3, in one run, on one machine."""
+"""leaseway beside its peers and beside plain database drivers, in one run, on one machine."""

@@ -43,7 +43,7 @@ NAMES = [name for bench in BENCHES.values() for name in bench.names]
 @click.option("--repeats", type=click.IntRange(1, 100), help="Rounds of each comparison; the median counts.")
 @click.option("--write", "write_results", is_flag=True, help="Update the suite's part of benchmarks/RESULTS.md.")
 def main(names: tuple[str, ...], suite: str | None, quick: bool, repeats: int | None, write_results: bool) -> None:
-    """Measure leaseway beside its peers. NAME: one or several of the cases; without one, all of them."""
+    """Measure leaseway beside its peers. NAME: one or several cases; without one, all of them."""
     command = " ".join(["./dev bench", *sys.argv[1:]])
     for each, chosen in chosen_cases(names, suite).items():
         measured = BENCHES[each].run(chosen, quick, repeats)
@@ -54,7 +54,7 @@ def main(names: tuple[str, ...], suite: str | None, quick: bool, repeats: int | 
 
 
 def chosen_cases(names: Sequence[str], suite: str | None) -> Mapping[str, Sequence[str]]:
-    """The names of each suite's cases that shall run; a suite without one is left out."""
+    """The cases to run, by suite; suites without a case are left out."""
     suites = [suite] if suite else list(BENCHES)
     chosen = {each: [name for name in BENCHES[each].names if not names or name in names] for each in suites}
     found = {each: some for each, some in chosen.items() if some}

@@ -1,6 +1,6 @@
-"""The figures that leaseway promises on SQLite, one function each: measure in turns, compare, say how.
+"""The figures that leaseway promises on SQLite, one function each: measure in turns, compare, describe.
 
-The sizes are those of the promise; `--quick` divides them for a first look, and its results prove nothing.
+The sizes are those of the promise; `--quick` divides them for a trial run, whose results prove nothing.
 """
 
 import sqlite3
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from benchmarks import contestants, huey_peer
 from benchmarks.harness import AT_LEAST, AT_MOST, Figure, Measured, Target, in_turns, median, say, shown, spread
-from benchmarks.many import fairness_shares, recovery_seconds
 from benchmarks.results import versions
+from benchmarks.shared_store import fairness_shares, recovery_seconds
 from leaseway.bench.measure import percentile
 from leaseway.bench.processes import probed
 
@@ -63,7 +63,7 @@ def drain(size: Size) -> list[Figure]:
 
 
 def best_huey(size: Size, *, fsync: bool) -> huey_peer.Setup:
-    """Try all of them and take the fastest."""
+    """Try every setup and take the fastest."""
     say(f"  looking for huey's best setup, fsync={fsync}")
     setups = {str(setup): setup for setup in huey_peer.setups(fsync)}
     measures = {name: contestants.huey(size.huey_search, setup) for name, setup in setups.items()}

@@ -1,4 +1,4 @@
-"""Who is measured: each answers one number from a process of its own, with fresh files in the folder it is given."""
+"""The contestants: each returns one number from a process of its own, with fresh files in its folder."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def drained(count: int, keep: Callable[[dict[str, Any]], None] = lambda _: None)
 
 
 def drained_from(filled: Path, count: int) -> Measure:
-    """Out of a file in which many more jobs wait; it is filled once and copied each time."""
+    """From a file in which many more jobs wait; it is filled once and copied each time."""
 
     def measure(folder: Path) -> float:
         shutil.copyfile(filled, folder / "work.db")
@@ -72,7 +72,7 @@ def huey(count: int, setup: Setup) -> Measure:
     return lambda folder: rate(figures_of("benchmarks.huey_peer", folder / "huey.db", count, setting))
 
 
-# -- starting -------------------------------------------------------------------------------------------------------
+# -- start-up ---------------------------------------------------------------------------------------------------------
 
 IMPORT = "import time; t = time.perf_counter(); from leaseway import App; print(time.perf_counter() - t)"
 
@@ -99,7 +99,7 @@ def started_ms(folder: Path, *command: str | Path) -> float:
 
 
 def started(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """As of an installed package, whose bytecode is compiled once and kept."""
+    """As with an installed package, whose bytecode is compiled once."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment)

@@ -1,7 +1,7 @@
-"""How things are compared: in turns, with fresh files, by the median.
+"""How contestants are compared: in turns, with fresh files, by the median.
 
-A benchmark in which the favoured one always runs second measures the warm cache. So the contestants take turns, and
-each round starts with another one.
+A benchmark in which one contestant always runs second measures the warm cache. So the contestants take turns, and each
+round starts with another one.
 """
 
 import operator
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 Measure = Callable[[Path], float]
-"""A contestant: gets a folder of its own, answers one number."""
+"""A contestant: gets a folder of its own, returns one number."""
 
 AT_LEAST, AT_MOST, BELOW = "≥", "≤", "<"
 MEETS = {AT_LEAST: operator.ge, AT_MOST: operator.le, BELOW: operator.lt}
@@ -44,14 +44,14 @@ class Figure(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What the cases of one suite found, and the versions without which it means nothing."""
+    """The figures of one suite, with the versions of the software that they depend on."""
 
     figures: list[Figure]
     software: list[str]
 
 
 def orders(names: Sequence[str], repeats: int) -> list[list[str]]:
-    """Who runs when: each round begins one further down the list; after a full turn the list runs backwards."""
+    """The order of each round: each begins one further down the list; after a full turn the list is reversed."""
     rounds = []
     for number in range(repeats):
         cycle, start = divmod(number, len(names))
@@ -61,7 +61,7 @@ def orders(names: Sequence[str], repeats: int) -> list[list[str]]:
 
 
 def in_turns(contestants: Mapping[str, Measure], repeats: int) -> dict[str, list[float]]:
-    """Every contestant's numbers, one for each round."""
+    """Every contestant's numbers, one per round."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for number, turn in enumerate(orders(list(contestants), repeats), start=1):
         for name in turn:
@@ -77,13 +77,13 @@ def median(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> str:
-    """How far the rounds lie apart, beside their median."""
+    """The spread of the rounds, beside their median."""
     rounds = "one round" if len(values) == 1 else f"{len(values)} rounds"
     return f"{rounds}, {shown(min(values))} to {shown(max(values))}"
 
 
 def shown(value: float) -> str:
-    """Three digits that matter."""
+    """Three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

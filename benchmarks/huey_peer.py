@@ -43,7 +43,7 @@ def setups(fsync: bool = True) -> list[Setup]:
 
 
 def huey_at(file: Path, setup: Setup, fsync: bool) -> tuple[Any, Any]:
-    """An instance and its task. Results are off: nothing is stored but the queue."""
+    """An instance and its task. Results are off: only the queue is stored."""
     kind = "CySqliteHuey" if setup.driver == "cysqlite" else "SqliteHuey"
     instance = getattr(import_module("huey"), kind)("bench", filename=str(file), fsync=fsync, results=False)
 

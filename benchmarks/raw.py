@@ -1,4 +1,4 @@
-"""Bare sqlite3 on our schema: the ceiling. No Python handlers, no checks, no threads, no event loop.
+"""Plain sqlite3 on leaseway's schema: the ceiling. No Python handlers, no checks, no threads, no event loop.
 
 python -m benchmarks.raw insert FILE COUNT    one INSERT, one transaction, each
 python -m benchmarks.raw drain FILE COUNT     settle the last 500 and claim the next 500 in one transaction
@@ -38,7 +38,7 @@ RETURNING seq, id, kind, payload, attempts, attempts_max
 
 
 def connect(file: Path) -> sqlite3.Connection:
-    """Full durability and the same cache as ours."""
+    """Full durability and the same cache as leaseway."""
     connection = sqlite3.connect(file, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -72,7 +72,7 @@ def drain(connection: sqlite3.Connection, count: int) -> float:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     held: list[tuple[int, str]] = []
     started_at = time.perf_counter()
-    while True:  # ends when nothing is left to claim
+    while True:  # ends when no job is left to claim
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(SETTLE, [(now_us(), seq, token) for seq, token in held])
         token = secrets.token_hex(16)

@@ -1,4 +1,4 @@
-"""The results as a table: on the screen, and in RESULTS.md between two markers, a pair for each suite."""
+"""The results as a table: on the screen, and in RESULTS.md between two markers per suite."""
 
 import os
 import platform
@@ -28,14 +28,14 @@ def with_unit(value: float, unit: str) -> str:
 
 
 def provenance(command: str, day: date, software: Sequence[str]) -> str:
-    """Without these a number means nothing."""
+    """The versions of the software; a figure is meaningless without them."""
     ours = [f"Python {platform.python_version()}", f"leaseway {installed('leaseway')}"]
     parts = [*ours, *software, f"{os.cpu_count()} CPUs", platform.machine()]
     return f"{day.isoformat()}, {', '.join(parts)}. Command: `{command}`"
 
 
 def versions(*names: str) -> list[str]:
-    """Of those that are installed."""
+    """Of the packages that are installed."""
     return [f"{name} {installed(name)}" for name in names if installed(name)]
 
 
@@ -51,7 +51,7 @@ def markers(suite: str) -> tuple[str, str]:
 
 
 def between_markers(text: str, suite: str, new: str) -> str:
-    """The text with everything between a suite's markers replaced; all that stands around them stays."""
+    """The text with everything between a suite's markers replaced; the rest stays."""
     first, last = markers(suite)
     before, begin, rest = text.partition(first)
     _, end, after = rest.partition(last)

@@ -1,1 +1,1 @@
-"""Limits and budgets beside other limiters: what a provider sees, and what it costs to be sure of it."""
+"""Limits and budgets beside other limiters: what a provider receives, and what the guarantee costs."""

@@ -1,6 +1,6 @@
-"""The figures that leaseway promises of limits and budgets, one function each: measure, compare, say how.
+"""The figures that leaseway promises for limits and budgets, one function each: measure, compare, describe.
 
-Servers are real and started here. The sizes are those of the promise; `--quick` divides them for a first look, and its
+Servers are real and started here. The sizes are those of the promise; `--quick` divides them for a trial run, whose
 results prove nothing.
 """
 
@@ -29,7 +29,7 @@ SUSTAINED = "3000/minute"
 PLAIN, SMALL, ROOMY, TIGHT = "1000 per 5 s", "20 per 2 s", "150000/minute", "60000/minute"
 FEW = 4
 PROMPT_SECONDS, BUSY_SECONDS = 0.001, 1 / 30
-"""How long a request takes: next to nothing, and so long that a worker makes thirty in a second."""
+"""The duration of a request: almost zero, and long enough that a worker makes thirty per second."""
 COMPARED = ("limits, fixed window", "limits, moving window", "PyrateLimiter")
 
 
@@ -59,10 +59,10 @@ class Place(NamedTuple):
 
     postgres_url: str
     peers: Sequence[str]
-    """Those that are installed."""
+    """The peers that are installed."""
 
 
-# -- what a provider sees -------------------------------------------------------------------------------------------
+# -- what a provider receives ------------------------------------------------------------------------------------------
 
 
 def windows(size: Size, place: Place) -> list[Figure]:
@@ -89,7 +89,7 @@ def worst_of(rounds: Sequence[Mapping[str, Seen]]) -> dict[str, Seen]:
 
 
 def errors(seen: Seen) -> str:
-    """A limiter that is broken for good sends nothing too much either."""
+    """A limiter that is broken sends nothing too much either, so the number of calls is shown as well."""
     return f" (only {seen.sent} sent: {seen.errors:,} errors)" if seen.errors > seen.sent else ""
 
 

@@ -1,7 +1,7 @@
-"""How often a fleet asks its limiter, and how much of a limit it gets to use.
+"""How often a fleet calls its limiter, and how much of a limit it uses.
 
-Sixty-four workers, each with `Tokens` of its own as sixty-four processes would have, on one limit. Whatever they ask is
-counted where they ask it.
+Sixty-four workers on one limit, each with a `LimiterClient` of its own as sixty-four processes would have. Calls are
+counted at the limiter.
 """
 
 import asyncio
@@ -22,17 +22,18 @@ T = TypeVar("T")
 
 WORKERS = 64
 START_SECONDS = 2.0
-"""Until everybody is at work, and knows how much it needs."""
+"""Until all workers run, and know how much they need."""
 WAY_SECONDS = 0.001
 REQUEST_SECONDS = 0.001
 STEADY_AFTER_SECONDS = 120.0
-"""Two windows: what the bucket held at first is used up."""
+"""Two windows: the initial contents of the bucket are used up."""
 VERBS = ("acquire", "return_unused", "end_calls", "renew_calls", "observe", "levels")
 
 
 class Counted:
-    """A limiter that counts how often it is asked for anything but definitions. In virtual time the way there and the
-    way back take a moment, by chance up to `way_seconds`: nobody is ever exactly on time."""
+    """A limiter that counts its calls, except for definitions. In virtual time each direction takes up to
+    `way_seconds`, so that no worker is ever exactly on time.
+    """
 
     def __init__(self, limiter: Limiter, way_seconds: float = 0.0, seed: int = 0) -> None:
         self._limiter = limiter
@@ -76,10 +77,10 @@ class Fleet:
         self._is_over = False
         self._sent = 0
         self._calls = 0
-        """Of requests that were sent: who still waits is not counted, at the beginning and at the end."""
+        """Of requests that were sent: calls that still wait are not counted, at the beginning and at the end."""
 
     async def used(self, after_seconds: float, seconds: float, request_seconds: float) -> Used:
-        """What happens in so many seconds, when the beginning is over."""
+        """What happens within this many seconds, after the start."""
         async with asyncio.TaskGroup() as group:
             for worker, limiter in zip(self._workers, self._limiters, strict=True):
                 group.create_task(self._send(worker, limiter, request_seconds))
@@ -102,7 +103,7 @@ class Fleet:
 
 
 async def used_of(address: str, rate: str, seconds: float, request_seconds: float) -> Used:
-    """In real time, with the limiter at this address."""
+    """In real time, with the limiter at this URL."""
     world = build_environment("memory://", address, NoEvents())
     try:
         return await Fleet(world, rate, WORKERS).used(START_SECONDS, seconds, request_seconds)
@@ -114,7 +115,7 @@ async def used_of(address: str, rate: str, seconds: float, request_seconds: floa
 
 
 class LoopClock:
-    """The loop's time is all the time there is."""
+    """The time of the event loop."""
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""An address that stays while the server behind it changes, as a proxy in front of a primary and its replica does."""
+"""A fixed address in front of a server that changes, as a proxy in front of a primary and its replica."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ CHUNK_BYTES = 65_536
 
 
 class Proxy:
-    """Passes bytes on, in a thread of its own. After `switch` all connections go to the other server."""
+    """Forwards bytes, in a thread of its own. After `switch` all connections go to the other server."""
 
     def __init__(self, port: int) -> None:
         self.port = 0
@@ -72,7 +72,7 @@ class Proxy:
 
 
 async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until one side has enough; then the other one is told."""
+    """Until one side closes; then the other one is closed."""
     try:
         while chunk := await reader.read(CHUNK_BYTES):
             writer.write(chunk)
@@ -82,14 +82,14 @@ async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 class Pair:
-    """A primary, its replica, and the address of whoever is in charge."""
+    """A primary, its replica, and the address of the current primary."""
 
     def __init__(self, primary: ValkeyServer, replica: ValkeyServer, proxy: Proxy) -> None:
         self._primary, self._replica, self._proxy = primary, replica, proxy
         self.url = proxy.url
 
     def part(self) -> None:
-        """From now on the replica hears nothing any more."""
+        """From now on the replica receives nothing any more."""
         self._replica.promote()
 
     def fail_over(self) -> None:

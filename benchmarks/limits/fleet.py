@@ -1,4 +1,4 @@
-"""Workers as the product has them: each with its own `LimiterClient`, on one limiter."""
+"""Workers as in production: each with its own `LimiterClient`, on one limiter."""
 
 import asyncio
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ from leaseway.worker.limiter_client import LimiterClient
 
 
 class Worker(NamedTuple):
-    """One that wants a token of each of these limits for every call."""
+    """A worker that needs a permit of each of these limits for every call."""
 
     tokens: LimiterClient
     asks: tuple[PermitRequest, ...]
 
     async def call_may_leave(self) -> None:
-        """Wait for a token that is good now."""
+        """Wait for a permit that is valid now."""
         while True:  # until the caller's time is over
             try:
                 if self.tokens.is_valid(await self.tokens.take(self.asks)):

@@ -1,10 +1,10 @@
-"""One worker that sends as soon as it may, and writes down when.
+"""One worker that sends as soon as it may, and records when.
 
     python -m benchmarks.limits.hammer WHO ADDRESS SECONDS SKEW_SECONDS
 
-It makes one call, is quiet until just before the first window ends, and then asks without a pause: there, windows that
-begin anew and buckets that begin full show what they are. Its clock is wrong by so many seconds; one whose clock is
-wrong comes a second later, when the others have used what there was.
+It makes one call, waits until just before the first window ends, and then asks without a pause: fixed windows and
+buckets that start full let too much through at that moment. Its clock is wrong by SKEW_SECONDS; a worker with a wrong
+clock starts a second later, when the others have used the limit.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.limits.peers import IN_PROCESS, PEERS, Try
-from benchmarks.together import ready
+from benchmarks.processes import ready
 
 OURS = "leaseway"
 COUNT, WINDOW_SECONDS = 20, 2
@@ -27,14 +27,14 @@ Times = list[int]
 
 
 def set_clock(skew_seconds: float) -> None:
-    """As a wrong date does: the monotonic clock, which nobody can set, stays as it is."""
+    """Like a wrong date: the monotonic clock, which cannot be set, stays as it is."""
     time_ns, skew_ns = time.time_ns, int(skew_seconds * 1e9)
     time.time_ns = lambda: time_ns() + skew_ns
     time.time = lambda: (time_ns() + skew_ns) / 1e9
 
 
 class Course:
-    """What happens when, on the clock that all processes share."""
+    """When each phase begins, on the clock that all processes share."""
 
     def __init__(self, seconds: float, is_later: bool) -> None:
         begun = time.monotonic()
@@ -51,7 +51,7 @@ class Course:
 
 
 Begin = Callable[[], Course]
-"""Waits for the word, and says what happens when from then on."""
+"""Waits for the start signal; phases are relative to it."""
 
 
 async def by_leaseway(address: str, begin: Begin) -> tuple[Times, int]:
@@ -96,7 +96,7 @@ async def by_aiolimiter(begin: Begin) -> tuple[Times, int]:
 
 
 def by_peer(may_send: Try, begin: Begin) -> tuple[Times, int]:
-    """Asked again and again, as its own `while not hit(): sleep` does; an error is a no."""
+    """Polled, as in its documentation's `while not hit(): sleep`; an error counts as a refusal."""
     sent, errors = Times(), 0
     course = begin()
     if may_send():

@@ -1,6 +1,6 @@
-"""Other limiters, each as its own documentation sets it up: one call that may leave now, or may not.
+"""Other limiters, each set up as in its own documentation: one call that may leave now, or may not.
 
-They are imported late: a worker whose clock is wrong must have it wrong before they look at it.
+They are imported late: a worker with a wrong clock must have it wrong before they read it.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ class Peer(NamedTuple):
     name: str
     package: str
     opened: Callable[[str, int, int], Try]
-    """For the server at this address, and so many calls in so many seconds."""
+    """For the server at this URL, and this many calls in this many seconds."""
 
 
 def limits_fixed(url: str, count: int, seconds: int) -> Try:

@@ -1,9 +1,9 @@
-"""How many calls a second may leave, when nothing is refused.
+"""How many calls per second are permitted, when none is refused.
 
     python -m benchmarks.limits.rates WHO ADDRESS AT_ONCE SECONDS
 
-One of several processes that ask together. leaseway takes three limits for each call, others have one; nobody takes
-ahead of a call, because the window is short.
+One of several processes that run together. leaseway acquires three limits for each call, others have one; permits are
+not acquired in advance, because the window is short.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from benchmarks.limits.fleet import worker_of
 from benchmarks.limits.hammer import OURS
 from benchmarks.limits.peers import PEERS, Try
 from benchmarks.postgres.database import new_database
-from benchmarks.together import done, rate_of, ready, run_together
+from benchmarks.processes import done, rate_of, ready, run_together
 from leaseway.domain.limits.buckets import Granted
 from leaseway.domain.limits.limit import Limit
 from leaseway.telemetry.log_events import NoEvents
@@ -27,7 +27,7 @@ from leaseway.wiring import build_environment
 from leaseway.worker.environment import Environment
 
 BARE = "leaseway, each by itself"
-"""The port's `take` for every call, as if each call had a worker of its own."""
+"""The port's verb for every call, as if each call had a worker of its own."""
 COUNT, WINDOW_SECONDS = 5_000_000, 5
 LIMITS = 3
 VALKEY, POSTGRESQL, SQLITE = "Valkey", "PostgreSQL", "SQLite"
@@ -38,7 +38,7 @@ class Setup(NamedTuple):
     at_once: int
 
     def __str__(self) -> str:
-        """As people say it."""
+        """Rounded for the table."""
         processes = "one process" if self.processes == 1 else f"{self.processes} processes"
         return processes if self.at_once == 1 else f"{processes}, {self.at_once} calls at once"
 
@@ -104,11 +104,11 @@ async def by_leaseway(address: str, is_bare: bool, at_once: int, seconds: float)
 
 
 async def opened(world: Environment, is_bare: bool) -> Callable[[], Awaitable[None]]:
-    """How one call gets its leave."""
+    """How one call gets its permit."""
     limits = [Limit(f"limit-{number}", f"{COUNT} per {WINDOW_SECONDS} s") for number in range(LIMITS)]
     worker = worker_of(world, [limit.definition for limit in limits])
     limiter = await worker.tokens.opened()
-    await worker.call_may_leave()  # a bucket begins empty
+    await worker.call_may_leave()  # a bucket starts empty
 
     async def take() -> None:
         assert isinstance(await limiter.acquire(worker.asks), Granted), "nothing should be refused here"

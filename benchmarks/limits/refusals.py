@@ -1,8 +1,8 @@
-"""How often a provider says 429 to a whole fleet: jobs in real workers, each with one request through `ctx.http`.
+"""How often a provider answers 429 to a whole fleet: jobs in real workers, each with one request through `ctx.http`.
 
-    python -m benchmarks.limits.refusals STORE LIMITS PROVIDER     one worker; LIMITS may be empty: beside the jobs
+    python -m benchmarks.limits.refusals STORE LIMITS PROVIDER     one worker; LIMITS may be empty: the jobs' store
 
-The provider counts by a log of arrivals, and refuses whatever is over its limit in any window.
+The provider counts with a log of arrivals, and refuses every request over its limit in any window.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def app_at(store: str, limits: str) -> tuple[App, JobHandle[..., Any]]:
 
 
 def refused_with(limits_store: str, count: int) -> Refused:
-    """Jobs in SQLite, limits there too or in Valkey."""
+    """Jobs in SQLite, limits in SQLite or in Valkey."""
     with places(limits_store) as (store, limits):
         return asyncio.run(refused(store, limits, count))
 

@@ -1,6 +1,6 @@
-"""Money: a fleet that holds, calls and settles, and of which one worker after the other is killed in the middle of it.
+"""Money: a fleet that holds, calls and settles, whose workers are killed one after the other.
 
-What was truly spent stands in the provider's own file. The fleet is that of tests/budgets, where it has to pass, too.
+The true cost is in the provider's own file. The fleet is that of tests/budgets, where it has to pass, too.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from leaseway.domain.budgets.budget import MICRO
 SECONDS_MAX = 60.0
 QUIET_ROUNDS = 4
 VOIDING = "refunding"
-"""The spender's word for it."""
+"""The spender's name for it."""
 
 
 class Spent(NamedTuple):
     share: float
-    """Of the budget that came off worst."""
+    """Of the budget with the worst result."""
     kills: int
     calls: int
 
@@ -41,7 +41,7 @@ async def declare(address: str) -> None:
 
 
 def kill_at_random(workers: Fleet, provider: Path, kills: int) -> int:
-    """At least so often, and until nobody finds money to spend any more, or too much was spent."""
+    """At least this many times, and until no worker finds money to spend, or too much was spent."""
     counts, deadline = [0], time.monotonic() + SECONDS_MAX
     while time.monotonic() < deadline:
         workers.fill()

@@ -1,9 +1,9 @@
-"""One tenant hands in a hundred times as much as each of the others: who is served?
+"""One tenant submits a hundred times as much as each of the others: which tenants are served?
 
     python -m benchmarks.limits.tenants STORE FILE     one worker; each start is a line of FILE
 
-First all have work, and their starts are counted until one of them has none left. Then the large one still has, the
-small ones hand in a job now and then, and the time until it starts is their wait.
+First all tenants have jobs, and their starts are counted until one of them has none left. Then the large one still has
+jobs, the small ones submit one now and then, and the time until it starts is their wait.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ WAIT_SECONDS_MAX = 60.0
 class Start(NamedTuple):
     tenant: str
     submitted_ns: int
-    """0: it was there from the beginning."""
+    """0: it was submitted before the start."""
     started_ns: int
 
 
@@ -58,7 +58,7 @@ def app_at(store: str, file: str = os.devnull) -> tuple[App, JobHandle[..., Any]
 
 
 def served(jobs: int, waits: int) -> Served:
-    """With so many jobs for each small tenant, and so many more that are handed in one by one."""
+    """With this many jobs for each small tenant, and this many more that are submitted one by one."""
     with TemporaryDirectory(prefix="leaseway-benchmarks-") as folder:
         store, file = f"sqlite:///{Path(folder) / 'work.db'}", Path(folder) / "starts"
         file.touch()
@@ -89,7 +89,7 @@ def workers(store: str, file: Path) -> Iterator[None]:
 
 
 def await_starts(file: Path, count: int) -> None:
-    """Until so many jobs of small tenants have started."""
+    """Until this many jobs of small tenants have started."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while file.read_bytes().count(b"small") < count:
         if time.monotonic() > deadline:
@@ -118,7 +118,7 @@ def judged(starts: Sequence[Start]) -> Served:
 
 
 def jain(shares: Sequence[float]) -> float:
-    """One if all have the same, 1/n if one has all."""
+    """Jain's index: 1 if all have the same, 1/n if one has all."""
     return float(sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)))
 
 

@@ -1,6 +1,6 @@
-"""What a provider sees of "20 per 2 s": the most that arrived in any two seconds, whatever happened meanwhile.
+"""What a provider receives under "20 per 2 s": the most that arrived in any two seconds, under faults.
 
-Several processes ask without a pause and write down when they were allowed to send, on the clock that they share.
+Several processes ask without a pause and record when they were allowed to send, on the clock that they share.
 """
 
 import sys
@@ -15,7 +15,7 @@ from benchmarks.limits.failover import pair
 from benchmarks.limits.hammer import COUNT, OURS, WINDOW_SECONDS
 from benchmarks.limits.peers import IN_PROCESS
 from benchmarks.postgres.database import new_database
-from benchmarks.together import run_together
+from benchmarks.processes import run_together
 from leaseway.testing.provider import most_within
 from leaseway.testing.valkey import valkey_server
 
@@ -23,11 +23,11 @@ WORKERS = 3
 SKEW_SECONDS = 3.0
 KILL_AFTER_SECONDS = 2.8
 PART_AFTER_SECONDS = 1.75
-"""Before anybody is busy again, so that what the replica has not heard of is a whole burst."""
+"""Before any worker is busy again, so that the replica lacks a whole burst."""
 
 
 class Seen(NamedTuple):
-    """What one limiter let through in one scene."""
+    """What one limiter let through in one scenario."""
 
     most: int
     sent: int
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Where a scene plays, and what happens there while the workers are busy."""
+    """A scenario: where limits are stored, and what happens while the workers are busy."""
 
     address: str
     meanwhile: Callable[[], None] = lambda: None
@@ -57,7 +57,7 @@ def steady(skew_seconds: float = 0.0) -> Iterator[Stage]:
 
 @contextmanager
 def killed() -> Iterator[Stage]:
-    """Killed, and started again at once with nothing in it."""
+    """Killed, and started again at once without data."""
     with valkey_server() as server:
 
         def kill() -> None:
@@ -89,7 +89,7 @@ SCENES = {
     "failover that lost 1 s": failed_over,
 }
 CLOCKS = list(SCENES)[:3]
-"""What a store that forgets nothing has to stand."""
+"""Faults of a store that keeps its state."""
 
 
 def seen(who: str, stage: Stage, seconds: float) -> Seen:
@@ -102,7 +102,7 @@ def seen(who: str, stage: Stage, seconds: float) -> Seen:
 
 
 def seen_on_valkey(scene: str, seconds: float, peers: Sequence[str]) -> dict[str, Seen]:
-    """By who limits: leaseway first, then everybody who can play this scene."""
+    """By limiter: leaseway first, then every peer that supports this scenario."""
     found = {}
     for who in [OURS, *(who for who in peers if who != IN_PROCESS or scene == "steady")]:
         with SCENES[scene]() as stage:
@@ -111,7 +111,7 @@ def seen_on_valkey(scene: str, seconds: float, peers: Sequence[str]) -> dict[str
 
 
 def seen_on_stores(scene: str, seconds: float, postgres_url: str) -> Mapping[str, Seen]:
-    """leaseway on the stores that keep jobs, too."""
+    """leaseway on the stores that also hold jobs."""
     skew_seconds = {CLOCKS[1]: SKEW_SECONDS, CLOCKS[2]: -SKEW_SECONDS}.get(scene, 0.0)
     with new_database(postgres_url) as url, TemporaryDirectory(prefix="leaseway-benchmarks-") as folder:
         addresses = {"PostgreSQL": url, "SQLite": f"sqlite:///{Path(folder) / 'work.db'}"}

@@ -1,7 +1,7 @@
-"""The figures that leaseway promises on PostgreSQL, one function each: measure in turns, compare, say how.
+"""The figures that leaseway promises on PostgreSQL, one function each: measure in turns, compare, describe.
 
 All contestants use one server, with fsync and synchronous_commit on, and take turns on it. The sizes are those of the
-promise; `--quick` divides them for a first look, and its results prove nothing.
+promise; `--quick` divides them for a trial run, whose results prove nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import AT_LEAST, AT_MOST, Figure, Measured, Target, in_turns, median, say, shown, spread
-from benchmarks.many import recovery_seconds
 from benchmarks.postgres import contestants
 from benchmarks.postgres.database import benchmark_server, new_database, server_version
 from benchmarks.postgres.idling import Idle, idle_share
 from benchmarks.postgres.setups import CELERY, PGQUEUER, PROCRASTINATE, RAW, Peer
 from benchmarks.results import versions
+from benchmarks.shared_store import recovery_seconds
 from leaseway.bench.measure import percentile
 from leaseway.bench.noop import Figures
 from leaseway.testing.postgres import PostgresServer
@@ -32,7 +32,7 @@ class Size(NamedTuple):
     drain: int = 50_000
     drain_search: int = 20_000
     slow: int = 2_000
-    """Jobs of the peers that run hundreds per second and not thousands."""
+    """Jobs for the peers that run hundreds per second and not thousands."""
     slow_search: int = 500
     backlog: int = 1_000_000
     pinned_seconds: int = 60
@@ -82,7 +82,7 @@ def drain(size: Size, server: PostgresServer) -> list[Figure]:
 
 
 class Best(NamedTuple):
-    """A peer as it runs fastest here."""
+    """A peer in its fastest setup here."""
 
     measure: Callable[[Path], float]
     note: str
@@ -145,7 +145,7 @@ def pinned(size: Size, server: PostgresServer) -> list[Figure]:
 
 
 def course(name: str, runs: Sequence[Figures]) -> str:
-    """How the rate went in the last run, and how long the shortest took: less than asked for if its jobs ran out."""
+    """The rate during the last run, and its shortest duration: less than requested if its jobs ran out."""
     shortest = min(run["ended_ns"] - run["begun_ns"] for run in runs) / 1e9
     return f"{name} for {shortest:.0f} s, by sixths: {', '.join(shown(rate) for rate in runs[-1]['rates'])}"
 

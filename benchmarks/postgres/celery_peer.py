@@ -3,8 +3,8 @@
     python -m benchmarks.postgres.celery_peer fill URL COUNT
     python -m benchmarks.postgres.celery_peer drain URL '{"pool": "prefork", "concurrency": 2, …}'
 
-Results are off; acknowledgements are as they come, before the task runs. Its best case: the time runs from the first
-task that was started, not from the first that was fetched.
+Results are off; acknowledgements are Celery's default, before the task runs. Its best case: the time runs from the
+first task that was started, not from the first that was fetched.
 """
 
 import json
@@ -23,7 +23,7 @@ from celery.worker import state
 from sqlalchemy import create_engine, text
 
 from benchmarks.postgres.setups import CelerySetup
-from benchmarks.together import done, ready
+from benchmarks.processes import done, ready
 from leaseway.bench.noop import TEXT
 
 LOOK_SECONDS = 0.005
@@ -45,7 +45,7 @@ def sqlalchemy_url(url: str) -> str:
 
 
 def fill(url: str, count: int) -> None:
-    """Its broker has no way to send many at once. That this is not durable is not measured."""
+    """Its broker cannot send many at once. That this is not durable is not measured."""
     app, noop = app_at(f"{url}?options=-csynchronous_commit%3Doff")
     with app.producer_pool.acquire(block=True) as producer:
         for _ in range(count):
@@ -86,7 +86,7 @@ def watch(count: int) -> None:
 
 
 def leave() -> None:
-    """At once: to stop a worker in order takes Celery five seconds, which nobody measures."""
+    """At once: an orderly stop takes Celery five seconds, which is not measured."""
     for child in billiard.active_children():
         os.kill(child.pid, signal.SIGKILL)
     os._exit(0)
@@ -94,7 +94,7 @@ def leave() -> None:
 
 def main(name: str, url: str, argument: str) -> None:
     logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")  # it does not like to run as root
+    warnings.simplefilter("ignore")  # it refuses to run as root otherwise
     if name == "fill":
         fill(url, int(argument))
     else:

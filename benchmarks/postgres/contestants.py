@@ -1,4 +1,4 @@
-"""Who is measured: each answers one number, from processes of its own, in a database that is new and at rest."""
+"""The contestants: each returns one number, from processes of its own, in a new and idle database."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from benchmarks.contestants import figures_of, rate
 from benchmarks.harness import Measure, in_turns, median, say
 from benchmarks.postgres.database import checkpoint, new_database, pinned_snapshot, rest
 from benchmarks.postgres.setups import RAW, Peer, Setup
-from benchmarks.together import rate_of, run_together
+from benchmarks.processes import rate_of, run_together
 from leaseway.bench.noop import Figures
 from leaseway.bench.processes import command, probed
 
@@ -43,7 +43,7 @@ def drained(server_url: str, count: int, workers: int = 1, keep: Keep = keep_not
 
 
 def drained_from(server_url: str, filled: str, count: int) -> Measure:
-    """Out of a database in which more jobs may wait; it is filled once and copied each time."""
+    """From a database in which more jobs may wait; it is filled once and copied each time."""
 
     def measure(_: Path) -> float:
         with new_database(server_url, template=filled) as url:
@@ -54,7 +54,7 @@ def drained_from(server_url: str, filled: str, count: int) -> Measure:
 
 
 def drained_for(server_url: str, filled: str, seconds: int, keep: Keep, *, pinned: bool) -> Measure:
-    """For a while, with or without somebody who keeps an old snapshot."""
+    """For a given time, with or without another client that keeps an old snapshot."""
 
     def measure(_: Path) -> float:
         with new_database(server_url, template=filled) as url:
@@ -127,7 +127,7 @@ def raw_inserts(server_url: str, count: int, verb: str = "insert") -> Measure:
 
 
 def best_setup(server_url: str, who: Peer, count: int, repeats: int, workers: int = 1) -> Setup:
-    """Try all of them and take the fastest."""
+    """Try every setup and take the fastest."""
     say(f"  looking for the best setup of {who.name}, processes: {workers}")
     setups = {str(setup): setup for setup in who.setups}
     measures = {name: peer(server_url, who, setup, count, workers) for name, setup in setups.items()}

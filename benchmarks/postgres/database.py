@@ -16,14 +16,14 @@ NUMBERS = itertools.count(1)
 
 @contextmanager
 def benchmark_server() -> Iterator[PostgresServer]:
-    """As PostgreSQL comes, but for its connections: what is committed is on disk."""
+    """PostgreSQL's defaults, apart from the number of connections: a committed transaction is on disk."""
     with postgres_server(durable=True, max_connections=str(CONNECTIONS_MAX)) as server:
         yield server
 
 
 @contextmanager
 def new_database(server_url: str, template: str = "") -> Iterator[str]:
-    """The URL of an empty database, or of a copy of the one at `template`; gone at the end."""
+    """The URL of an empty database, or of a copy of the one at `template`; dropped at the end."""
     name = f"bench_{next(NUMBERS)}"
     source = urlsplit(template).path[1:] or "template1"
     run(server_url, f"CREATE DATABASE {name} TEMPLATE {source} STRATEGY FILE_COPY")
@@ -34,20 +34,19 @@ def new_database(server_url: str, template: str = "") -> Iterator[str]:
 
 
 def rest(url: str) -> None:
-    """What filling left behind is not the contestant's: statistics are fresh, dirty pages are written."""
+    """Clean up after filling, which is not part of the measurement: statistics are fresh, dirty pages are written."""
     run(url, "VACUUM (ANALYZE)", "CHECKPOINT")
 
 
 def checkpoint(url: str) -> None:
-    """So that each pays for its own dirty pages, and for no one else's."""
+    """So that each contestant pays for its own dirty pages only."""
     run(url, "CHECKPOINT")
 
 
 @contextmanager
 def pinned_snapshot(url: str) -> Iterator[None]:
-    """An idle transaction that may still look at every row of every table as it was: none of them can be cleaned up.
-
-    It has read them all, so that no table can be truncated or dropped either: the harder case.
+    """An idle transaction that may still read every row of every table as it was: no row version can be cleaned up. It
+    has read them all, so that no table can be truncated or dropped either: the harder case.
     """
     tables = "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname !~ '^(pg_|information_)'"
     with psycopg.connect(url) as connection:

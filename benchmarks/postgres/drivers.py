@@ -2,7 +2,7 @@
 
     ./dev run python -m benchmarks.postgres.drivers
 
-Prints jobs per second, and the client's own CPU time per job, which is what a worker has left for its handlers or not.
+Prints jobs per second, and the client's own CPU time per job, which a worker does not have for its handlers.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ async def drained(fetch: Fetch, sql: str, batch: int) -> tuple[float, float]:
     """Jobs per second, and microseconds of the client's CPU per job."""
     ids: list[str] = []
     token, cpu, began = "", time.process_time(), time.perf_counter()
-    while True:  # ends when nothing is left to claim
+    while True:  # ends when no job is left to claim
         done = (ids, [token] * len(ids), ["null"] * len(ids)) if ids else (None, None, None)
         token = secrets.token_hex(16)
         rows = await fetch(sql, "bench", ["default"], batch, token, False, *done, *[None] * 10)

@@ -1,4 +1,4 @@
-"""What workers that find nothing cost the server, by its own account of processor time in /proc (Linux)."""
+"""What idle workers cost the server, by its own CPU time in /proc (Linux)."""
 
 import os
 import time
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.postgres.database import checkpoint, new_database
-from benchmarks.together import let_go, ready_workers
+from benchmarks.processes import let_go, ready_workers
 from leaseway.bench.processes import command
 from leaseway.testing.postgres import PostgresServer
 
 SETTLE_SECONDS_MAX = 10.0
-"""Until the server has cleaned up what came before, and until every worker has looked for work and found none."""
+"""Until the server has cleaned up earlier work, and every worker has polled without finding a job."""
 PROC = Path("/proc")
 
 
@@ -20,7 +20,7 @@ class Idle(NamedTuple):
     alone_percent: float
     """Of one core, by the server without a worker."""
     percent: float
-    """With all of them."""
+    """With all workers."""
 
 
 def idle_share(server: PostgresServer, workers: int, processes: int, seconds: float) -> Idle:
@@ -53,7 +53,7 @@ def cpu_ns(server: PostgresServer) -> int:
 
 
 def on_cpu_ns(pid: int) -> int:
-    """Exact, where `stat` counts ticks of ten milliseconds, which is much for a process that hardly ever wakes."""
+    """Exact, where `stat` counts ticks of ten milliseconds, which is coarse for a process that rarely wakes."""
     try:
         return int((PROC / str(pid) / "schedstat").read_text().split()[0])
     except OSError:  # it has ended since it was listed
@@ -67,7 +67,7 @@ def children_of(root: int) -> Iterator[int]:
 
 
 def stat_of(pid: int) -> list[str]:
-    """The fields behind the name, which may hold blanks: state, parent, … ; empty if it has ended."""
+    """The fields after the name, which may contain blanks: state, parent, … ; empty if it has ended."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

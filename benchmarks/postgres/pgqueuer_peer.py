@@ -3,8 +3,8 @@
     python -m benchmarks.postgres.pgqueuer_peer fill URL COUNT
     python -m benchmarks.postgres.pgqueuer_peer drain URL '{"batch_size": 500, …}'
 
-Its best case: the time runs from its first claim to the end of its last completion. What it does before and after,
-such as looking whether its tables are complete, does not count.
+Its best case: the time runs from its first claim to the end of its last completion. What it does before and after, such
+as checking its tables, does not count.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from pgqueuer.domain.types import QueueExecutionMode
 from pgqueuer.ports.driver import Driver
 
 from benchmarks.postgres.setups import PgqueuerSetup
-from benchmarks.together import done, ready
+from benchmarks.processes import done, ready
 from leaseway.bench.noop import TEXT
 
 PAYLOAD = json.dumps({"text": TEXT}, separators=(",", ":")).encode()
 FILL_BATCH = 5_000
 LOOK_AGAIN = timedelta(seconds=0.01)
-"""How soon it looks whether the other process left something. It waits for 30 s by default."""
+"""How soon it checks whether the other process left jobs. Its default is 30 s."""
 
 
 class TimedQueries(Queries):
-    """Notes when the first job was claimed and the last one completed."""
+    """Records when the first job was claimed and the last one completed."""
 
     count = begun_ns = ended_ns = 0
 

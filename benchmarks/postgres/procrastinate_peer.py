@@ -3,7 +3,7 @@
     python -m benchmarks.postgres.procrastinate_peer fill URL COUNT
     python -m benchmarks.postgres.procrastinate_peer drain URL '{"concurrency": 10, …}'
 
-Its best case: the worker neither listens nor stays, and its log says nothing.
+Its best case: the worker neither listens nor waits for more jobs, and logs nothing.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from procrastinate import App, PsycopgConnector
 from procrastinate.manager import JobManager
 
 from benchmarks.postgres.setups import ProcrastinateSetup
-from benchmarks.together import done, ready
+from benchmarks.processes import done, ready
 from leaseway.bench.noop import TEXT
 
 FILL_BATCH = 1_000
 
 
 class TimedManager(JobManager):
-    """Notes when the first job was fetched and the last one finished."""
+    """Records when the first job was fetched and the last one finished."""
 
     count = begun_ns = ended_ns = 0
 

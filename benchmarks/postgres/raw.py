@@ -1,13 +1,13 @@
-"""Bare asyncpg on one plain table: the ceiling. No handlers, no checks, no history, one connection.
+"""Plain asyncpg on one plain table: the ceiling. No handlers, no checks, no history, one connection.
 
-python -m benchmarks.postgres.raw insert URL COUNT          one INSERT, one transaction, each
-python -m benchmarks.postgres.raw insert_at_once URL COUNT  the same from sixteen tasks, each on a connection of its own
-python -m benchmarks.postgres.raw fill URL COUNT
-python -m benchmarks.postgres.raw drain URL '{"batch": 100}'
-python -m benchmarks.postgres.raw pickup URL COUNT
+    python -m benchmarks.postgres.raw insert URL COUNT          one INSERT, one transaction, each
+    python -m benchmarks.postgres.raw insert_at_once URL COUNT  the same from sixteen tasks, each on its own connection
+    python -m benchmarks.postgres.raw fill URL COUNT
+    python -m benchmarks.postgres.raw drain URL '{"batch": 100}'
+    python -m benchmarks.postgres.raw pickup URL COUNT
 
-Draining claims so many, completes them, and so on until nothing is left. A claim brings the payloads along, as every
-queue must. The completion is fenced by the token of the claim.
+Drain claims a batch, completes it, and so on until no row is left. A claim returns the payloads, as every queue must.
+The completion is fenced by the token of the claim.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import uuid
 import asyncpg
 
 from benchmarks.postgres.setups import RawSetup
-from benchmarks.together import done, ready
+from benchmarks.processes import done, ready
 from leaseway.bench.noop import TEXT
 from leaseway.bench.pickup import IDLE_SECONDS
 from leaseway.bench.submit import SINGLE_SECONDS_MAX, TASKS
@@ -49,7 +49,7 @@ UPDATE job
 RETURNING id, attempts, payload
 """
 
-# The token is the whole fence. To say `state = 1` as well would lead the planner through the dead rows of that index.
+# The token is the whole fence. An additional `state = 1` would lead the planner through the dead rows of that index.
 COMPLETE = """
 UPDATE job SET state = 2, token = NULL, until = NULL, finished_at = clock_timestamp()
  WHERE id = ANY ($1) AND token = $2
@@ -102,7 +102,7 @@ async def drain(url: str, setup: RawSetup) -> None:
     count = 0
     ready()
     begun_ns = time.monotonic_ns()
-    while True:  # ends when nothing is left to claim
+    while True:  # ends when no row is left to claim
         token = uuid.uuid4()
         rows = await claim.fetch(token, setup.batch)
         if not rows:
@@ -114,8 +114,9 @@ async def drain(url: str, setup: RawSetup) -> None:
 
 
 async def pickup(url: str, count: int) -> None:
-    """One row in, and claimed by another connection as soon as it is there: nobody has to be told, and nobody asks in
-    vain. Each from rest, as when leaseway is measured."""
+    """Insert one row, and claim it on another connection as soon as it exists: no notification and no failed poll. Each
+    from an idle system, as when leaseway is measured.
+    """
     submitter, worker = await asyncpg.connect(url), await asyncpg.connect(url)
     await submitter.execute(TABLE)
     insert, claim = await submitter.prepare(INSERT), await worker.prepare(CLAIM)

@@ -1,4 +1,4 @@
-"""The peers, and the ways to run each of them: the fastest that is found is the one that leaseway is compared with."""
+"""The peers, and the setups of each: leaseway is compared with the fastest one found."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class CelerySetup(NamedTuple):
     pool: str = "prefork"
     concurrency: int = 2
     prefetch_multiplier: int = 1_000
-    """Celery's own is 4, with which this broker sleeps for a second whenever as many tasks are on their way."""
+    """Celery's default is 4, with which this broker sleeps for a second whenever that many tasks are in transit."""
 
     def __str__(self) -> str:
         return f"pool={self.pool}, concurrency={self.concurrency}, prefetch_multiplier={self.prefetch_multiplier}"
@@ -48,7 +48,7 @@ Setup = RawSetup | PgqueuerSetup | ProcrastinateSetup | CelerySetup
 
 
 class Peer(NamedTuple):
-    """Somebody to be measured beside us. The setups that usually win stand first."""
+    """A peer to measure. The setups that usually win come first."""
 
     name: str
     module: str

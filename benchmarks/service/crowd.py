@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 
-from benchmarks.together import ready
+from benchmarks.processes import ready
 
 AT_ONCE = 25
 START_SECONDS_MAX = 120

@@ -5,9 +5,9 @@ import time
 from typing import NamedTuple
 
 from benchmarks.postgres.database import new_database
+from benchmarks.processes import let_go, ready_workers
 from benchmarks.service.place import Served, Size, memory_mb, served
 from benchmarks.service.submitting import Submitted, submitted
-from benchmarks.together import let_go, ready_workers
 from leaseway.domain.identity import Role
 
 LEAVE_SECONDS = 6.0

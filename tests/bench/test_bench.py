@@ -11,7 +11,7 @@ import pytest
 from benchmarks.postgres.contestants import peer
 from benchmarks.postgres.database import new_database, pinned_snapshot
 from benchmarks.postgres.setups import CELERY, PGQUEUER, PROCRASTINATE, RAW, Peer
-from benchmarks.together import let_go, ready_workers
+from benchmarks.processes import let_go, ready_workers
 
 from leaseway.bench.processes import command, probed
 from leaseway.testing.postgres import PostgresServer

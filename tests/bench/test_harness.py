@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.harness import Figure, Target, in_turns, median, orders, shown, spread
+from benchmarks.processes import rate_of
 from benchmarks.results import as_markdown, between_markers, markers, provenance, write
-from benchmarks.together import rate_of
 
 from leaseway.bench.measure import percentile
 

@@ -1,7 +1,8 @@
-"""Processes that begin together: each says that it is ready, waits for a word on stdin, and prints its figures as JSON.
+"""Processes that start together: each reports that it is ready, waits for a line on stdin, and prints its figures as
+JSON.
 
-Starting a worker is not what is measured. The time runs from the first claim of the first one to the last settlement
-of the last one, on the one monotonic clock that all processes of a machine share.
+Starting a worker is not measured. The time runs from the first claim of the first one to the last settlement of the
+last one, on the monotonic clock that all processes of a machine share.
 """
 
 import json
@@ -34,7 +35,7 @@ def ready_workers(commands: Sequence[list[str]]) -> Iterator[list[Worker]]:
 
 
 def let_go(workers: Sequence[Worker], meanwhile: Callable[[], None] = lambda: None) -> list[Figures]:
-    """Give the word, do something `meanwhile`, and wait for what each of them prints last."""
+    """Give the start signal, do something `meanwhile`, and wait for the last line of each."""
     for worker in workers:
         assert worker.stdin is not None
         worker.stdin.write(b"go\n")

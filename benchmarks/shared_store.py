@@ -1,6 +1,6 @@
 """Several workers on one store: how they share the work, and what happens when one of them is killed.
 
-python -m benchmarks.many URL    a worker whose first attempt never ends; prints when each attempt began
+python -m benchmarks.shared_store URL    a worker whose first attempt never ends; prints when each attempt began
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks.together import Worker, run_together
+from benchmarks.processes import Worker, run_together
 from leaseway import App, Context
 from leaseway.bench.processes import command, probed
 
@@ -16,14 +16,14 @@ PROCESSES = 4
 
 
 def fairness_shares(url: str, count: int) -> list[float]:
-    """The share of each process, in percent, when all start together and the work is enough for all."""
+    """The share of each process, in percent, when all start together and there is enough work for all."""
     probed("submit_bulk", url, count - 1)
     settled = [figures["count"] for figures in run_together([command("drain_until_empty", url, 0)] * PROCESSES)]
     return [100 * each / sum(settled) for each in settled]
 
 
 def recovery_seconds(url: str) -> float:
-    """From the kill of the worker that runs the only job, to the job's second start in a worker that was idle."""
+    """From the kill of the worker that runs the only job to the job's second start in a worker that was idle."""
     app = app_at(url)
     app.submit_sync(app.bind("hang", {}))
     app.close_sync()
@@ -43,7 +43,7 @@ def recovery_seconds(url: str) -> float:
 
 
 def started(url: str) -> Worker:
-    return subprocess.Popen([sys.executable, "-m", "benchmarks.many", url], stdout=subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.shared_store", url], stdout=subprocess.PIPE)
 
 
 def first_line(worker: Worker) -> int:
