@@ -17,7 +17,7 @@ import psycopg
 from benchmarks.harness import median, say
 from leaseway.bench.noop import TEXT
 from leaseway.domain.job import NewJob
-from leaseway.stores.postgres.caller_transaction import for_psycopg
+from leaseway.stores.postgres.caller_transaction import psycopg_sql
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.system import SystemIds
 from leaseway.testing.postgres import postgres_server
@@ -35,7 +35,7 @@ async def fill(store: PostgresStore) -> None:
         await store.jobs.submit(
             [NewJob(id=ids.job(), kind="noop", payload=f'{{"text":"{TEXT}"}}') for _ in range(5_000)]
         )
-    async with store.connections.lent() as connection:
+    async with store.connections.borrow() as connection:
         await connection.execute("VACUUM ANALYZE")
         await connection.execute("CHECKPOINT")
 
@@ -65,7 +65,7 @@ async def by_psycopg(store: PostgresStore, sql: str, batch: int) -> tuple[float,
     async with await psycopg.AsyncConnection.connect(store.address.dsn, autocommit=True) as connection:
 
         async def fetch(sql: str, *values: object) -> list[Any]:
-            cursor = await connection.execute(for_psycopg(sql), values, prepare=True, binary=True)
+            cursor = await connection.execute(psycopg_sql(sql), values, prepare=True, binary=True)
             return await cursor.fetchall()
 
         return await drained(fetch, sql, batch)

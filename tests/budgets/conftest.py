@@ -16,7 +16,7 @@ from leaseway.testing.clock import FakeClock
 
 
 async def empty(ledger: PostgresLedger) -> None:
-    async with ledger.connections.lent() as connection:
+    async with ledger.connections.borrow() as connection:
         await empty_tables(connection, ledger.address.quoted)
 
 

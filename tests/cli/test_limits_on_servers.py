@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from tests.cli.place import Place
 from tests.cli.test_waits import GATED
-from tests.stores.test_postgres_scenery import address, new_name
+from tests.stores.postgres_support import address, new_name
 
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.valkey import ValkeyServer, valkey_server

@@ -243,7 +243,7 @@ async def test_a_pooler_that_lends_connections_for_a_transaction(server: Postgre
         assert await sink.shards.write(page(rows(1, 2), after=2)) == WriteCounts(inserted=2)
         assert await sink.shards.write(page(rows(2, 3), 2, 3)) == WriteCounts(inserted=1, unchanged=1)
         assert isinstance(sink, PostgresSink)
-        async with sink.connections.lent() as connection:
+        async with sink.connections.borrow() as connection:
             assert await connection.fetchval("SELECT to_regclass('pg_temp.leaseway_page')") is None
             assert await connection.fetchval("SHOW enable_seqscan") == "on"
 

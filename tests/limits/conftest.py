@@ -49,7 +49,7 @@ async def in_postgres(request: pytest.FixtureRequest, clock: FakeClock, folder: 
     limiter = PostgresLimiter(request.getfixturevalue("server").url, clock.now_us)
     try:
         await limiter.open()
-        async with limiter.connections.lent() as connection:
+        async with limiter.connections.borrow() as connection:
             await empty_tables(connection, limiter.address.quoted)
         yield limiter
     finally:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.stores.test_postgres_pooler import Pooler, through
-from tests.stores.test_postgres_scenery import (
+from tests.stores.postgres_support import (
     address,
     connected,
     error_of,

@@ -22,7 +22,7 @@ KEEPING = ("memory", "sqlite", "postgres")
 
 
 async def empty(store: PostgresStore) -> None:
-    async with store.connections.lent() as connection:
+    async with store.connections.borrow() as connection:
         await empty_tables(connection, store.address.quoted)
 
 

@@ -61,7 +61,7 @@ async def test_a_look_at_postgresql_reads_the_end_of_the_history(server: Postgre
     day = now - now % (86_400 * SECOND_US)
     sql = store.database.sql["recent_summaries"]
     values = (50, now - SECOND_US, 50, day, day + 86_400 * SECOND_US, '"glances".history_' + day_of(day))
-    async with store.connections.lent() as connection:
+    async with store.connections.borrow() as connection:
         plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN (ANALYZE) {sql}", *values))
         await connection.execute("DROP SCHEMA glances CASCADE")
     await store.close()

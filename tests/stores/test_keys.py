@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from tests.sqlite_files import open_sqlite
-from tests.stores.test_postgres_scenery import new_role, opened, value
+from tests.stores.postgres_support import new_role, opened, value
 
 from leaseway.domain.api_key import ApiKey
 from leaseway.domain.errors import StoreRefused

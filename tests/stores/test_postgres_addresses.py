@@ -9,14 +9,14 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.stores.test_postgres_scenery import address, error_of, new_role, opened
+from tests.stores.postgres_support import address, error_of, new_role, opened
 
 from leaseway.app import App
 from leaseway.domain import errors
 from leaseway.domain.errors import BadValue, LeasewayError, StoreRefused, TransientError
 from leaseway.stores.postgres import connection as connection_module
-from leaseway.stores.postgres.address import address_of
-from leaseway.stores.postgres.errors import not_connected
+from leaseway.stores.postgres.address import parse_address
+from leaseway.stores.postgres.errors import translate_connect
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.postgres import PostgresServer
 from leaseway.testing.server import free_port
@@ -63,7 +63,7 @@ def test_a_bad_word_of_ours_is_named(words: str, field: str) -> None:
     ],
 )
 def test_a_bad_port_or_host_is_refused_before_anybody_is_asked(url: str) -> None:
-    with pytest.raises(StoreRefused, match="is not an address: ") as caught:
+    with pytest.raises(StoreRefused, match="is not a valid URL: ") as caught:
         PostgresStore(url)
     assert SECRET not in str(caught.value)
 
@@ -88,7 +88,7 @@ def test_a_password_is_never_shown_wherever_it_stands(url: str) -> None:
     """Error texts go to logs and screens. Who forgot to quote a / in a password has not made it public by that."""
     text = url.format(SECRET)
     try:
-        shown = address_of(text).shown
+        shown = parse_address(text).shown
     except LeasewayError as error:
         shown = str(error)
     assert SECRET not in shown
@@ -108,7 +108,7 @@ async def test_nobody_listens() -> None:
     error = await error_of(PostgresStore(f"postgresql://ada:{SECRET}@127.0.0.1:{port}/db").open())
     assert isinstance(error, TransientError)
     assert f"127.0.0.1:{port}" in str(error)
-    assert "is PostgreSQL running" in str(error)
+    assert "check that PostgreSQL is running" in str(error)
     assert SECRET not in str(error)
 
 
@@ -187,12 +187,12 @@ async def test_while_there_is_no_primary_workers_are_told_to_wait(server: Postgr
     role = await new_role(server, "ALTER ROLE {0} SET default_transaction_read_only = on")
     error = await error_of(PostgresStore(address(server, "any", role, target_session_attrs="read-write")).open())
     assert isinstance(error, TransientError)
-    assert "none of the servers is read-write now" in str(error)
+    assert "no server is read-write now" in str(error)
 
 
 def test_a_kind_of_server_that_nobody_knows_is_named() -> None:
     with pytest.raises(BadValue, match=r"target_session_attrs: must be one of any, primary.*\(is 'foo'\)"):
-        address_of("postgresql://host/db?target_session_attrs=foo")
+        parse_address("postgresql://host/db?target_session_attrs=foo")
 
 
 async def test_an_address_that_names_the_session_is_heard(server: PostgresServer) -> None:
@@ -216,14 +216,14 @@ async def test_a_session_begins_without_words_that_poolers_refuse(server: Postgr
 async def test_a_server_without_tls_is_not_called_out_of_reach(server: PostgresServer) -> None:
     error = await error_of(PostgresStore(f"{server.url}?sslmode=require").open())
     assert isinstance(error, StoreRefused)
-    assert "the server offers no TLS" in str(error)
+    assert "the server does not support TLS" in str(error)
     assert "sslmode=prefer" in str(error)
 
 
 async def test_a_certificate_that_is_not_there_is_named(server: PostgresServer, tmp_path: Path) -> None:
     error = await error_of(PostgresStore(f"{server.url}?sslmode=verify-full&sslrootcert={tmp_path}/nope.crt").open())
     assert isinstance(error, StoreRefused)
-    assert "sslrootcert: there is no file" in str(error)
+    assert "sslrootcert: file " in str(error)
     assert "nope.crt" in str(error)
 
 
@@ -231,14 +231,14 @@ def test_a_certificate_that_nobody_trusts_is_no_matter_of_host_and_port() -> Non
     """Trying again would change nothing: somebody has to name who signed it."""
     untrusted = ssl.SSLCertVerificationError(1, "certificate verify failed")
     untrusted.verify_message = "self-signed certificate"
-    error = not_connected(untrusted, address_of("postgresql://host/db?sslmode=verify-full"))
+    error = translate_connect(untrusted, parse_address("postgresql://host/db?sslmode=verify-full"))
     assert isinstance(error, StoreRefused)
-    assert "not trusted (self-signed certificate); name who signed it: sslrootcert=FILE" in str(error)
+    assert "not trusted (self-signed certificate); set the certificate of its authority: sslrootcert=FILE" in str(error)
 
 
 def test_a_word_that_a_pooler_refuses_is_named() -> None:
     """PgBouncer takes few words to begin with, and says which one it does not."""
     refused = asyncpg.ProtocolViolationError("unsupported startup parameter: geqo")
-    error = not_connected(refused, address_of("postgresql://host/db?geqo=off"))
+    error = translate_connect(refused, parse_address("postgresql://host/db?geqo=off"))
     assert isinstance(error, StoreRefused)
-    assert "unsupported startup parameter: geqo; write the address without it" in str(error)
+    assert "unsupported startup parameter: geqo; remove this option from the URL" in str(error)

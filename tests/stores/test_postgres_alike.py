@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.stores.test_postgres_scenery import opened, recounted
+from tests.stores.postgres_support import opened, recounted
 
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import NewJob

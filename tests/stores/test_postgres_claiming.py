@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tests.stores.test_postgres_scenery import address, connected, new_name, opened, recounted, value
+from tests.stores.postgres_support import address, connected, new_name, opened, recounted, value
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Lease
@@ -97,7 +97,7 @@ class Long:
 
     async def mark(self, number: int, valid_us: int = 60 * SECOND_US) -> None:
         """As if the last claim of this session had ended with this job, and had taken long."""
-        async with self.store.connections.lent() as connection:
+        async with self.store.connections.borrow() as connection:
             schema = self.store.address.schema
             row = await connection.fetchrow(
                 f"SELECT lane, ARRAY[priority, run_at, seq, $2] AS mark FROM {schema}.jobs WHERE id = $1",

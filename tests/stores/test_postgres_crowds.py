@@ -8,7 +8,7 @@ from itertools import count
 from typing import TypeVar
 
 import pytest
-from tests.stores.test_postgres_scenery import (
+from tests.stores.postgres_support import (
     SOON_SECONDS,
     connected,
     new_name,

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.stores.test_postgres_scenery import SOON_SECONDS, connected, opened, recounted, value
+from tests.stores.postgres_support import SOON_SECONDS, connected, opened, recounted, value
 
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Submitted

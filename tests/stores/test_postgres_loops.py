@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
-from tests.stores.test_postgres_scenery import SOON_SECONDS, address, connected, new_name, opened, until, value
+from tests.stores.postgres_support import SOON_SECONDS, address, connected, new_name, opened, until, value
 
 from leaseway import App
 from leaseway.domain.errors import LeasewayError, UsageError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.stores.test_postgres_scenery import (
+from tests.stores.postgres_support import (
     address,
     closing,
     connected,
@@ -20,14 +20,14 @@ from tests.stores.test_postgres_scenery import (
 
 from leaseway.domain.errors import BadValue, StoreBusy
 from leaseway.ports.store import require_inspection
-from leaseway.stores.postgres import migrate
-from leaseway.stores.postgres.address import schema_of
+from leaseway.stores.postgres import schema as migrations
+from leaseway.stores.postgres.address import check_schema
 from leaseway.stores.postgres.connection import CALL_SECONDS_MAX
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
-VERSIONS = len(migrate.MIGRATIONS)
+VERSIONS = len(migrations.MIGRATIONS)
 AddVersion = Callable[..., None]
 
 
@@ -39,8 +39,8 @@ def add_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AddVersion:
         scripts = [tmp_path / f"{n}.sql" for n in range(len(texts))]
         for script, text in zip(scripts, texts, strict=True):
             script.write_text(text)
-        newer = (*migrate.MIGRATIONS, migrate.Migration("next", scripts, needs))
-        monkeypatch.setattr(migrate, "MIGRATIONS", newer)
+        newer = (*migrations.MIGRATIONS, migrations.Migration("next", scripts, needs))
+        monkeypatch.setattr(migrations, "MIGRATIONS", newer)
 
     return add
 
@@ -100,24 +100,24 @@ async def test_the_next_migration_keeps_stored_jobs(server: PostgresServer, add_
 
 def test_every_migration_needs_a_version_that_exists() -> None:
     """A migration that needs a later version than its own would lock out the release that brings it."""
-    needs = [migration.needs for migration in migrate.MIGRATIONS]
+    needs = [migration.needs for migration in migrations.MIGRATIONS]
     assert needs == sorted(needs)
     assert all(needed <= version for version, needed in enumerate(needs, start=1))
 
 
 def test_every_script_of_the_schema_is_loaded() -> None:
     """A topic that is missing in the list would be missing in every database."""
-    there = {script.name for script in migrate.SCHEMA.iterdir()}
-    assert {f"{topic}.sql" for topic in migrate.TOPICS} == there
+    there = {script.name for script in migrations.SCHEMA.iterdir()}
+    assert {f"{topic}.sql" for topic in migrations.TOPICS} == there
 
 
 async def test_a_migration_has_more_time_than_a_call(
     server: PostgresServer, add_version: AddVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An index over a long history takes minutes; with the timeout of a call it would start again for ever."""
-    assert migrate.MIGRATE_SECONDS_MAX > 100 * CALL_SECONDS_MAX
+    assert migrations.MIGRATE_SECONDS_MAX > 100 * CALL_SECONDS_MAX
     async with opened(server) as store:
-        monkeypatch.setattr(migrate, "MIGRATE_SECONDS_MAX", 0.3)
+        monkeypatch.setattr(migrations, "MIGRATE_SECONDS_MAX", 0.3)
         add_version("SELECT pg_sleep(30)")
         assert "no answer within 0.3 s" in str(await error_of(store.open()))
 
@@ -128,7 +128,7 @@ async def test_a_migration_that_cannot_lock_a_table_gives_way_and_names_the_sess
     """Statements queue up behind a waiting table lock: one forgotten transaction would stop all workers."""
     async with opened(server) as store, connected(server, server_settings={"application_name": "report"}) as other:
         for name, least in {"LOCK_SECONDS_MAX": 0.2, "LOCK_TRIES_MAX": 2, "LOCK_PAUSE_SECONDS": 0.1}.items():
-            monkeypatch.setattr(migrate, name, least)
+            monkeypatch.setattr(migrations, name, least)
         add_version("ALTER TABLE payloads ADD COLUMN extra integer")
         async with other.transaction():
             await other.fetch(f"SELECT 1 FROM {store.address.schema}.payloads")
@@ -249,7 +249,7 @@ async def test_a_schema_of_the_longest_name_works(server: PostgresServer) -> Non
 def longest_name() -> str:
     for length in range(63, 0, -1):
         with contextlib.suppress(BadValue):
-            return schema_of("x" * length)
+            return check_schema("x" * length)
     raise AssertionError("no name is good enough")
 
 

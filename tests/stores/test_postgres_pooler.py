@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.stores.test_postgres_scenery import new_name, opened, seen_now, value
+from tests.stores.postgres_support import new_name, opened, seen_now, value
 
 from leaseway import App
 from leaseway.domain.errors import StoreRefused
@@ -171,7 +171,7 @@ async def test_without_the_word_a_pooler_is_told_apart_from_a_server(pooler: Poo
         for number in range(5):
             await store.jobs.submit([new_job(number)])
 
-    with pytest.raises(StoreRefused, match=r"prepared statement .* does not exist; .* say so: \?pooler=transaction"):
+    with pytest.raises(StoreRefused, match=r"prepared statement .* does not exist; .* add \?pooler=transaction"):
         await use()
     await store.close()
 
@@ -223,7 +223,7 @@ async def test_nothing_is_left_in_a_session(server: PostgresServer) -> None:
         await store.jobs.submit([new_job(9)])
         await Worker(store).settle(*map(done, await Worker(store).claim(5)))
         assert not await store.notifications.wait(0.001)
-        async with store.connections.lent() as connection:
+        async with store.connections.borrow() as connection:
             assert [
                 row["statement"] for row in await connection.fetch("SELECT statement FROM pg_prepared_statements")
             ] == []
@@ -250,7 +250,7 @@ async def test_a_long_lane_leaves_no_mark_in_a_session_of_somebody_elses(
 async def test_behind_a_pooler_nobody_listens(server: PostgresServer) -> None:
     async with opened(server, pooler="transaction") as store:
         assert not await store.notifications.wait(0.01)
-        assert store.database.listener._ears == {}
+        assert store.database.listener._listening == {}
         sql = "SELECT count(*) FROM pg_stat_activity WHERE query ILIKE $1"
         assert await value(server, sql, f'LISTEN "leaseway.{store.address.schema}"%') == 0
 

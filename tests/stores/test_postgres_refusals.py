@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import asyncpg
 import pytest
-from tests.stores.test_postgres_scenery import (
+from tests.stores.postgres_support import (
     SOON_SECONDS,
     address,
     closing,
@@ -23,7 +23,7 @@ from tests.stores.test_postgres_scenery import (
 from leaseway.domain.errors import StoreBusy, StoreRefused, TerminalError, UsageError
 from leaseway.domain.ids import JobId
 from leaseway.ports.store import require_inspection
-from leaseway.stores.postgres import migrate
+from leaseway.stores.postgres import schema as migrations
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
@@ -57,7 +57,7 @@ async def test_a_word_that_nobody_knows_is_not_swallowed(server: PostgresServer)
     error = await error_of(PostgresStore(f"{server.url}?shema=jobs").open())
     assert isinstance(error, StoreRefused)
     assert "shema" in str(error)
-    assert "our own are schema, pool and pooler" in str(error)
+    assert "own are schema, pool and pooler" in str(error)
 
 
 class Locked(NamedTuple):
@@ -284,7 +284,7 @@ async def test_the_doctor_sees_a_session_that_may_only_read(server: PostgresServ
     async with opened(server) as owner, opened(server, owner.address.schema, role) as store:
         found = {finding.check: finding for finding in await require_inspection(store).health()}
     assert found["primary"].level == "problem"
-    assert "may only read" in found["primary"].text
+    assert "read-only" in found["primary"].text
 
 
 # -- what is that -----------------------------------------------------------------------------------------------------
@@ -311,4 +311,4 @@ async def test_the_words_of_our_refusals_are_all_reached_by_a_code(server: Postg
     known = {getattr(kind, "sqlstate", "") or "" for kind in vars(asyncpg.exceptions).values()}
     for code in (*REFUSED, *BUSY, *LOST):
         assert any(one.startswith(code) for one in known), code
-    assert migrate.VERSION_MIN == 14
+    assert migrations.VERSION_MIN == 14

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import asyncpg
 import pytest
-from tests.stores.test_postgres_scenery import address, connected, error_of, new_name, new_role, opened, value
+from tests.stores.postgres_support import address, connected, error_of, new_name, new_role, opened, value
 
 from leaseway import App
 from leaseway.domain.errors import StoreRefused

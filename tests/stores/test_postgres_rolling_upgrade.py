@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stores.test_postgres_scenery import address, closing, error_of, new_name, new_role, opened, until, value
+from tests.stores.postgres_support import address, closing, error_of, new_name, new_role, opened, until, value
 
 from leaseway.domain.errors import StoreRefused
-from leaseway.stores.postgres import migrate
+from leaseway.stores.postgres import schema as migrations
 from leaseway.stores.postgres.statements import rows
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, counts, done, keyed_job, new_job
@@ -49,10 +49,10 @@ SELECT grant_functions(rolname, ARRAY['exchange_noted'])
 
 
 @pytest.fixture
-def version_2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> migrate.Migration:
+def version_2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> migrations.Migration:
     script = tmp_path / "0002_workers.sql"
     script.write_text(VERSION_2)
-    return migrate.Migration("workers", [script], needs=1)
+    return migrations.Migration("workers", [script], needs=1)
 
 
 class Client:
@@ -98,7 +98,7 @@ async def running(*programs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def test_clients_of_two_versions_share_a_schema_during_and_after_a_migration(
-    server: PostgresServer, version_2: migrate.Migration, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, version_2: migrations.Migration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An upgrade must not require stopping all workers: each runs the other's jobs, every job exactly once."""
     role = await new_role(server)
@@ -109,7 +109,7 @@ async def test_clients_of_two_versions_share_a_schema_during_and_after_a_migrati
             old, new = Client(old_store, "old"), Client(new_store, "new")
             async with running(old.submit(), old.work()):
                 await until(partial(has_settled, old, old))
-                monkeypatch.setattr(migrate, "MIGRATIONS", (*migrate.MIGRATIONS, version_2))
+                monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, version_2))
                 assert await owner.open() == 1
                 noted = rows("exchange_noted", PARAMETERS).replace(":schema", schema)
                 new_store.database.sql = {**new_store.database.sql, "exchange": noted}
@@ -128,7 +128,7 @@ async def has_settled(worker: Client, submitter: Client) -> bool:
 
 async def settle_the_rest(store: PostgresStore) -> None:
     """The jobs that were ready or leased when the clients were stopped."""
-    async with store.connections.lent() as connection:
+    async with store.connections.borrow() as connection:
         await connection.execute(f"UPDATE {store.address.quoted}.jobs SET until = 0 WHERE state = 'leased'")
     worker = Worker(store, "last")
     while leases := await worker.claim(100):
@@ -136,12 +136,12 @@ async def settle_the_rest(store: PostgresStore) -> None:
 
 
 async def test_a_schema_that_dropped_what_old_clients_use_refuses_them(
-    server: PostgresServer, version_2: migrate.Migration, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, version_2: migrations.Migration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An old worker that is started too late must say so, instead of failing at some later call."""
     schema = new_name()
     with monkeypatch.context() as newer:
-        newer.setattr(migrate, "MIGRATIONS", (*migrate.MIGRATIONS, version_2._replace(needs=2)))
+        newer.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, version_2._replace(needs=2)))
         async with opened(server, schema):
             pass
     async with closing(PostgresStore(address(server, schema))) as old:

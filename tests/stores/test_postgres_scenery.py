@@ -126,5 +126,5 @@ async def error_of(answer: Any) -> LeasewayError:
 
 async def recounted(store: PostgresStore) -> list[LaneCount]:
     """The lanes as a count of all rows would have them."""
-    async with store.connections.lent() as connection:
+    async with store.connections.borrow() as connection:
         return [lane_of(row) for row in await connection.fetch(RECOUNT.format(store.address.schema))]

@@ -5,7 +5,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.stores.test_postgres_scenery import address, connected, new_name, opened, recounted, value
+from tests.stores.postgres_support import address, connected, new_name, opened, recounted, value
 
 from leaseway import App
 from leaseway.domain.ids import SECOND_US, JobId

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from tests.stores.test_postgres_scenery import connected, opened, value
+from tests.stores.postgres_support import connected, opened, value
 
 from leaseway.domain.errors import BadValue, LeasewayError, StoreBusy, UnknownOutcome, UsageError
 from leaseway.domain.job import NewJob
-from leaseway.stores.postgres.submit_coalescer import TOGETHER_MAX, WRITERS_MAX, Together
+from leaseway.stores.postgres.submit_coalescer import BATCH_MAX, WRITERS_MAX, LaneQueue
 from leaseway.testing.contract.actors import id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
@@ -18,7 +18,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.written: list[list[str]] = []
-        self.together = Together(self.write)
+        self.together = LaneQueue(self.write)
         self._answers: list[asyncio.Future[None]] = []
 
     async def write(self, jobs: Sequence[NewJob]) -> None:
@@ -95,9 +95,9 @@ async def test_one_write_that_is_stuck_holds_up_nobody_else() -> None:
 
 async def test_a_transaction_is_bounded(desk: Desk) -> None:
     """A thousand callers must not become one transaction of any size."""
-    await desk.come(*range(10, 10 + TOGETHER_MAX + 5))
+    await desk.come(*range(10, 10 + BATCH_MAX + 5))
     await desk.answer()
-    assert len(desk.written[-1]) == TOGETHER_MAX
+    assert len(desk.written[-1]) == BATCH_MAX
     await desk.answer()
     assert len(desk.written[-1]) == 5
 
@@ -119,7 +119,7 @@ async def test_who_gives_up_in_the_moment_of_his_turn_leaves_it_to_the_next(desk
     first, second = await desk.come(7, 8)
     next(each for each in desk._answers if not each.done()).set_result(None)
     await asyncio.sleep(0)  # the writer ends, and passes on
-    assert not desk.together._waiting  # his turn has come, and he has not heard of it yet
+    assert not desk.together._queue  # his turn has come, and he has not heard of it yet
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await asyncio.sleep(0)
@@ -174,10 +174,10 @@ async def test_everybody_hears_of_a_failure_by_an_error_of_his_own(desk: Desk) -
     tasks = await desk.come(7, 8, 9)
     await desk.answer()
     await desk.answer()
-    await desk.answer(StoreBusy("the server has no connection left"))
+    await desk.answer(StoreBusy("the server has no free connection"))
     errors = [task.exception() for task in tasks]
     assert all(type(error) is StoreBusy for error in errors)
-    assert {str(error) for error in errors} == {"the server has no connection left"}
+    assert {str(error) for error in errors} == {"the server has no free connection"}
     assert len({id(error) for error in errors}) == len(errors)
 
 

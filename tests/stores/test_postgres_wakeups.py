@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.stores.test_postgres_scenery import SOON_SECONDS, connected, opened, seen_now, until, until_gone, value
+from tests.stores.postgres_support import SOON_SECONDS, connected, opened, seen_now, until, until_gone, value
 
 from leaseway.domain.errors import UnknownOutcome
 from leaseway.stores.postgres import notify
@@ -35,7 +35,7 @@ async def hears(store: PostgresStore, is_so: bool = True) -> None:
     """As soon as it knows that it listens, or that it does not any more: the server's word travels through the loop."""
 
     async def knows() -> bool:
-        return store.database.listener._ears[asyncio.get_running_loop()].is_open is is_so
+        return store.database.listener._listening[asyncio.get_running_loop()].is_open is is_so
 
     await until(knows)
 
@@ -128,7 +128,7 @@ async def test_a_job_is_stored_whatever_becomes_of_its_hint(server: PostgresServ
         await value(
             server, f"CREATE OR REPLACE FUNCTION {schema}.send_notification() RETURNS void LANGUAGE plpgsql {body}"
         )
-        async with store.connections.lent() as connection:  # the one that the submission will be lent
+        async with store.connections.borrow() as connection:  # the one that the submission will be lent
             await connection.execute("SET statement_timeout = 200")
         await store.jobs.submit([new_job(1)])
         assert len(await Worker(store).claim(9)) == 1
@@ -142,7 +142,7 @@ async def test_a_call_that_is_cancelled_after_the_job_was_stored_does_not_say_th
         verb = f"{store.address.schema}.submit_one_and_notify"
         text = await value(server, "SELECT pg_get_functiondef($1::text::regproc)", verb)
         await value(server, text.replace("COMMIT;", "COMMIT; PERFORM pg_sleep(600);", 1))
-        async with store.connections.lent() as connection:  # the one that the submission will be lent
+        async with store.connections.borrow() as connection:  # the one that the submission will be lent
             await connection.execute("SET statement_timeout = 200")
         with pytest.raises(UnknownOutcome):
             await store.jobs.submit([new_job(1)])
@@ -175,10 +175,10 @@ async def test_what_happens_while_the_hint_travels_is_told_as_well(
     """Its job may have been stored after the others were told: nobody would look for it."""
     monkeypatch.setattr(notify, "COALESCE_SECONDS", 0.0)
     waiting = await pair.waiting()
-    ringer = pair.other.database.ringer
-    with ringer.travelling() as tells:
+    notifier = pair.other.database.notifier
+    with notifier.notify_in_call() as tells:
         assert tells
-    ringer.ring()  # in the same turn of the loop, before anything that was begun there has run
+    notifier.notify()  # in the same turn of the loop, before anything that was begun there has run
     assert await pair.is_woken(waiting)
 
 

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
-from tests.stores.test_postgres_scenery import SOON_SECONDS, new_name, opened, until, until_gone, value
-from tests.stores.test_postgres_scenery import connected as connected_to
+from tests.stores.postgres_support import SOON_SECONDS, new_name, opened, until, until_gone, value
+from tests.stores.postgres_support import connected as connected_to
 
 from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.postgres import notify
-from leaseway.stores.postgres.jobs import BELIEFS_MAX, PostgresJobs, Question
-from leaseway.stores.postgres.notify import Belief
+from leaseway.stores.postgres.jobs import FORECASTS_MAX, PostgresJobs, Question
+from leaseway.stores.postgres.notify import Forecast
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, new_job
 from leaseway.testing.postgres import PostgresServer
@@ -20,15 +20,15 @@ from leaseway.testing.postgres import PostgresServer
 QUEUES = ("default",)
 
 
-def beliefs_in(store: PostgresStore) -> dict[Question, Belief]:
-    return cast(PostgresJobs, store.jobs)._beliefs
+def beliefs_in(store: PostgresStore) -> dict[Question, Forecast]:
+    return cast(PostgresJobs, store.jobs)._forecasts
 
 
 async def listening(store: PostgresStore) -> PostgresStore:
     """Wait until it hears hints."""
 
     async def is_open() -> bool:
-        ear = store.database.listener.ear()
+        ear = store.database.listener.connection()
         return ear is not None and ear.is_open
 
     await until(is_open)
@@ -55,7 +55,7 @@ async def test_a_hint_that_one_hears_oneself_is_not_passed_on_for_ever(server: P
     async with opened(server) as store:
         await listening(store)
         await store.jobs.submit([new_job(1)])
-        (telling,) = store.database.ringer._telling.values()
+        (telling,) = store.database.notifier._sending.values()
         async with asyncio.timeout(SOON_SECONDS):
             await telling
 
@@ -65,7 +65,7 @@ async def test_hints_of_two_who_listen_do_not_answer_each_other(
 ) -> None:
     """One submission in each of two processes, and then silence."""
     await asyncio.gather(*(store.jobs.submit([new_job(number)]) for number, store in enumerate(pair)))
-    tasks = [task for store in pair for task in store.database.ringer._telling.values()]
+    tasks = [task for store in pair for task in store.database.notifier._sending.values()]
     async with asyncio.timeout(SOON_SECONDS):
         await asyncio.gather(*tasks)
 
@@ -75,7 +75,7 @@ async def test_whoever_has_lost_his_ear_believes_nothing(
 ) -> None:
     """He hears no hints: only what he sees himself counts."""
     _, other = pair
-    ear = other.database.listener.ear()
+    ear = other.database.listener.connection()
     assert ear is not None
     assert ear._connection is not None
     pid = ear._connection.get_server_pid()
@@ -117,26 +117,26 @@ async def test_the_watchman_tells_the_others_what_nobody_announced(
 
 
 async def test_the_watchman_is_one_of_those_who_listen(pair: tuple[PostgresStore, PostgresStore]) -> None:
-    ears = [store.database.listener.ear() for store in pair]
-    assert [ear is not None and ear.is_watchman for ear in ears] == [True, False]
+    ears = [store.database.listener.connection() for store in pair]
+    assert [ear is not None and ear.is_poller for ear in ears] == [True, False]
 
 
 async def test_another_one_takes_over_when_the_watchman_is_gone(
     server: PostgresServer, pair: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """His lock ends with his connection, however he died."""
-    monkeypatch.setattr(notify, "WATCH_SECONDS", 0.0)
-    monkeypatch.setattr(notify, "BELIEF_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "POLLER_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "FORECAST_SECONDS", 0.0)
     watchman, other = pair
-    ear = other.database.listener.ear()
+    ear = other.database.listener.connection()
     assert ear is not None
     await other.jobs.wait_us(QUEUES)
-    assert not ear.is_watchman
+    assert not ear.is_poller
     await watchman.close()
 
     async def took_over() -> bool:
         await other.jobs.wait_us(QUEUES)
-        return ear.is_watchman
+        return ear.is_poller
 
     await until(took_over)
 
@@ -148,7 +148,7 @@ async def test_a_watchman_who_does_not_look_is_not_waited_for_longer_than_a_beli
     _, other = pair
     await submit_unannounced(server, other)
     assert await other.jobs.wait_us(QUEUES) is None
-    monkeypatch.setattr(notify, "BELIEF_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "FORECAST_SECONDS", 0.0)
     assert await other.jobs.wait_us(QUEUES) == 0
 
 
@@ -167,9 +167,9 @@ async def test_a_belief_is_about_the_gates_that_were_closed(pair: tuple[Postgres
     await other.jobs.submit([new_job(1, needs="maps")])
     assert await other.jobs.wait_us(QUEUES, [maps]) is None
     assert await other.jobs.wait_us(QUEUES) == 0
-    for number in range(2 * BELIEFS_MAX):
+    for number in range(2 * FORECASTS_MAX):
         assert await other.jobs.wait_us(QUEUES, [maps, Gate(f"limit-{number}", "default")]) is None
-    assert len(beliefs_in(other)) == BELIEFS_MAX, "every set of closed gates would be remembered for ever"
+    assert len(beliefs_in(other)) == FORECASTS_MAX, "every set of closed gates would be remembered for ever"
 
 
 async def test_a_belief_knows_how_time_goes_by(server: PostgresServer) -> None:
@@ -185,7 +185,7 @@ async def test_a_belief_knows_how_time_goes_by(server: PostgresServer) -> None:
         sql = f"UPDATE {store.address.schema}.jobs SET run_at = 0, state = 'scheduled'"
         await value(server, sql)
         belief = beliefs_in(store)[QUEUES, ()]
-        belief.said = 0
+        belief.answer_us = 0
         assert await store.jobs.wait_us(QUEUES) == 0
 
 
@@ -203,9 +203,9 @@ async def test_schemas_have_watchmen_of_their_own(server: PostgresServer) -> Non
         for store in (one, two):
             await listening(store)
             await store.jobs.wait_us(QUEUES)
-            ear = store.database.listener.ear()
+            ear = store.database.listener.connection()
             assert ear is not None
-            assert ear.is_watchman
+            assert ear.is_poller
 
 
 async def test_a_belief_ends_with_a_claim_of_ones_own(

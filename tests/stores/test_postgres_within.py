@@ -9,7 +9,7 @@ import asyncpg
 import psycopg
 import pytest
 from psycopg.rows import dict_row
-from tests.stores.test_postgres_scenery import SOON_SECONDS, address, connected, error_of, new_name, recounted, value
+from tests.stores.postgres_support import SOON_SECONDS, address, connected, error_of, new_name, recounted, value
 
 from leaseway import App
 from leaseway.domain.errors import KeyConflict, UsageError
@@ -234,7 +234,7 @@ async def test_what_is_no_connection_at_all_is_named(shop: Shop) -> None:
     """A session of SQLAlchemy, most often."""
     error = await error_of(shop.app.submit_in(object(), shop.ship.bind(order=1)))
     assert isinstance(error, UsageError)
-    assert "builtins.object is no connection of asyncpg or psycopg" in str(error)
+    assert "builtins.object is not a connection of asyncpg or psycopg" in str(error)
     assert "driver_connection" in str(error)
 
 

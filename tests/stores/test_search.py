@@ -80,7 +80,7 @@ async def test_a_look_into_postgresql_reads_no_more_than_it_may(which: JobFilter
     sought = postgres.Sought(which, LOOKS, lanes, {"ready": MANY, "scheduled": MANY, "leased": MANY})
     text = postgres.statement_of(sought).replace(":schema", store.address.quoted)
     values = (NEWEST, 51, lanes, which.kind, which.error_code, which.shard_key)
-    async with store.connections.lent() as connection:
+    async with store.connections.borrow() as connection:
         await connection.execute(f"ANALYZE {store.address.quoted}.jobs, {store.address.quoted}.history")
         plan = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", *values)
     # In a table so small the other index may be taken, in which every other job is of another lane.

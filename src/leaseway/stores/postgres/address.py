@@ -1,6 +1,6 @@
 """postgresql://user:password@host:port/database?schema=leaseway&pool=10&pooler=transaction
 
-The address as libpq writes it, with three words of our own. Everything else goes to the driver and the server.
+A libpq URL with three options of leaseway: schema, pool and pooler. All other options go to the driver and the server.
 """
 
 import re
@@ -13,50 +13,50 @@ SCHEMA = "leaseway"
 POOL = 10
 POOL_MAX = 1_000
 SERVERS = ("any", "primary", "read-write", "standby", "read-only", "prefer-standby")
-"""What `target_session_attrs` may say."""
+"""The values of `target_session_attrs`."""
 
 
 class Address(NamedTuple):
     dsn: str
-    """For the driver: without our own words."""
+    """For the driver, without leaseway's options."""
     shown: str
-    """For people: without the password."""
+    """For messages, without the password."""
     schema: str = SCHEMA
     pool: int = POOL
-    """Connections that one event loop opens at most."""
+    """The maximum number of connections of one event loop."""
     has_sessions: bool = True
-    """False: a pooler lends a connection for one transaction at a time, so nothing may be left in it."""
+    """False behind a pooler in transaction mode: no state may be left in a connection between two transactions."""
 
     @property
     def quoted(self) -> str:
-        """The schema's name as SQL takes it, even if it is one of SQL's own words."""
+        """The schema's name for SQL, quoted because it may be a keyword."""
         return f'"{self.schema}"'
 
     @property
     def hosts(self) -> list[str]:
-        """For the driver, one host each: one that is silent shall not use up the time of the others."""
+        """One URL per host, so that a host that does not answer does not use up the timeout of the others."""
         parts = urlsplit(self.dsn)
         user, at, hosts = parts.netloc.rpartition("@")
         return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
 
     @property
-    def words(self) -> dict[str, str]:
-        """What the address says to driver and server."""
+    def options(self) -> dict[str, str]:
+        """The options for the driver and the server."""
         return dict(parse_qsl(urlsplit(self.dsn).query, keep_blank_values=True))
 
 
-def address_of(url: str) -> Address:
+def parse_address(url: str) -> Address:
     try:
         parts = urlsplit(url)
-        _ = "," in parts.netloc or parts.port  # several hosts are read by the driver
-    except ValueError as error:  # whose text may hold a part of the password
+        _ = "," in parts.netloc or parts.port  # several hosts are parsed by the driver
+    except ValueError as error:  # its text may contain a part of the password
         raise StoreRefused(
-            f"{redact_url(url)}: is not an address: the port must be a number, and in a password / ? # @ are "
-            "written %2F %3F %23 %40"
+            f"{redact_url(url)}: is not a valid URL: the port must be a number, and / ? # @ in a password "
+            "must be written as %2F %3F %23 %40"
         ) from error
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
-    schema = schema_of(given.pop("schema", SCHEMA))
-    pool = pool_of(given.pop("pool", str(POOL)))
+    schema = check_schema(given.pop("schema", SCHEMA))
+    pool = parse_pool(given.pop("pool", str(POOL)))
     pooler = given.pop("pooler", "session")
     if pooler not in ("session", "transaction"):
         raise BadValue("pooler", f"must be session or transaction (is {pooler!r})")
@@ -68,13 +68,15 @@ def address_of(url: str) -> Address:
     return Address(dsn, redact_url(dsn), schema, pool, has_sessions=pooler == "session")
 
 
-def schema_of(name: str) -> str:
+def check_schema(name: str) -> str:
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,53}", name) or name.startswith("pg_"):
-        raise BadValue("schema", f"must be 1 to 54 small letters, digits or _, and not begin with pg_ (is {name!r})")
+        raise BadValue(
+            "schema", f"must be 1 to 54 lowercase letters, digits or _, and must not start with pg_ (is {name!r})"
+        )
     return name
 
 
-def pool_of(text: str) -> int:
+def parse_pool(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= POOL_MAX:
         raise BadValue("pool", f"must be a number of connections in 1 … {POOL_MAX:,} (is {text!r})")
     return int(text)

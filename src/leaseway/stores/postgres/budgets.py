@@ -45,7 +45,7 @@ from leaseway.domain.ids import Instant
 from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.database import Database
-from leaseway.stores.postgres.migrate import migrate, refuse_read_only
+from leaseway.stores.postgres.schema import migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
 
 NO_ROOM = 10 * MICROS_MAX
@@ -139,7 +139,7 @@ class PostgresLedger:
 
     async def open(self) -> None:
         await migrate(self.connections)
-        async with self.connections.lent() as connection:
+        async with self.connections.borrow() as connection:
             await refuse_read_only(connection, self.address)
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Connections, deadlines, and what the errors of driver and server mean to us.
+"""Connections, timeouts, and the translation of errors.
 
-An asyncpg connection belongs to one event loop, and a store is used from several: the worker's, the keeper's, that of
-plain callers. So each loop has connections of its own. asyncpg's pool is not used, because it asks the server to reset
-the session after every call, which is one more round trip; ours leaves nothing to reset.
+An asyncpg connection belongs to one event loop, and a store is used from several: the worker's, the lease renewal's,
+those of blocking callers. So each loop has a pool of its own. asyncpg's pool is not used, because it resets the session
+after every call, which costs a round trip; leaseway leaves nothing to reset.
 """
 
 import asyncio
@@ -17,24 +17,24 @@ import asyncpg
 
 from leaseway.domain.errors import LeasewayError, StoreBusy, TransientError, UnknownOutcome
 from leaseway.stores.postgres.address import Address
-from leaseway.stores.postgres.errors import Deadlocked, not_connected, translated
+from leaseway.stores.postgres.errors import Deadlocked, translate, translate_connect
 
 CONNECT_SECONDS_MAX = 5.0
 CALL_SECONDS_MAX = 10.0
 WAIT_SECONDS_MAX = 20.0
 CLOSE_SECONDS_MAX = 2.0
 UNUSED_SECONDS_MAX = 60.0
-"""How long a connection that only a crowd needed is kept. Servers have few, and many processes share them."""
+"""Close connections that were needed only for a peak after this time: a server has few for all processes."""
 
 NAME = "leaseway"
 ISOLATION = "SET default_transaction_isolation TO 'read committed'"
-"""Each statement must see what was committed before it, whatever the default of the database is. Said to a session that
-has begun: poolers refuse to begin one with words that they do not know."""
+"""Each statement must see everything committed before it, whatever the database's default is. It is set after
+connecting, because poolers refuse startup parameters that they do not know."""
 DEADLOCKS_MAX = 2
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 Record = Sequence[Any]
-"""What asyncpg calls a record: values by place and by name."""
+"""A row of asyncpg: values by position and by name."""
 
 
 class Connections:
@@ -43,14 +43,13 @@ class Connections:
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 
     async def call(self, sql: str, *values: object, seconds: float = CALL_SECONDS_MAX) -> list[Record]:
-        """One statement, which is one transaction and one round trip. If its reply is lost, nobody knows what became
-        of it."""
+        """Run one statement as one transaction in one round trip. If the reply is lost, the outcome is unknown."""
         deadlocks = 0
-        while True:  # ends with an answer or with an error that is no deadlock, or one too many
+        while True:  # at most DEADLOCKS_MAX + 1 times
             try:
                 async with Loan(self, self._pool(), seconds, has_scope=not self.address.has_sessions) as connection:
                     return await self.fetch(connection, sql, values, seconds)
-            except Deadlocked:  # who had to give way did nothing, and goes again
+            except Deadlocked:  # the transaction was rolled back, so it can be repeated
                 deadlocks += 1
                 if deadlocks > DEADLOCKS_MAX:
                     raise
@@ -58,18 +57,18 @@ class Connections:
     async def fetch(
         self, connection: asyncpg.Connection, sql: str, values: tuple[object, ...] = (), seconds: float | None = None
     ) -> list[Record]:
-        """One statement on a connection that was lent."""
+        """Run one statement on a borrowed connection."""
         if self.address.has_sessions:
             answer: list[Record] = await connection.fetch(sql, *values, timeout=seconds)
             return answer
-        # The driver first describes a statement and then executes it. Only inside a transaction does a pooler let both
-        # reach the same server.
+        # The driver prepares a statement and then executes it. A pooler sends both to the same server connection only
+        # inside a transaction.
         async with connection.transaction(isolation="read_committed"):
             answer = await connection.fetch(sql, *values)
             return answer
 
-    async def look(self, sql: str, *values: object) -> list[Record]:
-        """One statement that changes nothing: if its reply is lost, it is asked once more."""
+    async def read(self, sql: str, *values: object) -> list[Record]:
+        """Run one statement that changes nothing; if its reply is lost, repeat it once."""
         try:
             return await self.call(sql, *values)
         except UnknownOutcome:
@@ -81,28 +80,27 @@ class Connections:
 
     @asynccontextmanager
     async def transaction(self, seconds: float = CALL_SECONDS_MAX) -> AsyncIterator[asyncpg.Connection]:
-        """Several statements, all or nothing."""
-        async with self.lent(seconds) as connection, connection.transaction(isolation="read_committed"):
+        """Run several statements in one transaction."""
+        async with self.borrow(seconds) as connection, connection.transaction(isolation="read_committed"):
             yield connection
 
-    def lent(self, seconds: float = CALL_SECONDS_MAX) -> "Loan":
-        """A connection for several statements."""
+    def borrow(self, seconds: float = CALL_SECONDS_MAX) -> "Loan":
+        """Borrow a connection for several statements."""
         return Loan(self, self._pool(), seconds)
 
-    def meaning(self, error: BaseException, connection: asyncpg.Connection, seconds: float) -> BaseException:
-        """Every wait for the server has an end, and every failure a meaning. A connection in which something may be
-        unfinished is never lent again."""
+    def translate(self, error: BaseException, connection: asyncpg.Connection, seconds: float) -> BaseException:
+        """The error to raise. A connection with an unfinished statement or transaction is closed, never reused."""
         if isinstance(error, LeasewayError):
             return error
         if isinstance(error, TimeoutError):
             connection.terminate()
-            self._pool().distrust()
+            self._pool().close_idle_now()
             return UnknownOutcome(f"{self.address.shown}: no answer within {seconds:g} s; the call may be repeated")
         if isinstance(error, DRIVER_ERRORS):
-            meaning = translated(error, self.address)
-            if isinstance(meaning, UnknownOutcome) or connection.is_in_transaction():
+            translated = translate(error, self.address)
+            if isinstance(translated, UnknownOutcome) or connection.is_in_transaction():
                 connection.terminate()
-            return meaning
+            return translated
         connection.terminate()
         return error
 
@@ -115,13 +113,13 @@ class Connections:
 
     async def _connect_to(self, host: str) -> asyncpg.Connection:
         has_sessions = self.address.has_sessions
-        has_name = not has_sessions or "application_name" in self.address.words
+        has_name = not has_sessions or "application_name" in self.address.options
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 connection = await asyncpg.connect(
                     host,
                     server_settings=None if has_name else {"application_name": NAME},
-                    # A pooler hands our statements to other connections than those that prepared them.
+                    # A pooler may execute a statement on another connection than the one that prepared it.
                     statement_cache_size=100 if has_sessions else 0,
                 )
                 try:
@@ -132,7 +130,7 @@ class Connections:
                     raise
                 return connection
         except (*DRIVER_ERRORS, ValueError) as error:  # a TimeoutError is an OSError
-            raise not_connected(error, self.address) from error
+            raise translate_connect(error, self.address) from error
 
     def _pool(self) -> "Pool":
         loop = asyncio.get_running_loop()
@@ -142,7 +140,7 @@ class Connections:
         return pool
 
     async def close(self) -> None:
-        """Let go of all connections; those of other loops without a word to the server."""
+        """Close all connections. Those of other loops are cut without a goodbye to the server."""
         here = asyncio.get_running_loop()
         for loop, pool in list(self._pools.items()):
             if loop is here:
@@ -153,9 +151,9 @@ class Connections:
 
 
 class Loan:
-    """A connection from a pool, for a time. A class, and not a generator, because every call goes through it.
+    """A connection borrowed from a pool, with a timeout. A class, because a generator would slow down every call.
 
-    Without a scope of its own the time is the statement's, which the driver watches for a third of the price.
+    Without a scope, only the statement has a timeout: the driver's own costs a third of a timeout scope.
     """
 
     __slots__ = ("_connection", "_connections", "_pool", "_scope", "_seconds")
@@ -167,12 +165,12 @@ class Loan:
         self._scope = asyncio.timeout(seconds) if has_scope else None
 
     async def __aenter__(self) -> asyncpg.Connection:
-        self._connection = await self._pool.take()
+        self._connection = await self._pool.acquire()
         try:
             if self._scope is not None:
                 await self._scope.__aenter__()
         except BaseException:
-            self._pool.give_back(self._connection)
+            self._pool.release(self._connection)
             raise
         return self._connection
 
@@ -186,32 +184,31 @@ class Loan:
                 error = late
         try:
             if error is not None:
-                meaning = self._connections.meaning(error, self._connection, self._seconds)
-                if meaning is not error:
-                    raise meaning from error
+                translated = self._connections.translate(error, self._connection, self._seconds)
+                if translated is not error:
+                    raise translated from error
         finally:
-            self._pool.give_back(self._connection)
+            self._pool.release(self._connection)
 
 
 class Pool:
-    """The connections of one event loop. The one that was used last is lent first; the others are for a crowd, and go
-    when none has come for a while."""
+    """The connections of one event loop. The one used last is lent first, so that unneeded ones are closed."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._idle: list[tuple[asyncpg.Connection, float]] = []
-        """And since when, the longest first."""
-        self._looking: asyncio.TimerHandle | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(connections.address.pool)
+        """Idle connections and since when; the longest idle first."""
+        self._cleanup: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(connections.address.pool)
         self._is_closed = False
-        self._until_the_end: AsyncGenerator[None, None] | None = None
+        self._end_of_loop: AsyncGenerator[None, None] | None = None
 
-    async def take(self) -> asyncpg.Connection:
-        if self._until_the_end is None:
-            self._until_the_end = self._closed_with_the_loop()
-            await anext(self._until_the_end)
-        await self._wait_for_room()
+    async def acquire(self) -> asyncpg.Connection:
+        if self._end_of_loop is None:
+            self._end_of_loop = self._close_with_loop()
+            await anext(self._end_of_loop)
+        await self._wait_for_slot()
         try:
             while self._idle:
                 connection, _ = self._idle.pop()
@@ -219,52 +216,51 @@ class Pool:
                     return connection
             return await self._connections.connect()
         except BaseException:
-            self._room.release()
+            self._slots.release()
             raise
 
-    async def _wait_for_room(self) -> None:
-        if not self._room.locked():
-            await self._room.acquire()
+    async def _wait_for_slot(self) -> None:
+        if not self._slots.locked():
+            await self._slots.acquire()
             return
         try:
             async with asyncio.timeout(WAIT_SECONDS_MAX):
-                await self._room.acquire()
+                await self._slots.acquire()
         except TimeoutError as error:
             count = self._connections.address.pool
             raise StoreBusy(
-                f"all {count} connections of this process were in use for {WAIT_SECONDS_MAX:g} s; "
-                f"allow more with ?pool={2 * count}, or do less at once"
+                f"all {count} connections of this event loop were in use for {WAIT_SECONDS_MAX:g} s; "
+                f"allow more with ?pool={2 * count}, or make fewer calls at once"
             ) from error
 
-    def distrust(self) -> None:
-        """Where one connection is dead without a word, the others may be as well: each would cost another deadline."""
+    def close_idle_now(self) -> None:
+        """After a timeout: if one connection is dead, the others probably are, and each would cost another timeout."""
         while self._idle:
             self._idle.pop()[0].terminate()
 
-    def give_back(self, connection: asyncpg.Connection) -> None:
+    def release(self, connection: asyncpg.Connection) -> None:
         if self._is_closed:
             connection.terminate()
         elif not connection.is_closed():
             self._idle.append((connection, asyncio.get_running_loop().time()))
-            self._look_later()
-        self._room.release()
+            self._schedule_cleanup()
+        self._slots.release()
 
-    def _look_later(self) -> None:
-        if self._looking is None and len(self._idle) > 1:
-            self._looking = asyncio.get_running_loop().call_later(UNUSED_SECONDS_MAX, self._look_for_unused)
+    def _schedule_cleanup(self) -> None:
+        if self._cleanup is None and len(self._idle) > 1:
+            self._cleanup = asyncio.get_running_loop().call_later(UNUSED_SECONDS_MAX, self._close_unused)
 
-    def _look_for_unused(self) -> None:
-        self._looking, loop = None, asyncio.get_running_loop()
+    def _close_unused(self) -> None:
+        self._cleanup, loop = None, asyncio.get_running_loop()
         while len(self._idle) > 1 and self._idle[0][1] <= loop.time() - UNUSED_SECONDS_MAX:
             connection, _ = self._idle.pop(0)
-            leaving = loop.create_task(hang_up(connection))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
-        self._look_later()
+            closing = loop.create_task(close_politely(connection))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._schedule_cleanup()
 
-    async def _closed_with_the_loop(self) -> AsyncGenerator[None, None]:
-        """asyncio ends the async generators of a loop before it closes it: the one moment in which connections that
-        nobody closed can still be closed."""
+    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+        """Close what the program did not close: asyncio ends a loop's async generators before it closes the loop."""
         try:
             yield
         finally:
@@ -272,29 +268,29 @@ class Pool:
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._until_the_end is not None:
-            await self._until_the_end.aclose()
+        if self._end_of_loop is not None:
+            await self._end_of_loop.aclose()
         await self._close_idle()
 
     async def _close_idle(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+        if self._cleanup is not None:
+            self._cleanup.cancel()
+            self._cleanup = None
         while self._idle:
-            await hang_up(self._idle.pop()[0])
-        if self._leaving:
-            await asyncio.wait(self._leaving)
+            await close_politely(self._idle.pop()[0])
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     def abandon(self, loop: asyncio.AbstractEventLoop) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed before
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._terminate_idle)
 
     def _terminate_idle(self) -> None:
         self._is_closed = True
-        self.distrust()
+        self.close_idle_now()
 
 
-async def hang_up(connection: asyncpg.Connection) -> None:
-    """With a word to the server, if it listens."""
+async def close_politely(connection: asyncpg.Connection) -> None:
+    """Say goodbye to the server, if it answers."""
     with contextlib.suppress(*DRIVER_ERRORS):
         await connection.close(timeout=CLOSE_SECONDS_MAX)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from leaseway.domain.ids import Instant
 from leaseway.stores.local_notifier import Bell
-from leaseway.stores.postgres.address import address_of
+from leaseway.stores.postgres.address import parse_address
 from leaseway.stores.postgres.connection import Connections, Record
-from leaseway.stores.postgres.notify import Listener, Ringer
+from leaseway.stores.postgres.notify import Listener, Notifier
 from leaseway.stores.postgres.statements import statements_for
 
 
@@ -17,7 +17,7 @@ class Database:
     def __init__(
         self, url: str, now_us: Callable[[], Instant] | None = None, connections: Connections | None = None
     ) -> None:
-        self.address = address_of(url)
+        self.address = parse_address(url)
         self.now_us = now_us
         self.connections = connections or Connections(self.address)
         self.sql = statements_for(self.address.quoted)
@@ -35,7 +35,7 @@ class Database:
         return await self.connections.call(self.sql[verb], *values)
 
     async def look(self, verb: str, *values: object) -> list[Record]:
-        return await self.connections.look(self.sql[verb], *values)
+        return await self.connections.read(self.sql[verb], *values)
 
 
 class JobDatabase(Database):
@@ -44,5 +44,5 @@ class JobDatabase(Database):
     def __init__(self, url: str, now_us: Callable[[], Instant] | None = None) -> None:
         super().__init__(url, now_us)
         self.bell = Bell()
-        self.ringer = Ringer(self.connections, self.bell)
-        self.listener = Listener(self.connections, self.bell, self.ringer.is_echo)
+        self.notifier = Notifier(self.connections, self.bell)
+        self.listener = Listener(self.connections, self.bell, self.notifier.is_own)

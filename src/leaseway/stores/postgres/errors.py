@@ -1,4 +1,4 @@
-"""What happened, to what, and what to do next: the server's error codes in our words."""
+"""Translates errors of the driver and the server into errors of leaseway: what happened, to what, what to do next."""
 
 import ssl
 from pathlib import Path
@@ -26,118 +26,120 @@ BAD_VALUE = "LW002"
 UNKNOWN_LIMIT = "LW003"
 STALE = "LW004"
 OWN_CODES = (KEY_CONFLICT, BAD_VALUE, UNKNOWN_LIMIT, STALE)
-"""Raised by our own functions."""
+"""SQLSTATEs that the schema's functions raise."""
 
 REFUSED = {
     "28": "check user and password",
-    "3D": "create the database first, or name another one",
-    "3F": "create it: leaseway migrate",
+    "3D": "create the database first, or use another one",
+    "3F": "create the schema: leaseway migrate",
     "42P01": "the schema is missing or older than this leaseway: leaseway migrate",
     "42883": "the schema is missing or older than this leaseway: leaseway migrate",
     "42703": "the schema is older than this leaseway: leaseway migrate",
-    "42501": "ask the owner of the schema for the rights: see docs/guides/postgresql.md",
-    "42704": "a word in the address is unknown to the server; our own are schema, pool and pooler",
-    "0A": "this server cannot do it; PostgreSQL 14 or newer is needed",
-    "26000": "does a pooler lend connections by the transaction? Then say so: ?pooler=transaction",
-    "42P05": "does a pooler lend connections by the transaction? Then say so: ?pooler=transaction",
+    "42501": "ask the owner of the schema for the rights; see docs/guides/postgresql.md",
+    "42704": "the server does not know an option of the URL; leaseway's own are schema, pool and pooler",
+    "0A": "this server does not support it; PostgreSQL 14 or newer is needed",
+    "26000": "if there is a pooler in transaction mode, add ?pooler=transaction to the URL",
+    "42P05": "if there is a pooler in transaction mode, add ?pooler=transaction to the URL",
 }
 UNWRITABLE = ("22000", "22021", "22P05")
-"""The driver, or the server, cannot put this text into its words."""
+"""The driver or the server cannot encode a text."""
 BUSY = {
-    "40001": "transactions were in each other's way",
-    "55P03": "another transaction holds a lock",
-    "57014": "the statement was cancelled or took too long",
-    "53300": "the server has no connection left",
-    "57P03": "the server is starting or stopping",
-    "25006": "it is a replica, or no longer the primary: name the primary, or all hosts with "
+    "40001": "concurrent transactions conflicted; try again",
+    "55P03": "another transaction holds a lock; try again",
+    "57014": "the statement was cancelled or timed out; try again",
+    "53300": "the server has no free connection; raise max_connections or use a pooler",
+    "57P03": "the server is starting or stopping; try again",
+    "25006": "the server is a replica or was demoted; use the primary's URL, or list all hosts with "
     "target_session_attrs=read-write",
 }
 BEFORE_ANY_COMMIT = ("22", "23", "25", "53300", "57P03")
-"""Values that do not fit, a server that takes no writes or no sessions: nothing has been written."""
+"""Invalid values, or a server that accepts no writes or no sessions: nothing was written."""
 LOST = ("08", "57P01", "57P02", "57P04", "57P05")
-"""The connection ended. What was on its way may have happened."""
+"""The connection ended. The statement may have been executed."""
 
 
 class Deadlocked(StoreBusy):
-    """Two transactions waited for each other, and ours gave way."""
+    """The server rolled this transaction back to resolve a deadlock."""
 
 
-def translated(error: Exception, address: Address) -> LeasewayError:
-    """The meaning of an error that a statement met."""
+def translate(error: Exception, address: Address) -> LeasewayError:
+    """The error of leaseway for an error of a statement."""
     where, code = address.shown, getattr(error, "sqlstate", None) or ""
     if code == KEY_CONFLICT:
-        return KeyConflict(described(error))
+        return KeyConflict(first_line(error))
     if code == BAD_VALUE:
-        field, _, text = described(error).partition(": ")
+        field, _, text = first_line(error).partition(": ")
         return BadValue(field, text)
     if code == UNKNOWN_LIMIT:
-        return UnknownLimit(f"{described(error)}: nobody has defined a limit of this name; declare it first")
+        return UnknownLimit(f"{first_line(error)}: no limit of this name is defined; declare it first")
     if code == STALE:
-        return Stale(f"{described(error)} is at version {getattr(error, 'detail', '?')} by now; look at it again")
+        return Stale(f"{first_line(error)} is now at version {getattr(error, 'detail', '?')}; read it again")
     if not isinstance(error, asyncpg.PostgresError) or code.startswith(LOST):
-        return UnknownOutcome(f"{where}: the connection was lost ({described(error)}); the call may be repeated")
+        return UnknownOutcome(f"{where}: the connection was lost ({first_line(error)}); the call may be repeated")
     if code == "40P01":
-        return Deadlocked(f"{where}: two transactions waited for each other, and ours gave way; try again")
+        return Deadlocked(f"{where}: deadlock with another transaction; try again")
     if code == "53100":
         return StoreFull(f"{where}: the server's disk is full; nothing was written. Free some space and try again")
     for meanings, kind in ((REFUSED, StoreRefused), (BUSY, StoreBusy)):
         advice = meanings.get(code) or meanings.get(code[:2])
         if advice:
-            return kind(f"{where}: {described(error)}; {advice}")
+            return kind(f"{where}: {first_line(error)}; {advice}")
     if code in UNWRITABLE:
-        return UsageError(f"{where}: a value holds NUL or bytes that are no text ({described(error)})")
+        return UsageError(f"{where}: a value contains NUL or bytes that are not text ({first_line(error)})")
     if code.startswith("53"):
-        return TransientError(f"{where}: the server is short of something ({error}); nothing was written, try again")
+        return TransientError(f"{where}: the server lacks resources ({error}); nothing was written, try again")
     return TerminalError(f"{where}: {error} ({code})")
 
 
 def may_be_stored(error: LeasewayError) -> bool:
-    """After a call that commits on its way: what the server says may be about what came behind the commit."""
+    """Whether the job may be stored although the call failed: the call commits before it ends."""
     code = getattr(error.__cause__, "sqlstate", None) or ""
     return bool(code) and not isinstance(error, UsageError) and not code.startswith(BEFORE_ANY_COMMIT)
 
 
-def not_connected(error: Exception, address: Address) -> LeasewayError:
-    """The meaning of an error before there was a connection: nothing has happened."""
+def translate_connect(error: Exception, address: Address) -> LeasewayError:
+    """The error of leaseway for a failure to connect: nothing was executed."""
     where = address.shown
     if isinstance(error, asyncpg.PostgresError):
-        meaning = translated(error, address)
+        meaning = translate(error, address)
         if getattr(error, "sqlstate", "") == "08P01":
-            return StoreRefused(f"{where}: {described(error)}; write the address without it")
+            return StoreRefused(f"{where}: {first_line(error)}; remove this option from the URL")
         return TransientError(str(meaning)) if isinstance(meaning, UnknownOutcome) else meaning
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-        wanted = address.words.get("target_session_attrs")
-        return TransientError(f"{where}: none of the servers is {wanted} now; is one of them about to become it?")
+        wanted = address.options.get("target_session_attrs")
+        return TransientError(f"{where}: no server is {wanted} now; if a failover is in progress, try again")
     if isinstance(error, TimeoutError):
-        return TransientError(f"{where}: no answer; is it the right host, and does a firewall let us through?")
+        return TransientError(f"{where}: no answer; check the host and the firewall")
     if isinstance(error, ConnectionRefusedError):
-        return TransientError(f"{where}: nobody listens there; is PostgreSQL running, are host and port right?")
-    if isinstance(error, OSError):
-        return without_tls(error, address) or TransientError(
-            f"{where}: cannot be reached ({described(error)}); check host and port"
+        return TransientError(
+            f"{where}: connection refused; check that PostgreSQL is running and that host and port are right"
         )
-    return StoreRefused(f"{where}: cannot be used as an address ({described(error)})")
+    if isinstance(error, OSError):
+        return translate_tls(error, address) or TransientError(
+            f"{where}: is not reachable ({first_line(error)}); check host and port"
+        )
+    return StoreRefused(f"{where}: is not a usable URL ({first_line(error)})")
 
 
-def without_tls(error: OSError, address: Address) -> StoreRefused | None:
-    """Both sides must want it, and trust each other: no repetition changes that."""
+def translate_tls(error: OSError, address: Address) -> StoreRefused | None:
+    """A TLS configuration error, which no retry can fix; None for all other errors."""
     where = address.shown
-    for word in ("sslrootcert", "sslcert", "sslkey", "sslcrl"):
-        path = address.words.get(word)
+    for option in ("sslrootcert", "sslcert", "sslkey", "sslcrl"):
+        path = address.options.get(option)
         if path is not None and not Path(path).is_file():
-            return StoreRefused(f"{where}: {word}: there is no file {path!r}")
+            return StoreRefused(f"{where}: {option}: file {path!r} does not exist")
     if "rejected SSL upgrade" in str(error):
         return StoreRefused(
-            f"{where}: the server offers no TLS, and the address asks for it; set it up there (ssl = on), or write "
-            "sslmode=prefer"
+            f"{where}: the server does not support TLS, and the URL requires it; configure it there (ssl = on), or "
+            "use sslmode=prefer"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return StoreRefused(
-            f"{where}: the server's certificate is not trusted ({error.verify_message}); name who signed it: "
-            "sslrootcert=FILE"
+            f"{where}: the server's certificate is not trusted ({error.verify_message}); set the "
+            "certificate of its authority: sslrootcert=FILE"
         )
     return None
 
 
-def described(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__

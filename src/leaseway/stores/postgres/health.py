@@ -1,8 +1,8 @@
-"""The health of a PostgreSQL schema: what `leaseway doctor` asks.
+"""The health checks of `leaseway doctor` for a PostgreSQL schema.
 
-    server ─► version ─► primary ─► schema ─► room for connections ─► snapshots ─► dead rows ─► days ─► what is in it
+    server ─► primary ─► schema ─► owners ─► connections ─► snapshots ─► dead rows ─► partitions ─► counters ─► jobs
 
-A step that makes the following ones senseless ends the look.
+The checks stop at the first one that makes the following ones meaningless.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -29,14 +29,14 @@ from leaseway.domain.lane import LaneCount
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.budgets import audit_of
 from leaseway.stores.postgres.connection import Connections
-from leaseway.stores.postgres.migrate import read_versions
+from leaseway.stores.postgres.schema import read_versions
 from leaseway.stores.postgres.statements import statements_for
 
 BOUND_SECONDS = 5.0
-"""How long a check that reads everything may take unless it shall be deep."""
+"""The timeout of a check that reads all rows, unless it is a deep one."""
 DEEP_SECONDS = 3_600.0
 SNAPSHOT_SECONDS_MAX = 300
-REST_ROWS_MAX = 100_000
+DEFAULT_ROWS_MAX = 100_000
 
 ROOM = """
 SELECT sum(numbackends)::integer,
@@ -59,7 +59,7 @@ SELECT pg_total_relation_size('{0}.jobs') + pg_total_relation_size('{0}.payloads
        (SELECT coalesce(sum(n_live_tup), 0) FROM pg_stat_user_tables
          WHERE schemaname = '{1}' AND relname IN ('jobs', 'payloads'))
 """
-REST = "SELECT count(*) FROM (SELECT 1 FROM {0}.history_default LIMIT {1}) AS rest"
+DEFAULT_ROWS = "SELECT count(*) FROM (SELECT 1 FROM {0}.history_default LIMIT {1}) AS bounded"
 WRITES = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
 OWNERS = """
 SELECT pg_get_userbyid(owner), count(*) FROM (
@@ -84,7 +84,7 @@ SELECT queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled F
  ORDER BY queue, tenant, needs
 """
 STUCK = "SELECT count(*), min(until) FROM {0}.jobs WHERE state = 'leased' AND until <= $1"
-# A scheduled job whose time has come counts as ready: only a worker would have made it so.
+# A scheduled job whose time has come counts as ready: without a worker, nothing promotes it.
 OLDEST = """
 SELECT queue, min(run_at) FROM {0}.jobs JOIN {0}.lanes ON lanes.id = lane
  WHERE state = 'ready' OR (state = 'scheduled' AND run_at <= $1) GROUP BY queue ORDER BY queue
@@ -95,8 +95,8 @@ SERVED = "SELECT queue, max(served_at) FROM {0}.lanes GROUP BY queue"
 async def checkup(connections: Connections, deep: bool) -> list[Finding]:
     findings: list[Finding] = []
     try:
-        async with connections.lent(DEEP_SECONDS) as connection:
-            async for finding in look(connection, connections, DEEP_SECONDS if deep else BOUND_SECONDS):
+        async with connections.borrow(DEEP_SECONDS) as connection:
+            async for finding in run_checks(connection, connections, DEEP_SECONDS if deep else BOUND_SECONDS):
                 findings.append(finding)
     except LeasewayError as error:
         findings.append(sick("database" if findings else "server", error))
@@ -104,12 +104,14 @@ async def checkup(connections: Connections, deep: bool) -> list[Finding]:
 
 
 def sick(check: str, error: LeasewayError) -> Finding:
-    """An error's own words: what happened, then what to do."""
+    """Split an error message into what happened and what to do."""
     text, _, advice = str(error).partition("; ")
-    return problem(check, text, (advice[:1].upper() + advice[1:]) or "Look into the server's log")
+    return problem(check, text, (advice[:1].upper() + advice[1:]) or "Look at the server's log")
 
 
-async def look(connection: asyncpg.Connection, connections: Connections, seconds: float) -> AsyncIterator[Finding]:
+async def run_checks(
+    connection: asyncpg.Connection, connections: Connections, seconds: float
+) -> AsyncIterator[Finding]:
     address = connections.address
     version = await connection.fetchval("SHOW server_version")
     yield ok("server", f"{address.shown}, PostgreSQL {version}")
@@ -123,11 +125,9 @@ async def look(connection: asyncpg.Connection, connections: Connections, seconds
     if await connection.fetchval(MAY_SEE):
         yield snapshot(await connection.fetchrow(OLDEST_SNAPSHOT))
     else:
-        yield ok(
-            "snapshots", "this role may not see the sessions of others", "To see them: GRANT pg_monitor TO the role"
-        )
+        yield ok("snapshots", "this role cannot see other sessions", "To see them: GRANT pg_monitor TO the role")
     yield sizes(*await connection.fetchrow(SIZES.format(address.quoted, address.schema)))
-    yield days(await connection.fetchval(REST.format(address.quoted, REST_ROWS_MAX)))
+    yield partitions(await connection.fetchval(DEFAULT_ROWS.format(address.quoted, DEFAULT_ROWS_MAX)))
     yield await counters(connection, address.quoted, seconds)
     yield await budgets(connection, address.quoted, seconds)
     async for finding in in_lanes(connection, address.quoted):
@@ -136,25 +136,25 @@ async def look(connection: asyncpg.Connection, connections: Connections, seconds
 
 def primary(is_replica: bool, is_read_only: bool) -> Finding:
     if is_replica:
-        return problem("primary", "this server is a read-only replica", "Name the primary in the store's address")
+        return problem("primary", "this server is a read-only replica", "Use the primary in the store's URL")
     if is_read_only:
-        advice = "Look for default_transaction_read_only in the server, the database and the role"
-        return problem("primary", "this session may only read", advice)
-    return ok("primary", "takes writes")
+        advice = "Check default_transaction_read_only of the server, the database and the role"
+        return problem("primary", "this session is read-only", advice)
+    return ok("primary", "accepts writes")
 
 
 def schema_finding(found: SchemaVersions, name: str) -> Finding:
     if found.present < found.newest:
         what = f"{name!r} has version {found.present}" if found.present else f"there is no schema {name!r}"
-        return problem("schema", f"{what}; the newest is {found.newest}", "Bring it up to date: leaseway migrate")
+        return problem("schema", f"{what}; the newest is {found.newest}", "Migrate it: leaseway migrate")
     return ok("schema", f"{name!r} has version {found.present}, the newest")
 
 
 def owners(found: Sequence[tuple[str, int]]) -> Finding:
-    """Functions run with the rights of their owner: those of another one could not use the tables."""
+    """Functions run with the rights of their owner; a function of another owner could not use the tables."""
     if len(found) > 1:
         text = ", ".join(f"{count} of {owner!r}" for owner, count in found)
-        advice = f"Make {found[0][0]!r} the owner of all: ALTER FUNCTION, PROCEDURE, TABLE … OWNER TO"
+        advice = f"Make {found[0][0]!r} the owner of everything: ALTER FUNCTION, PROCEDURE, TABLE … OWNER TO"
         return problem("owners", f"tables and functions belong to several roles: {text}", advice)
     return ok("owners", f"everything belongs to {found[0][0]!r}")
 
@@ -162,17 +162,17 @@ def owners(found: Sequence[tuple[str, int]]) -> Finding:
 def room(used: int, most: int) -> Finding:
     text = f"{used} of {most} connections are in use"
     if used >= 0.9 * most:
-        return warning("connections", text, "Raise max_connections, or put a pooler in front: ?pooler=transaction")
+        return warning("connections", text, "Raise max_connections, or use a pooler: ?pooler=transaction")
     return ok("connections", text)
 
 
 def snapshot(oldest: tuple[int, str, int] | None) -> Finding:
-    """An old snapshot keeps every dead row alive, and so makes everything slower bit by bit."""
+    """While an old snapshot is open, vacuum cannot remove dead rows, and every query becomes slower."""
     if oldest is None or oldest[2] < SNAPSHOT_SECONDS_MAX:
-        return ok("snapshots", "no transaction keeps old rows alive")
+        return ok("snapshots", "no transaction prevents vacuum")
     pid, name, seconds = oldest
     age = render_duration(seconds * SECOND_US)
-    text = f"a transaction of {name!r} (pid {pid}) has been open for {age}: no row can be cleaned"
+    text = f"a transaction of {name!r} (pid {pid}) has been open for {age}: vacuum cannot remove dead rows"
     return warning("snapshots", text, f"End it if you can: SELECT pg_terminate_backend({pid})")
 
 
@@ -180,22 +180,26 @@ def sizes(hot: int, history: int, dead: int, living: int) -> Finding:
     taken = f"unfinished jobs take {render_bytes(hot)}, the history {render_bytes(history)}"
     text = f"{taken}; {dead:,} dead rows beside {living:,}"
     if dead > 100_000 and dead > 5 * living:
-        return warning("dead rows", text, "Is autovacuum on, and does an old transaction keep rows alive?")
+        return warning("dead rows", text, "Check that autovacuum is on and that no old transaction is open")
     return ok("dead rows", text)
 
 
-def days(in_rest: int) -> Finding:
-    if in_rest >= REST_ROWS_MAX:
-        text = f"{in_rest:,} finished jobs or more are in history_default: no table was made for their day in time"
+def partitions(in_default: int) -> Finding:
+    if in_default >= DEFAULT_ROWS_MAX:
+        text = f"{in_default:,} finished jobs or more are in history_default: their partition was not created in time"
         return warning(
-            "days", text, "Keep a worker running: it makes tomorrow's table; these jobs are deleted row by row"
+            "partitions",
+            text,
+            "Keep a worker running: it creates tomorrow's partition. These jobs are pruned row by row",
         )
-    return ok("days", "finished jobs are kept by the day")
+    return ok("partitions", "the history is partitioned by day")
 
 
 async def counters(connection: asyncpg.Connection, name: str, seconds: float) -> Finding:
     try:
-        async with connection.transaction(isolation="repeatable_read", readonly=True):  # both must see the same moment
+        async with connection.transaction(
+            isolation="repeatable_read", readonly=True
+        ):  # both queries need the same snapshot
             await connection.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
             counted = await lanes(connection, LANES.format(name))
             return judge_counters(counted, await lanes(connection, RECOUNT.format(name)))

@@ -13,25 +13,25 @@ from leaseway.domain.ids import JobId, Token
 from leaseway.domain.inspection import CancelResult, JobFilter
 from leaseway.domain.job import NewJob, Settlement, State, Submitted
 from leaseway.stores.postgres import rows
-from leaseway.stores.postgres.caller_transaction import fetch_within, fetch_within_now
+from leaseway.stores.postgres.caller_transaction import fetch_in_transaction, fetch_in_transaction_blocking
 from leaseway.stores.postgres.database import JobDatabase
 from leaseway.stores.postgres.errors import may_be_stored
-from leaseway.stores.postgres.notify import Belief
+from leaseway.stores.postgres.notify import Forecast
 from leaseway.stores.postgres.rows import filter_conditions
-from leaseway.stores.postgres.submit_coalescer import Gathered
+from leaseway.stores.postgres.submit_coalescer import SubmitCoalescer
 
 Question = tuple[tuple[str, ...], tuple[Gate, ...]]
 """Queues, and the gates that are closed."""
 
-BELIEFS_MAX = 100
+FORECASTS_MAX = 100
 """Each set of closed gates is another question; only the last answers are cached."""
 
 
 class PostgresJobs:
     def __init__(self, database: JobDatabase) -> None:
         self._database = database
-        self._gathered = Gathered(self._submit_gathered)
-        self._beliefs: dict[Question, Belief] = {}
+        self._gathered = SubmitCoalescer(self._submit_gathered)
+        self._forecasts: dict[Question, Forecast] = {}
 
     # -- submit -----------------------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class PostgresJobs:
         else:
             await self._database.call("submit_uniform", *alike, self._database.at())
             answers = [Submitted(job.id) for job in jobs]
-        self._database.ringer.ring()
+        self._database.notifier.notify()
         return answers
 
     async def _submit_gathered(self, jobs: Sequence[NewJob]) -> None:
@@ -56,7 +56,7 @@ class PostgresJobs:
         if len(jobs) > 1:
             await self._submit(jobs)
             return
-        with self._database.ringer.travelling() as tells:
+        with self._database.notifier.notify_in_call() as tells:
             if not tells:
                 await self._database.call("submit_one", *rows.single(jobs[0]), self._database.at())
                 return
@@ -75,7 +75,7 @@ class PostgresJobs:
             return await self._exchange_one_by_one(call)
         answers = await self._database.call("exchange", *self._asked(call, settlements))
         if any(settlement.state is State.PENDING or settlement.children for settlement in settlements):
-            self._database.ringer.ring()
+            self._database.notifier.notify()
         return rows.exchanged(call, answers)
 
     async def _exchange_one_by_one(self, call: Exchange) -> ExchangeReply:
@@ -86,7 +86,7 @@ class PostgresJobs:
                 answers = await connection.fetch(self._database.sql["settle_alone"], *self._handed_back((settlement,)))
                 lost += [id_ for (id_,) in answers]
             answers = await connection.fetch(self._database.sql["exchange"], *self._asked(call, ()))
-        self._database.ringer.ring()
+        self._database.notifier.notify()
         return replace(rows.exchanged(call, answers), lost=tuple(lost))
 
     def _asked(self, call: Exchange, settlements: Sequence[Settlement]) -> rows.Values:
@@ -120,23 +120,23 @@ class PostgresJobs:
 
     async def wait_us(self, queues: Sequence[str], closed: Sequence[Gate] = ()) -> int | None:
         question = (tuple(queues), tuple(closed))
-        ear, belief = self._database.listener.ear(), self._beliefs.get(question)
-        if ear is not None and (not ear.is_open or self._database.now_us is not None):
-            ear = None
-        if ear is not None and not ear.is_watchman and belief is not None and belief.holds(self._database.bell.rings):
-            return belief.wait_us()
-        seen = Belief(self._database.bell.rings)
-        ((seen.said,),) = await self._database.look("wait_us", list(queues), self._database.at(), rows.gates_of(closed))
-        self._believe(question, seen)
-        if ear is not None and await ear.keeps_watch() and seen.is_news_to(belief):
-            self._database.ringer.ring()
-        return seen.said
+        connection, forecast = self._database.listener.connection(), self._forecasts.get(question)
+        if connection is not None and (not connection.is_open or self._database.now_us is not None):
+            connection = None
+        if connection is not None and not connection.is_poller and forecast is not None and forecast.is_valid(self._database.bell.rings):
+            return forecast.wait_us()
+        seen = Forecast(self._database.bell.rings)
+        ((seen.answer_us,),) = await self._database.look("wait_us", list(queues), self._database.at(), rows.gates_of(closed))
+        self._remember(question, seen)
+        if connection is not None and await connection.check_poller() and seen.is_news_to(forecast):
+            self._database.notifier.notify()
+        return seen.answer_us
 
-    def _believe(self, question: Question, seen: Belief) -> None:
-        self._beliefs.pop(question, None)
-        self._beliefs[question] = seen
-        if len(self._beliefs) > BELIEFS_MAX:
-            del self._beliefs[next(iter(self._beliefs))]
+    def _remember(self, question: Question, seen: Forecast) -> None:
+        self._forecasts.pop(question, None)
+        self._forecasts[question] = seen
+        if len(self._forecasts) > FORECASTS_MAX:
+            del self._forecasts[next(iter(self._forecasts))]
 
     async def traces(self, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
         held = ([each.id for each in leases], [each.token for each in leases])
@@ -149,11 +149,11 @@ class PostgresTransactionalSubmission:
 
     async def submit(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         database, values = self._database, submission(self._database, jobs)
-        return rows.submitted(jobs, await fetch_within(connection, database.address, database.sql["submit"], *values))
+        return rows.submitted(jobs, await fetch_in_transaction(connection, database.address, database.sql["submit"], *values))
 
     def submit_blocking(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         database, values = self._database, submission(self._database, jobs)
-        return rows.submitted(jobs, fetch_within_now(connection, database.address, database.sql["submit"], *values))
+        return rows.submitted(jobs, fetch_in_transaction_blocking(connection, database.address, database.sql["submit"], *values))
 
 
 class PostgresOperations:
@@ -168,7 +168,7 @@ class PostgresOperations:
     async def retry(self, which: JobFilter, limit: int) -> list[JobId]:
         found = await self._finished(which, "state IN ('failed', 'cancelled')", limit)
         ((answers,),) = await self._database.call("retry", found, self._database.at())
-        self._database.ringer.ring()
+        self._database.notifier.notify()
         return [JobId(id_) for id_ in answers]
 
     async def discard(self, which: JobFilter, limit: int) -> list[JobId]:
@@ -184,7 +184,7 @@ class PostgresOperations:
         """Ids of finished jobs in the order of their submission; the functions look again before they write."""
         conditions, values = filter_conditions(which, [max(limit, 0)])
         text = self._database.sql["list_finished_ids"].replace(":conditions", " AND ".join([state, *conditions]))
-        return [id_ for (id_,) in await self._database.connections.look(text, *values)]
+        return [id_ for (id_,) in await self._database.connections.read(text, *values)]
 
 
 def submission(database: JobDatabase, jobs: Sequence[NewJob]) -> rows.Values:

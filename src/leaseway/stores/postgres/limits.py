@@ -20,7 +20,7 @@ from leaseway.domain.limits.validation import check_in_flight, check_notice, che
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.database import Database
-from leaseway.stores.postgres.migrate import migrate, refuse_read_only
+from leaseway.stores.postgres.schema import migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
 
 IS_PAUSED = -2
@@ -77,7 +77,7 @@ class PostgresLimiter:
 
     async def open(self) -> None:
         await migrate(self.connections)
-        async with self.connections.lent() as connection:
+        async with self.connections.borrow() as connection:
             await refuse_read_only(connection, self.address)
             for (table,) in await connection.fetch(self._database.sql["logged_limiter_tables"], self.address.quoted):
                 raise StoreRefused(

@@ -1,11 +1,12 @@
-"""Hints between processes: LISTEN and NOTIFY, as far as they reach.
+"""Notifications between processes: LISTEN and NOTIFY.
 
-Whoever made work rings: the bell of his own process at once, and everybody else's by a NOTIFY in a transaction of its
-own, at most one in ten milliseconds. Whoever waits listens on a connection of its own. A hint may be lost; behind a
-pooler that lends connections by the transaction there are none, and looking does all of it.
+A process that creates work wakes its own waiting workers at once, and notifies the other processes by a NOTIFY in a
+transaction of its own, at most once in COALESCE_SECONDS. A process that waits listens on a separate connection. A
+notification may be lost, and behind a pooler in transaction mode there are none; polling finds the work in any case.
 
-Jobs that are submitted in a caller's own transaction are not announced. Of all processes that listen, one is the
-watchman: it looks as often as it polls, and rings for the others. They believe what they saw last for some seconds.
+Jobs that are submitted in a caller's own transaction are not announced. Therefore one of the listening processes is
+the designated poller: it polls at its usual interval and notifies the others when it finds work. The others trust their
+last poll for FORECAST_SECONDS.
 """
 
 import asyncio
@@ -21,213 +22,220 @@ import asyncpg
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.local_notifier import Bell
-from leaseway.stores.postgres.connection import DRIVER_ERRORS, Connections, hang_up
+from leaseway.stores.postgres.connection import DRIVER_ERRORS, Connections, close_politely
 from leaseway.stores.postgres.statements import statements_for
 
 COALESCE_SECONDS = 0.010
-HOME_FIRST_SECONDS = 0.004
-"""Where somebody in this process waits, he is on his way to the job: the word to the others would be in his way."""
+LOCAL_FIRST_SECONDS = 0.004
+"""If a worker of this process waits, it claims the job first; a NOTIFY at the same time would only slow it down."""
 RETRY_SECONDS = 1.0
-"""How long after a failed try to listen the next one is made."""
-BELIEF_SECONDS = 10.0
-"""How long a process that hears every hint believes that there is nothing to do."""
-WATCH_SECONDS = 15.0
-"""How often a process looks whether the watchman is still there."""
+"""The time between two tries to open a listening connection."""
+FORECAST_SECONDS = 10.0
+"""How long a process that receives notifications trusts that there is nothing to do."""
+POLLER_CHECK_SECONDS = 15.0
+"""How often a process checks whether the designated poller is gone."""
 
-WATCH = "SELECT pg_try_advisory_lock(hashtext('leaseway.watch'), hashtext($1))"
+BECOME_POLLER = "SELECT pg_try_advisory_lock(hashtext('leaseway.poller'), hashtext($1))"
 
 Loop = asyncio.AbstractEventLoop
 
 
-class Ringer:
-    """Tells all processes, not more often than useful."""
+class Notifier:
+    """Notifies all processes, and coalesces notifications that follow each other closely."""
 
     def __init__(self, connections: Connections, bell: Bell) -> None:
         self._connections = connections
         self._bell = bell
         self._sql = statements_for(connections.address.quoted)["notify_workers"]
-        self._telling: WeakKeyDictionary[Loop, asyncio.Task[None]] = WeakKeyDictionary()
-        self._is_travelling = False
-        self._rings = 0
-        """Our own, and not those that we hear."""
+        self._sending: WeakKeyDictionary[Loop, asyncio.Task[None]] = WeakKeyDictionary()
+        self._is_in_call = False
+        self._requested = 0
+        """The number of notifications that this process has asked for."""
         self._sessions: WeakKeyDictionary[Loop, int] = WeakKeyDictionary()
-        """The server's number of the connection that told last."""
+        """The server process of the connection that sent the last notification."""
 
-    def ring(self) -> None:
-        telling = self._tell_after_home if self._bell.is_awaited else self._tell
+    def notify(self) -> None:
+        send = self._send_after_local if self._bell.is_awaited else self._send
         self._bell.ring()
-        self._rings += 1
-        self._begin(asyncio.get_running_loop(), telling)
+        self._requested += 1
+        self._start(asyncio.get_running_loop(), send)
 
     @contextlib.contextmanager
-    def travelling(self) -> Iterator[bool]:
-        """Around a call that makes work. True: it shall tell the others itself, which saves a round trip. All is quiet:
-        nobody at home waits, and nobody was told a moment ago. Otherwise they are told afterwards."""
+    def notify_in_call(self) -> Iterator[bool]:
+        """Wrap a call that creates work. True: the call should send the notification itself, which saves a round trip.
+
+        It is true in a quiet process: no worker waits here, and no notification was sent a moment ago. Otherwise the
+        notification is sent afterwards.
+        """
         loop = asyncio.get_running_loop()
         if not self._is_quiet(loop):
             yield False
-            self.ring()
+            self.notify()
             return
-        self._is_travelling, told = True, self._rings
+        self._is_in_call, sent = True, self._requested
         try:
             yield True
         finally:
-            self._is_travelling = False
-        self._bell.ring()  # somebody may have come home meanwhile
-        self._begin(loop, partial(self._tell_later, told))
+            self._is_in_call = False
+        self._bell.ring()  # a worker of this process may have started to wait meanwhile
+        self._start(loop, partial(self._send_later, sent))
 
     def _is_quiet(self, loop: Loop) -> bool:
-        has_company = self._bell.is_awaited or self._is_travelling or not self._connections.address.has_sessions
-        return not has_company and self._is_silent(loop)
+        is_busy = self._bell.is_awaited or self._is_in_call or not self._connections.address.has_sessions
+        return not is_busy and not self._is_sending(loop)
 
-    def _is_silent(self, loop: Loop) -> bool:
-        task = self._telling.get(loop)
-        return task is None or task.done()
+    def _is_sending(self, loop: Loop) -> bool:
+        task = self._sending.get(loop)
+        return task is not None and not task.done()
 
-    def _begin(self, loop: Loop, telling: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if self._is_silent(loop):
-            # This store is the parent of these tasks: it ends them when it closes.
-            self._telling[loop] = loop.create_task(telling())
+    def _start(self, loop: Loop, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if not self._is_sending(loop):
+            # The store owns these tasks: it ends them when it closes.
+            self._sending[loop] = loop.create_task(send())
 
-    def is_echo(self, session: int) -> bool:
-        """Whether a hint is our own: all who wait here have heard the bell before."""
+    def is_own(self, session: int) -> bool:
+        """Whether a notification was sent by this process, whose waiting workers have been woken already."""
         return session in self._sessions.values()
 
-    async def _tell(self) -> None:
-        await self._tell_from(-1)
+    async def _send(self) -> None:
+        await self._send_since(-1)
 
-    async def _tell_after_home(self) -> None:
-        await asyncio.sleep(HOME_FIRST_SECONDS)
-        await self._tell()
+    async def _send_after_local(self) -> None:
+        await asyncio.sleep(LOCAL_FIRST_SECONDS)
+        await self._send()
 
-    async def _tell_later(self, told: int) -> None:
-        """The others were told just now: what happened since that call began, and within a moment from now, they hear
-        together."""
+    async def _send_later(self, sent: int) -> None:
+        """The call has just sent a notification. Requests since it began are coalesced into the next one."""
         await asyncio.sleep(COALESCE_SECONDS)
-        await self._tell_from(told)
+        await self._send_since(sent)
 
-    async def _tell_from(self, told: int) -> None:
-        while told != self._rings:
-            told = self._rings
-            with contextlib.suppress(LeasewayError):  # a hint may be lost
-                await self._tell_once()
+    async def _send_since(self, sent: int) -> None:
+        while sent != self._requested:
+            sent = self._requested
+            with contextlib.suppress(LeasewayError):  # a notification may be lost
+                await self._send_once()
             await asyncio.sleep(COALESCE_SECONDS)
 
-    async def _tell_once(self) -> None:
-        async with self._connections.lent() as connection:
+    async def _send_once(self) -> None:
+        async with self._connections.borrow() as connection:
             self._sessions[asyncio.get_running_loop()] = connection.get_server_pid()
             await self._connections.fetch(connection, self._sql)
 
     async def close(self) -> None:
-        await ended(self._telling.pop(asyncio.get_running_loop(), None))
+        await cancel(self._sending.pop(asyncio.get_running_loop(), None))
 
 
 class Listener:
-    """Hears the others, on one connection for each event loop that waits."""
+    """Receives notifications, on one connection for each event loop that waits."""
 
-    def __init__(self, connections: Connections, bell: Bell, is_echo: Callable[[int], bool]) -> None:
+    def __init__(self, connections: Connections, bell: Bell, is_own: Callable[[int], bool]) -> None:
         self._connections = connections
         self._bell = bell
-        self._is_echo = is_echo
-        self._ears: WeakKeyDictionary[Loop, Ear] = WeakKeyDictionary()
+        self._is_own = is_own
+        self._listening: WeakKeyDictionary[Loop, ListeningConnection] = WeakKeyDictionary()
 
     async def wait(self, seconds: float) -> bool:
-        self.ear()
+        self.connection()
         with self._bell.heard() as rung, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await rung.wait()
                 return True
         return False
 
-    def ear(self) -> "Ear | None":
-        """The one of this loop, opened if it is not; None behind a pooler, where nobody can listen."""
+    def connection(self) -> "ListeningConnection | None":
+        """The connection of this loop, opened if necessary; None behind a pooler, where LISTEN does not work."""
         if not self._connections.address.has_sessions:
             return None
         loop = asyncio.get_running_loop()
-        ear = self._ears.get(loop)
-        if ear is None:
-            ear = self._ears[loop] = Ear(self._connections, self._bell, self._is_echo)
-        ear.open_soon(loop)
-        return ear
+        connection = self._listening.get(loop)
+        if connection is None:
+            connection = self._listening[loop] = ListeningConnection(self._connections, self._bell, self._is_own)
+        connection.open_soon(loop)
+        return connection
 
     async def close(self) -> None:
-        """In this loop with a word to the server, in others without."""
+        """Close the connections. Those of other loops are cut without a goodbye to the server."""
         here = asyncio.get_running_loop()
-        for loop, ear in list(self._ears.items()):
+        for loop, connection in list(self._listening.items()):
             if loop is here:
-                await ear.close()
+                await connection.close()
             else:
-                with contextlib.suppress(RuntimeError):  # the loop was closed before
-                    loop.call_soon_threadsafe(ear.terminate)
-        self._ears.clear()
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(connection.terminate)
+        self._listening.clear()
 
 
-class Ear:
-    """One connection that listens. If it is lost, the next one who waits has it opened again, but not all the time."""
+class ListeningConnection:
+    """One connection that listens. If it is lost, the next wait opens it again, at most once in RETRY_SECONDS."""
 
-    def __init__(self, connections: Connections, bell: Bell, is_echo: Callable[[int], bool]) -> None:
+    def __init__(self, connections: Connections, bell: Bell, is_own: Callable[[int], bool]) -> None:
         self._connections = connections
         self._bell = bell
-        self._is_echo = is_echo
+        self._is_own = is_own
         self._connection: asyncpg.Connection | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._tried_at = self._asked_at = float("-inf")
-        self._until_the_end: AsyncGenerator[None, None] | None = None
-        self.is_watchman = False
+        self._tried_at = self._checked_at = float("-inf")
+        self._end_of_loop: AsyncGenerator[None, None] | None = None
+        self.is_poller = False
 
     @property
     def is_open(self) -> bool:
         return self._connection is not None and not self._connection.is_closed()
 
     def open_soon(self, loop: Loop) -> None:
-        """Beside the caller, whose wait may be shorter than connecting takes."""
+        """Connect in the background, because the caller's wait may be shorter than connecting takes."""
         is_opening = self._opening is not None and not self._opening.done()
         if not self.is_open and not is_opening and loop.time() - self._tried_at >= RETRY_SECONDS:
             self._tried_at = loop.time()
             self._opening = loop.create_task(self._open())
 
     async def _open(self) -> None:
-        if self._until_the_end is None:
-            self._until_the_end = self._closed_with_the_loop()
-            await anext(self._until_the_end)
-        self.is_watchman, self._asked_at = False, float("-inf")
-        with contextlib.suppress(LeasewayError, *DRIVER_ERRORS):  # the next one who waits tries again
+        if self._end_of_loop is None:
+            self._end_of_loop = self._close_with_loop()
+            await anext(self._end_of_loop)
+        self.is_poller, self._checked_at = False, float("-inf")
+        with contextlib.suppress(LeasewayError, *DRIVER_ERRORS):  # the next wait tries again
             connection = await self._connections.connect()
             try:
-                await connection.add_listener(f"leaseway.{self._connections.address.schema}", self._heard)
+                await connection.add_listener(f"leaseway.{self._connections.address.schema}", self._receive)
             except BaseException:
                 connection.terminate()
                 raise
             self._connection = connection
-            self._bell.rings += 1  # what happened before is not known, so nothing is believed any more
+            self._bell.rings += 1  # earlier notifications were missed, so no forecast is valid any more
 
-    def _heard(self, connection: object, session: int, *_: object) -> None:
-        if not self._is_echo(session):
+    def _receive(self, connection: object, session: int, *_: object) -> None:
+        if not self._is_own(session):
             self._bell.ring()
 
-    async def keeps_watch(self) -> bool:
-        """Whether this is the watchman; it becomes one if there is none, which is looked for now and then."""
+    async def check_poller(self) -> bool:
+        """Whether this process is the designated poller. It becomes the poller if there is none."""
         now = time.monotonic()
-        if self.is_watchman or self._connection is None or not self.is_open or now - self._asked_at < WATCH_SECONDS:
-            return self.is_watchman
-        self._asked_at = now
+        if (
+            self.is_poller
+            or self._connection is None
+            or not self.is_open
+            or now - self._checked_at < POLLER_CHECK_SECONDS
+        ):
+            return self.is_poller
+        self._checked_at = now
         with contextlib.suppress(TimeoutError, *DRIVER_ERRORS):
             async with asyncio.timeout(RETRY_SECONDS):
-                self.is_watchman = await self._connection.fetchval(WATCH, self._connections.address.schema)
-        return self.is_watchman
+                self.is_poller = await self._connection.fetchval(BECOME_POLLER, self._connections.address.schema)
+        return self.is_poller
 
-    async def _closed_with_the_loop(self) -> AsyncGenerator[None, None]:
-        """See Pool: the one moment in which it can still be closed."""
+    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+        """See Pool._close_with_loop."""
         try:
             yield
         finally:
-            await self._hang_up()
+            await self._close()
 
     async def close(self) -> None:
-        await ended(self._opening)
-        if self._until_the_end is not None:
-            await self._until_the_end.aclose()
-        await self._hang_up()
+        await cancel(self._opening)
+        if self._end_of_loop is not None:
+            await self._end_of_loop.aclose()
+        await self._close()
 
     def terminate(self) -> None:
         if self._opening is not None:
@@ -235,35 +243,37 @@ class Ear:
         if self._connection is not None:
             self._connection.terminate()
 
-    async def _hang_up(self) -> None:
+    async def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await hang_up(connection)
+            await close_politely(connection)
 
 
-class Belief:
-    """What a look said: for how long there is nothing to do, unless somebody rings."""
+class Forecast:
+    """The answer of a poll: for how long there is nothing to do, unless a notification arrives."""
 
-    def __init__(self, rings: int) -> None:
-        self._rings = rings
-        self._seen_at = time.monotonic()
-        self.said: int | None = None
+    def __init__(self, notifications: int) -> None:
+        self._notifications = notifications
+        self._polled_at = time.monotonic()
+        self.answer_us: int | None = None
 
-    def holds(self, rings: int) -> bool:
-        left = self.wait_us()
-        return rings == self._rings and time.monotonic() - self._seen_at < BELIEF_SECONDS and left != 0
+    def is_valid(self, notifications: int) -> bool:
+        age = time.monotonic() - self._polled_at
+        return notifications == self._notifications and age < FORECAST_SECONDS and self.wait_us() != 0
 
     def wait_us(self) -> int | None:
-        if self.said is None:
+        if self.answer_us is None:
             return None
-        return max(self.said - int((time.monotonic() - self._seen_at) * SECOND_US), 0)
+        return max(self.answer_us - int((time.monotonic() - self._polled_at) * SECOND_US), 0)
 
-    def is_news_to(self, before: "Belief | None") -> bool:
-        """There is work, and nobody has rung since the look before."""
-        return self.said == 0 and before is not None and before.said != 0 and before._rings == self._rings
+    def is_news_to(self, before: "Forecast | None") -> bool:
+        """Whether there is work now that no notification has announced since the poll before."""
+        if before is None or before._notifications != self._notifications:
+            return False
+        return self.answer_us == 0 and before.answer_us != 0
 
 
-async def ended(task: asyncio.Task[None] | None) -> None:
+async def cancel(task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -47,7 +47,7 @@ class PostgresReads:
             values.append(before)
             conditions.append(f"id < ${len(values)}")
         text = self._database.sql["list_jobs"].replace(":conditions", " AND ".join(["true", *conditions]))
-        return [rows.job_of(row) for row in await self._database.connections.look(text, *values)]
+        return [rows.job_of(row) for row in await self._database.connections.read(text, *values)]
 
     async def errors(self, job: JobId) -> list[ErrorRecord]:
         return [rows.error_of(row) for row in await self._database.look("list_errors", job)]
@@ -74,7 +74,7 @@ class PostgresInspection:
             return SearchPage([], None)
         text = statement_of(sought)
         told = (before or NEWEST, limit + 1, sought.lanes, which.kind, which.error_code, which.shard_key)
-        gone = await self._database.connections.look(text.replace(":schema", self._database.address.quoted), *told)
+        gone = await self._database.connections.read(text.replace(":schema", self._database.address.quoted), *told)
         ids, upto = merge_steps([SearchStep(ids, upto) for ids, upto in gone], limit)
         return SearchPage(
             await PostgresReads(self._database).jobs(JobFilter(ids=tuple(ids)), limit=limit) if ids else [], upto

@@ -28,7 +28,7 @@ class PostgresSchedules:
         ((fired,),) = await self._database.call(
             "fire_schedule", name, seen, upto, *rows.submission(distinct(jobs)), self._database.at()
         )
-        self._database.ringer.ring()
+        self._database.notifier.notify()
         return bool(fired)
 
     async def pause(self, name: str, paused: bool) -> bool:

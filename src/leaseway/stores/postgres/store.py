@@ -13,7 +13,7 @@ from leaseway.ports.tenant_store import LanePauses, TenantStore
 from leaseway.stores.postgres.database import JobDatabase
 from leaseway.stores.postgres.jobs import PostgresJobs, PostgresOperations, PostgresTransactionalSubmission
 from leaseway.stores.postgres.keys import PostgresKeys, PostgresSessions
-from leaseway.stores.postgres.migrate import migrate, read_versions
+from leaseway.stores.postgres.schema import migrate, read_versions
 from leaseway.stores.postgres.reads import PostgresInspection, PostgresReads
 from leaseway.stores.postgres.schedules import PostgresSchedules
 from leaseway.stores.postgres.tenants import PostgresPauses, PostgresTenants
@@ -42,10 +42,10 @@ class PostgresStore:
         return await migrate(self.connections)
 
     async def versions(self) -> SchemaVersions:
-        async with self.connections.lent() as connection:
+        async with self.connections.borrow() as connection:
             return await read_versions(connection, self.address)
 
     async def close(self) -> None:
-        await self.database.ringer.close()
+        await self.database.notifier.close()
         await self.database.listener.close()
         await self.connections.close()

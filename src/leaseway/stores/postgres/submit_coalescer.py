@@ -1,10 +1,11 @@
-"""Lone submissions that come together are written together.
+"""Group commit for single-job submissions.
 
-A commit waits for the disk, and one serves all that are in it. So who comes while enough others of his loop are writing
-to the same lane waits, and when one of those is done, the first who waits writes for all of them. Who comes alone is
-written at once: nobody waits for company. Each is answered after his own job is stored.
+A commit costs one disk flush however many jobs it contains. While WRITERS_MAX writers of an event loop are busy with a
+lane, further submissions to that lane queue up; when a writer finishes, the first one in the queue writes the whole
+queue in one transaction. A submission that finds a free writer is written immediately, so batching never adds latency
+to an idle system. Each caller is answered after its own job is durable.
 
-Lanes do not wait for each other: somebody's open transaction may have made a lane, and hold up all who submit to it.
+Lanes are independent, because an open transaction of a caller may hold a lane's lock and block every submission to it.
 """
 
 import asyncio
@@ -18,52 +19,52 @@ from leaseway.domain.errors import LeasewayError, TerminalError, UnknownOutcome,
 from leaseway.domain.job import NewJob
 
 WRITERS_MAX = 2
-TOGETHER_MAX = 50
+BATCH_MAX = 50
 
 Write = Callable[[Sequence[NewJob]], Awaitable[object]]
 Lane = tuple[str, str, str]
 
 
-class Gathered:
-    """Those who submit, by event loop and lane."""
+class SubmitCoalescer:
+    """The queues of all event loops and lanes."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Lane, Together]] = WeakKeyDictionary()
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Lane, LaneQueue]] = WeakKeyDictionary()
 
     async def submit(self, job: NewJob) -> None:
         lanes = self._loops.setdefault(asyncio.get_running_loop(), {})
         lane = job.queue, job.tenant, job.needs
-        together = lanes.get(lane)
-        if together is None:
-            together = lanes[lane] = Together(self._write)
+        queue = lanes.get(lane)
+        if queue is None:
+            queue = lanes[lane] = LaneQueue(self._write)
         try:
-            await together.submit(job)
+            await queue.submit(job)
         finally:
-            if together.is_idle and lanes.get(lane) is together:
+            if queue.is_idle and lanes.get(lane) is queue:
                 del lanes[lane]
 
 
-class Waiting(NamedTuple):
+class QueuedJob(NamedTuple):
     job: NewJob
-    turn: "asyncio.Future[list[Waiting] | None]"
-    """None: somebody has stored it. Otherwise it is his turn to write, for these as well."""
+    turn: "asyncio.Future[list[QueuedJob] | None]"
+    """None: another caller has stored the job. A list: this caller writes now, for these jobs as well as its own."""
 
 
-class Together:
-    """Those of one lane."""
+class LaneQueue:
+    """The submissions of one event loop to one lane."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
         self._writers = 0
-        self._waiting: deque[Waiting] = deque()
+        self._queue: deque[QueuedJob] = deque()
 
     @property
     def is_idle(self) -> bool:
-        return not self._writers and not self._waiting
+        return not self._writers and not self._queue
 
     async def submit(self, job: NewJob) -> None:
-        others: list[Waiting] | None = []
+        others: list[QueuedJob] | None = []
         if self._writers < WRITERS_MAX:
             self._writers += 1
         else:
@@ -74,69 +75,68 @@ class Together:
             await self._write_all(job, others)
         except BaseException as error:
             for each in others:
-                tell(each, error)
+                answer(each, error)
             raise
         finally:
-            self._pass_on()
+            self._start_next_writer()
 
-    async def _write_all(self, job: NewJob, others: list[Waiting]) -> None:
+    async def _write_all(self, job: NewJob, others: list[QueuedJob]) -> None:
         try:
             await self._write([job, *(each.job for each in others)])
         except (UsageError, TerminalError):
             if not others:
                 raise
-            # Somebody's job is refused for good: his alone, and which one it is shows when each is written by itself.
+            # One of the jobs is invalid. Writing each alone shows which one, and stores the others.
             await self._write_each(others)
             await self._write([job])
         for each in others:
-            tell(each)
+            answer(each)
 
-    async def _write_each(self, waiting: list[Waiting]) -> None:
-        for each in waiting:
+    async def _write_each(self, queued: list[QueuedJob]) -> None:
+        for each in queued:
             try:
                 await self._write([each.job])
             except LeasewayError as error:
-                tell(each, error)
+                answer(each, error)
             else:
-                tell(each)
+                answer(each)
 
-    async def _wait(self, job: NewJob) -> list[Waiting] | None:
-        waiting = Waiting(job, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
+    async def _wait(self, job: NewJob) -> list[QueuedJob] | None:
+        queued = QueuedJob(job, asyncio.get_running_loop().create_future())
+        self._queue.append(queued)
         try:
-            return await waiting.turn
+            return await queued.turn
         except asyncio.CancelledError:
-            # Who gives up is passed over, and his job is not written. If his turn came in this very moment, it is the
-            # next one's.
-            turn = waiting.turn
+            # A cancelled caller's job is not written. If its turn came at the same moment, pass the turn on.
+            turn = queued.turn
             if not turn.cancelled() and turn.exception() is None and (others := turn.result()) is not None:
-                self._waiting.extendleft(reversed(others))
-                self._pass_on()
+                self._queue.extendleft(reversed(others))
+                self._start_next_writer()
             raise
 
-    def _pass_on(self) -> None:
+    def _start_next_writer(self) -> None:
         self._writers -= 1
-        here = [each for each in (self._waiting.popleft() for _ in range(len(self._waiting))) if not each.turn.done()]
-        self._waiting.extend(here[TOGETHER_MAX:])
-        if here:
+        waiting = [each for each in (self._queue.popleft() for _ in range(len(self._queue))) if not each.turn.done()]
+        self._queue.extend(waiting[BATCH_MAX:])
+        if waiting:
             self._writers += 1
-            here[0].turn.set_result(here[1:TOGETHER_MAX])
+            waiting[0].turn.set_result(waiting[1:BATCH_MAX])
 
 
-def tell(waiting: Waiting, error: BaseException | None = None) -> None:
-    if waiting.turn.done():
-        return  # he has heard before, or has given up; then his job may be stored all the same
+def answer(queued: QueuedJob, error: BaseException | None = None) -> None:
+    if queued.turn.done():
+        return  # it was answered before, or its caller was cancelled; the job may be stored nevertheless
     if error is None:
-        waiting.turn.set_result(None)
+        queued.turn.set_result(None)
     else:
-        waiting.turn.set_exception(his_own(error))
+        queued.turn.set_exception(copy_error(error))
 
 
-def his_own(error: BaseException) -> Exception:
-    """An error for each of them: who raises one writes his way into it."""
+def copy_error(error: BaseException) -> Exception:
+    """One exception object per caller: raising an exception changes its traceback and context."""
     if isinstance(error, LeasewayError):
         try:
             return copy(error)
-        except TypeError:  # one that is made of more than its message
+        except TypeError:  # its constructor takes more than the message
             pass
-    return UnknownOutcome("who wrote this job together with others gave up; the call may be repeated")
+    return UnknownOutcome("the caller that wrote this job together with others was cancelled; the call may be repeated")

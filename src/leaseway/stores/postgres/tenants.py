@@ -16,14 +16,14 @@ class PostgresTenants:
         await self._database.call(
             "set_tenant", tenant.name, tenant.weight, starts, tenant.concurrency, tenant.is_capped
         )
-        self._database.ringer.ring()
+        self._database.notifier.notify()
 
     async def all(self) -> list[Tenant]:
         return [rows.tenant_of(row) for row in await self._database.look("list_tenants")]
 
     async def forget(self, name: str) -> bool:
         ((is_known,),) = await self._database.call("forget_tenant", name)
-        self._database.ringer.ring()
+        self._database.notifier.notify()
         return bool(is_known)
 
 
@@ -38,7 +38,7 @@ class PostgresPauses:
 
     async def resume(self, queue: str, tenant: str | None = None) -> bool:
         ((was_paused,),) = await self._database.call("resume_lanes", queue, tenant or "")
-        self._database.ringer.ring()
+        self._database.notifier.notify()
         return bool(was_paused)
 
     async def all(self) -> list[Pause]:

@@ -46,10 +46,10 @@ from leaseway.imports.sinks.sql_tables import (
     Steps,
     Verb,
 )
-from leaseway.stores.postgres.address import address_of
+from leaseway.stores.postgres.address import parse_address
 from leaseway.stores.postgres.connection import DEADLOCKS_MAX, Connections, Record
 from leaseway.stores.postgres.errors import Deadlocked
-from leaseway.stores.postgres.migrate import refuse_old_server, refuse_read_only
+from leaseway.stores.postgres.schema import refuse_old_server, refuse_read_only
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class PostgresTables:
 
     async def read(self, verb: str, values: Values) -> list[Record]:
         statement = self._statement(verb)
-        return await self.connections.look(statement.text, *self._arguments(statement, values))
+        return await self.connections.read(statement.text, *self._arguments(statement, values))
 
     async def call(self, verb: str, values: Values) -> list[Record]:
         statement = self._statement(verb)
@@ -204,7 +204,7 @@ class PostgresSink:
         columns: Mapping[str, ColumnType] | None = None,
         now_us: Callable[[], Instant] | None = None,
     ) -> None:
-        self.address = address_of(url)
+        self.address = parse_address(url)
         self.connections = Connections(self.address)
         *schema, self.target = check_table(table, parts_max=2)
         self._schema = schema[0] if schema else dict(parse_qsl(urlsplit(url).query)).get("schema")

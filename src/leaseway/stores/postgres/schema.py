@@ -109,12 +109,12 @@ def refuse_other_encoding(connection: asyncpg.Connection, address: Address) -> N
 async def migrate(connections: Connections) -> int:
     """Bring the schema to the newest version, in one transaction; returns the number of versions applied."""
     address = connections.address
-    async with connections.lent() as connection:
+    async with connections.borrow() as connection:
         found = await read_versions(connection, address)
         if found.present >= found.newest:
             return 0
         await refuse_read_only(connection, address)
-    async with connections.lent(MIGRATE_SECONDS_MAX) as connection:
+    async with connections.borrow(MIGRATE_SECONDS_MAX) as connection:
         for _ in range(LOCK_TRIES_MAX):
             try:
                 return await _migrate(connection, address)
