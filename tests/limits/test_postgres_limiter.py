@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
-from tests.stores.test_postgres_pooler import Pooler, through
 from tests.stores.postgres_support import (
     address,
     connected,
@@ -22,6 +21,7 @@ from tests.stores.postgres_support import (
     value,
     waiting_for_a_lock,
 )
+from tests.stores.test_postgres_pooler import Pooler, through
 
 from leaseway.domain.errors import StoreBusy, StoreRefused, UnknownLimit, UnknownOutcome
 from leaseway.domain.ids import Instant

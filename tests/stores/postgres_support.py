@@ -1,4 +1,4 @@
-"""No tests: what the tests of PostgreSQL stand on. Every test has a schema of its own on the one server."""
+"""What the tests of PostgreSQL share. Every test has a schema of its own on one server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,11 +21,11 @@ T = TypeVar("T")
 _numbers = count(1)
 
 SOON_SECONDS = 30.0
-"""Longer than anything here takes, on any machine."""
+"""Longer than anything in these tests takes, on any machine."""
 
 
 def new_name(prefix: str = "plot") -> str:
-    """A schema or a role that no other test knows."""
+    """A name for a schema or a role that no other test uses."""
     return f"{prefix}_{next(_numbers)}"
 
 
@@ -50,7 +50,7 @@ async def opened(
     now_us: Callable[[], Instant] | None = None,
     **words: str,
 ) -> AsyncIterator[PostgresStore]:
-    """A store, open; in a new schema, if none is named."""
+    """An open store, in a new schema unless one is given."""
     async with closing(PostgresStore(address(server, schema or new_name(), user, **words), now_us)) as store:
         await store.open()
         yield store
@@ -58,7 +58,7 @@ async def opened(
 
 @asynccontextmanager
 async def connected(server: PostgresServer, user: str = "postgres", **settings: Any) -> AsyncIterator[Any]:
-    """A connection that is not the store's."""
+    """A connection that does not belong to a store."""
     connection = await asyncpg.connect(f"postgresql://{user}@127.0.0.1:{server.port}/postgres", **settings)
     try:
         yield connection
@@ -67,7 +67,7 @@ async def connected(server: PostgresServer, user: str = "postgres", **settings: 
 
 
 async def new_role(server: PostgresServer, *rights: str) -> str:
-    """A role that may log in and nothing else, but for these statements; {0} stands for its name."""
+    """A role that may log in and execute these statements, in which {0} stands for its name."""
     name = new_name("role")
     async with connected(server) as connection:
         await connection.execute(f"CREATE ROLE {name} LOGIN")
@@ -77,13 +77,13 @@ async def new_role(server: PostgresServer, *rights: str) -> str:
 
 
 async def value(server: PostgresServer, sql: str, *values: object, user: str = "postgres") -> Any:
-    """The first value of the first row, asked by somebody else."""
+    """The first value of the first row, on a connection of its own."""
     async with connected(server, user) as connection:
         return await connection.fetchval(sql, *values)
 
 
 async def waiting_for_a_lock(connection: Any, number: int = 1) -> list[int]:
-    """The processes that wait for a lock of this connection's, as soon as there are so many."""
+    """The server processes that wait for a lock of this connection, once there are `number` of them."""
     sql = "SELECT pid FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)) ORDER BY pid"
 
     async def enough() -> list[int]:
@@ -101,7 +101,7 @@ async def until_gone(connection: Any, pid: int) -> None:
 
 
 async def until(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again and again; the first answer that means yes."""
+    """Poll until the answer is true, and return it."""
     async with asyncio.timeout(SOON_SECONDS):
         while True:
             if answer := await ask():
@@ -110,13 +110,13 @@ async def until(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def seen_now(connection: Any, sql: str, *values: object) -> list[Any]:
-    """Inside a transaction, the server shows its activity as it was at the first look."""
+    """Query without the statistics snapshot, which the server otherwise keeps during a transaction."""
     await connection.execute("SELECT pg_stat_clear_snapshot()")
     return list(await connection.fetch(sql, *values))
 
 
 async def error_of(answer: Any) -> LeasewayError:
-    """The error of ours that this call must raise."""
+    """The error of leaseway that this call must raise."""
     try:
         await answer
     except LeasewayError as error:
@@ -125,6 +125,6 @@ async def error_of(answer: Any) -> LeasewayError:
 
 
 async def recounted(store: PostgresStore) -> list[LaneCount]:
-    """The lanes as a count of all rows would have them."""
+    """The counters of all lanes, computed from the rows."""
     async with store.connections.borrow() as connection:
         return [lane_of(row) for row in await connection.fetch(RECOUNT.format(store.address.schema))]

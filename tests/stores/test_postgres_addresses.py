@@ -1,4 +1,4 @@
-"""Addresses that mean nothing: said at once, in words, without the password."""
+"""Invalid addresses are reported at once, with the cause and without the password."""
 
 import builtins
 import socket
@@ -46,7 +46,7 @@ SECRET = "hush-hush"
         ("pooler=statement", "pooler"),
     ],
 )
-def test_a_bad_word_of_ours_is_named(words: str, field: str) -> None:
+def test_an_invalid_option_is_named(words: str, field: str) -> None:
     """A mistyped schema must not become another, empty one."""
     with pytest.raises(BadValue, match=f"^{field}: must") as caught:
         PostgresStore(f"postgresql://ada:{SECRET}@host/db?{words}")
@@ -62,7 +62,8 @@ def test_a_bad_word_of_ours_is_named(words: str, field: str) -> None:
         f"postgresql://ada:{SECRET}@[::1/db",
     ],
 )
-def test_a_bad_port_or_host_is_refused_before_anybody_is_asked(url: str) -> None:
+def test_an_invalid_port_or_host_is_refused_before_connecting(url: str) -> None:
+    """The cause is in the URL and not in the network."""
     with pytest.raises(StoreRefused, match="is not a valid URL: ") as caught:
         PostgresStore(url)
     assert SECRET not in str(caught.value)
@@ -85,7 +86,7 @@ def test_a_bad_port_or_host_is_refused_before_anybody_is_asked(url: str) -> None
     ],
 )
 def test_a_password_is_never_shown_wherever_it_stands(url: str) -> None:
-    """Error texts go to logs and screens. Who forgot to quote a / in a password has not made it public by that."""
+    """Error messages go to logs and screens, also if a / in the password was not quoted."""
     text = url.format(SECRET)
     try:
         shown = parse_address(text).shown
@@ -96,14 +97,14 @@ def test_a_password_is_never_shown_wherever_it_stands(url: str) -> None:
 
 
 def test_an_unquoted_slash_in_a_password_does_not_show_the_part_before_it() -> None:
-    """The parser takes that part for a port and repeats it in its complaint."""
+    """The parser takes that part for a port and repeats it in its message."""
     with pytest.raises(StoreRefused) as caught:
         PostgresStore(f"postgresql://ada:{SECRET}/more@host/db")
     assert SECRET not in str(caught.value)
 
 
-async def test_nobody_listens() -> None:
-    """The commonest of all: the server is not running, or runs elsewhere."""
+async def test_a_refused_connection_is_reported() -> None:
+    """The most common error: the server is not running, or runs elsewhere."""
     port = free_port()
     error = await error_of(PostgresStore(f"postgresql://ada:{SECRET}@127.0.0.1:{port}/db").open())
     assert isinstance(error, TransientError)
@@ -113,6 +114,7 @@ async def test_nobody_listens() -> None:
 
 
 async def test_an_unknown_host_is_named() -> None:
+    """A typing error in the host must be visible in the message."""
     error = await error_of(PostgresStore(f"postgresql://ada:{SECRET}@no-such-host.invalid/db").open())
     assert isinstance(error, TransientError)
     assert "no-such-host.invalid" in str(error)
@@ -120,8 +122,8 @@ async def test_an_unknown_host_is_named() -> None:
     assert SECRET not in str(error)
 
 
-async def test_an_address_without_a_host_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It means this machine, by socket or by name; whatever comes of it must not be a bare error of the driver."""
+async def test_an_address_without_a_host_raises_an_error_of_leaseway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It means this machine; a failure must not be a bare error of the driver."""
     monkeypatch.setenv("PGPORT", str(free_port()))
     monkeypatch.delenv("PGHOST", raising=False)
     error = await error_of(PostgresStore("postgresql:///db").open())
@@ -129,14 +131,15 @@ async def test_an_address_without_a_host_is_an_error_of_ours(monkeypatch: pytest
     assert "host" in str(error)
 
 
-async def test_a_word_of_the_driver_with_a_bad_value_is_refused() -> None:
+async def test_an_invalid_option_of_the_driver_is_refused() -> None:
+    """The driver raises a ValueError, which is not an error of leaseway."""
     error = await error_of(PostgresStore("postgresql://ada@127.0.0.1/db?sslmode=perhaps").open())
     assert isinstance(error, StoreRefused)
     assert "sslmode" in str(error)
 
 
 def test_without_the_driver_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """leaseway alone does not bring asyncpg: the first line of a newcomer to PostgreSQL ends here."""
+    """leaseway alone does not install asyncpg; new users of PostgreSQL meet this error first."""
     real = builtins.__import__
 
     def without_asyncpg(name: str, *rest: Any, **more: Any) -> Any:
@@ -151,7 +154,7 @@ def test_without_the_driver_the_extra_to_install_is_named(monkeypatch: pytest.Mo
         store_at("postgresql://ada@host/db")
 
 
-def test_an_app_at_work_does_not_show_the_password_of_the_store_it_shall_not_leave() -> None:
+def test_the_error_of_a_refused_move_does_not_show_the_password() -> None:
     """`move` names both addresses."""
     app = App("memory://")
     app._is_open = True
@@ -160,8 +163,8 @@ def test_an_app_at_work_does_not_show_the_password_of_the_store_it_shall_not_lea
     assert SECRET not in str(caught.value)
 
 
-async def test_of_several_hosts_the_one_that_takes_writes_is_found(server: PostgresServer) -> None:
-    """After a failover nobody should have to change an address: the guide says how to name them all."""
+async def test_of_several_hosts_the_primary_is_found(server: PostgresServer) -> None:
+    """A failover must not require a change of the URL."""
     hosts = f"127.0.0.1:{free_port()},127.0.0.1:{server.port}"
     store = PostgresStore(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write")
     await store.open()
@@ -169,10 +172,10 @@ async def test_of_several_hosts_the_one_that_takes_writes_is_found(server: Postg
     await store.close()
 
 
-async def test_a_silent_host_does_not_use_up_the_time_of_the_others(
+async def test_a_host_that_does_not_answer_leaves_time_for_the_others(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine that is gone answers nobody, and refuses nobody either."""
+    """A machine that is gone neither accepts nor refuses connections."""
     monkeypatch.setattr(connection_module, "CONNECT_SECONDS_MAX", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hosts = f"127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{server.port}"
@@ -182,28 +185,29 @@ async def test_a_silent_host_does_not_use_up_the_time_of_the_others(
         await store.close()
 
 
-async def test_while_there_is_no_primary_workers_are_told_to_wait(server: PostgresServer) -> None:
-    """In the middle of a failover no server takes writes: a worker that took this for a wrong address would end."""
+async def test_without_a_primary_the_error_is_transient(server: PostgresServer) -> None:
+    """During a failover no server accepts writes; workers must retry and not stop."""
     role = await new_role(server, "ALTER ROLE {0} SET default_transaction_read_only = on")
     error = await error_of(PostgresStore(address(server, "any", role, target_session_attrs="read-write")).open())
     assert isinstance(error, TransientError)
     assert "no server is read-write now" in str(error)
 
 
-def test_a_kind_of_server_that_nobody_knows_is_named() -> None:
+def test_an_unknown_target_session_attrs_is_named() -> None:
+    """The driver would ignore it or fail later."""
     with pytest.raises(BadValue, match=r"target_session_attrs: must be one of any, primary.*\(is 'foo'\)"):
         parse_address("postgresql://host/db?target_session_attrs=foo")
 
 
-async def test_an_address_that_names_the_session_is_heard(server: PostgresServer) -> None:
-    """People find their sessions by it."""
+async def test_an_application_name_in_the_address_is_used(server: PostgresServer) -> None:
+    """Administrators find sessions by it."""
     async with opened(server) as store, opened(server, application_name="mine") as named:
         assert await store.connections.call("SHOW application_name") == [("leaseway",)]
         assert await named.connections.call("SHOW application_name") == [("mine",)]
 
 
-async def test_a_session_begins_without_words_that_poolers_refuse(server: PostgresServer) -> None:
-    """PgBouncer lets nobody in who brings `default_transaction_isolation`; said later, it may be said."""
+async def test_startup_parameters_contain_nothing_that_poolers_refuse(server: PostgresServer) -> None:
+    """PgBouncer refuses `default_transaction_isolation` at startup, but accepts it later."""
     sql = "SELECT name FROM pg_settings WHERE source = 'client' AND name LIKE 'default%'"
     async with opened(server) as store:
         assert await store.connections.call(sql) == []
@@ -213,22 +217,24 @@ async def test_a_session_begins_without_words_that_poolers_refuse(server: Postgr
 # -- TLS --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_without_tls_is_not_called_out_of_reach(server: PostgresServer) -> None:
+async def test_a_server_without_tls_is_reported_as_such(server: PostgresServer) -> None:
+    """Host and port are right; checking them would mislead."""
     error = await error_of(PostgresStore(f"{server.url}?sslmode=require").open())
     assert isinstance(error, StoreRefused)
     assert "the server does not support TLS" in str(error)
     assert "sslmode=prefer" in str(error)
 
 
-async def test_a_certificate_that_is_not_there_is_named(server: PostgresServer, tmp_path: Path) -> None:
+async def test_a_missing_certificate_file_is_named(server: PostgresServer, tmp_path: Path) -> None:
+    """The error of the driver does not name the file."""
     error = await error_of(PostgresStore(f"{server.url}?sslmode=verify-full&sslrootcert={tmp_path}/nope.crt").open())
     assert isinstance(error, StoreRefused)
     assert "sslrootcert: file " in str(error)
     assert "nope.crt" in str(error)
 
 
-def test_a_certificate_that_nobody_trusts_is_no_matter_of_host_and_port() -> None:
-    """Trying again would change nothing: somebody has to name who signed it."""
+def test_an_untrusted_certificate_is_not_a_connection_error() -> None:
+    """A retry cannot succeed; the certificate of the authority is missing."""
     untrusted = ssl.SSLCertVerificationError(1, "certificate verify failed")
     untrusted.verify_message = "self-signed certificate"
     error = translate_connect(untrusted, parse_address("postgresql://host/db?sslmode=verify-full"))
@@ -236,8 +242,8 @@ def test_a_certificate_that_nobody_trusts_is_no_matter_of_host_and_port() -> Non
     assert "not trusted (self-signed certificate); set the certificate of its authority: sslrootcert=FILE" in str(error)
 
 
-def test_a_word_that_a_pooler_refuses_is_named() -> None:
-    """PgBouncer takes few words to begin with, and says which one it does not."""
+def test_an_option_that_a_pooler_refuses_is_named() -> None:
+    """PgBouncer accepts few startup parameters."""
     refused = asyncpg.ProtocolViolationError("unsupported startup parameter: geqo")
     error = translate_connect(refused, parse_address("postgresql://host/db?geqo=off"))
     assert isinstance(error, StoreRefused)

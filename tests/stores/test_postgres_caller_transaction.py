@@ -1,4 +1,4 @@
-"""Submitting inside the caller's own transaction: the job exists if and only if the caller commits."""
+"""Submitting in the caller's own transaction: the job exists if and only if the caller commits."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ USER_TABLE = "CREATE TABLE IF NOT EXISTS {0}_orders (id integer)"
 
 
 class Shop:
-    """An app, and a table of its user's beside it."""
+    """An app, and a table of its user beside it."""
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
@@ -51,7 +51,7 @@ class Shop:
         return int(await value(self.server, f"SELECT count(*) FROM {self.schema}_orders"))
 
     async def jobs(self) -> int:
-        """How many are ready, by the counters; which must be what there is."""
+        """The number of ready jobs by the counters, which must equal the number of rows."""
         store = await self.store()
         lanes = await store.reads.lanes()
         assert lanes == await recounted(store)
@@ -72,8 +72,8 @@ async def shop(server: PostgresServer) -> AsyncIterator[Shop]:
 # -- asyncpg ----------------------------------------------------------------------------------------------------------
 
 
-async def test_with_asyncpg_a_rollback_leaves_nothing_and_a_commit_makes_the_job(shop: Shop) -> None:
-    """The whole point: no order without its job, and no job without its order."""
+async def test_asyncpg_rollback_leaves_nothing_and_commit_makes_the_job(shop: Shop) -> None:
+    """There must be no order without its job, and no job without its order."""
     async with connected(shop.server) as connection:
         for _ in range(2):
             transaction = connection.transaction()
@@ -87,7 +87,7 @@ async def test_with_asyncpg_a_rollback_leaves_nothing_and_a_commit_makes_the_job
         async with connection.transaction():
             await connection.execute(shop.insert)
             (submitted,) = await shop.app.submit_in(connection, shop.ship.bind(order=1, tenant="new"))
-            assert await shop.app.find(submitted) is None, "nobody else may see it before"
+            assert await shop.app.find(submitted) is None, "it must not be visible before the commit"
     assert (await shop.orders(), await shop.jobs()) == (1, 1)
     await shop.drain()
     job = await shop.app.find(submitted)
@@ -95,8 +95,8 @@ async def test_with_asyncpg_a_rollback_leaves_nothing_and_a_commit_makes_the_job
     assert (job.state, shop.ran) == (State.DONE, [1])
 
 
-async def test_a_connection_from_a_pool_of_asyncpg_is_a_connection(shop: Shop) -> None:
-    """What a pool lends is a stand-in for a connection, of another class."""
+async def test_a_connection_from_an_asyncpg_pool_is_accepted(shop: Shop) -> None:
+    """A pool lends a proxy object of another class."""
     async with asyncpg.create_pool(shop.dsn, min_size=1, max_size=1) as pool, pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -108,8 +108,8 @@ async def test_a_connection_from_a_pool_of_asyncpg_is_a_connection(shop: Shop) -
     assert await shop.jobs() == 3
 
 
-async def test_a_whole_pool_is_refused(shop: Shop) -> None:
-    """It would take a connection of its own, and commit at once: outside of every transaction of the caller's."""
+async def test_a_pool_is_refused(shop: Shop) -> None:
+    """It would use a connection of its own and commit outside of the caller's transaction."""
     async with asyncpg.create_pool(shop.dsn, min_size=1, max_size=1) as pool:
         error = await error_of(shop.app.submit_in(pool, shop.ship.bind(order=1)))
     assert isinstance(error, UsageError)
@@ -117,8 +117,8 @@ async def test_a_whole_pool_is_refused(shop: Shop) -> None:
     assert await shop.jobs() == 0
 
 
-async def test_codecs_of_the_callers_do_not_change_what_we_send(shop: Shop) -> None:
-    """Many set their own codec for json, as the manual of asyncpg shows: a text of ours would be quoted once more."""
+async def test_type_codecs_of_the_caller_do_not_change_the_values(shop: Shop) -> None:
+    """Many programs set a codec for json, as the asyncpg manual shows; it would encode a text twice."""
     async with connected(shop.server) as connection:
         for name in ("json", "jsonb"):
             await connection.set_type_codec(name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
@@ -129,8 +129,8 @@ async def test_codecs_of_the_callers_do_not_change_what_we_send(shop: Shop) -> N
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read", "serializable"])
-async def test_every_isolation_of_the_callers_will_do(shop: Shop, isolation: str) -> None:
-    """Whoever keeps accounts is strict; the job is a part of his books."""
+async def test_every_isolation_level_of_the_caller_works(shop: Shop, isolation: str) -> None:
+    """Financial applications use serializable transactions."""
     await shop.ship.submit(order=0)
     async with connected(shop.server) as connection, connection.transaction(isolation=isolation):
         await connection.execute(shop.insert)
@@ -144,7 +144,8 @@ async def test_every_isolation_of_the_callers_will_do(shop: Shop, isolation: str
 # -- psycopg ----------------------------------------------------------------------------------------------------------
 
 
-async def test_with_async_psycopg_a_rollback_leaves_nothing_and_a_commit_makes_the_jobs(shop: Shop) -> None:
+async def test_async_psycopg_rollback_leaves_nothing_and_commit_makes_the_jobs(shop: Shop) -> None:
+    """psycopg is the other common driver; the promise is the same."""
     async with await psycopg.AsyncConnection.connect(shop.dsn) as connection:
         await connection.execute(shop.insert.encode())
         await shop.app.submit_in(connection, shop.ship.bind(order=1))
@@ -159,7 +160,7 @@ async def test_with_async_psycopg_a_rollback_leaves_nothing_and_a_commit_makes_t
     assert sorted(shop.ran) == [0, 1, 2]
 
 
-async def test_rows_of_another_shape_are_understood(shop: Shop) -> None:
+async def test_row_factories_of_the_caller_do_not_matter(shop: Shop) -> None:
     """Web applications set `dict_row` for all their connections."""
     rows: Any = dict_row
     async with await psycopg.AsyncConnection.connect(shop.dsn, row_factory=rows) as connection:
@@ -184,9 +185,7 @@ def in_sync(shop: Shop, connection: "psycopg.Connection[Any]") -> None:
 
 
 @pytest.mark.parametrize("shape", ["tuples", "dicts"])
-def test_with_plain_psycopg_a_rollback_leaves_nothing_and_a_commit_makes_the_job(
-    server: PostgresServer, shape: str
-) -> None:
+def test_blocking_psycopg_rollback_leaves_nothing_and_commit_makes_the_job(server: PostgresServer, shape: str) -> None:
     """Most web applications are not async."""
     shop = Shop(server)
     asyncio.run(value(server, USER_TABLE.format(shop.schema)))
@@ -206,7 +205,8 @@ def test_with_plain_psycopg_a_rollback_leaves_nothing_and_a_commit_makes_the_job
 # -- what is no connection --------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_that_waits_is_refused_in_async_code_with_the_call_to_use(shop: Shop) -> None:
+async def test_a_blocking_connection_is_refused_in_async_code(shop: Shop) -> None:
+    """It would block the event loop; the error names the call to use."""
     with psycopg.connect(shop.dsn) as connection:
         error = await error_of(shop.app.submit_in(connection, shop.ship.bind(order=1)))
     assert isinstance(error, UsageError)
@@ -214,8 +214,8 @@ async def test_a_connection_that_waits_is_refused_in_async_code_with_the_call_to
     assert await shop.jobs() == 0
 
 
-def test_an_async_connection_is_refused_in_plain_code_with_the_call_to_use(server: PostgresServer) -> None:
-    """A coroutine that nobody awaits would submit nothing, and say nothing."""
+def test_an_async_connection_is_refused_in_blocking_code(server: PostgresServer) -> None:
+    """A coroutine that is never awaited would submit nothing."""
     shop = Shop(server)
     with asyncio.Runner() as runner:
         for connect in (asyncpg.connect(shop.dsn), psycopg.AsyncConnection.connect(shop.dsn)):
@@ -230,15 +230,16 @@ def test_an_async_connection_is_refused_in_plain_code_with_the_call_to_use(serve
     shop.app.close_sync()
 
 
-async def test_what_is_no_connection_at_all_is_named(shop: Shop) -> None:
-    """A session of SQLAlchemy, most often."""
+async def test_an_object_that_is_not_a_connection_is_named(shop: Shop) -> None:
+    """Most often it is a session of SQLAlchemy."""
     error = await error_of(shop.app.submit_in(object(), shop.ship.bind(order=1)))
     assert isinstance(error, UsageError)
     assert "builtins.object is not a connection of asyncpg or psycopg" in str(error)
     assert "driver_connection" in str(error)
 
 
-async def test_another_store_says_which_one_can() -> None:
+async def test_other_stores_name_the_one_that_supports_it() -> None:
+    """The error must say what to do instead."""
     app = App("memory://")
 
     @app.job
@@ -253,8 +254,8 @@ async def test_another_store_says_which_one_can() -> None:
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_a_key_with_other_arguments_is_a_conflict_in_our_words(shop: Shop, driver: str) -> None:
-    """The caller's driver has no idea what LW001 means."""
+async def test_a_key_conflict_is_an_error_of_leaseway(shop: Shop, driver: str) -> None:
+    """The caller's driver does not know what LW001 means."""
     await shop.ship.submit(order=1, key="one")
     if driver == "asyncpg":
         connection = await asyncpg.connect(shop.dsn)
@@ -270,8 +271,8 @@ async def test_a_key_with_other_arguments_is_a_conflict_in_our_words(shop: Shop,
     assert await shop.jobs() == 1
 
 
-async def test_after_a_conflict_in_a_savepoint_the_callers_transaction_goes_on(shop: Shop) -> None:
-    """The order is still wanted, though its job was there before."""
+async def test_after_a_conflict_in_a_savepoint_the_transaction_continues(shop: Shop) -> None:
+    """The order is still wanted although its job exists already."""
     await shop.ship.submit(order=1, key="one")
     async with connected(shop.server) as connection, connection.transaction():
         await connection.execute(shop.insert)
@@ -283,6 +284,7 @@ async def test_after_a_conflict_in_a_savepoint_the_callers_transaction_goes_on(s
 
 
 async def test_a_key_that_was_rolled_back_is_free(shop: Shop) -> None:
+    """A key must not be taken by a job that does not exist."""
     async with connected(shop.server) as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -291,8 +293,8 @@ async def test_a_key_that_was_rolled_back_is_free(shop: Shop) -> None:
     assert not (await shop.ship.submit(order=2, key="one")).replayed
 
 
-async def test_whoever_submits_the_same_key_waits_for_the_end_of_the_other_transaction(shop: Shop) -> None:
-    """Only then it is known which of them is the first."""
+async def test_the_same_key_waits_for_the_end_of_the_other_transaction(shop: Shop) -> None:
+    """Only then it is known which of the two is first."""
     async with connected(shop.server) as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -307,8 +309,8 @@ async def test_whoever_submits_the_same_key_waits_for_the_end_of_the_other_trans
 # -- other people's work ----------------------------------------------------------------------------------------------
 
 
-async def test_a_long_transaction_with_a_submission_keeps_nobody_from_the_same_lane(shop: Shop) -> None:
-    """Somebody submits, and then computes for an hour before he commits: counters must not be a lock."""
+async def test_a_long_transaction_does_not_block_other_submissions_to_its_lane(shop: Shop) -> None:
+    """A caller may submit and commit an hour later: counters must not be a lock."""
     await shop.ship.submit(order=1)
     async with connected(shop.server) as connection:
         transaction = connection.transaction()
@@ -326,14 +328,15 @@ async def test_a_long_transaction_with_a_submission_keeps_nobody_from_the_same_l
     assert await shop.jobs() == 0
 
 
-async def test_a_submission_of_nothing_is_nothing(shop: Shop) -> None:
+async def test_an_empty_submission_does_nothing(shop: Shop) -> None:
+    """Programs submit lists that may be empty."""
     async with connected(shop.server) as connection:
         assert await shop.app.submit_in(connection) == []
     assert await shop.jobs() == 0
 
 
-async def test_errors_of_the_callers_own_stay_his_own(shop: Shop) -> None:
-    """His transaction had failed before: he knows what to do about that, in the words of his driver."""
+async def test_errors_of_the_driver_are_passed_on_unchanged(shop: Shop) -> None:
+    """The transaction had failed before; the caller handles that by the errors of its driver."""
     async with connected(shop.server) as connection:
         transaction = connection.transaction()
         await transaction.start()

@@ -1,4 +1,4 @@
-"""Claiming: fair shares, marks in long lanes, and never the same job for two."""
+"""Claiming: fair shares, resume points in long lanes, and no job for two workers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from leaseway.testing.contract.actors import Worker, counts, done, id_of, new_jo
 from leaseway.testing.postgres import PostgresServer
 
 FAR = 10_000
-"""Ready jobs from which on a lane is a long one."""
+"""The number of ready jobs from which on a lane counts as long."""
 
 
 # -- shares -----------------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def runner() -> Any:
 
 @pytest.fixture(scope="module")
 def sharing(server: PostgresServer, runner: asyncio.Runner) -> Any:
-    """The server's `share`, over one connection."""
+    """The server's function `share`, over one connection."""
     store = PostgresStore(address(server, new_name()))
     runner.run(store.open())
     sql = f"SELECT {store.address.schema}.share($1, $2, $3)"
@@ -55,7 +55,7 @@ def sharing(server: PostgresServer, runner: asyncio.Runner) -> Any:
     ),
 )
 def test_the_server_shares_as_the_domain_does(sharing: Any, wanted: int, lanes: list[tuple[int, int]]) -> None:
-    """The rule is written twice, in Python and in SQL; the stores must not drift apart."""
+    """The rule exists in Python and in SQL; the two must not diverge."""
     ready, weights = [ready for ready, _ in lanes], [weight for _, weight in lanes]
     expected = share(wanted, dict(enumerate(ready)), dict(enumerate(weights)))
     assert sharing(wanted, ready, weights) == [expected.get(lane, 0) for lane in range(len(ready))]
@@ -64,8 +64,8 @@ def test_the_server_shares_as_the_domain_does(sharing: Any, wanted: int, lanes: 
 # -- many lanes -------------------------------------------------------------------------------------------------------
 
 
-async def test_where_many_lanes_change_their_changes_are_folded_each_time(server: PostgresServer) -> None:
-    """Every look adds them up for every lane: with thousands of tenants an exchange became nine times as slow."""
+async def test_changes_of_many_lanes_are_folded_by_every_exchange(server: PostgresServer) -> None:
+    """Every survey adds them up for each lane: with thousands of tenants an exchange became nine times slower."""
     async with opened(server) as store:
         worker = Worker(store)
         most = 0
@@ -81,7 +81,7 @@ async def test_where_many_lanes_change_their_changes_are_folded_each_time(server
 
 
 class Long:
-    """A lane with more than ten thousand jobs, claimed by one session that may have a mark."""
+    """A lane with more than ten thousand jobs, claimed by one session that may have a resume point."""
 
     def __init__(self, store: PostgresStore, clock: FakeClock) -> None:
         self.store = store
@@ -96,7 +96,7 @@ class Long:
         return list(leases)
 
     async def mark(self, number: int, valid_us: int = 60 * SECOND_US) -> None:
-        """As if the last claim of this session had ended with this job, and had taken long."""
+        """Pretend that the last claim of this session ended with this job and was slow."""
         async with self.store.connections.borrow() as connection:
             schema = self.store.address.schema
             row = await connection.fetchrow(
@@ -116,15 +116,15 @@ async def long(server: PostgresServer, clock: FakeClock) -> AsyncIterator[Long]:
         yield Long(store, clock)
 
 
-async def test_with_a_mark_the_claim_goes_on_from_there(long: Long) -> None:
-    """Otherwise the other tests of marks would prove nothing."""
+async def test_a_claim_continues_from_the_resume_point(long: Long) -> None:
+    """Otherwise the other tests of resume points would prove nothing."""
     await long.mark(5_000)
     assert [lease.id for lease in await long.claim(3)] == [id_of(5_001), id_of(5_002), id_of(5_003)]
     assert [lease.id for lease in await long.claim(2)] == [id_of(5_004), id_of(5_005)]
 
 
-async def test_a_higher_priority_is_not_passed_over_by_a_mark(long: Long) -> None:
-    """An urgent job comes at any time, and its time to run is later than the mark's or not."""
+async def test_a_resume_point_does_not_skip_higher_priorities(long: Long) -> None:
+    """An urgent job may arrive at any time, with a time to run before or after the resume point."""
     await long.mark(5_000)
     await long.store.jobs.submit(
         [new_job(20_001, priority=1), new_job(20_002, priority=9), new_job(20_003, priority=-1)]
@@ -132,16 +132,16 @@ async def test_a_higher_priority_is_not_passed_over_by_a_mark(long: Long) -> Non
     assert [lease.id for lease in await long.claim(3)] == [id_of(20_002), id_of(20_001), id_of(5_001)]
 
 
-async def test_jobs_behind_the_mark_are_found_when_it_expires(long: Long) -> None:
-    """One that was given back, or that another session had locked for a moment, must not wait for ever."""
+async def test_jobs_before_the_resume_point_are_found_when_it_expires(long: Long) -> None:
+    """A job that was released, or locked by another session for a moment, must not wait for ever."""
     await long.mark(5_000, valid_us=SECOND_US)
     await long.claim(1)
     long.clock.advance(1)
     assert [lease.id for lease in await long.claim(2)] == [id_of(1), id_of(2)]
 
 
-async def test_jobs_behind_the_mark_are_found_when_the_rest_runs_out(long: Long) -> None:
-    """Whoever asks for more than there is behind the mark gets it from before."""
+async def test_jobs_before_the_resume_point_are_found_when_the_lane_runs_out(long: Long) -> None:
+    """A claim for more jobs than there are after the resume point takes the others from before it."""
     await long.mark(FAR + 498)
     assert [lease.id for lease in await long.claim(4)] == [id_of(number) for number in (1, 2, 3, 4)]
     leases = await long.claim(5_000)
@@ -149,8 +149,8 @@ async def test_jobs_behind_the_mark_are_found_when_the_rest_runs_out(long: Long)
     assert await counts(long.store) == {"ready": FAR + 500 - 5_004, "leased": 5_004}
 
 
-async def test_a_lane_with_marks_is_emptied_to_the_last_job(long: Long) -> None:
-    """Settled, retried and new jobs in between: every job is handed out, none twice in one life."""
+async def test_a_lane_with_resume_points_is_drained_completely(long: Long) -> None:
+    """With settled, retried and new jobs in between, every job is leased, and none twice per run."""
     fresh = count(30_000)
     await long.mark(9_000)
     retried: list[str] = []
@@ -168,8 +168,8 @@ async def test_a_lane_with_marks_is_emptied_to_the_last_job(long: Long) -> None:
     assert lanes[0].unfinished == 0
 
 
-async def test_a_mark_belongs_to_one_lane_of_one_schema(server: PostgresServer, clock: FakeClock) -> None:
-    """Two long lanes in one claim."""
+async def test_a_resume_point_belongs_to_one_lane_of_one_schema(server: PostgresServer, clock: FakeClock) -> None:
+    """Two long lanes may be claimed at once."""
     async with opened(server, now_us=clock.now_us, pool="1") as store:
         await store.jobs.submit([new_job(number, tenant="a") for number in range(FAR)])
         await store.jobs.submit([new_job(FAR + number, tenant="b") for number in range(FAR)])
@@ -178,8 +178,8 @@ async def test_a_mark_belongs_to_one_lane_of_one_schema(server: PostgresServer, 
         assert [lease.id for lease in leases] == [id_of(number) for number in (501, 502, FAR, FAR + 1)]
 
 
-async def test_a_mark_that_makes_no_sense_is_the_problem_of_its_session_alone(server: PostgresServer) -> None:
-    """Anybody may set a setting of his own session; nothing may be claimed twice, whatever it says."""
+async def test_an_invalid_resume_point_affects_only_its_session(server: PostgresServer) -> None:
+    """Every session may change its own settings; whatever they contain, no job may be claimed twice."""
     async with opened(server) as store:
         await store.jobs.submit([new_job(number) for number in range(FAR + 1)])
         schema = store.address.schema
@@ -194,7 +194,7 @@ async def test_a_mark_that_makes_no_sense_is_the_problem_of_its_session_alone(se
 
 @pytest.mark.parametrize("jobs", [3_000, FAR + 1_000], ids=["short lane", "long lane"])
 async def test_sessions_that_claim_at_the_same_time_never_get_the_same_job(server: PostgresServer, jobs: int) -> None:
-    """The first promise of all."""
+    """The first promise of the store."""
     async with opened(server, pool="4") as one, opened(server, one.address.schema, pool="4") as two:
         for start in range(0, jobs, 5_000):
             await one.jobs.submit([new_job(number) for number in range(start, min(start + 5_000, jobs))])
@@ -216,8 +216,8 @@ async def test_sessions_that_claim_at_the_same_time_never_get_the_same_job(serve
         assert await one.reads.lanes() == await recounted(one)
 
 
-async def test_a_job_that_another_claim_has_locked_is_left_and_found_later(server: PostgresServer) -> None:
-    """Claims do not wait for each other; and what one of them gives up, the next one finds."""
+async def test_a_job_locked_by_another_claim_is_skipped_and_found_later(server: PostgresServer) -> None:
+    """Claims do not wait for each other, and a claim that is rolled back loses no job."""
     async with opened(server) as store, connected(server) as connection:
         await store.jobs.submit([new_job(1), new_job(2)])
         schema = store.address.schema

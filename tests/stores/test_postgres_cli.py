@@ -1,4 +1,4 @@
-"""leaseway migrate, doctor and the rest of the command line, against a server."""
+"""leaseway migrate, doctor and other commands against a server."""
 
 import asyncio
 from collections.abc import Iterator
@@ -58,8 +58,8 @@ LOOKING = [["jobs", "list"], ["lanes"], ["jobs", "cancel", "x"]]
 
 
 @pytest.mark.parametrize("argv", LOOKING, ids=" ".join)
-def test_a_schema_that_is_missing_is_not_made_by_looking(place: ServerPlace, argv: list[str]) -> None:
-    """A typing error in an address must not leave an empty schema behind, which then looks like lost jobs."""
+def test_reading_commands_do_not_create_a_schema(place: ServerPlace, argv: list[str]) -> None:
+    """A typing error in a URL must not create an empty schema that looks like lost jobs."""
     answer = place.run(*argv)
     assert answer.code == 2
     assert "there is no store" in answer.err
@@ -70,8 +70,8 @@ def test_a_schema_that_is_missing_is_not_made_by_looking(place: ServerPlace, arg
 @pytest.mark.parametrize(
     "argv", [*LOOKING, ["migrate"], ["migrate", "--check"], ["submit", "tasks", "add", "x=1"]], ids=" ".join
 )
-def test_a_server_that_is_away_is_unavailable(place: ServerPlace, argv: list[str]) -> None:
-    """Exit code 3 says to a script: the same command may succeed later. And nobody sees the password."""
+def test_an_unreachable_server_exits_with_code_3(place: ServerPlace, argv: list[str]) -> None:
+    """Scripts may run the same command again. The password is not shown."""
     url = f"postgresql://ada:{SECRET}@127.0.0.1:{free_port()}/db"
     answer = place.run(*argv, "--store", url)
     assert answer.code == 3, answer.err
@@ -81,7 +81,7 @@ def test_a_server_that_is_away_is_unavailable(place: ServerPlace, argv: list[str
 
 @pytest.mark.parametrize("argv", [*LOOKING, ["migrate"], ["doctor"]], ids=" ".join)
 def test_no_command_shows_the_password(place: ServerPlace, argv: list[str]) -> None:
-    """Terminals are shared, and logs are read by many."""
+    """Terminals are shared, and logs have many readers."""
     for more in ([], ["--json"]):
         url = place.url.replace("postgres@", f"postgres:{SECRET}@")
         answer = place.run(*argv, *more, "--store", url)
@@ -89,6 +89,7 @@ def test_no_command_shows_the_password(place: ServerPlace, argv: list[str]) -> N
 
 
 def test_a_newer_schema_asks_for_a_newer_leaseway(place: ServerPlace) -> None:
+    """Old code must not write to a schema that it does not know."""
     place.ok("migrate")
     place.ask("INSERT INTO {0}.migrations (version, name, needs) VALUES (99, 'later', 99)")
     for argv in ([*LOOKING[0]], ["migrate"], ["migrate", "--check"], ["submit", "tasks", "add", "x=1"]):
@@ -98,7 +99,8 @@ def test_a_newer_schema_asks_for_a_newer_leaseway(place: ServerPlace) -> None:
         assert "install a newer leaseway" in answer.err
 
 
-def test_who_may_not_create_is_told_who_shall_migrate(place: ServerPlace) -> None:
+def test_a_role_without_rights_is_told_how_to_migrate(place: ServerPlace) -> None:
+    """The role of a worker usually cannot create a schema."""
     role = asyncio.run(new_role(place.server))
     answer = place.run("migrate", "--store", address(place.server, place.schema, role))
     assert answer.code == 2
@@ -109,8 +111,8 @@ def test_who_may_not_create_is_told_who_shall_migrate(place: ServerPlace) -> Non
 # -- migrate ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_check_changes_nothing_and_says_whether_there_is_something_to_do(place: ServerPlace) -> None:
-    """For scripts that deploy: exit code 1 before, 0 after."""
+def test_migrate_check_changes_nothing(place: ServerPlace) -> None:
+    """Deployment scripts rely on exit code 1 before and 0 after."""
     answer = place.run("migrate", "--check")
     assert answer.code == 1
     assert "run: leaseway migrate" in answer.out
@@ -121,8 +123,8 @@ def test_a_check_changes_nothing_and_says_whether_there_is_something_to_do(place
     assert place.json("migrate") == {"store": place.url, "from": len(MIGRATIONS), "to": len(MIGRATIONS)}
 
 
-def test_a_job_goes_all_the_way_on_the_command_line(place: ServerPlace) -> None:
-    """One changed line, and everything that one knows from SQLite works."""
+def test_a_job_runs_from_submit_to_done_on_the_command_line(place: ServerPlace) -> None:
+    """After changing the URL, everything works as with SQLite."""
     id_ = place.submit("add", "x=1")
     lost = place.submit("hopeless")
     place.ok("work", "tasks:app", "--until-empty")
@@ -140,8 +142,8 @@ def test_a_job_goes_all_the_way_on_the_command_line(place: ServerPlace) -> None:
 # -- doctor -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_healthy_store_is_well(place: ServerPlace) -> None:
-    """A doctor who always finds something is not listened to."""
+def test_a_healthy_store_has_no_findings(place: ServerPlace) -> None:
+    """Users ignore a doctor that always finds something."""
     place.ok("migrate")
     place.submit("add", "x=1")
     answer = place.ok("doctor", "--deep")
@@ -151,7 +153,8 @@ def test_a_healthy_store_is_well(place: ServerPlace) -> None:
     assert {"server", "primary", "schema", "connections", "snapshots", "counters", "leases", "failed"} <= set(told)
 
 
-def test_a_missing_schema_is_a_problem_with_its_cure(place: ServerPlace) -> None:
+def test_a_missing_schema_is_a_problem_with_advice(place: ServerPlace) -> None:
+    """A finding must say what to do."""
     answer = place.run("doctor")
     assert answer.code == 1
     assert f"there is no schema '{place.schema}'" in answer.out
@@ -159,8 +162,8 @@ def test_a_missing_schema_is_a_problem_with_its_cure(place: ServerPlace) -> None
     assert place.ask("SELECT to_regnamespace('{0}')") is None
 
 
-def test_a_server_that_is_away_is_found_by_the_doctor(place: ServerPlace) -> None:
-    """He tells of a sick store instead of being sick himself."""
+def test_the_doctor_reports_an_unreachable_server(place: ServerPlace) -> None:
+    """It must report the failure instead of failing itself."""
     answer = place.run("doctor", "--store", f"postgresql://ada:{SECRET}@127.0.0.1:{free_port()}/db")
     assert answer.code == 1
     assert "connection refused" in answer.out
@@ -200,9 +203,10 @@ def fail(place: ServerPlace) -> None:
         (fail, "failed", "warning", "1 dead letter", "leaseway jobs list --state failed"),
     ],
 )
-def test_each_sickness_is_named_with_its_cure(
+def test_each_problem_is_reported_with_advice(
     place: ServerPlace, sicken: Any, check: str, level: str, text: str, advice: str
 ) -> None:
+    """A finding must say what to do."""
     place.submit("add", "x=1")
     sicken(place)
     told = place.findings()
@@ -212,7 +216,7 @@ def test_each_sickness_is_named_with_its_cure(
 
 
 def test_a_reader_gets_the_same_answers_as_the_owner(place: ServerPlace) -> None:
-    """pg_stat_activity hides the sessions of others from a plain role: that must not look like good health."""
+    """pg_stat_activity hides other sessions from a plain role; that must not look healthy."""
     place.ok("migrate")
     role = asyncio.run(new_role(place.server))
     place.ask("SELECT {0}.grant_reader($1)", role)
@@ -253,7 +257,7 @@ def connections_told(url: str) -> str:
 
 
 def test_figures_that_are_too_large_are_warnings() -> None:
-    """What cannot be brought about in a test is judged by its figures."""
+    """Situations that a test cannot create are judged by their figures."""
     assert room(10, 100).level == "ok"
     assert "pooler=transaction" in (room(90, 100).advice or "")
     assert snapshot(None).level == snapshot((1, "psql", SNAPSHOT_SECONDS_MAX - 1)).level == "ok"

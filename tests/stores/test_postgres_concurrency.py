@@ -1,4 +1,4 @@
-"""Many at once: one job for a key, one end for a job, and counters that are a count."""
+"""Concurrent callers: one job per key, one outcome per job, and exact counters."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @pytest.fixture
 async def stores(server: PostgresServer) -> AsyncIterator[list[PostgresStore]]:
-    """Several processes' worth of stores, on one schema."""
+    """Several stores on one schema, like several processes."""
     schema = new_name()
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(opened(server, schema, pool="5")) for _ in range(4)]
@@ -54,8 +54,8 @@ async def stores(server: PostgresServer) -> AsyncIterator[list[PostgresStore]]:
 # -- the same submission ----------------------------------------------------------------------------------------------
 
 
-async def test_the_same_key_from_many_at_once_makes_one_job(stores: list[PostgresStore]) -> None:
-    """A customer who clicks twice, a queue that delivers twice, two servers behind one balancer."""
+async def test_concurrent_submissions_of_one_key_make_one_job(stores: list[PostgresStore]) -> None:
+    """A user clicks twice, a queue delivers twice, two servers share a load balancer."""
     for round_ in range(5):
         jobs = [keyed_job(100 * round_ + number, key=f"key-{round_}") for number in range(16)]
         answers = await asyncio.gather(*(stores[n % 4].jobs.submit([job]) for n, job in enumerate(jobs)))
@@ -65,10 +65,10 @@ async def test_the_same_key_from_many_at_once_makes_one_job(stores: list[Postgre
     assert await counts(stores[0]) == {"ready": 5}
 
 
-async def test_the_same_keys_in_any_order_from_many_at_once_do_not_lock_each_other_out(
+async def test_batches_with_the_same_keys_in_any_order_do_not_deadlock(
     stores: list[PostgresStore],
 ) -> None:
-    """Batches of the same things, each one shuffled: a deadlock would cost one of them its second."""
+    """A deadlock costs one of the transactions a second."""
     numbers = list(range(60))
     batches: list[list[NewJob]] = []
     for batch in range(8):
@@ -78,10 +78,10 @@ async def test_the_same_keys_in_any_order_from_many_at_once_do_not_lock_each_oth
     assert await counts(stores[0]) == {"ready": 60}
 
 
-async def test_the_same_new_lanes_in_any_order_from_many_at_once_do_not_lock_each_other_out(
+async def test_batches_with_the_same_new_lanes_in_any_order_do_not_deadlock(
     stores: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batches of a new deployment open many lanes, each in its own order."""
+    """The first batches of a new deployment create many lanes, each in another order."""
     monkeypatch.setattr(connection, "DEADLOCKS_MAX", 0)
     ids = count(1)
     tenants = [f"tenant-{n}" for n in range(40)]
@@ -93,8 +93,8 @@ async def test_the_same_new_lanes_in_any_order_from_many_at_once_do_not_lock_eac
     assert {lane.ready for lane in await stores[0].reads.lanes()} == {8}
 
 
-async def test_a_submission_repeated_by_many_at_once_makes_one_job(stores: list[PostgresStore]) -> None:
-    """A lost reply, and an impatient client."""
+async def test_concurrent_repetitions_of_a_submission_make_one_job(stores: list[PostgresStore]) -> None:
+    """A client repeats a submission whose reply was lost."""
     jobs = [new_job(number) for number in range(20)]
     repeated = [jobs, jobs[::-1], jobs[5:], [jobs[3]], [jobs[7]], jobs]
     await asyncio.gather(
@@ -109,7 +109,7 @@ async def test_a_submission_repeated_by_many_at_once_makes_one_job(stores: list[
 async def test_a_submission_repeated_after_its_job_has_finished_is_known(
     stores: list[PostgresStore], keyed: bool
 ) -> None:
-    """The reply was lost, and the worker was faster than the repetition."""
+    """The reply was lost, and the worker finished the job before the repetition."""
     job = keyed_job(1) if keyed else new_job(1)
     await stores[0].jobs.submit([job])
     await Worker(stores[1]).settle(done(await Worker(stores[1]).claim_one()))
@@ -123,7 +123,7 @@ async def test_a_submission_repeated_after_its_job_has_finished_is_known(
 async def test_a_submission_repeated_while_its_job_finishes_is_known(
     server: PostgresServer, stores: list[PostgresStore], batch: int
 ) -> None:
-    """Between the look and the write of one, the other commits: the job must not begin a second life."""
+    """The other transaction commits between lookup and insert: the job must not run a second time."""
     job, others = new_job(1), [new_job(2)][: batch - 1]
     await stores[0].jobs.submit([job, *others])
     lease = await Worker(stores[0]).claim_one()
@@ -141,10 +141,10 @@ async def test_a_submission_repeated_while_its_job_finishes_is_known(
     assert await stores[0].reads.lanes() == await recounted(stores[0])
 
 
-async def test_a_submission_repeated_while_its_job_is_replayed_is_known(
+async def test_a_submission_repeated_while_its_job_is_retried_is_known(
     server: PostgresServer, stores: list[PostgresStore]
 ) -> None:
-    """The job moves from the history back into the hot table, and is in neither of them for a moment."""
+    """A retried job moves from the history back to the jobs, and is in neither table for a moment."""
     job = new_job(1)
     await stores[0].jobs.submit([job])
     await Worker(stores[0]).settle(failed(await Worker(stores[0]).claim_one()))
@@ -164,15 +164,15 @@ async def test_a_submission_repeated_while_its_job_is_replayed_is_known(
 
 
 async def persistent(call: Awaitable[T]) -> T | None:
-    """What a caller does who may be told to come again; None: he was."""
+    """Call again after an error that allows it; None after such an error."""
     try:
         return await call
     except StoreBusy:
         return None
 
 
-async def test_settling_and_renewing_the_same_jobs_at_once_ends(stores: list[PostgresStore]) -> None:
-    """The worker settles while its keeper renews: that happens all day, and must not cost a second each time."""
+async def test_settling_and_renewing_the_same_jobs_does_not_deadlock(stores: list[PostgresStore]) -> None:
+    """The worker settles while its lease renewal runs; that happens all the time and must not cost a second."""
     one, two = Worker(stores[0]), stores[1]
     for round_ in range(6):
         await stores[0].jobs.submit([new_job(1_000 * round_ + n) for n in range(120)])
@@ -190,8 +190,8 @@ async def test_settling_and_renewing_the_same_jobs_at_once_ends(stores: list[Pos
     assert await counts(stores[0]) == {"done": 480, "failed": 240}
 
 
-async def test_a_job_that_two_settle_at_once_has_one_end(stores: list[PostgresStore]) -> None:
-    """One token, two processes that believe they have it: one result, and both are told that it is settled."""
+async def test_a_job_settled_twice_at_once_has_one_outcome(stores: list[PostgresStore]) -> None:
+    """Two processes with the same token store one result, and both learn that the job is settled."""
     await stores[0].jobs.submit([new_job(n) for n in range(50)])
     leases = await Worker(stores[0]).claim(50)
     first = Worker(stores[0]).settle(*(done(lease, result='"first"') for lease in leases))
@@ -203,7 +203,7 @@ async def test_a_job_that_two_settle_at_once_has_one_end(stores: list[PostgresSt
 
 
 async def test_a_lease_that_expires_while_it_is_settled_ends_once(stores: list[PostgresStore]) -> None:
-    """All the others take it back at the same moment."""
+    """All other workers try to reclaim it at the same time."""
     await stores[0].jobs.submit([new_job(n, lease_us=1) for n in range(30)])
     leases = await Worker(stores[0]).claim(30)
     settling = asyncio.ensure_future(Worker(stores[0]).settle(*map(done, leases)))
@@ -217,10 +217,10 @@ async def test_a_lease_that_expires_while_it_is_settled_ends_once(stores: list[P
 
 
 @pytest.mark.parametrize("failed_before", [False, True], ids=["first attempt", "failed before"])
-async def test_a_late_result_is_refused_though_the_job_changes_hands_at_this_very_moment(
+async def test_a_late_result_is_rejected_while_the_job_is_being_leased_again(
     server: PostgresServer, stores: list[PostgresStore], failed_before: bool
 ) -> None:
-    """The fence itself: between the late worker's look and its write, the job became another's."""
+    """The fence: the job got a new lease between the lookup and the write of the late worker."""
     late, schema = Worker(stores[0], "late"), stores[0].address.schema
     await stores[0].jobs.submit([new_job(1, lease_us=1)])
     lease = await late.claim_one()
@@ -245,7 +245,7 @@ async def test_a_late_result_is_refused_though_the_job_changes_hands_at_this_ver
 
 
 class Storm:
-    """Everybody does anything, with everything."""
+    """Random operations on random jobs by many tasks."""
 
     def __init__(self, stores: list[PostgresStore], seed: int) -> None:
         self.stores = stores
@@ -310,10 +310,10 @@ class Storm:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_after_a_storm_the_counters_are_a_count_and_no_row_is_lost(
+async def test_after_random_operations_the_counters_are_exact_and_no_row_is_lost(
     server: PostgresServer, stores: list[PostgresStore], seed: int
 ) -> None:
-    """Counters are never made right again by counting: one that is wrong once is wrong for ever."""
+    """Counters are never corrected by counting: an error would stay for ever."""
     storm = Storm(stores, seed)
     await asyncio.gather(*(storm.blow(name) for name in range(8)))
     store, schema = stores[0], stores[0].address.schema

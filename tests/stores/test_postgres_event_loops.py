@@ -1,4 +1,4 @@
-"""A store in several event loops, closed, and after a fork."""
+"""A store in several event loops, after closing, and after a fork."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def in_a_thread(call: Callable[[], Awaitable[T]]) -> T:
-    """Run it in a loop of its own, as the keeper of a worker does."""
+    """Run it in an event loop of its own, like the lease renewal of a worker."""
     answers: list[T] = []
     errors: list[BaseException] = []
 
@@ -31,7 +31,7 @@ def in_a_thread(call: Callable[[], Awaitable[T]]) -> T:
 
         try:
             answers.append(asyncio.run(wait()))
-        except BaseException as error:  # noqa: BLE001 - it is raised again, over there
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the other thread
             errors.append(error)
 
     thread = threading.Thread(target=run)
@@ -48,7 +48,7 @@ async def sessions(server: PostgresServer, role: str) -> int:
 
 
 async def no_sessions(server: PostgresServer, role: str) -> None:
-    """A server needs a moment to end a session that was closed."""
+    """Wait until the server has ended all sessions of the role."""
 
     async def are_gone() -> bool:
         return await sessions(server, role) == 0
@@ -65,7 +65,7 @@ async def role(server: PostgresServer) -> str:
 
 
 def collected() -> list[str]:
-    """What Python says when it finds something that nobody closed."""
+    """Collect the warnings about objects that were not closed."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         gc.collect()
@@ -73,7 +73,7 @@ def collected() -> list[str]:
 
 
 async def test_a_loop_that_ends_closes_its_connections(server: PostgresServer, role: str) -> None:
-    """Plain code calls `asyncio.run` again and again: each time a few sessions would be left on the server."""
+    """Blocking programs call `asyncio.run` repeatedly; each call would leave sessions on the server."""
     store = PostgresStore(address(server, new_name(), role))
 
     async def use() -> None:
@@ -88,7 +88,7 @@ async def test_a_loop_that_ends_closes_its_connections(server: PostgresServer, r
 
 
 async def test_two_loops_use_one_store_at_the_same_time(server: PostgresServer, role: str) -> None:
-    """The worker's loop and the keeper's: a connection must never be used in another loop than its own."""
+    """The loops of the worker and of its lease renewal: a connection must only be used in its own loop."""
     async with opened(server, user=role) as store:
         await store.jobs.submit([new_job(number) for number in range(200)])
 
@@ -110,7 +110,7 @@ async def test_two_loops_use_one_store_at_the_same_time(server: PostgresServer, 
 async def test_closing_the_store_in_one_loop_ends_the_connections_of_the_others(
     server: PostgresServer, role: str, verb: str
 ) -> None:
-    """An app that closes closes all of it: the loop of its plain callers lives as long as the process."""
+    """The loop of blocking callers lives as long as the process and does not close its own."""
     store = PostgresStore(address(server, new_name(), role))
     await store.open()
     used, closed = threading.Event(), threading.Event()
@@ -119,7 +119,7 @@ async def test_closing_the_store_in_one_loop_ends_the_connections_of_the_others(
         return closed.is_set()
 
     async def has_two() -> bool:
-        """One of each loop; that which listens is opened beside the wait, and may take longer."""
+        """One connection per loop; the listening connection is opened in the background and may come later."""
         return await sessions(server, role) >= 2
 
     async def use() -> None:
@@ -142,8 +142,8 @@ async def test_closing_the_store_in_one_loop_ends_the_connections_of_the_others(
     assert collected() == []
 
 
-async def test_a_store_that_nobody_closed_is_closed_with_the_loop(server: PostgresServer, role: str) -> None:
-    """Nothing is lost by not calling close, and nobody is scolded."""
+async def test_a_store_that_was_not_closed_is_closed_with_its_loop(server: PostgresServer, role: str) -> None:
+    """A program that does not call close loses nothing and sees no warning."""
 
     async def use() -> None:
         store = PostgresStore(address(server, new_name(), role))
@@ -156,8 +156,8 @@ async def test_a_store_that_nobody_closed_is_closed_with_the_loop(server: Postgr
     assert collected() == []
 
 
-async def test_a_loop_that_ends_in_the_middle_of_a_call_leaves_nothing(server: PostgresServer, role: str) -> None:
-    """Ctrl-C, and asyncio cancels what is on its way."""
+async def test_a_loop_that_ends_during_a_call_leaves_no_session(server: PostgresServer, role: str) -> None:
+    """After Ctrl-C, asyncio cancels the running calls."""
     store = PostgresStore(address(server, new_name(), role))
 
     async def use() -> None:
@@ -173,8 +173,8 @@ async def test_a_loop_that_ends_in_the_middle_of_a_call_leaves_nothing(server: P
     assert collected() == []
 
 
-async def test_a_closed_store_says_so_or_works_but_leaves_nothing(server: PostgresServer, role: str) -> None:
-    """Who calls too late gets an answer or an error of ours, and no session stays behind."""
+async def test_a_call_on_a_closed_store_leaves_no_session(server: PostgresServer, role: str) -> None:
+    """A late call gets an answer or an error of leaseway."""
     store = PostgresStore(address(server, new_name(), role))
     await store.open()
     await store.close()
@@ -187,7 +187,8 @@ async def test_a_closed_store_says_so_or_works_but_leaves_nothing(server: Postgr
     assert collected() == []
 
 
-async def test_closing_twice_and_before_opening_is_nothing(server: PostgresServer) -> None:
+async def test_closing_twice_or_before_opening_does_nothing(server: PostgresServer) -> None:
+    """Cleanup code runs whatever has happened before."""
     store = PostgresStore(address(server, new_name()))
     await store.close()
     await store.open()
@@ -195,7 +196,7 @@ async def test_closing_twice_and_before_opening_is_nothing(server: PostgresServe
     await store.close()
 
 
-async def test_an_app_that_was_closed_opens_anew(server: PostgresServer) -> None:
+async def test_a_closed_app_can_be_opened_again(server: PostgresServer) -> None:
     """Test suites of users open and close one app for every test, each in another loop."""
     app = App(address(server, new_name()))
 
@@ -212,8 +213,8 @@ async def test_an_app_that_was_closed_opens_anew(server: PostgresServer) -> None
         assert (await (await app.store()).reads.lanes())[0].ready == 3
 
 
-async def test_the_plain_calls_of_an_app_share_one_loop(server: PostgresServer, role: str) -> None:
-    """submit_sync from many threads of a web server: they take turns in few sessions."""
+async def test_blocking_calls_of_an_app_share_one_loop(server: PostgresServer, role: str) -> None:
+    """submit_sync in many threads of a web server must not open a session per thread."""
     app = App(address(server, new_name(), role))
 
     @app.job
@@ -234,10 +235,10 @@ async def test_the_plain_calls_of_an_app_share_one_loop(server: PostgresServer, 
 
 
 def forked(call: Callable[[], Any]) -> str:
-    """What the child of a fork says: the name of its error, or nothing."""
+    """The name of the error in the child of a fork, or an empty text."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: there may be threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # a warning of Python 3.12 about forking with threads
         pid = os.fork()
     if not pid:
         try:
@@ -254,8 +255,8 @@ def forked(call: Callable[[], Any]) -> str:
     return said
 
 
-def test_a_forked_app_says_so_and_its_parent_goes_on(server: PostgresServer) -> None:
-    """Two processes that speak over one connection destroy it for both."""
+def test_a_forked_app_raises_an_error_and_its_parent_continues(server: PostgresServer) -> None:
+    """Two processes that use one connection corrupt it for both."""
     app = App(address(server, new_name()))
 
     @app.job
@@ -277,7 +278,7 @@ def test_a_forked_app_says_so_and_its_parent_goes_on(server: PostgresServer) -> 
 
 
 def test_an_app_that_was_not_used_before_a_fork_works_in_both_processes(server: PostgresServer) -> None:
-    """Web servers import first and fork then."""
+    """Web servers import the application first and fork then."""
     app = App(address(server, new_name()))
 
     @app.job
@@ -297,8 +298,8 @@ def test_an_app_that_was_not_used_before_a_fork_works_in_both_processes(server: 
     assert asyncio.run(lanes()) == 2
 
 
-def test_a_forked_store_does_not_speak_over_the_connections_of_its_parent(server: PostgresServer) -> None:
-    """Whoever uses a store without an app has nobody who warns him: the store itself must."""
+def test_a_forked_store_does_not_use_the_connections_of_its_parent(server: PostgresServer) -> None:
+    """Without an app, only the store itself can detect the fork."""
     store = PostgresStore(address(server, new_name()))
     with asyncio.Runner() as runner:
         runner.run(store.open())

@@ -1,4 +1,4 @@
-"""History by the day: tables are made ahead, dropped as a whole, and nobody has to wait for that."""
+"""The history is partitioned by day: partitions are created ahead and dropped as a whole, without blocking others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from leaseway.testing.postgres import PostgresServer
 
 DAY_US = 86_400 * SECOND_US
 NOON_US = (20_000 * 86_400 + 43_200) * SECOND_US
-"""12:00 of 2024-10-04 in Greenwich."""
+"""12:00 UTC on 2024-10-04."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def table_of(instant_us: int) -> str:
 
 
 async def tables(server: PostgresServer, store: PostgresStore) -> set[str]:
-    """Those of days that the test's clock knows; the server's own today and tomorrow were made when it was opened."""
+    """The partitions of the test's days, without the server's own today and tomorrow."""
     sql = "SELECT array_agg(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = $1::regclass"
     schema = store.address.schema
     found = await value(server, sql, f"{schema}.history")
@@ -56,10 +56,10 @@ async def rows_in(server: PostgresServer, store: PostgresStore, table: str) -> i
 # -- others are in the way --------------------------------------------------------------------------------------------
 
 
-async def test_a_day_that_somebody_reads_is_left_for_later(
+async def test_a_partition_that_is_being_read_is_dropped_later(
     server: PostgresServer, store: PostgresStore, clock: FakeClock
 ) -> None:
-    """A backup reads for hours. Whoever waits for it behind the pruning would wait for hours as well."""
+    """A backup reads for hours. A pruning that waits for it would block all settlements."""
     await store.operations.prune(7 * DAY_US, 10)
     await finish(store, 1, 2)
     old = table_of(NOON_US)
@@ -76,10 +76,10 @@ async def test_a_day_that_somebody_reads_is_left_for_later(
     assert await counts(store) == {"done": 1}
 
 
-async def test_a_backup_of_everything_stops_neither_workers_nor_pruning_for_long(
+async def test_a_full_backup_does_not_block_workers_or_pruning(
     server: PostgresServer, store: PostgresStore, clock: FakeClock
 ) -> None:
-    """pg_dump locks every table for reading. Tomorrow's table cannot be attached then, and nobody may mind."""
+    """pg_dump locks every table for reading, so that the partition of tomorrow cannot be attached."""
     await store.operations.prune(7 * DAY_US, 10)
     await finish(store, 1)
     clock.advance_us(9 * DAY_US)
@@ -93,10 +93,10 @@ async def test_a_backup_of_everything_stops_neither_workers_nor_pruning_for_long
     assert await counts(store) == {"ready": 1, "done": 2}
 
 
-async def test_a_pruning_that_waits_keeps_settlements_waiting_no_longer_than_itself(
+async def test_a_waiting_pruning_gives_up_its_lock_soon(
     server: PostgresServer, store: PostgresStore, clock: FakeClock
 ) -> None:
-    """Its lock stands in line before everybody who comes later; so it must give up soon."""
+    """Later statements queue up behind a lock that is being waited for."""
     await store.operations.prune(7 * DAY_US, 10)
     await finish(store, 1)
     clock.advance_us(9 * DAY_US)
@@ -109,7 +109,7 @@ async def test_a_pruning_that_waits_keeps_settlements_waiting_no_longer_than_its
     assert await counts(store) == {"done": 7}
 
 
-async def test_two_who_prune_at_once_count_once(server: PostgresServer, clock: FakeClock) -> None:
+async def test_concurrent_prunings_count_each_job_once(server: PostgresServer, clock: FakeClock) -> None:
     """Every worker prunes."""
     async with (
         opened(server, now_us=clock.now_us) as one,
@@ -129,10 +129,10 @@ async def test_two_who_prune_at_once_count_once(server: PostgresServer, clock: F
 # -- making -----------------------------------------------------------------------------------------------------------
 
 
-async def test_pruning_makes_the_tables_of_today_and_tomorrow(
+async def test_pruning_creates_the_partitions_of_today_and_tomorrow(
     server: PostgresServer, store: PostgresStore, clock: FakeClock
 ) -> None:
-    """Made before midnight: at midnight nobody has time for it."""
+    """They must exist before midnight, when settlements need them."""
     await store.operations.prune(DAY_US, 10)
     assert await tables(server, store) >= {table_of(NOON_US), table_of(NOON_US + DAY_US)}
     await finish(store, 1)
@@ -146,10 +146,10 @@ async def test_pruning_makes_the_tables_of_today_and_tomorrow(
     assert await ids_in(store) == [id_of(1), id_of(2)]
 
 
-async def test_a_day_begins_and_ends_in_greenwich_to_the_microsecond(
+async def test_days_start_at_midnight_utc_to_the_microsecond(
     server: PostgresServer, store: PostgresStore, clock: FakeClock
 ) -> None:
-    """Whatever time zone the session has: two workers must not make two tables for one day."""
+    """Sessions in different time zones must not create two partitions for one day."""
     await value(server, "ALTER DATABASE postgres SET timezone = 'Pacific/Kiritimati'")
     try:
         async with opened(server, store.address.schema, now_us=clock.now_us) as elsewhere:
@@ -169,8 +169,8 @@ async def test_a_day_begins_and_ends_in_greenwich_to_the_microsecond(
         await value(server, "ALTER DATABASE postgres RESET timezone")
 
 
-async def test_a_fresh_schema_has_its_first_tables(server: PostgresServer) -> None:
-    """Otherwise the first day would land in the rest, and its table could never be made."""
+async def test_a_new_schema_has_its_first_partitions(server: PostgresServer) -> None:
+    """Jobs of the first day would go to the default partition, and the partition of that day could not be attached."""
     async with opened(server) as store:
         sql = "SELECT count(*) FROM pg_inherits WHERE inhparent = $1::regclass"
         assert await value(server, sql, f"{store.address.schema}.history") == 3
@@ -181,10 +181,10 @@ async def test_a_fresh_schema_has_its_first_tables(server: PostgresServer) -> No
 # -- dropping ---------------------------------------------------------------------------------------------------------
 
 
-async def test_whole_days_are_dropped_and_the_counters_know(
+async def test_dropping_partitions_updates_the_counters(
     server: PostgresServer, store: PostgresStore, clock: FakeClock
 ) -> None:
-    """Dropping takes no time and leaves no dead rows: also when it is more than one deletes at once."""
+    """Dropping takes no time and leaves no dead rows, however many jobs there are."""
     await store.operations.prune(7 * DAY_US, 10)
     await finish(store, *range(1, 16))
     await finish(store, 20, fails=True)
@@ -203,8 +203,8 @@ async def test_whole_days_are_dropped_and_the_counters_know(
     assert table_of(NOON_US) not in await tables(server, store)
 
 
-async def test_a_long_retention_is_kept_by_the_day_and_never_too_short(store: PostgresStore, clock: FakeClock) -> None:
-    """Deleting single rows out of large tables is what days are there to avoid; a promise to keep is a promise."""
+async def test_a_long_retention_drops_whole_days_and_never_too_early(store: PostgresStore, clock: FakeClock) -> None:
+    """Partitions avoid deleting single rows from large tables; the retention is still a promise."""
     await store.operations.prune(2 * DAY_US, 10)
     await finish(store, 1)
     midnight_us = NOON_US + DAY_US // 2
@@ -219,7 +219,7 @@ async def test_a_long_retention_is_kept_by_the_day_and_never_too_short(store: Po
 
 
 async def test_a_short_retention_is_exact(store: PostgresStore, clock: FakeClock) -> None:
-    """Who keeps jobs for an hour does not want to keep them for two days."""
+    """A retention of an hour must not keep jobs for two days."""
     await store.operations.prune(DAY_US, 10)
     await finish(store, 1)
     clock.advance_us(10 * SECOND_US)
@@ -232,10 +232,10 @@ async def test_a_short_retention_is_exact(store: PostgresStore, clock: FakeClock
     assert await counts(store) == {"done": 1}
 
 
-async def test_what_no_day_has_a_table_for_lands_in_the_rest_and_is_pruned_by_the_row(
+async def test_jobs_without_a_partition_go_to_the_default_one_and_are_pruned_by_row(
     server: PostgresServer, store: PostgresStore, clock: FakeClock
 ) -> None:
-    """No worker ran the day before, so nobody made the table: settling must go on."""
+    """No worker ran the day before, so the partition is missing: settling must continue."""
     await finish(store, *range(1, 6))
     assert await rows_in(server, store, "history_default") == 5
     await store.operations.prune(7 * DAY_US, 10)
@@ -245,13 +245,15 @@ async def test_what_no_day_has_a_table_for_lands_in_the_rest_and_is_pruned_by_th
     assert await counts(store) == {}
     await store.operations.prune(7 * DAY_US, 2)
     await finish(store, 9)
-    assert await rows_in(server, store, "history_default") == 0, "the rest is empty, and days have their tables again"
+    assert await rows_in(server, store, "history_default") == 0, (
+        "the default partition is empty, and days have partitions again"
+    )
 
 
-async def test_a_day_whose_first_jobs_are_in_the_rest_goes_on_there(
+async def test_a_day_that_started_in_the_default_partition_stays_there(
     server: PostgresServer, store: PostgresStore, clock: FakeClock
 ) -> None:
-    """Its table cannot be attached any more: that must neither stop the pruning nor tomorrow's table."""
+    """Its own partition cannot be attached any more; that must not stop pruning or the partition of tomorrow."""
     await finish(store, 1)
     await store.operations.prune(7 * DAY_US, 10)
     assert table_of(NOON_US) not in await tables(server, store)
@@ -261,10 +263,8 @@ async def test_a_day_whose_first_jobs_are_in_the_rest_goes_on_there(
     assert [job.id for job in await store.reads.jobs(ALL)] == [id_of(2), id_of(1)]
 
 
-async def test_a_job_that_comes_back_from_an_old_day_is_not_dropped_with_it(
-    store: PostgresStore, clock: FakeClock
-) -> None:
-    """A dead letter that somebody retries, a moment before its day is over."""
+async def test_a_retried_job_is_not_dropped_with_its_old_day(store: PostgresStore, clock: FakeClock) -> None:
+    """An operator retries a dead letter just before its day is dropped."""
     await store.operations.prune(7 * DAY_US, 10)
     await finish(store, 1, 2, fails=True)
     clock.advance_us(7 * DAY_US)
@@ -277,9 +277,10 @@ async def test_a_job_that_comes_back_from_an_old_day_is_not_dropped_with_it(
     assert await store.reads.lanes() == await recounted(store)
 
 
-async def test_a_pruning_of_nothing_still_makes_tables_and_drops_none(
+async def test_pruning_zero_jobs_creates_partitions_and_drops_none(
     server: PostgresServer, store: PostgresStore, clock: FakeClock
 ) -> None:
+    """A worker that may not delete must still prepare the next day."""
     await store.operations.prune(7 * DAY_US, 0)
     await finish(store, 1)
     clock.advance_us(30 * DAY_US)
@@ -288,10 +289,8 @@ async def test_a_pruning_of_nothing_still_makes_tables_and_drops_none(
     assert await ids_in(store) == [id_of(1)]
 
 
-async def test_a_table_of_somebody_elses_with_the_name_of_a_day_is_left_alone(
-    server: PostgresServer, store: PostgresStore
-) -> None:
-    """Someone detached a day to keep it: pruning must not stop for ever at the name."""
+async def test_a_detached_partition_is_left_alone(server: PostgresServer, store: PostgresStore) -> None:
+    """An operator detached a day to keep it: pruning must not fail on its name for ever."""
     name = f"{store.address.schema}.{table_of(NOON_US)}"
     await value(server, f"CREATE TABLE {name} AS SELECT 7 AS x")
     await store.operations.prune(0, 10)

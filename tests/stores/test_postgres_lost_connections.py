@@ -1,4 +1,4 @@
-"""Connections that end, statements that take too long, a pool that is empty: nothing is half-written."""
+"""Lost connections, statement timeouts, an exhausted pool: nothing is half-written."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from leaseway.testing.postgres import PostgresServer
 
 
 async def ended_in_the_middle(server: PostgresServer, locked: str, call: Any) -> Any:
-    """Terminate the backend of a call, while it waits for a lock; what the call says."""
+    """Terminate the backend of a call while it waits for a lock, and return the error of the call."""
     async with connected(server) as other:
         transaction = other.transaction()
         await transaction.start()
@@ -40,7 +40,7 @@ async def ended_in_the_middle(server: PostgresServer, locked: str, call: Any) ->
 
 
 async def test_a_submission_whose_connection_dies_is_unknown_and_can_be_repeated(server: PostgresServer) -> None:
-    """It may have been stored or not: whoever repeats it must get the first answer, and one job."""
+    """It may have been stored: a repetition must return the first answer and make no second job."""
     async with opened(server) as store:
         schema = store.address.schema
         for job in (new_job(1), keyed_job(2)):
@@ -54,7 +54,7 @@ async def test_a_submission_whose_connection_dies_is_unknown_and_can_be_repeated
 
 
 async def test_an_exchange_whose_connection_dies_writes_nothing_and_can_be_repeated(server: PostgresServer) -> None:
-    """Settling and claiming are one: no job may be settled and its successor not be handed out."""
+    """Settling and claiming are one transaction: neither may happen without the other."""
     async with opened(server) as store:
         worker = Worker(store)
         await store.jobs.submit([new_job(1), new_job(2)])
@@ -71,8 +71,8 @@ async def test_an_exchange_whose_connection_dies_writes_nothing_and_can_be_repea
         assert await counts(store) == {"leased": 1, "done": 1}
 
 
-async def test_a_question_whose_connection_dies_is_asked_again(server: PostgresServer) -> None:
-    """It changes nothing, so nobody has to know."""
+async def test_a_read_whose_connection_dies_is_repeated(server: PostgresServer) -> None:
+    """It changes nothing, so the caller does not need to know."""
     async with opened(server) as store:
         await store.jobs.submit([new_job(1)])
         async with connected(server) as other:
@@ -88,8 +88,8 @@ async def test_a_question_whose_connection_dies_is_asked_again(server: PostgresS
             assert (await asking) is not None
 
 
-async def test_a_question_that_dies_twice_says_so_without_doubt(server: PostgresServer) -> None:
-    """`UnknownOutcome` would make callers believe that something may have been written."""
+async def test_a_read_that_fails_twice_is_transient(server: PostgresServer) -> None:
+    """`UnknownOutcome` would suggest that something may have been written."""
     async with opened(server) as store, connected(server) as other:
         async with other.transaction():
             await other.execute(f"LOCK TABLE {store.address.schema}.payloads")
@@ -102,8 +102,8 @@ async def test_a_question_that_dies_twice_says_so_without_doubt(server: Postgres
         assert type(error) is TransientError
 
 
-async def test_connections_that_died_while_idle_cost_nobody_an_error(server: PostgresServer) -> None:
-    """After a restart of the server, or of a firewall, the pool is full of the dead."""
+async def test_connections_that_died_while_idle_cause_no_error(server: PostgresServer) -> None:
+    """After a restart of the server or of a firewall, all connections of the pool are dead."""
     async with opened(server) as store:
         await asyncio.gather(*(store.jobs.submit([new_job(number)]) for number in range(5)))
         await store.notifications.wait(0)
@@ -115,7 +115,7 @@ async def test_connections_that_died_while_idle_cost_nobody_an_error(server: Pos
 
 
 async def until_closed(store: PostgresStore) -> None:
-    """The end of a connection is read by the loop, a moment after the server wrote it."""
+    """Wait until the loop has noticed that the server closed the connection."""
 
     async def are_closed() -> bool:
         return all(connection.is_closed() for connection, _ in store.connections._pool()._idle)
@@ -123,13 +123,13 @@ async def until_closed(store: PostgresStore) -> None:
     await until(are_closed)
 
 
-async def test_a_statement_that_takes_too_long_for_the_server_writes_nothing(server: PostgresServer) -> None:
-    """An administrator may limit statements: that is no loss of the connection, and nothing is in doubt."""
+async def test_a_statement_that_the_server_times_out_writes_nothing(server: PostgresServer) -> None:
+    """A statement timeout is not a lost connection: the outcome is known."""
     role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET statement_timeout = '100ms'")
     async with opened(server) as owner, opened(server, owner.address.schema, role) as store:
         async with connected(server) as other, other.transaction():
             await other.execute(f"LOCK TABLE {owner.address.schema}.lane_changes")
-            # One alone would travel with its hint, and commit before that: then there is doubt.
+            # A single job would be stored together with its notification, which makes the outcome unknown.
             error = await error_of(store.jobs.submit([new_job(1), new_job(2)]))
             doubt = await error_of(store.jobs.submit([new_job(1)]))
         assert isinstance(error, StoreBusy)
@@ -139,8 +139,8 @@ async def test_a_statement_that_takes_too_long_for_the_server_writes_nothing(ser
         assert await store.jobs.submit([new_job(1)]) == [Submitted(id_of(1))]
 
 
-async def test_a_call_that_is_never_answered_ends_and_its_connection_is_not_lent_again(server: PostgresServer) -> None:
-    """Behind a dead firewall nothing comes back, not even an error."""
+async def test_a_call_without_answer_times_out_and_its_connection_is_not_reused(server: PostgresServer) -> None:
+    """Behind a broken firewall nothing comes back, not even an error."""
     async with opened(server, pool="1") as store:
         before = await pid_of(store)
         with pytest.raises(UnknownOutcome, match=r"no answer within 0.05 s; the call may be repeated"):
@@ -148,8 +148,8 @@ async def test_a_call_that_is_never_answered_ends_and_its_connection_is_not_lent
         assert await pid_of(store) != before
 
 
-async def test_a_caller_who_gives_up_leaves_no_unfinished_connection_to_the_next(server: PostgresServer) -> None:
-    """Cancelled in the middle, a connection still has an answer on its way: the next caller would read it."""
+async def test_the_connection_of_a_cancelled_call_is_not_reused(server: PostgresServer) -> None:
+    """Its answer may still arrive, and the next caller would read it."""
     async with opened(server, pool="1") as store, connected(server) as other:
         before = await pid_of(store)
         async with other.transaction():
@@ -169,7 +169,7 @@ async def pid_of(store: PostgresStore) -> int:
     return pid
 
 
-async def test_a_pool_that_is_empty_for_too_long_says_how_to_make_it_larger(
+async def test_an_exhausted_pool_raises_an_error_that_says_how_to_enlarge_it(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Waiting without end would look like a hanging program."""
@@ -183,8 +183,8 @@ async def test_a_pool_that_is_empty_for_too_long_says_how_to_make_it_larger(
         assert await store.jobs.submit([new_job(1)]) == [Submitted(id_of(1))]
 
 
-async def test_whoever_gives_up_waiting_for_a_connection_does_not_take_one_away(server: PostgresServer) -> None:
-    """A slot of the pool that is lost with each cancelled caller would empty it in the end."""
+async def test_a_cancelled_wait_for_a_connection_does_not_shrink_the_pool(server: PostgresServer) -> None:
+    """A slot lost with every cancelled caller would empty the pool in the end."""
     async with opened(server, pool="1") as store:
         async with store.connections.borrow():
             callers = [asyncio.ensure_future(store.jobs.submit([new_job(number)])) for number in range(5)]
@@ -195,8 +195,8 @@ async def test_whoever_gives_up_waiting_for_a_connection_does_not_take_one_away(
         assert await store.jobs.submit([new_job(9)]) == [Submitted(id_of(9))]
 
 
-async def test_a_server_without_room_is_busy_and_not_wrong(server: PostgresServer) -> None:
-    """Too many connections is what a server says on its worst day: the callers shall come again."""
+async def test_a_server_without_free_connections_is_busy(server: PostgresServer) -> None:
+    """It may have room a moment later, so workers must retry and not stop."""
     role = await new_role(server, "ALTER ROLE {0} CONNECTION LIMIT 1")
     async with opened(server) as owner:
         schema = owner.address.schema
@@ -209,8 +209,8 @@ async def test_a_server_without_room_is_busy_and_not_wrong(server: PostgresServe
         assert "no free connection" in str(error)
 
 
-async def test_closing_a_store_while_a_call_is_on_its_way_leaves_no_connection_behind(server: PostgresServer) -> None:
-    """An app that closes while somebody still submits: the server must not keep the session until the process ends."""
+async def test_closing_a_store_during_a_call_leaves_no_session(server: PostgresServer) -> None:
+    """The server would keep the session until the process ends."""
     async with opened(server) as store, connected(server) as other:
         async with other.transaction():
             await other.execute(f"LOCK TABLE {store.address.schema}.lane_changes")
@@ -223,7 +223,7 @@ async def test_closing_a_store_while_a_call_is_on_its_way_leaves_no_connection_b
 
 
 async def test_a_transaction_of_several_statements_is_all_or_nothing(server: PostgresServer) -> None:
-    """One exchange may settle the same job twice; it goes step by step, and must not stop in the middle."""
+    """An exchange that settles a job twice uses several statements and must not stop halfway."""
     async with opened(server) as store:
         worker = Worker(store)
         await store.jobs.submit([new_job(1)])
@@ -237,8 +237,8 @@ async def test_a_transaction_of_several_statements_is_all_or_nothing(server: Pos
         assert await counts(store) == {"done": 1}
 
 
-async def test_after_a_silent_connection_the_idle_ones_are_not_trusted(server: PostgresServer) -> None:
-    """A network that forgot one connection forgot them all: each would cost another deadline to find out."""
+async def test_after_a_timeout_the_idle_connections_are_closed(server: PostgresServer) -> None:
+    """If the network lost one connection, it lost all of them; each would cost another timeout."""
     async with opened(server) as store:
         call = store.connections.call
         answers = await asyncio.gather(*(call("SELECT pg_backend_pid() FROM pg_sleep(0.1)") for _ in range(3)))
@@ -250,10 +250,10 @@ async def test_after_a_silent_connection_the_idle_ones_are_not_trusted(server: P
         assert fresh not in pids
 
 
-async def test_connections_that_only_a_crowd_needed_are_closed_after_a_while(
+async def test_connections_needed_only_for_a_peak_are_closed_after_a_while(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server has a hundred, and each of many workers has its crowded moment: all kept, they would not suffice."""
+    """A server has a hundred connections for all workers, and each worker has peaks."""
     monkeypatch.setattr(connection_module, "UNUSED_SECONDS_MAX", 0.2)
     async with opened(server) as store, connected(server) as other:
         call = store.connections.call

@@ -1,4 +1,4 @@
-"""Hints: soon when they reach, few when there are many, and never needed."""
+"""Notifications: fast when they arrive, few under load, and never required."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,15 +14,15 @@ from leaseway.testing.contract.actors import Worker, done, id_of, ids_in, new_jo
 from leaseway.testing.postgres import PostgresServer
 
 LONG_SECONDS = 600.0
-"""Whoever is woken before this was woken by a hint: no test lasts so long."""
+"""Longer than any test: a wait that ends earlier was ended by a notification."""
 
 LISTENING = """
 SELECT pid FROM pg_stat_activity WHERE application_name = 'leaseway' AND query ILIKE 'LISTEN "leaseway.' || $1 || '"%'
 """
 
 
-async def ears(connection: Any, store: PostgresStore, number: int = 1) -> list[int]:
-    """The processes that listen for this store, as soon as there are so many."""
+async def listeners(connection: Any, store: PostgresStore, number: int = 1) -> list[int]:
+    """The server processes that listen for this store, once there are `number` of them."""
 
     async def enough() -> list[int]:
         found = [pid for (pid,) in await seen_now(connection, LISTENING, store.address.schema)]
@@ -32,7 +32,7 @@ async def ears(connection: Any, store: PostgresStore, number: int = 1) -> list[i
 
 
 async def hears(store: PostgresStore, is_so: bool = True) -> None:
-    """As soon as it knows that it listens, or that it does not any more: the server's word travels through the loop."""
+    """Wait until the store knows whether it listens: the server's answer passes through the loop."""
 
     async def knows() -> bool:
         return store.database.listener._listening[asyncio.get_running_loop()].is_open is is_so
@@ -41,7 +41,7 @@ async def hears(store: PostgresStore, is_so: bool = True) -> None:
 
 
 class Pair:
-    """One store that waits, and another one that does something."""
+    """A store that waits, and another one that creates work."""
 
     def __init__(self, server: PostgresServer, waiter: PostgresStore, other: PostgresStore) -> None:
         self.server = server
@@ -49,9 +49,9 @@ class Pair:
         self.other = other
 
     async def waiting(self) -> "asyncio.Future[bool]":
-        """A wait that listens, and knows it."""
+        """A wait that is known to listen."""
         waiting = asyncio.ensure_future(self.waiter.notifications.wait(LONG_SECONDS))
-        await asyncio.sleep(0)  # its first step
+        await asyncio.sleep(0)  # let it run to its first await
         await hears(self.waiter)
         return waiting
 
@@ -69,31 +69,31 @@ async def pair(server: PostgresServer) -> AsyncIterator[Pair]:
 # -- lost -------------------------------------------------------------------------------------------------------------
 
 
-async def test_after_the_listening_connection_was_ended_hints_come_back(
+async def test_a_lost_listening_connection_is_opened_again(
     server: PostgresServer, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server restarts, a firewall forgets: the next one who waits listens again."""
+    """A server restarts or a firewall drops the connection: the next wait listens again."""
     monkeypatch.setattr(notify, "RETRY_SECONDS", 0.0)
     waiting = await pair.waiting()
     async with connected(server) as connection:
-        (pid,) = await ears(connection, pair.waiter)
+        (pid,) = await listeners(connection, pair.waiter)
         await connection.execute("SELECT pg_terminate_backend($1)", pid)
         await hears(pair.waiter, False)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await until_gone(connection, pid)
         again = asyncio.ensure_future(pair.waiter.notifications.wait(LONG_SECONDS))
-        (other_pid,) = await ears(connection, pair.waiter)
+        (other_pid,) = await listeners(connection, pair.waiter)
         assert other_pid != pid
         await hears(pair.waiter)
         await pair.other.jobs.submit([new_job(1)])
         assert await pair.is_woken(again)
 
 
-async def test_whoever_cannot_listen_waits_to_the_end_and_asks_the_server_seldom(
+async def test_without_a_listening_connection_a_wait_lasts_its_full_time(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hints are a help: without them a worker polls, and it does not try to connect at every turn."""
+    """Without notifications a worker polls, and does not try to connect at every poll."""
     async with opened(server) as store:
         tries = 0
 
@@ -108,7 +108,7 @@ async def test_whoever_cannot_listen_waits_to_the_end_and_asks_the_server_seldom
         assert tries == 1
 
 
-async def test_a_hint_that_cannot_be_sent_is_nobodys_problem(
+async def test_a_notification_that_cannot_be_sent_is_ignored(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job is stored; a poll will find it."""
@@ -120,29 +120,29 @@ async def test_a_hint_that_cannot_be_sent_is_nobodys_problem(
 
 
 @pytest.mark.parametrize("fault", ["RAISE 'no'", "PERFORM pg_sleep(600)"])
-async def test_a_job_is_stored_whatever_becomes_of_its_hint(server: PostgresServer, fault: str) -> None:
-    """From rest both are one call: its answer must not say that nothing was written, when the job was."""
+async def test_a_job_is_stored_even_if_its_notification_fails(server: PostgresServer, fault: str) -> None:
+    """In an idle process both are one call: an error must not claim that the job was not stored."""
     async with opened(server) as store:
         body = f"AS $$ BEGIN {fault}; END $$"
         schema = store.address.schema
         await value(
             server, f"CREATE OR REPLACE FUNCTION {schema}.send_notification() RETURNS void LANGUAGE plpgsql {body}"
         )
-        async with store.connections.borrow() as connection:  # the one that the submission will be lent
+        async with store.connections.borrow() as connection:  # the connection that the submission will borrow
             await connection.execute("SET statement_timeout = 200")
         await store.jobs.submit([new_job(1)])
         assert len(await Worker(store).claim(9)) == 1
 
 
-async def test_a_call_that_is_cancelled_after_the_job_was_stored_does_not_say_that_it_was_not(
+async def test_a_statement_cancelled_after_the_commit_has_an_unknown_outcome(
     server: PostgresServer,
 ) -> None:
-    """Whoever believed it would submit the job again under another id."""
+    """A caller that believes in a failure would submit the job again under another id."""
     async with opened(server) as store:
         verb = f"{store.address.schema}.submit_one_and_notify"
         text = await value(server, "SELECT pg_get_functiondef($1::text::regproc)", verb)
         await value(server, text.replace("COMMIT;", "COMMIT; PERFORM pg_sleep(600);", 1))
-        async with store.connections.borrow() as connection:  # the one that the submission will be lent
+        async with store.connections.borrow() as connection:  # the connection that the submission will borrow
             await connection.execute("SET statement_timeout = 200")
         with pytest.raises(UnknownOutcome):
             await store.jobs.submit([new_job(1)])
@@ -150,9 +150,10 @@ async def test_a_call_that_is_cancelled_after_the_job_was_stored_does_not_say_th
 
 
 @pytest.mark.parametrize("code", ["55P03", "54000", "53100"])
-async def test_a_hint_that_cannot_be_committed_leaves_the_caller_in_doubt(server: PostgresServer, code: str) -> None:
-    """A NOTIFY takes its lock and its room when it commits. The job is stored by then: to call it refused would double
-    it."""
+async def test_a_notification_that_cannot_be_committed_makes_the_outcome_unknown(
+    server: PostgresServer, code: str
+) -> None:
+    """NOTIFY allocates its space at commit. The job is stored by then; reporting a failure would duplicate it."""
     async with opened(server) as store, connected(server) as other:
         await other.execute(f"""
         SET search_path TO {store.address.schema};
@@ -169,24 +170,24 @@ async def test_a_hint_that_cannot_be_committed_leaves_the_caller_in_doubt(server
         assert await ids_in(store) == [id_of(1)]
 
 
-async def test_what_happens_while_the_hint_travels_is_told_as_well(
+async def test_work_created_during_a_notification_is_announced_as_well(
     server: PostgresServer, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its job may have been stored after the others were told: nobody would look for it."""
+    """Its job may have been stored after the other processes were notified."""
     monkeypatch.setattr(notify, "COALESCE_SECONDS", 0.0)
     waiting = await pair.waiting()
     notifier = pair.other.database.notifier
     with notifier.notify_in_call() as tells:
         assert tells
-    notifier.notify()  # in the same turn of the loop, before anything that was begun there has run
+    notifier.notify()  # in the same iteration of the loop, before any new task has run
     assert await pair.is_woken(waiting)
 
 
 # -- heard ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_submission_wakes_who_waits_in_another_process(pair: Pair) -> None:
-    """Pickup in milliseconds instead of a poll's second."""
+async def test_a_submission_wakes_workers_of_other_processes(pair: Pair) -> None:
+    """A job starts within milliseconds instead of a poll interval."""
     for number in range(3):
         waiting = await pair.waiting()
         assert not waiting.done()
@@ -194,16 +195,18 @@ async def test_a_submission_wakes_who_waits_in_another_process(pair: Pair) -> No
         assert await pair.is_woken(waiting)
 
 
-async def test_from_rest_the_hint_travels_with_the_job(server: PostgresServer, pair: Pair) -> None:
-    """A hint of its own would be one more round trip between a job and its worker."""
+async def test_in_an_idle_process_the_notification_is_part_of_the_submission(
+    server: PostgresServer, pair: Pair
+) -> None:
+    """A separate notification would cost another round trip before the worker hears of the job."""
     waiting = await pair.waiting()
     await value(server, f"DROP FUNCTION {pair.other.address.schema}.notify_workers()")
     await pair.other.jobs.submit([new_job(1)])
     assert await pair.is_woken(waiting)
 
 
-async def test_work_that_comes_back_wakes_as_well(pair: Pair) -> None:
-    """A retry, a replayed job, a child: there may be something to do."""
+async def test_retries_and_children_wake_workers_as_well(pair: Pair) -> None:
+    """A retry, a retried dead letter and a child are work, too."""
     await pair.other.jobs.submit([new_job(1)])
     worker = Worker(pair.other)
     lease = await worker.claim_one()
@@ -216,18 +219,18 @@ async def test_work_that_comes_back_wakes_as_well(pair: Pair) -> None:
     assert await pair.is_woken(waiting)
 
 
-async def test_one_connection_listens_for_all_who_wait_in_a_loop(server: PostgresServer, pair: Pair) -> None:
-    """A hundred handlers that wait for their children are not a hundred connections."""
+async def test_all_waits_of_a_loop_share_one_listening_connection(server: PostgresServer, pair: Pair) -> None:
+    """A hundred handlers that wait for their children must not open a hundred connections."""
     first = await pair.waiting()
     all_of_them = [first, *(asyncio.ensure_future(pair.waiter.notifications.wait(LONG_SECONDS)) for _ in range(20))]
     async with connected(server) as connection:
-        assert len(await ears(connection, pair.waiter)) == 1
+        assert len(await listeners(connection, pair.waiter)) == 1
     await pair.other.jobs.submit([new_job(1)])
     assert all([await pair.is_woken(waiting) for waiting in all_of_them])
 
 
 async def test_stores_of_other_schemas_are_not_woken(server: PostgresServer, pair: Pair) -> None:
-    """Two products in one database must not keep each other awake."""
+    """Two products in one database must not wake each other."""
     waiting = await pair.waiting()
     async with opened(server) as stranger:
         await stranger.jobs.submit([new_job(1)])
@@ -237,7 +240,8 @@ async def test_stores_of_other_schemas_are_not_woken(server: PostgresServer, pai
     assert await pair.is_woken(waiting)
 
 
-async def test_a_wait_without_news_ends_in_time(pair: Pair) -> None:
+async def test_a_wait_without_notification_ends_in_time(pair: Pair) -> None:
+    """A worker polls at the end of its wait."""
     assert not await pair.waiter.notifications.wait(0.01)
     assert not await pair.waiter.notifications.wait(0)
 
@@ -248,7 +252,7 @@ async def test_a_wait_without_news_ends_in_time(pair: Pair) -> None:
 async def test_a_burst_of_submissions_sends_few_notifications(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A NOTIFY in each of a thousand transactions made submitting slower by 72 % when it was measured."""
+    """A NOTIFY in each of a thousand transactions made submitting 72 % slower."""
     monkeypatch.setattr(notify, "COALESCE_SECONDS", 0.2)
     heard = 0
 
@@ -270,8 +274,8 @@ async def test_a_burst_of_submissions_sends_few_notifications(
         assert 1 <= heard <= 2 + took / 0.2
 
 
-async def test_the_last_of_a_burst_is_told_as_well(server: PostgresServer, pair: Pair) -> None:
-    """What is submitted while the last hint is on its way needs another one."""
+async def test_the_last_job_of_a_burst_is_announced(server: PostgresServer, pair: Pair) -> None:
+    """A job that is submitted while a notification is being sent needs another one."""
     for number in range(10):
         await pair.other.jobs.submit([new_job(number)])
     waiting = await pair.waiting()
@@ -279,8 +283,8 @@ async def test_the_last_of_a_burst_is_told_as_well(server: PostgresServer, pair:
     assert await pair.is_woken(waiting)
 
 
-async def test_nobody_is_woken_twice_by_the_echo_of_his_own_process(server: PostgresServer, pair: Pair) -> None:
-    """The second time there is nothing: the look for it costs a statement, and the next hint is believed less."""
+async def test_a_process_ignores_its_own_notifications(server: PostgresServer, pair: Pair) -> None:
+    """Its workers have been woken already; waking them again costs a statement each."""
     told: list[object] = []
     waiting = await pair.waiting()
     rings = pair.waiter.database.bell.rings
@@ -292,13 +296,13 @@ async def test_nobody_is_woken_twice_by_the_echo_of_his_own_process(server: Post
             while not told:
                 await connection.fetchval("SELECT 1")
     waiting = await pair.waiting()
-    await pair.other.jobs.submit([new_job(2)])  # its hint comes after the echo: the server keeps their order
+    await pair.other.jobs.submit([new_job(2)])  # its notification arrives after the own one: the server keeps the order
     assert await pair.is_woken(waiting)
     assert pair.waiter.database.bell.rings == rings + 2
 
 
-async def test_claims_and_plain_results_ring_no_bell(server: PostgresServer) -> None:
-    """They make no work. Ringing for them would wake every worker for every job that any of them finishes."""
+async def test_claims_and_results_send_no_notification(server: PostgresServer) -> None:
+    """They create no work. Every finished job would wake every worker."""
     heard: list[object] = []
     async with opened(server) as store, connected(server) as connection:
         await connection.add_listener(f"leaseway.{store.address.schema}", lambda *_: heard.append(1))

@@ -1,4 +1,4 @@
-"""The watchman: one process looks for all, so that many idle ones cost little, and no job is overlooked for long."""
+"""The designated poller: one process polls for all, so that idle processes are cheap and no job waits long."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ def beliefs_in(store: PostgresStore) -> dict[Question, Forecast]:
 
 
 async def listening(store: PostgresStore) -> PostgresStore:
-    """Wait until it hears hints."""
+    """Wait until the store receives notifications."""
 
     async def is_open() -> bool:
         ear = store.database.listener.connection()
@@ -37,7 +37,7 @@ async def listening(store: PostgresStore) -> PostgresStore:
 
 @pytest.fixture
 async def pair(server: PostgresServer) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
-    """The watchman and somebody else, both of them idle."""
+    """The designated poller and another process, both idle."""
     async with opened(server) as watchman, opened(server, watchman.address.schema) as other:
         for store in (watchman, other):
             await listening(store)
@@ -46,12 +46,12 @@ async def pair(server: PostgresServer) -> AsyncIterator[tuple[PostgresStore, Pos
 
 
 async def submit_unannounced(server: PostgresServer, store: PostgresStore) -> None:
-    """As a caller does in a transaction of his own."""
+    """Submit as a caller does in a transaction of its own."""
     await value(server, f"SELECT {store.address.schema}.submit_job('count')")
 
 
-async def test_a_hint_that_one_hears_oneself_is_not_passed_on_for_ever(server: PostgresServer) -> None:
-    """Whoever rings also hears his own ringing: if he rang again for that, he would never stop."""
+async def test_a_process_does_not_answer_its_own_notification(server: PostgresServer) -> None:
+    """It would notify itself for ever."""
     async with opened(server) as store:
         await listening(store)
         await store.jobs.submit([new_job(1)])
@@ -60,20 +60,20 @@ async def test_a_hint_that_one_hears_oneself_is_not_passed_on_for_ever(server: P
             await telling
 
 
-async def test_hints_of_two_who_listen_do_not_answer_each_other(
+async def test_two_processes_do_not_answer_each_others_notifications(
     server: PostgresServer, pair: tuple[PostgresStore, PostgresStore]
 ) -> None:
-    """One submission in each of two processes, and then silence."""
+    """After one submission in each of two processes, there must be silence."""
     await asyncio.gather(*(store.jobs.submit([new_job(number)]) for number, store in enumerate(pair)))
     tasks = [task for store in pair for task in store.database.notifier._sending.values()]
     async with asyncio.timeout(SOON_SECONDS):
         await asyncio.gather(*tasks)
 
 
-async def test_whoever_has_lost_his_ear_believes_nothing(
+async def test_without_a_listening_connection_every_wait_polls(
     server: PostgresServer, pair: tuple[PostgresStore, PostgresStore]
 ) -> None:
-    """He hears no hints: only what he sees himself counts."""
+    """A process that receives no notifications must not trust its last poll."""
     _, other = pair
     ear = other.database.listener.connection()
     assert ear is not None
@@ -91,8 +91,8 @@ async def test_whoever_has_lost_his_ear_believes_nothing(
     assert await other.jobs.wait_us(QUEUES) == 0
 
 
-async def test_what_happened_while_nobody_listened_is_seen_at_once(server: PostgresServer) -> None:
-    """A belief of the time before the ear was open is worth nothing."""
+async def test_work_from_before_listening_is_found_at_once(server: PostgresServer) -> None:
+    """A forecast from before the connection was opened is not valid."""
     async with opened(server) as store, opened(server, store.address.schema) as submitter:
         assert await store.jobs.wait_us(QUEUES) is None
         await submit_unannounced(server, submitter)
@@ -100,10 +100,10 @@ async def test_what_happened_while_nobody_listened_is_seen_at_once(server: Postg
         assert await store.jobs.wait_us(QUEUES) == 0
 
 
-async def test_the_watchman_tells_the_others_what_nobody_announced(
+async def test_the_poller_announces_work_that_was_not_announced(
     server: PostgresServer, pair: tuple[PostgresStore, PostgresStore]
 ) -> None:
-    """The others believe that there is nothing to do; he looks every time, and rings."""
+    """The others trust their last poll; the poller polls every time and notifies them."""
     watchman, other = pair
     waiting = asyncio.ensure_future(other.notifications.wait(600))
     await submit_unannounced(server, watchman)
@@ -116,15 +116,16 @@ async def test_the_watchman_tells_the_others_what_nobody_announced(
     assert await other.jobs.wait_us(QUEUES) == 0
 
 
-async def test_the_watchman_is_one_of_those_who_listen(pair: tuple[PostgresStore, PostgresStore]) -> None:
+async def test_there_is_exactly_one_poller(pair: tuple[PostgresStore, PostgresStore]) -> None:
+    """Two pollers would double the load; without one, unannounced work would wait."""
     ears = [store.database.listener.connection() for store in pair]
     assert [ear is not None and ear.is_poller for ear in ears] == [True, False]
 
 
-async def test_another_one_takes_over_when_the_watchman_is_gone(
+async def test_another_process_takes_over_when_the_poller_is_gone(
     server: PostgresServer, pair: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """His lock ends with his connection, however he died."""
+    """Its lock ends with its connection, however the process ended."""
     monkeypatch.setattr(notify, "POLLER_CHECK_SECONDS", 0.0)
     monkeypatch.setattr(notify, "FORECAST_SECONDS", 0.0)
     watchman, other = pair
@@ -141,10 +142,10 @@ async def test_another_one_takes_over_when_the_watchman_is_gone(
     await until(took_over)
 
 
-async def test_a_watchman_who_does_not_look_is_not_waited_for_longer_than_a_belief(
+async def test_a_poller_that_does_not_poll_delays_work_by_one_forecast_at_most(
     server: PostgresServer, pair: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All his slots are busy, or his process is frozen: the others look by themselves, a little less often."""
+    """If all its slots are busy or its process is frozen, the others poll themselves, less often."""
     _, other = pair
     await submit_unannounced(server, other)
     assert await other.jobs.wait_us(QUEUES) is None
@@ -152,16 +153,17 @@ async def test_a_watchman_who_does_not_look_is_not_waited_for_longer_than_a_beli
     assert await other.jobs.wait_us(QUEUES) == 0
 
 
-async def test_a_belief_is_about_the_queues_that_were_asked_for(
+async def test_a_forecast_covers_only_its_queues(
     server: PostgresServer, pair: tuple[PostgresStore, PostgresStore]
 ) -> None:
+    """Another queue may have work."""
     _, other = pair
     await submit_unannounced(server, other)
     assert await other.jobs.wait_us(("default", "more")) == 0
 
 
-async def test_a_belief_is_about_the_gates_that_were_closed(pair: tuple[PostgresStore, PostgresStore]) -> None:
-    """There was nothing to do as long as a gate was closed: nobody says so of the moment when it opens."""
+async def test_a_forecast_covers_only_its_closed_gates(pair: tuple[PostgresStore, PostgresStore]) -> None:
+    """There was nothing to do while a gate was closed; no notification tells when it opens."""
     _, other = pair
     maps = Gate("maps", "default")
     await other.jobs.submit([new_job(1, needs="maps")])
@@ -172,8 +174,8 @@ async def test_a_belief_is_about_the_gates_that_were_closed(pair: tuple[Postgres
     assert len(beliefs_in(other)) == FORECASTS_MAX, "every set of closed gates would be remembered for ever"
 
 
-async def test_a_belief_knows_how_time_goes_by(server: PostgresServer) -> None:
-    """Something is planned: the wait becomes shorter, and when it is over, there is nothing to believe any more."""
+async def test_a_forecast_becomes_shorter_with_time(server: PostgresServer) -> None:
+    """When the time of a scheduled job has come, the forecast is not valid any more."""
     async with opened(server) as first, opened(server, first.address.schema) as store:
         for one in (first, store):
             await listening(one)
@@ -189,16 +191,16 @@ async def test_a_belief_knows_how_time_goes_by(server: PostgresServer) -> None:
         assert await store.jobs.wait_us(QUEUES) == 0
 
 
-async def test_behind_a_pooler_nobody_believes_anything(server: PostgresServer) -> None:
-    """No hints reach: every look is a look."""
+async def test_behind_a_pooler_every_wait_polls(server: PostgresServer) -> None:
+    """No notifications arrive there."""
     async with opened(server, pooler="transaction") as store:
         assert await store.jobs.wait_us(QUEUES) is None
         await submit_unannounced(server, store)
         assert await store.jobs.wait_us(QUEUES) == 0
 
 
-async def test_schemas_have_watchmen_of_their_own(server: PostgresServer) -> None:
-    """The lock is by schema; otherwise one product would have no watchman because another one has."""
+async def test_every_schema_has_its_own_poller(server: PostgresServer) -> None:
+    """With one lock for all schemas, only one product would have a poller."""
     async with opened(server, new_name()) as one, opened(server, new_name()) as two:
         for store in (one, two):
             await listening(store)
@@ -208,10 +210,8 @@ async def test_schemas_have_watchmen_of_their_own(server: PostgresServer) -> Non
             assert ear.is_poller
 
 
-async def test_a_belief_ends_with_a_claim_of_ones_own(
-    server: PostgresServer, pair: tuple[PostgresStore, PostgresStore]
-) -> None:
-    """A worker that claims gets what is there, whatever it believed."""
+async def test_a_claim_ignores_forecasts(server: PostgresServer, pair: tuple[PostgresStore, PostgresStore]) -> None:
+    """A worker that claims must get the jobs that are there."""
     _, other = pair
     await submit_unannounced(server, other)
     assert await other.jobs.wait_us(QUEUES) is None

@@ -1,4 +1,4 @@
-"""Behind a pooler that lends a connection for one transaction at a time: nothing may be left in it."""
+"""Behind a pooler in transaction mode, no state may be left in a session."""
 
 import asyncio
 import contextlib
@@ -20,9 +20,9 @@ STARTUP, SSL_REQUEST, CANCEL = 196_608, 80_877_103, 80_877_102
 
 
 class Pooler:
-    """The worst of its kind: whenever a transaction has ended, the next one goes to another session.
+    """A pooler that gives every transaction another session.
 
-    Forwards whole messages. A client that leaves something in its session does not find it again.
+    It forwards whole messages; a client that leaves state in its session does not find it again.
     """
 
     def __init__(self, port: int, sessions: int = 2) -> None:
@@ -62,7 +62,7 @@ class Pooler:
                 await writer.wait_closed()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Remembered at once, and not when its task first runs: who is cancelled before that closes nothing."""
+        """Record the connection at once and not when its task first runs, so that a cancelled one is closed."""
         self._writers.add(writer)
         if self._is_closed:
             writer.transport.abort()
@@ -105,7 +105,7 @@ class Pooler:
             writer.write(b"N")
 
     async def _transaction(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """From the first message until the session says that it is idle."""
+        """From the first message until the session is idle."""
         kind, message = await read(reader)
         if kind == b"X":
             return False
@@ -118,7 +118,7 @@ class Pooler:
                 try:
                     await asyncio.wait({asking, answering}, return_when=asyncio.FIRST_COMPLETED)
                     if answering.done():
-                        # The client writes no more until it has read the answer: of its next message nothing is here.
+                        # The client sends nothing more until it has read the answer.
                         return True
                     _, message = asking.result()
                 finally:
@@ -162,8 +162,8 @@ async def store(pooler: Pooler) -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
-async def test_without_the_word_a_pooler_is_told_apart_from_a_server(pooler: Pooler) -> None:
-    """This proves the pooler of these tests: with sessions the store leaves things behind, and misses them."""
+async def test_without_the_option_the_error_suggests_it(pooler: Pooler) -> None:
+    """This also proves the pooler of these tests: with sessions, the store misses its prepared statements."""
     store = PostgresStore(through(pooler, new_name()))
 
     async def use() -> None:
@@ -176,7 +176,8 @@ async def test_without_the_word_a_pooler_is_told_apart_from_a_server(pooler: Poo
     await store.close()
 
 
-async def test_every_verb_works_though_each_transaction_has_another_session(store: PostgresStore) -> None:
+async def test_every_verb_works_with_another_session_per_transaction(store: PostgresStore) -> None:
+    """Settings, prepared statements and locks of a session are lost."""
     worker = Worker(store)
     assert await store.jobs.submit([new_job(1)]) == [Submitted(id_of(1))]
     assert await store.jobs.submit([keyed_job(2), new_job(3), new_job(4)])
@@ -193,9 +194,9 @@ async def test_every_verb_works_though_each_transaction_has_another_session(stor
     assert [finding.check for finding in await require_inspection(store).health() if finding.level == "problem"] == []
 
 
-async def test_many_at_once_share_few_sessions(store: PostgresStore, pooler: Pooler) -> None:
-    """What a pooler is for: more clients than sessions, and no answer goes to the wrong one."""
-    # With a key each is a transaction of its own; without, they would be written together.
+async def test_many_clients_share_few_sessions(store: PostgresStore, pooler: Pooler) -> None:
+    """That is the purpose of a pooler; no answer may go to the wrong client."""
+    # With a key, each submission is a transaction of its own; without, they would be coalesced.
     await asyncio.gather(*(store.jobs.submit([keyed_job(number, key=f"k{number}")]) for number in range(60)))
     claims = await asyncio.gather(*(Worker(store, f"w{n}").claim(10) for n in range(8)))
     ids = [lease.id for claim in claims for lease in claim]
@@ -204,6 +205,7 @@ async def test_many_at_once_share_few_sessions(store: PostgresStore, pooler: Poo
 
 
 async def test_an_app_drains_its_jobs_by_polling(pooler: Pooler) -> None:
+    """There are no notifications behind a pooler."""
     app, ran = App(through(pooler, new_name(), pooler="transaction")), list[int]()
 
     @app.job
@@ -216,8 +218,8 @@ async def test_an_app_drains_its_jobs_by_polling(pooler: Pooler) -> None:
     assert sorted(ran) == list(range(100))
 
 
-async def test_nothing_is_left_in_a_session(server: PostgresServer) -> None:
-    """No prepared statement, no LISTEN, no setting: whoever gets the session next must not find them."""
+async def test_no_state_is_left_in_a_session(server: PostgresServer) -> None:
+    """The next client of the session must not find prepared statements, LISTEN or settings."""
     async with opened(server, pooler="transaction", pool="1") as store:
         await store.jobs.submit([new_job(number) for number in range(5)])
         await store.jobs.submit([new_job(9)])
@@ -235,10 +237,10 @@ async def test_nothing_is_left_in_a_session(server: PostgresServer) -> None:
             assert held == []
 
 
-async def test_a_long_lane_leaves_no_mark_in_a_session_of_somebody_elses(
+async def test_resume_points_in_shared_sessions_lose_no_job(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Marks are kept in the session: behind a pooler they go from hand to hand, and must still lose no job."""
+    """Resume points are settings of a session, which behind a pooler belongs to changing clients."""
     async with opened(server, pooler="transaction", pool="1") as store:
         await store.jobs.submit([new_job(number) for number in range(10_500)])
         claimed: list[Any] = []
@@ -247,7 +249,8 @@ async def test_a_long_lane_leaves_no_mark_in_a_session_of_somebody_elses(
         assert len(claimed) == len(set(claimed)) == 10_500
 
 
-async def test_behind_a_pooler_nobody_listens(server: PostgresServer) -> None:
+async def test_behind_a_pooler_no_connection_listens(server: PostgresServer) -> None:
+    """LISTEN would stay in a session that belongs to other clients."""
     async with opened(server, pooler="transaction") as store:
         assert not await store.notifications.wait(0.01)
         assert store.database.listener._listening == {}
@@ -255,8 +258,8 @@ async def test_behind_a_pooler_nobody_listens(server: PostgresServer) -> None:
         assert await value(server, sql, f'LISTEN "leaseway.{store.address.schema}"%') == 0
 
 
-async def test_a_submission_of_ones_own_process_wakes_nevertheless(server: PostgresServer) -> None:
-    """The bell inside the process needs no server."""
+async def test_a_submission_wakes_workers_of_its_own_process(server: PostgresServer) -> None:
+    """That needs no server."""
     async with opened(server, pooler="transaction") as store:
         waiting = asyncio.ensure_future(store.notifications.wait(600))
         await asyncio.sleep(0)

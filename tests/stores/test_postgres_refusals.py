@@ -1,4 +1,4 @@
-"""Servers, databases, roles and schemas that do not fit: the cause is named, and the way out."""
+"""Unsuitable servers, databases, roles and schemas: the error names the cause and the solution."""
 
 import asyncio
 import contextlib
@@ -39,6 +39,7 @@ async def schema_exists(server: PostgresServer, schema: str) -> bool:
 
 
 async def test_an_unknown_database_is_named(server: PostgresServer) -> None:
+    """The message must say what to create."""
     error = await error_of(PostgresStore(f"postgresql://postgres@127.0.0.1:{server.port}/nowhere").open())
     assert isinstance(error, StoreRefused)
     assert '"nowhere" does not exist' in str(error)
@@ -46,14 +47,15 @@ async def test_an_unknown_database_is_named(server: PostgresServer) -> None:
 
 
 async def test_an_unknown_role_is_named(server: PostgresServer) -> None:
+    """The message must say what to check."""
     error = await error_of(PostgresStore(address(server, "leaseway", user="stranger")).open())
     assert isinstance(error, StoreRefused)
     assert '"stranger" does not exist' in str(error)
     assert "check user and password" in str(error)
 
 
-async def test_a_word_that_nobody_knows_is_not_swallowed(server: PostgresServer) -> None:
-    """?shema=jobs would otherwise put the jobs into the schema `leaseway`, and nobody would find them."""
+async def test_an_unknown_option_is_refused(server: PostgresServer) -> None:
+    """?shema=jobs would otherwise use the schema `leaseway` without notice."""
     error = await error_of(PostgresStore(f"{server.url}?shema=jobs").open())
     assert isinstance(error, StoreRefused)
     assert "shema" in str(error)
@@ -67,7 +69,7 @@ class Locked(NamedTuple):
 
 @pytest.fixture
 async def locked(server: PostgresServer) -> AsyncIterator[Locked]:
-    """A role that must say its password; the others of the server go on without one."""
+    """A role that needs a password; the other roles of the server do not."""
     role = new_name("role")
     rules = server.data / "pg_hba.conf"
     before = rules.read_text()
@@ -82,7 +84,7 @@ async def locked(server: PostgresServer) -> AsyncIterator[Locked]:
 
 
 async def until_locked(server: PostgresServer, role: str) -> None:
-    """The server reads its rules a moment later."""
+    """Wait until the server has reloaded its rules."""
     async with asyncio.timeout(SOON_SECONDS):
         while True:
             try:
@@ -92,8 +94,8 @@ async def until_locked(server: PostgresServer, role: str) -> None:
                 return
 
 
-async def test_a_wrong_password_is_said_and_not_shown(locked: Locked) -> None:
-    """Tried again it will not get better: it must not look like a server that is away for a moment."""
+async def test_a_wrong_password_is_reported_and_not_shown(locked: Locked) -> None:
+    """A retry cannot succeed, so it must not look like an outage."""
     error = await error_of(PostgresStore(locked.url.format("guess-" + SECRET)).open())
     assert isinstance(error, StoreRefused)
     assert f'password authentication failed for user "{locked.role}"' in str(error)
@@ -101,7 +103,8 @@ async def test_a_wrong_password_is_said_and_not_shown(locked: Locked) -> None:
     assert SECRET not in str(error)
 
 
-async def test_a_missing_password_is_said(locked: Locked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_missing_password_is_reported(locked: Locked, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A retry cannot succeed."""
     monkeypatch.delenv("PGPASSWORD", raising=False)
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
     error = await error_of(PostgresStore(locked.url.replace(":{}", "")).open())
@@ -109,8 +112,8 @@ async def test_a_missing_password_is_said(locked: Locked, monkeypatch: pytest.Mo
     assert "password" in str(error)
 
 
-async def test_the_right_password_opens_and_no_later_error_shows_it(locked: Locked) -> None:
-    """All errors name the address: the one with the password is never what they name."""
+async def test_a_correct_password_is_not_shown_by_later_errors(locked: Locked) -> None:
+    """All errors contain the URL."""
     async with closing(PostgresStore(locked.url.format(SECRET) + f"?schema={new_name()}")) as store:
         for call in (store.open(), store.jobs.submit([new_job(1)]), store.reads.job(id_of(1))):
             error = await error_of(call)
@@ -123,8 +126,8 @@ async def test_the_right_password_opens_and_no_later_error_shows_it(locked: Lock
 # -- what may you do --------------------------------------------------------------------------------------------------
 
 
-async def test_who_may_not_create_is_told_to_let_somebody_migrate(server: PostgresServer) -> None:
-    """The role of a worker has few rights, and a first start with it must say whose turn it is."""
+async def test_a_role_that_cannot_create_the_schema_is_told_what_to_run(server: PostgresServer) -> None:
+    """The role of a worker has few rights, and it may be the first to start."""
     role, schema = await new_role(server), new_name()
     async with closing(PostgresStore(address(server, schema, role))) as store:
         error = await error_of(store.open())
@@ -134,7 +137,8 @@ async def test_who_may_not_create_is_told_to_let_somebody_migrate(server: Postgr
     assert not await schema_exists(server, schema)
 
 
-async def test_who_may_not_use_the_schema_is_told_what_to_ask_for(server: PostgresServer) -> None:
+async def test_a_role_that_cannot_use_the_schema_is_told_what_to_ask_for(server: PostgresServer) -> None:
+    """The missing right is granted by the owner of the schema."""
     role = await new_role(server)
     async with opened(server) as owner, closing(PostgresStore(address(server, owner.address.schema, role))) as store:
         for call in (store.open(), store.jobs.submit([new_job(1)]), store.reads.job(id_of(1))):
@@ -145,8 +149,8 @@ async def test_who_may_not_use_the_schema_is_told_what_to_ask_for(server: Postgr
         assert await ids_in(owner) == []
 
 
-async def test_a_schema_that_is_missing_is_named_with_the_command_that_makes_it(server: PostgresServer) -> None:
-    """A store that was not opened, because its caller only looks."""
+async def test_a_missing_schema_is_named_with_the_command_that_creates_it(server: PostgresServer) -> None:
+    """A reading command does not open the store."""
     schema = new_name()
     async with closing(PostgresStore(address(server, schema))) as store:
         for call in (store.reads.lanes(), store.reads.job(id_of(1)), store.jobs.submit([new_job(1)])):
@@ -158,10 +162,8 @@ async def test_a_schema_that_is_missing_is_named_with_the_command_that_makes_it(
 
 
 @pytest.mark.parametrize("schema", ["order", "user", "default", "table"])
-async def test_a_schema_named_like_a_word_of_sql_is_a_schema_like_any_other(
-    server: PostgresServer, schema: str
-) -> None:
-    """Either it works or it is refused in words; a syntax error names neither cause nor way out."""
+async def test_a_schema_named_like_an_sql_keyword_works_or_is_refused(server: PostgresServer, schema: str) -> None:
+    """A syntax error names neither cause nor solution."""
 
     async def use() -> list[JobId]:
         async with opened(server, schema) as store:
@@ -172,8 +174,8 @@ async def test_a_schema_named_like_a_word_of_sql_is_a_schema_like_any_other(
     assert answer == [id_of(1)] or (isinstance(answer, UsageError) and schema in str(answer)), answer
 
 
-async def test_what_others_keep_in_the_schema_keeps_its_rights(server: PostgresServer) -> None:
-    """`?schema=public` is what many will write: their own functions live there, and everybody may call them."""
+async def test_objects_of_other_programs_in_the_schema_keep_their_rights(server: PostgresServer) -> None:
+    """Many users try `?schema=public`, where their own functions are, which every role may call."""
     schema, role = new_name(), await new_role(server)
     async with connected(server) as connection:
         await connection.execute(f"CREATE SCHEMA {schema}")
@@ -184,7 +186,7 @@ async def test_what_others_keep_in_the_schema_keeps_its_rights(server: PostgresS
         async with opened(server, schema):
             await value(server, f"SELECT {schema}.grant_reader($1)", role)
     except StoreRefused:
-        pass  # which is fair, too
+        pass  # a refusal is acceptable, too
     assert await value(server, f"SELECT {schema}.theirs()", user=role) == 7
     assert not await value(server, "SELECT has_table_privilege($1, $2, 'SELECT')", role, f"{schema}.secrets")
 
@@ -192,8 +194,8 @@ async def test_what_others_keep_in_the_schema_keeps_its_rights(server: PostgresS
 # -- what are you -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_schema_newer_than_the_code_is_left_alone(server: PostgresServer) -> None:
-    """Old code must not write into a schema whose rules it does not know."""
+async def test_a_schema_that_is_too_new_is_refused(server: PostgresServer) -> None:
+    """Old code must not write to a schema whose rules it does not know."""
     async with opened(server) as store:
         schema = store.address.schema
         await value(server, f"INSERT INTO {schema}.migrations (version, name, needs) VALUES (99, 'later', 99)")
@@ -207,8 +209,8 @@ async def test_a_schema_newer_than_the_code_is_left_alone(server: PostgresServer
         assert finding.advice == "Install a newer leaseway"
 
 
-async def test_a_newer_schema_that_old_code_can_live_with_is_opened(server: PostgresServer) -> None:
-    """Workers of the version before go on while a new one is rolled out."""
+async def test_a_compatible_newer_schema_is_opened(server: PostgresServer) -> None:
+    """Workers of the previous version continue during a rolling upgrade."""
     async with opened(server) as store:
         schema = store.address.schema
         await value(server, f"INSERT INTO {schema}.migrations (version, name, needs) VALUES (1000, 'next', 1)")
@@ -222,7 +224,7 @@ class OldVersion(NamedTuple):
 
 
 async def test_a_server_that_is_too_old_is_refused(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lacks what the functions need, and would say so in the middle of the first script."""
+    """It would fail in the middle of the first script."""
     monkeypatch.setattr(asyncpg.Connection, "get_server_version", lambda _: OldVersion())
     schema = new_name()
     async with closing(PostgresStore(address(server, schema))) as store:
@@ -236,7 +238,7 @@ async def test_a_server_that_is_too_old_is_refused(server: PostgresServer, monke
 
 
 async def test_a_read_only_server_is_not_migrated(server: PostgresServer) -> None:
-    """The address of a replica instead of the primary's."""
+    """The URL may name a replica."""
     role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_read_only = on")
     schema = new_name()
     async with closing(PostgresStore(address(server, schema, role))) as store:
@@ -246,8 +248,8 @@ async def test_a_read_only_server_is_not_migrated(server: PostgresServer) -> Non
     assert not await schema_exists(server, schema)
 
 
-async def test_a_server_that_becomes_read_only_can_be_read_and_may_come_back(server: PostgresServer) -> None:
-    """After a failover the old primary is a replica for a while: workers wait and try again, they do not end."""
+async def test_a_server_that_becomes_read_only_is_retried(server: PostgresServer) -> None:
+    """After a failover the old primary is a replica for a while; workers must not stop."""
     role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_read_only = on")
     async with opened(server) as owner, opened(server, owner.address.schema, role) as store:
         await owner.jobs.submit([new_job(1)])
@@ -259,8 +261,8 @@ async def test_a_server_that_becomes_read_only_can_be_read_and_may_come_back(ser
         assert await ids_in(owner) == [id_of(1)]
 
 
-async def test_a_database_that_cannot_keep_every_text_is_refused(server: PostgresServer) -> None:
-    """A result with a letter that it does not know would end the worker that hands it in."""
+async def test_a_database_without_utf8_is_refused(server: PostgresServer) -> None:
+    """A result with a character that the encoding lacks would stop the worker."""
     name = new_name("latin")
     await value(server, f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
     error = await error_of(PostgresStore(f"postgresql://postgres@127.0.0.1:{server.port}/{name}").open())
@@ -269,7 +271,8 @@ async def test_a_database_that_cannot_keep_every_text_is_refused(server: Postgre
     assert "ENCODING 'UTF8'" in str(error)
 
 
-async def test_a_schema_whose_versions_were_deleted_is_left_alone(server: PostgresServer) -> None:
+async def test_a_schema_without_recorded_versions_is_refused(server: PostgresServer) -> None:
+    """Migrating it again could destroy jobs."""
     async with opened(server) as store:
         await store.jobs.submit([new_job(1)])
         await value(server, f"DELETE FROM {store.address.schema}.migrations RETURNING 1")
@@ -279,7 +282,8 @@ async def test_a_schema_whose_versions_were_deleted_is_left_alone(server: Postgr
         assert await ids_in(store) == [id_of(1)]
 
 
-async def test_the_doctor_sees_a_session_that_may_only_read(server: PostgresServer) -> None:
+async def test_the_doctor_reports_a_read_only_session(server: PostgresServer) -> None:
+    """No worker can run with it."""
     role = await new_role(server, "ALTER ROLE {0} SUPERUSER", "ALTER ROLE {0} SET default_transaction_read_only = on")
     async with opened(server) as owner, opened(server, owner.address.schema, role) as store:
         found = {finding.check: finding for finding in await require_inspection(store).health()}
@@ -291,10 +295,8 @@ async def test_the_doctor_sees_a_session_that_may_only_read(server: PostgresServ
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\udc80"], ids=["nul", "surrogate"])
-async def test_text_that_postgresql_cannot_keep_is_not_taken_for_a_lost_connection(
-    server: PostgresServer, text: str
-) -> None:
-    """From a command line comes any byte. A call that can never succeed must not be repeated again and again."""
+async def test_text_that_postgresql_cannot_store_is_not_a_lost_connection(server: PostgresServer, text: str) -> None:
+    """A command line accepts any byte. A call that cannot succeed must not be repeated."""
     async with opened(server) as store:
         with contextlib.suppress(UsageError, TerminalError):
             assert await store.reads.job(JobId(text)) is None
@@ -304,8 +306,8 @@ async def test_text_that_postgresql_cannot_keep_is_not_taken_for_a_lost_connecti
         assert await ids_in(store) == []
 
 
-async def test_the_words_of_our_refusals_are_all_reached_by_a_code(server: PostgresServer) -> None:
-    """A code that is written wrong would never match, and its advice never be read."""
+async def test_every_advice_belongs_to_a_known_sqlstate(server: PostgresServer) -> None:
+    """A mistyped code would never match."""
     from leaseway.stores.postgres.errors import BUSY, LOST, REFUSED
 
     known = {getattr(kind, "sqlstate", "") or "" for kind in vars(asyncpg.exceptions).values()}

@@ -1,4 +1,4 @@
-"""Rights by what a role does: all that it needs, and nothing more."""
+"""Each role has the rights that it needs, and no others."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -39,7 +39,7 @@ class Town(NamedTuple):
 
 @pytest.fixture
 async def town(server: PostgresServer) -> AsyncIterator[Town]:
-    """A schema, and one role for each kind of rights."""
+    """A schema, and one role of each kind."""
     async with opened(server) as owner:
         roles = {}
         for kind in ROLES:
@@ -58,8 +58,8 @@ async def refused(call: object) -> None:
 # -- nothing more -----------------------------------------------------------------------------------------------------
 
 
-async def test_nobody_can_write_to_a_table(town: Town) -> None:
-    """Every change is a function: so counters, keys and fences cannot be gone around."""
+async def test_no_role_can_write_to_a_table(town: Town) -> None:
+    """Every change is a function, so that counters, keys and fences cannot be bypassed."""
     sql = """
     SELECT array_agg(relname || ' ' || privilege ORDER BY 1)
       FROM pg_class CROSS JOIN unnest(ARRAY['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER']) AS privilege
@@ -71,23 +71,24 @@ async def test_nobody_can_write_to_a_table(town: Town) -> None:
             await value(town.server, f"DELETE FROM {town.schema}.jobs", user=role)
 
 
-async def test_nobody_can_create_or_drop_anything(town: Town) -> None:
+async def test_no_role_can_create_or_drop_objects(town: Town) -> None:
+    """Only the owner migrates."""
     for role in town.roles.values():
         for sql in (f"CREATE TABLE {town.schema}.mine (x integer)", f"DROP TABLE {town.schema}.idempotency_keys"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await value(town.server, sql, user=role)
 
 
-async def test_nobody_can_give_rights(town: Town) -> None:
-    """A worker that makes itself an operator would be one."""
+async def test_no_role_can_grant_rights(town: Town) -> None:
+    """A worker could make itself an operator."""
     for role in town.roles.values():
         for kind in ROLES:
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await value(town.server, f"SELECT {town.schema}.grant_{kind}($1)", role, user=role)
 
 
-async def test_a_submitter_knows_nothing_of_the_others_jobs(town: Town) -> None:
-    """A web server that was broken into must not give away what all the others submitted."""
+async def test_a_submitter_cannot_read_jobs(town: Town) -> None:
+    """A compromised web server must not reveal the jobs of others."""
     await town.owner.jobs.submit([new_job(1, payload='{"secret": 1}')])
     async with town.store("submitter") as store:
         for call in (
@@ -107,7 +108,8 @@ async def test_a_submitter_knows_nothing_of_the_others_jobs(town: Town) -> None:
                 await value(town.server, f"SELECT * FROM {town.schema}.{table}", user=town.roles["submitter"])
 
 
-async def test_a_reader_changes_nothing(town: Town) -> None:
+async def test_a_reader_cannot_change_anything(town: Town) -> None:
+    """Dashboards and reports use this role."""
     await town.owner.jobs.submit([new_job(1)])
     async with town.store("reader") as store:
         for call in (
@@ -123,8 +125,8 @@ async def test_a_reader_changes_nothing(town: Town) -> None:
     assert len(await town.owner.reads.jobs(ALL)) == 1
 
 
-async def test_a_worker_does_not_do_what_people_do(town: Town) -> None:
-    """Handlers run other people's code: it must not be able to throw away the dead letters."""
+async def test_a_worker_cannot_do_what_operators_do(town: Town) -> None:
+    """Handlers run third-party code, which must not be able to delete dead letters."""
     lease = await leased(town.owner)
     await Worker(town.owner).settle(failed(lease))
     async with town.store("worker") as store:
@@ -149,7 +151,8 @@ async def leased(store: PostgresStore, number: int = 1) -> Lease:
 # -- all that it needs ------------------------------------------------------------------------------------------------
 
 
-async def test_a_submitter_submits(town: Town) -> None:
+async def test_a_submitter_can_submit_in_every_way(town: Town) -> None:
+    """The paths of submission use different functions."""
     async with town.store("submitter") as store:
         assert await store.jobs.submit([new_job(1)]) == [Submitted(id_of(1))]
         assert await store.jobs.submit([keyed_job(2), new_job(3)]) == [Submitted(id_of(2)), Submitted(id_of(3))]
@@ -160,7 +163,8 @@ async def test_a_submitter_submits(town: Town) -> None:
     assert len(await town.owner.reads.jobs(ALL)) == 4
 
 
-async def test_a_reader_sees_everything(town: Town) -> None:
+async def test_a_reader_can_read_everything_but_keys(town: Town) -> None:
+    """A missing grant would break the doctor and the dashboard."""
     await Worker(town.owner).settle(failed(await leased(town.owner)))
     await town.owner.schedules.declare([DAILY])
     async with town.store("reader") as store:
@@ -178,8 +182,8 @@ async def test_a_reader_sees_everything(town: Town) -> None:
         ] == []
 
 
-async def test_a_day_that_is_made_later_can_be_read_as_well(town: Town) -> None:
-    """Rights were granted once; tables for new days come every day."""
+async def test_a_reader_can_read_partitions_that_are_created_later(town: Town) -> None:
+    """Rights are granted once, and there is a new partition every day."""
     async with town.store("worker") as worker:
         await value(town.server, f"SELECT {town.schema}.prune(0, 0, 4102444800000000)")  # in the year 2100
         assert await value(town.server, f"SELECT to_regclass('{town.schema}.history_21000101') IS NOT NULL")
@@ -188,7 +192,8 @@ async def test_a_day_that_is_made_later_can_be_read_as_well(town: Town) -> None:
         assert len(await store.reads.jobs(ALL)) == 1
 
 
-async def test_an_operator_does_what_the_command_line_offers(town: Town) -> None:
+async def test_an_operator_can_do_what_the_command_line_offers(town: Town) -> None:
+    """A missing grant would show only when an operator needs the command."""
     async with town.store("operator") as store:
         await store.jobs.submit([new_job(1), new_job(2), new_job(3)])
         assert await store.operations.cancel(id_of(1)) is CancelResult.CANCELLED
@@ -204,7 +209,8 @@ async def test_an_operator_does_what_the_command_line_offers(town: Town) -> None
         assert await require_pauses(store).resume("default")
 
 
-async def test_the_worker_has_every_verb_of_a_worker(town: Town) -> None:
+async def test_a_worker_can_do_everything_that_workers_do(town: Town) -> None:
+    """A missing grant would stop every worker at some later call."""
     async with town.store("worker") as store:
         lease = await leased(store)
         assert (await store.jobs.renew([held(lease)])).lost == ()
@@ -220,8 +226,8 @@ async def test_the_worker_has_every_verb_of_a_worker(town: Town) -> None:
         assert await store.tenants.all() == []
 
 
-async def test_an_app_drains_its_jobs_without_any_right_to_create(server: PostgresServer) -> None:
-    """What production looks like: the owner migrates, and the worker only works, with schedules and pruning."""
+async def test_an_app_works_without_any_right_to_create(server: PostgresServer) -> None:
+    """In production the owner migrates, and workers have few rights."""
     schema = new_name()
     async with opened(server, schema):
         role = await new_role(server)

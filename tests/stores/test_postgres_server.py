@@ -1,4 +1,4 @@
-"""The throw-away server of tests, started from binaries that somebody names."""
+"""The temporary server of tests, started from given binaries."""
 
 import tempfile
 from pathlib import Path
@@ -10,42 +10,43 @@ from leaseway.testing.postgres import FOLDER, NEEDED, PostgresServer, postgres_s
 
 
 def folder_of(server: PostgresServer) -> Path:
-    """Where the program that runs came from."""
+    """The folder of the running server program."""
     assert server.process is not None
     return Path(f"/proc/{server.process.pid}/exe").readlink().parent
 
 
-def test_the_binaries_that_were_given_are_the_ones_that_run(server: PostgresServer) -> None:
-    """Whoever tries another version and silently gets the wheel's has tried nothing."""
+def test_the_given_binaries_are_used(server: PostgresServer) -> None:
+    """A test of another version would otherwise run the version of the wheel."""
     with postgres_server(binaries=server.binaries) as other:
         assert folder_of(other) == server.binaries.resolve()
         with psycopg.connect(other.url) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_the_environment_names_them_too(
+def test_the_environment_variable_is_used(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """CI selects the version by it."""
     monkeypatch.setenv(FOLDER, str(server.binaries))
     assert PostgresServer(tmp_path, {}).binaries == server.binaries
 
 
-def test_a_folder_without_a_server_is_named_and_so_is_the_variable(tmp_path: Path) -> None:
-    """The packaged server must not be used instead: its version differs from the one that was asked for."""
+def test_a_folder_without_a_server_is_an_error(tmp_path: Path) -> None:
+    """Using the wheel instead would test another version than requested."""
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}: there is no postgres; {FOLDER} names the folder"):
         PostgresServer(tmp_path, {}, tmp_path)
 
 
-def test_binaries_that_may_not_be_run_are_named_with_the_way_out(tmp_path: Path) -> None:
-    """A private home cannot be entered by the account under which root starts the server."""
+def test_binaries_that_cannot_be_executed_are_named(tmp_path: Path) -> None:
+    """The account under which root starts the server cannot enter a private home."""
     for name in NEEDED:
         (tmp_path / name).write_text("#!/bin/sh\n")
     with pytest.raises(PermissionError, match=r"may not execute it; copy the installation to a folder"):
         PostgresServer(tmp_path, {}, tmp_path)
 
 
-def test_why_the_data_folder_could_not_be_made_is_said(tmp_path: Path) -> None:
-    """The exit code alone does not say what to do."""
+def test_a_failure_of_initdb_shows_its_output(tmp_path: Path) -> None:
+    """An exit code alone explains nothing."""
     with tempfile.TemporaryDirectory() as folder:
         binaries = Path(folder)
         binaries.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Submissions that wait together are written together, and each has his own answer."""
+"""Group commit of single submissions: queued jobs are written together, and each caller gets its own answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -13,8 +13,8 @@ from leaseway.testing.contract.actors import id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
 
-class Desk:
-    """Writes when it is told to, and remembers what came together."""
+class FakeWriter:
+    """Ends a write when it is told to, and records which jobs were written together."""
 
     def __init__(self) -> None:
         self.written: list[list[str]] = []
@@ -32,20 +32,20 @@ class Desk:
         return tasks
 
     async def answer(self, error: BaseException | None = None) -> None:
-        """The oldest write that is under way ends."""
+        """Finish the oldest write."""
         waiting = next(each for each in self._answers if not each.done())
         if error is None:
             waiting.set_result(None)
         else:
             waiting.set_exception(error)
-        for _ in range(5):  # the writer hears of it, passes on, and the next one begins
+        for _ in range(5):  # the writer wakes up and starts the next one
             await asyncio.sleep(0)
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
-    """One at which as many write as may."""
-    desk = Desk()
+async def desk() -> AsyncIterator[FakeWriter]:
+    """A lane queue with as many busy writers as allowed."""
+    desk = FakeWriter()
     writers = await desk.come(*range(WRITERS_MAX))
     yield desk
     for task in writers:
@@ -57,17 +57,17 @@ def ids(*numbers: int) -> list[str]:
     return [id_of(number) for number in numbers]
 
 
-async def test_who_comes_alone_waits_for_nobody() -> None:
-    """A lone caller must not pay for the company that others may have."""
-    desk = Desk()
+async def test_a_single_submission_is_written_at_once() -> None:
+    """Batching must not add latency to an idle system."""
+    desk = FakeWriter()
     (task,) = await desk.come(1)
     assert desk.written == [ids(1)]
     await desk.answer()
     assert task.done()
 
 
-async def test_who_comes_while_others_write_is_written_with_the_rest_of_them(desk: Desk) -> None:
-    """One commit for all: that is what makes a crowd fast."""
+async def test_submissions_during_a_write_are_written_together(desk: FakeWriter) -> None:
+    """One commit for many jobs is what makes concurrent submissions fast."""
     before = len(desk.written)
     tasks = await desk.come(7, 8, 9)
     assert len(desk.written) == before
@@ -79,13 +79,13 @@ async def test_who_comes_while_others_write_is_written_with_the_rest_of_them(des
     assert all(task.done() and task.exception() is None for task in tasks)
 
 
-async def test_one_write_that_is_stuck_holds_up_nobody_else() -> None:
-    """Its answer was lost, perhaps: the others need not wait for its deadline."""
-    desk = Desk()
+async def test_a_hanging_write_does_not_block_the_others() -> None:
+    """Its reply may be lost; the others must not wait for its timeout."""
+    desk = FakeWriter()
     await desk.come(1)
     (task,) = await desk.come(2)
     assert desk.written == [ids(1), ids(2)]
-    del desk._answers[0]  # nobody will ever answer the first
+    del desk._answers[0]  # the first write never ends
     await desk.answer()
     assert task.done()
     (task,) = await desk.come(3)
@@ -93,7 +93,7 @@ async def test_one_write_that_is_stuck_holds_up_nobody_else() -> None:
     assert task.done()
 
 
-async def test_a_transaction_is_bounded(desk: Desk) -> None:
+async def test_a_batch_is_bounded(desk: FakeWriter) -> None:
     """A thousand callers must not become one transaction of any size."""
     await desk.come(*range(10, 10 + BATCH_MAX + 5))
     await desk.answer()
@@ -102,7 +102,8 @@ async def test_a_transaction_is_bounded(desk: Desk) -> None:
     assert len(desk.written[-1]) == 5
 
 
-async def test_who_gives_up_is_not_written_and_does_not_stop_the_others(desk: Desk) -> None:
+async def test_the_job_of_a_cancelled_caller_is_not_written(desk: FakeWriter) -> None:
+    """A cancelled caller must not block the callers behind it."""
     first, second, third = await desk.come(7, 8, 9)
     first.cancel()
     await desk.answer()
@@ -114,12 +115,12 @@ async def test_who_gives_up_is_not_written_and_does_not_stop_the_others(desk: De
     assert third.done()
 
 
-async def test_who_gives_up_in_the_moment_of_his_turn_leaves_it_to_the_next(desk: Desk) -> None:
-    """Otherwise everybody behind him would wait for ever."""
+async def test_a_caller_cancelled_at_its_turn_passes_the_turn_on(desk: FakeWriter) -> None:
+    """Otherwise every caller behind it would wait for ever."""
     first, second = await desk.come(7, 8)
     next(each for each in desk._answers if not each.done()).set_result(None)
-    await asyncio.sleep(0)  # the writer ends, and passes on
-    assert not desk.together._queue  # his turn has come, and he has not heard of it yet
+    await asyncio.sleep(0)  # the writer ends and starts the next one
+    assert not desk.together._queue  # its turn has come, and it has not run yet
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await asyncio.sleep(0)
@@ -132,7 +133,7 @@ async def test_who_gives_up_in_the_moment_of_his_turn_leaves_it_to_the_next(desk
 
 
 async def test_lanes_do_not_wait_for_each_other(server: PostgresServer) -> None:
-    """Somebody's open transaction that made a lane may last for minutes: it holds up who submits there, nobody else."""
+    """An open transaction that created a lane may last for minutes; it blocks only submissions to that lane."""
     async with opened(server) as store, connected(server) as connection:
         await store.jobs.submit([new_job(0)])
         transaction = connection.transaction()
@@ -141,7 +142,7 @@ async def test_lanes_do_not_wait_for_each_other(server: PostgresServer) -> None:
         await store.transactional.submit(connection, [new_job(1, tenant="new")])
         stuck = [asyncio.ensure_future(store.jobs.submit([new_job(number, tenant="new")])) for number in range(2, 6)]
         await asyncio.sleep(0)
-        async with asyncio.timeout(5):  # half of what a statement may take
+        async with asyncio.timeout(5):  # half of the timeout of a statement
             await asyncio.gather(*(store.jobs.submit([new_job(number)]) for number in range(6, 20)))
         assert not any(task.done() for task in stuck)
         await transaction.commit()
@@ -149,7 +150,8 @@ async def test_lanes_do_not_wait_for_each_other(server: PostgresServer) -> None:
         assert len(await ids_in(store)) == 20
 
 
-async def test_one_job_that_is_refused_for_good_does_not_take_the_others_along(server: PostgresServer) -> None:
+async def test_an_invalid_job_does_not_fail_the_others_of_its_batch(server: PostgresServer) -> None:
+    """The other callers did nothing wrong."""
     async with opened(server) as store:
         await store.jobs.submit([new_job(0)])
         jobs = [new_job(number, shard_key="a\0b" if number == 7 else "fine") for number in range(1, 12)]
@@ -158,8 +160,8 @@ async def test_one_job_that_is_refused_for_good_does_not_take_the_others_along(s
         assert len(await ids_in(store)) == 11
 
 
-async def test_an_error_of_several_parts_reaches_everybody_as_well(desk: Desk) -> None:
-    """Whoever is not told waits for ever."""
+async def test_an_error_that_cannot_be_copied_reaches_every_caller(desk: FakeWriter) -> None:
+    """A caller that is not answered waits for ever."""
     tasks = await desk.come(7, 8)
     await desk.answer()
     await desk.answer()
@@ -169,8 +171,8 @@ async def test_an_error_of_several_parts_reaches_everybody_as_well(desk: Desk) -
     assert all(isinstance(task.exception(), LeasewayError) for task in tasks)
 
 
-async def test_everybody_hears_of_a_failure_by_an_error_of_his_own(desk: Desk) -> None:
-    """One object in many hands would carry everybody's traceback."""
+async def test_every_caller_gets_its_own_exception_object(desk: FakeWriter) -> None:
+    """A shared exception would collect the tracebacks of all callers."""
     tasks = await desk.come(7, 8, 9)
     await desk.answer()
     await desk.answer()
@@ -181,8 +183,8 @@ async def test_everybody_hears_of_a_failure_by_an_error_of_his_own(desk: Desk) -
     assert len({id(error) for error in errors}) == len(errors)
 
 
-async def test_if_the_writer_gives_up_the_others_know_that_nobody_knows(desk: Desk) -> None:
-    """His transaction may have been committed or not: they must ask again, and not believe in a failure."""
+async def test_if_the_writer_is_cancelled_the_outcome_is_unknown_to_the_others(desk: FakeWriter) -> None:
+    """Its transaction may have been committed: they must repeat the call, not report a failure."""
     first, second = await desk.come(7, 8)
     await desk.answer()
     first.cancel()
@@ -191,8 +193,8 @@ async def test_if_the_writer_gives_up_the_others_know_that_nobody_knows(desk: De
     assert isinstance(second.exception(), UnknownOutcome)
 
 
-async def test_a_crowd_is_stored_in_few_transactions(server: PostgresServer) -> None:
-    """Each of them once, and the counters are right."""
+async def test_many_concurrent_submissions_take_few_transactions(server: PostgresServer) -> None:
+    """Each job is stored once, and the counters are exact."""
     async with opened(server) as store:
         await store.jobs.submit([new_job(0)])
         answers = await asyncio.gather(*(store.jobs.submit([new_job(number)]) for number in range(1, 61)))

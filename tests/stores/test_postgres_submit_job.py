@@ -1,4 +1,4 @@
-"""submit_job: a job from any language, by plain SQL."""
+"""submit_job: submitting from any language by SQL."""
 
 import asyncio
 from typing import Any
@@ -51,8 +51,10 @@ from leaseway.testing.postgres import PostgresServer
         ("'k', needs => repeat('x', 1001)", "needs"),
     ],
 )
-async def test_a_bad_value_is_named_and_nothing_is_stored(server: PostgresServer, arguments: str, field: str) -> None:
-    """In the shell of a database nobody checks before us. What Python's submit refuses, this refuses as well."""
+async def test_an_invalid_value_is_named_and_nothing_is_stored(
+    server: PostgresServer, arguments: str, field: str
+) -> None:
+    """SQL clients have no other validation; it must be the same as in Python."""
     async with opened(server, "by_sql") as store:
         before = await ids_in(store)
         async with connected(server) as connection:
@@ -63,8 +65,8 @@ async def test_a_bad_value_is_named_and_nothing_is_stored(server: PostgresServer
         assert await ids_in(store) == before
 
 
-async def test_the_shortest_call_makes_a_job_with_the_usual_defaults(server: PostgresServer) -> None:
-    """The same that `submit` of Python means, when nobody says otherwise."""
+async def test_the_defaults_are_those_of_python(server: PostgresServer) -> None:
+    """A job must not depend on the language of its submitter."""
     async with opened(server) as store:
         id_ = await value(server, f"SELECT {store.address.schema}.submit_job('count')")
         job = await store.reads.job(JobId(id_))
@@ -75,7 +77,8 @@ async def test_the_shortest_call_makes_a_job_with_the_usual_defaults(server: Pos
         assert await counts(store) == {"ready": 1}
 
 
-async def test_every_option_arrives(server: PostgresServer) -> None:
+async def test_every_option_is_stored(server: PostgresServer) -> None:
+    """The parameters are mapped by hand."""
     async with opened(server) as store:
         options = (
             "'count', '{\"n\": 1}', queue => 'q', tenant => 't', priority => -7, attempts => 3, lease => '1 minute', "
@@ -93,8 +96,8 @@ async def test_every_option_arrives(server: PostgresServer) -> None:
         assert await counts(store, "q", "t", "maps") == {"scheduled": 1}
 
 
-async def test_a_rollback_leaves_nothing_not_even_a_count(server: PostgresServer) -> None:
-    """Also of the lane that only this submission would have opened."""
+async def test_a_rollback_leaves_no_job_and_no_count(server: PostgresServer) -> None:
+    """This includes the lane that only this submission would have created."""
     async with opened(server) as store, connected(server) as connection:
         transaction = connection.transaction()
         await transaction.start()
@@ -106,8 +109,8 @@ async def test_a_rollback_leaves_nothing_not_even_a_count(server: PostgresServer
         assert await connection.fetchval(sql) in await ids_in(store), "the key must be free again"
 
 
-async def test_a_repeated_key_names_the_first_job_and_a_conflict_is_an_error(server: PostgresServer) -> None:
-    """The order of the names in a payload is nobody's intention."""
+async def test_a_repeated_key_returns_the_first_job_and_a_conflict_fails(server: PostgresServer) -> None:
+    """The order of the fields in a payload has no meaning."""
     async with opened(server) as store, connected(server) as connection:
         submit = f"SELECT {store.address.schema}.submit_job($1, $2::text::json, key => 'k')"
         first = await connection.fetchval(submit, "count", '{"a": 1, "b": 2}')
@@ -120,7 +123,7 @@ async def test_a_repeated_key_names_the_first_job_and_a_conflict_is_an_error(ser
 
 
 async def test_a_job_submitted_by_sql_runs_in_a_python_worker(server: PostgresServer) -> None:
-    """The two sides must agree on the shape of a payload, and on what the ids look like."""
+    """Both sides must agree on the format of payloads and ids."""
     app, _, greeted = greeter(server)
     async with app:
         schema = (await store_of(app)).address.schema
@@ -148,8 +151,8 @@ async def store_of(app: App) -> PostgresStore:
     return store
 
 
-async def test_ids_are_made_as_python_makes_them(server: PostgresServer) -> None:
-    """26 characters of the same alphabet, in the order of time: both kinds are listed together."""
+async def test_ids_have_the_format_of_python(server: PostgresServer) -> None:
+    """26 characters of the same alphabet that sort by time: both kinds are listed together."""
     async with opened(server) as store:
         async with connected(server, server_settings={"search_path": store.address.schema}) as connection:
             ids: list[str] = await connection.fetchval(
@@ -164,8 +167,8 @@ async def test_ids_are_made_as_python_makes_them(server: PostgresServer) -> None
             assert len({id_[place] for id_ in ids}) == 32, f"character {place} is not by chance"
 
 
-async def test_many_sessions_submit_by_sql_at_once(server: PostgresServer) -> None:
-    """The first ones of a lane open it together."""
+async def test_many_sessions_submit_at_once(server: PostgresServer) -> None:
+    """The first ones create the lane together."""
     async with opened(server) as store:
         sql = f"SELECT {store.address.schema}.submit_job('count', key => $1)"
         ids = await asyncio.gather(*(value(server, sql, str(n % 10)) for n in range(30)))

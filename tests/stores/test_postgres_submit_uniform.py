@@ -1,4 +1,4 @@
-"""Jobs that differ in nothing but their payloads take a shorter way into the store, which must show in nothing else."""
+"""Jobs that differ only in their payloads take a faster path into the store; its results must be the same."""
 
 from typing import Any
 
@@ -16,7 +16,8 @@ def many(first: int, last: int, **options: Any) -> list[NewJob]:
     return [new_job(number, payload=f'{{"n":{number}}}', **options) for number in range(first, last + 1)]
 
 
-async def test_they_are_stored_in_their_order_and_each_with_its_own_payload(server: PostgresServer) -> None:
+async def test_uniform_jobs_keep_their_order_and_payloads(server: PostgresServer) -> None:
+    """The faster path must not mix up payloads."""
     async with opened(server) as store:
         answers = await store.jobs.submit(many(1, 9))
         assert [(answer.id, answer.replayed) for answer in answers] == [(id_of(n), False) for n in range(1, 10)]
@@ -24,8 +25,8 @@ async def test_they_are_stored_in_their_order_and_each_with_its_own_payload(serv
         assert [(lease.id, lease.payload) for lease in leases] == [(job.id, job.payload) for job in many(1, 9)]
 
 
-async def test_what_is_known_is_not_stored_again_whatever_became_of_it(server: PostgresServer) -> None:
-    """Two are done, one is at work, three wait, three are new: a repetition adds the last three, and no more."""
+async def test_known_jobs_are_not_stored_again_whatever_their_state(server: PostgresServer) -> None:
+    """Two are done, one is leased, three wait, three are new: a repetition stores only the last three."""
     async with opened(server) as store:
         await store.jobs.submit(many(1, 6))
         worker = Worker(store)
@@ -38,7 +39,8 @@ async def test_what_is_known_is_not_stored_again_whatever_became_of_it(server: P
         assert [lease.id for lease in await worker.claim(20)] == [id_of(number) for number in range(4, 10)]
 
 
-async def test_if_all_are_known_nothing_happens_and_one_that_is_not_counts(server: PostgresServer) -> None:
+async def test_a_repetition_counts_only_new_jobs(server: PostgresServer) -> None:
+    """The counters of the lane must count each job once."""
     async with opened(server) as store:
         await store.jobs.submit(many(1, 3))
         await store.jobs.submit(many(1, 3))
@@ -48,21 +50,24 @@ async def test_if_all_are_known_nothing_happens_and_one_that_is_not_counts(serve
         assert await store.reads.lanes() == await recounted(store)
 
 
-async def test_the_same_id_twice_is_one_job_and_has_two_answers(server: PostgresServer) -> None:
+async def test_an_id_given_twice_is_one_job_with_two_answers(server: PostgresServer) -> None:
+    """Callers match answers to jobs by position."""
     async with opened(server) as store:
         answers = await store.jobs.submit([*many(1, 2), *many(1, 2)])
         assert [answer.id for answer in answers] == [id_of(1), id_of(2), id_of(1), id_of(2)]
         assert await counts(store) == {"ready": 2}
 
 
-async def test_they_may_all_be_for_later(server: PostgresServer) -> None:
+async def test_uniform_jobs_can_be_scheduled(server: PostgresServer) -> None:
+    """Scheduled jobs must not become ready early."""
     async with opened(server) as store:
         await store.jobs.submit(many(1, 4, delay_us=HOUR_US, tenant="later"))
         assert await counts(store, tenant="later") == {"scheduled": 4}
         assert await Worker(store).claim(5) == ()
 
 
-async def test_what_differs_in_more_keeps_it(server: PostgresServer) -> None:
+async def test_jobs_that_differ_in_an_option_keep_it(server: PostgresServer) -> None:
+    """A job that took the faster path by mistake would get the options of the first job."""
     async with opened(server) as store:
         await store.jobs.submit([*many(1, 2), *many(3, 4, kind="other", priority=5), *many(5, 6, tenant="else")])
         found = await store.reads.jobs(JobFilter(), limit=10)
@@ -82,10 +87,12 @@ async def test_what_differs_in_more_keeps_it(server: PostgresServer) -> None:
     ],
     ids=["key", "trace", "kind", "needs", "shard"],
 )
-def test_not_alike(other: NewJob) -> None:
+def test_jobs_with_different_options_are_not_uniform(other: NewJob) -> None:
+    """The faster path sends the options of the first job for all."""
     assert rows.alike([new_job(1), other]) is None
     assert rows.alike([other, new_job(1)]) is None
 
 
-def test_nothing_is_not_alike() -> None:
+def test_an_empty_submission_is_not_uniform() -> None:
+    """There is no first job to take the options from."""
     assert rows.alike([]) is None

@@ -45,8 +45,8 @@ from leaseway.domain.ids import Instant
 from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.database import Database
-from leaseway.stores.postgres.schema import migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
+from leaseway.stores.postgres.schema import migrate, refuse_read_only
 
 NO_ROOM = 10 * MICROS_MAX
 """More than any window has with all its overdraft."""

@@ -123,10 +123,17 @@ class PostgresJobs:
         connection, forecast = self._database.listener.connection(), self._forecasts.get(question)
         if connection is not None and (not connection.is_open or self._database.now_us is not None):
             connection = None
-        if connection is not None and not connection.is_poller and forecast is not None and forecast.is_valid(self._database.bell.rings):
+        if (
+            connection is not None
+            and not connection.is_poller
+            and forecast is not None
+            and forecast.is_valid(self._database.bell.rings)
+        ):
             return forecast.wait_us()
         seen = Forecast(self._database.bell.rings)
-        ((seen.answer_us,),) = await self._database.look("wait_us", list(queues), self._database.at(), rows.gates_of(closed))
+        ((seen.answer_us,),) = await self._database.look(
+            "wait_us", list(queues), self._database.at(), rows.gates_of(closed)
+        )
         self._remember(question, seen)
         if connection is not None and await connection.check_poller() and seen.is_news_to(forecast):
             self._database.notifier.notify()
@@ -149,11 +156,15 @@ class PostgresTransactionalSubmission:
 
     async def submit(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         database, values = self._database, submission(self._database, jobs)
-        return rows.submitted(jobs, await fetch_in_transaction(connection, database.address, database.sql["submit"], *values))
+        return rows.submitted(
+            jobs, await fetch_in_transaction(connection, database.address, database.sql["submit"], *values)
+        )
 
     def submit_blocking(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         database, values = self._database, submission(self._database, jobs)
-        return rows.submitted(jobs, fetch_in_transaction_blocking(connection, database.address, database.sql["submit"], *values))
+        return rows.submitted(
+            jobs, fetch_in_transaction_blocking(connection, database.address, database.sql["submit"], *values)
+        )
 
 
 class PostgresOperations:

@@ -20,8 +20,8 @@ from leaseway.domain.limits.validation import check_in_flight, check_notice, che
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.database import Database
-from leaseway.stores.postgres.schema import migrate, refuse_read_only
 from leaseway.stores.postgres.rows import as_json
+from leaseway.stores.postgres.schema import migrate, refuse_read_only
 
 IS_PAUSED = -2
 """What the server says in the place of a window."""
