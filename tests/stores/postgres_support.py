@@ -12,7 +12,7 @@ from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import Instant
 from leaseway.domain.lane import LaneCount
 from leaseway.stores.postgres.health import RECOUNT
-from leaseway.stores.postgres.rows import lane_of
+from leaseway.stores.postgres.rows import parse_lane
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.postgres import PostgresServer
 
@@ -127,4 +127,4 @@ async def error_of(answer: Any) -> LeasewayError:
 async def recounted(store: PostgresStore) -> list[LaneCount]:
     """The counters of all lanes, computed from the rows."""
     async with store.connections.borrow() as connection:
-        return [lane_of(row) for row in await connection.fetch(RECOUNT.format(store.address.schema))]
+        return [parse_lane(row) for row in await connection.fetch(RECOUNT.format(store.address.schema))]

@@ -89,10 +89,10 @@ async def test_jobs_that_differ_in_an_option_keep_it(server: PostgresServer) -> 
 )
 def test_jobs_with_different_options_are_not_uniform(other: NewJob) -> None:
     """The faster path sends the options of the first job for all."""
-    assert rows.alike([new_job(1), other]) is None
-    assert rows.alike([other, new_job(1)]) is None
+    assert rows.uniform_arguments([new_job(1), other]) is None
+    assert rows.uniform_arguments([other, new_job(1)]) is None
 
 
 def test_an_empty_submission_is_not_uniform() -> None:
     """There is no first job to take the options from."""
-    assert rows.alike([]) is None
+    assert rows.uniform_arguments([]) is None

@@ -78,7 +78,7 @@ async def test_a_look_into_postgresql_reads_no_more_than_it_may(which: JobFilter
     await filled(store)
     lanes = None if which.tenant is None else [1]
     sought = postgres.Sought(which, LOOKS, lanes, {"ready": MANY, "scheduled": MANY, "leased": MANY})
-    text = postgres.statement_of(sought).replace(":schema", store.address.quoted)
+    text = postgres.render_search(sought).replace(":schema", store.address.quoted)
     values = (NEWEST, 51, lanes, which.kind, which.error_code, which.shard_key)
     async with store.connections.borrow() as connection:
         await connection.execute(f"ANALYZE {store.address.quoted}.jobs, {store.address.quoted}.history")

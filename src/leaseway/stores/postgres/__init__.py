@@ -1,1 +1,15 @@
-"""Many machines, one server: jobs in PostgreSQL."""
+"""The store, the limiter and the ledger in one PostgreSQL schema.
+
+store       the job store, composed of one class per port
+jobs        submit, exchange, renew, settle; operations on jobs
+reads       job lists, lanes and inspection; `search` renders its bounded scans
+schedules, tenants, keys, limits, budgets      one class per port
+database    what these classes share: connections, statements, clock, notifications
+connection  connections per event loop, timeouts; `address` and `errors` belong to it
+notify      LISTEN and NOTIFY, and the designated poller
+submit_coalescer, caller_transaction           two special ways to submit
+schema      migrations; the schema itself is in `schema/`, one script per topic
+statements  every statement by verb; queries that read tables are in `sql/`
+rows        arguments and answers of the functions
+health      the checks of `leaseway doctor`
+"""

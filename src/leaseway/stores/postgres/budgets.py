@@ -1,11 +1,11 @@
-"""Budgets in PostgreSQL, beside the jobs: each verb one call of a function in our schema, one transaction.
+"""Budgets in PostgreSQL, in the schema of the jobs. Each method is one call of a function: one transaction.
 
-The functions say what `domain.ledger` says, with the server's clock, read after their locks. Calendars are computed
-here: the client sends the windows that contain the time it heard of last, and if the server's clock has left them, the
-client is told so and computes again. So a hold is one round trip as long as it fits; only where it does not are later
-windows looked at, and chosen here by the domain's own rule.
+The functions implement `domain.budgets.ledger` with the server's clock, which they read after taking their locks.
+Calendars are computed by the client: it sends the windows that contain the last server time it knows, and computes them
+again if the server answers that they are over. A hold that fits is one round trip; only one that does not fit looks for
+later windows, which the client chooses by the rule of the domain.
 
-`now_us` is for tests that move time: what it answers is then sent along as the instant.
+`now_us` is for tests that move time: its value is then sent along as the instant.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,17 +45,17 @@ from leaseway.domain.ids import Instant
 from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
 from leaseway.stores.postgres.connection import Connections, Record
 from leaseway.stores.postgres.database import Database
-from leaseway.stores.postgres.rows import as_json
+from leaseway.stores.postgres.rows import encode_json
 from leaseway.stores.postgres.schema import migrate, refuse_read_only
 
 NO_ROOM = 10 * MICROS_MAX
-"""More than any window has with all its overdraft."""
+"""More than any window can hold, including its overdraft."""
 TRIES_MAX = 50
-"""Others may be faster so many times: each time one of them got something, so nobody stands still."""
+"""Tries until a hold gives up. Each lost try means that a concurrent hold succeeded."""
 
 
-class Known(msgspec.Struct, frozen=True):
-    """A definition, and the stamp by which the server knows whether it is still the one in force."""
+class KnownBudget(msgspec.Struct, frozen=True):
+    """A definition, and the stamp by which the server checks that it is still in force."""
 
     definition: BudgetDefinition
     version: int
@@ -65,17 +65,17 @@ class Known(msgspec.Struct, frozen=True):
 class PostgresBudgetDefinitions:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownBudget] = {}
 
     async def declare(self, definitions: Sequence[BudgetDefinition]) -> None:
         last = {check_budget(definition).name: definition for definition in definitions}
         await self._database.call(
-            "declare_budgets", as_json([said_of(each) for each in last.values()]), self._database.at()
+            "declare_budgets", encode_json([render_definition(each) for each in last.values()]), self._database.at()
         )
 
     async def change(self, definition: BudgetDefinition, *, expected: int | None = None) -> int:
-        said = as_json(said_of(check_budget(definition)))
-        ((version,),) = await self._database.call("change_budget", said, expected, self._database.at())
+        sent = encode_json(render_definition(check_budget(definition)))
+        ((version,),) = await self._database.call("change_budget", sent, expected, self._database.at())
         return int(version)
 
     async def all(self) -> list[tuple[BudgetDefinition, int]]:
@@ -85,14 +85,14 @@ class PostgresBudgetDefinitions:
         ((was_known,),) = await self._database.call("forget_budget", name)
         return bool(was_known)
 
-    async def learn(self) -> dict[str, Known]:
+    async def learn(self) -> dict[str, KnownBudget]:
         """Read the definitions again."""
-        found = await self._database.look("list_budgets")
-        known = [Known(msgspec.json.decode(text, type=BudgetDefinition), *rest) for text, *rest in found]
+        found = await self._database.read("list_budgets")
+        known = [KnownBudget(msgspec.json.decode(text, type=BudgetDefinition), *rest) for text, *rest in found]
         self._known = {each.definition.name: each for each in known}
         return self._known
 
-    async def find(self, charge: Charge) -> Known:
+    async def find(self, charge: Charge) -> KnownBudget:
         for known in (self._known, await self.learn() if charge.budget not in self._known else {}):
             if found := known.get(charge.name) or known.get(charge.budget):
                 return found
@@ -106,9 +106,9 @@ class PostgresBudgetReads:
 
     async def balances(self, names: Sequence[str] | None = None, *, since: Instant | None = None) -> list[BudgetWindow]:
         wanted = None if names is None else list(names)
-        rows = await self._database.look("list_windows", wanted, since, BOOKS_MAX, self._database.at())
+        rows = await self._database.read("list_windows", wanted, since, BOOKS_MAX, self._database.at())
         now = rows[0][0]
-        accounts = [account_of(row) for row in rows if row[1] is not None]
+        accounts = [parse_window(row) for row in rows if row[1] is not None]
         there = {(account.name, account.window) for account in accounts}
         for definition, _ in await self._definitions.all():
             if not is_template(definition.name) and (names is None or definition.name in names):
@@ -117,10 +117,10 @@ class PostgresBudgetReads:
         return sorted(accounts, key=lambda account: (account.name, account.window))[:BOOKS_MAX]
 
     async def journal(self, name: str, limit: int = 100) -> list[JournalEntry]:
-        return [entry_of(row) for row in await self._database.look("list_journal", name, max(limit, 0))]
+        return [parse_entry(row) for row in await self._database.read("list_journal", name, max(limit, 0))]
 
     async def audit(self) -> Audit:
-        return audit_of(await self._database.look("audit_budgets"))
+        return parse_audit(await self._database.read("audit_budgets"))
 
 
 class PostgresLedger:
@@ -155,7 +155,7 @@ class PostgresLedger:
             windows = [window_at(known.definition.every, known.definition.tz, instant) for known in knowns]
             how = (id, owner, ttl_us, dispatch, later is not None)
             (row,) = await self._database.call(
-                "hold_budgets", *how, *lines_sent(lines, knowns, windows), self._database.at()
+                "hold_budgets", *how, *line_arguments(lines, knowns, windows), self._database.at()
             )
             answer, self._heard, *rest = row
             match answer:
@@ -170,19 +170,21 @@ class PostgresLedger:
                 case "again":
                     later = None
                 case _:
-                    return answer_of(answer, *rest)
-        raise StoreBusy(f"{self.address.shown}: others were faster {TRIES_MAX} times; try again")
+                    return parse_hold_answer(answer, *rest)
+        raise StoreBusy(f"{self.address.shown}: lost to concurrent writers {TRIES_MAX} times; try again")
 
     async def _find_room(self, wants: Sequence[LineRequest]) -> Instant | HoldDenied | None:
-        """When all fit together, as far as one can see without locks. None: now."""
+        """The time at which all lines fit, as seen without locks. None: now."""
         now, books = await self._open_windows(want.charge.name for want in wants)
         found = find_room(wants, lambda name, window: books.get((name, window)), now)
         return found if isinstance(found, HoldDenied) or found > now else None
 
     async def _open_windows(self, names: Iterable[str]) -> tuple[Instant, dict[WindowKey, Balance]]:
-        rows = await self._database.look("open_windows", list(names), self._database.at())
+        rows = await self._database.read("open_windows", list(names), self._database.at())
         self._heard = rows[0][0]
-        return rows[0][0], {(row[1], CalendarWindow(*row[2:5])): book_of(row[5:]) for row in rows if row[1] is not None}
+        return rows[0][0], {
+            (row[1], CalendarWindow(*row[2:5])): parse_balance(row[5:]) for row in rows if row[1] is not None
+        }
 
     async def dispatch(self, id: str) -> bool:
         ((may_call,),) = await self._database.call("dispatch_hold", id, self._database.at())
@@ -190,7 +192,7 @@ class PostgresLedger:
 
     async def settle(self, id: str, actuals: Mapping[str, int]) -> Crossed:
         amounts = [check_micros(f"settle {what}", micros) for what, micros in actuals.items()]
-        return crossed_of(await self._database.call("settle_hold", id, list(actuals), amounts, self._database.at()))
+        return parse_crossed(await self._database.call("settle_hold", id, list(actuals), amounts, self._database.at()))
 
     async def void(self, id: str) -> bool:
         ((is_void,),) = await self._database.call("void_hold", id, self._database.at())
@@ -200,12 +202,12 @@ class PostgresLedger:
         rows = await self._database.call("expire_holds", limit, self._database.at())
         was_dispatched = {hold: was for hold, was, *_ in rows}
         captured = sum(was_dispatched.values())
-        return Expired(len(was_dispatched) - captured, captured, crossed_of([row[2:] for row in rows]))
+        return Expired(len(was_dispatched) - captured, captured, parse_crossed([row[2:] for row in rows]))
 
     async def wait_us(self, charges: Sequence[Charge]) -> int:
         knowns = [await self._definitions.find(charge) for charge in charges]
         if any(known.definition.paused for known in knowns):
-            await self._definitions.learn()  # only there one sees that it was resumed
+            await self._definitions.learn()  # the definition says whether the budget was resumed
             knowns = [await self._definitions.find(charge) for charge in charges]
         now, books = await self._open_windows(charge.name for charge in charges)
         return max(
@@ -233,19 +235,19 @@ class PostgresLedger:
 # -- rows and values ------------------------------------------------------------------------------------------------
 
 
-def said_of(definition: BudgetDefinition) -> dict[str, Any]:
-    """As the server keeps it. No pause is left out: the code said the same before there were pauses."""
-    said = msgspec.structs.asdict(definition)
-    return said if definition.paused else {name: value for name, value in said.items() if name != "paused"}
+def render_definition(definition: BudgetDefinition) -> dict[str, Any]:
+    """A definition for the server. `paused` is left out unless it is set, so that a declaration does not resume."""
+    sent = msgspec.structs.asdict(definition)
+    return sent if definition.paused else {name: value for name, value in sent.items() if name != "paused"}
 
 
-def lines_sent(lines: Lines, knowns: Sequence[Known], windows: Sequence[CalendarWindow]) -> tuple[Any, ...]:
+def line_arguments(lines: Lines, knowns: Sequence[KnownBudget], windows: Sequence[CalendarWindow]) -> tuple[Any, ...]:
     """names, budgets, stamps, amounts, permitted overdrafts, starts, ends, labels."""
     return (
         [charge.name for charge, _ in lines],
         [charge.budget for charge, _ in lines],
         [known.stamp for known in knowns],
-        # A paused budget has no room for anything; what is held already is answered as ever.
+        # A paused budget has no room; holds that exist are answered as usual.
         [NO_ROOM if known.definition.paused else micros for (_, micros), known in zip(lines, knowns, strict=True)],
         [known.definition.overdraft_micros for known in knowns],
         [window.start for window in windows],
@@ -254,7 +256,7 @@ def lines_sent(lines: Lines, knowns: Sequence[Known], windows: Sequence[Calendar
     )
 
 
-def answer_of(answer: str, deadline: Any, budget: Any, starts: Any, ends: Any, labels: Any) -> HoldAnswer:
+def parse_hold_answer(answer: str, deadline: Any, budget: Any, starts: Any, ends: Any, labels: Any) -> HoldAnswer:
     if answer == "used":
         return HoldUsed()
     if answer == "booked":
@@ -262,11 +264,11 @@ def answer_of(answer: str, deadline: Any, budget: Any, starts: Any, ends: Any, l
     return HoldGranted(tuple(map(CalendarWindow, starts, ends, labels)), deadline)
 
 
-def crossed_of(rows: Iterable[Record]) -> Crossed:
+def parse_crossed(rows: Iterable[Record]) -> Crossed:
     return tuple((name, each) for name, before, after in rows for each in THRESHOLDS if before < each <= after)
 
 
-def audit_of(rows: Iterable[Record]) -> Audit:
+def parse_audit(rows: Iterable[Record]) -> Audit:
     sums: dict[str, dict[WindowKey, Sums]] = {"windows": {}, "journal": {}, "holds": {}}
     unbalanced = []
     for side, name, start, end, label, held, spent, is_balanced in rows:
@@ -278,7 +280,7 @@ def audit_of(rows: Iterable[Record]) -> Audit:
     return Audit(sums["windows"], sums["journal"], sums["holds"], tuple(unbalanced))
 
 
-def book_of(row: Record) -> Balance:
+def parse_balance(row: Record) -> Balance:
     limit_micros, spent_micros, held_micros, overdraft_micros, told = row
     return Balance(
         limit_micros=limit_micros,
@@ -289,15 +291,15 @@ def book_of(row: Record) -> Balance:
     )
 
 
-def account_of(row: Record) -> BudgetWindow:
+def parse_window(row: Record) -> BudgetWindow:
     now, name, budget, unit, start, end, label, *numbers = row
     window = CalendarWindow(start, end, label)
     return BudgetWindow(
-        name=name, budget=budget, unit=unit, window=window, book=book_of(numbers), has_begun=window.start <= now
+        name=name, budget=budget, unit=unit, window=window, book=parse_balance(numbers), has_begun=window.start <= now
     )
 
 
-def entry_of(row: Record) -> JournalEntry:
+def parse_entry(row: Record) -> JournalEntry:
     seq, at, hold, name, start, end, label, kind, held_micros, spent_micros, crossed = row
     return JournalEntry(
         seq=seq,

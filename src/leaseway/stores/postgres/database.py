@@ -28,13 +28,13 @@ class Database:
     async def now(self) -> Instant:
         if self.now_us is not None:
             return self.now_us()
-        ((now,),) = await self.look("now")
+        ((now,),) = await self.read("now")
         return int(now)
 
     async def call(self, verb: str, *values: object) -> list[Record]:
         return await self.connections.call(self.sql[verb], *values)
 
-    async def look(self, verb: str, *values: object) -> list[Record]:
+    async def read(self, verb: str, *values: object) -> list[Record]:
         return await self.connections.read(self.sql[verb], *values)
 
 

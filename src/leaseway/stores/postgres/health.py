@@ -27,7 +27,7 @@ from leaseway.domain.health import (
 from leaseway.domain.ids import SECOND_US
 from leaseway.domain.lane import LaneCount
 from leaseway.stores.postgres import rows
-from leaseway.stores.postgres.budgets import audit_of
+from leaseway.stores.postgres.budgets import parse_audit
 from leaseway.stores.postgres.connection import Connections
 from leaseway.stores.postgres.schema import read_versions
 from leaseway.stores.postgres.statements import statements_for
@@ -92,7 +92,7 @@ SELECT queue, min(run_at) FROM {0}.jobs JOIN {0}.lanes ON lanes.id = lane
 SERVED = "SELECT queue, max(served_at) FROM {0}.lanes GROUP BY queue"
 
 
-async def checkup(connections: Connections, deep: bool) -> list[Finding]:
+async def check_health(connections: Connections, deep: bool) -> list[Finding]:
     findings: list[Finding] = []
     try:
         async with connections.borrow(DEEP_SECONDS) as connection:
@@ -211,13 +211,13 @@ async def budgets(connection: asyncpg.Connection, name: str, seconds: float) -> 
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             await connection.execute(f"SET LOCAL statement_timeout = {int(seconds * 1000)}")
-            return judge_ledger(audit_of(await connection.fetch(statements_for(name)["audit_budgets"])))
+            return judge_ledger(parse_audit(await connection.fetch(statements_for(name)["audit_budgets"])))
     except asyncpg.QueryCanceledError:
         return ok("budgets", f"not added up within {seconds:g} s", "Add everything up: --deep")
 
 
 async def lanes(connection: asyncpg.Connection, sql: str) -> list[LaneCount]:
-    return [rows.lane_of(row) for row in await connection.fetch(sql)]
+    return [rows.parse_lane(row) for row in await connection.fetch(sql)]
 
 
 async def in_lanes(connection: asyncpg.Connection, name: str) -> AsyncIterator[Finding]:

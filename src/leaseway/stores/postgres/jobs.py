@@ -30,38 +30,38 @@ FORECASTS_MAX = 100
 class PostgresJobs:
     def __init__(self, database: JobDatabase) -> None:
         self._database = database
-        self._gathered = SubmitCoalescer(self._submit_gathered)
+        self._coalescer = SubmitCoalescer(self._write)
         self._forecasts: dict[Question, Forecast] = {}
 
     # -- submit -----------------------------------------------------------------------------------------------------
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         if len(jobs) == 1 and jobs[0].key is None and jobs[0].trace is None:
-            await self._gathered.submit(jobs[0])
+            await self._coalescer.submit(jobs[0])
             return [Submitted(jobs[0].id)]
         return await self._submit(jobs)
 
     async def _submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        alike = rows.alike(distinct(jobs))
-        if alike is None:
-            answers = rows.submitted(jobs, await self._database.call("submit", *submission(self._database, jobs)))
+        uniform = rows.uniform_arguments(distinct(jobs))
+        if uniform is None:
+            answers = rows.parse_submitted(jobs, await self._database.call("submit", *submission(self._database, jobs)))
         else:
-            await self._database.call("submit_uniform", *alike, self._database.at())
+            await self._database.call("submit_uniform", *uniform, self._database.at())
             answers = [Submitted(job.id) for job in jobs]
         self._database.notifier.notify()
         return answers
 
-    async def _submit_gathered(self, jobs: Sequence[NewJob]) -> None:
-        """Without keys and traces: each stands for itself."""
+    async def _write(self, jobs: Sequence[NewJob]) -> None:
+        """Jobs without keys and traces."""
         if len(jobs) > 1:
             await self._submit(jobs)
             return
-        with self._database.notifier.notify_in_call() as tells:
-            if not tells:
-                await self._database.call("submit_one", *rows.single(jobs[0]), self._database.at())
+        with self._database.notifier.notify_in_call() as sends_notification:
+            if not sends_notification:
+                await self._database.call("submit_one", *rows.single_arguments(jobs[0]), self._database.at())
                 return
             try:
-                await self._database.call("submit_one_and_notify", *rows.single(jobs[0]), self._database.at())
+                await self._database.call("submit_one_and_notify", *rows.single_arguments(jobs[0]), self._database.at())
             except LeasewayError as error:
                 if may_be_stored(error):
                     raise UnknownOutcome(f"{error}; the call may be repeated") from error
@@ -73,30 +73,33 @@ class PostgresJobs:
         settlements = call.settlements
         if len({settlement.id for settlement in settlements}) < len(settlements):
             return await self._exchange_one_by_one(call)
-        answers = await self._database.call("exchange", *self._asked(call, settlements))
+        answers = await self._database.call("exchange", *self._exchange_arguments(call, settlements))
         if any(settlement.state is State.PENDING or settlement.children for settlement in settlements):
             self._database.notifier.notify()
-        return rows.exchanged(call, answers)
+        return rows.parse_exchange(call, answers)
 
     async def _exchange_one_by_one(self, call: Exchange) -> ExchangeReply:
-        """The same job twice: the first settlement decides what becomes of the second."""
+        """For an exchange that settles a job twice: the first settlement decides about the second."""
         lost: list[JobId] = []
         async with self._database.connections.transaction() as connection:
             for settlement in call.settlements:
-                answers = await connection.fetch(self._database.sql["settle_alone"], *self._handed_back((settlement,)))
+                answers = await connection.fetch(
+                    self._database.sql["settle_alone"], *self._settle_arguments((settlement,))
+                )
                 lost += [id_ for (id_,) in answers]
-            answers = await connection.fetch(self._database.sql["exchange"], *self._asked(call, ()))
+            answers = await connection.fetch(self._database.sql["exchange"], *self._exchange_arguments(call, ()))
         self._database.notifier.notify()
-        return replace(rows.exchanged(call, answers), lost=tuple(lost))
+        return replace(rows.parse_exchange(call, answers), lost=tuple(lost))
 
-    def _asked(self, call: Exchange, settlements: Sequence[Settlement]) -> rows.Values:
-        closed, tenant = (None, None) if call.wants is None else (rows.gates_of(call.wants.closed), call.wants.tenant)
-        return (
-            call.worker, *rows.wants_of(call), *self._handed_back(settlements), rows.admits_of(call), closed, tenant
-        )  # fmt: skip
+    def _exchange_arguments(self, call: Exchange, settlements: Sequence[Settlement]) -> rows.Values:
+        closed = tenant = None
+        if call.wants is not None:
+            closed, tenant = rows.render_gates(call.wants.closed), call.wants.tenant
+        settled = self._settle_arguments(settlements)
+        return (call.worker, *rows.claim_arguments(call), *settled, rows.render_admits(call), closed, tenant)
 
-    def _handed_back(self, settlements: Sequence[Settlement]) -> rows.Values:
-        return (*rows.settlements_of(settlements), *rows.children_of(settlements), self._database.at())
+    def _settle_arguments(self, settlements: Sequence[Settlement]) -> rows.Values:
+        return (*rows.settle_arguments(settlements), *rows.child_arguments(settlements), self._database.at())
 
     async def renew(self, leases: Sequence[HeldLease]) -> Renewed:
         in_order = sorted(leases, key=lambda held: held.id)
@@ -111,7 +114,7 @@ class PostgresJobs:
         return bool(is_kept)
 
     async def report(self, reports: Sequence[ProgressReport]) -> None:
-        newest = {(report.id, report.token): rows.clean(report.progress) for report in reports}
+        newest = {(report.id, report.token): rows.replace_nul(report.progress) for report in reports}
         in_order = sorted(newest)
         progresses = [newest[each] for each in in_order]
         await self._database.call(
@@ -131,8 +134,8 @@ class PostgresJobs:
         ):
             return forecast.wait_us()
         seen = Forecast(self._database.bell.rings)
-        ((seen.answer_us,),) = await self._database.look(
-            "wait_us", list(queues), self._database.at(), rows.gates_of(closed)
+        ((seen.answer_us,),) = await self._database.read(
+            "wait_us", list(queues), self._database.at(), rows.render_gates(closed)
         )
         self._remember(question, seen)
         if connection is not None and await connection.check_poller() and seen.is_news_to(forecast):
@@ -147,7 +150,7 @@ class PostgresJobs:
 
     async def traces(self, leases: Sequence[HeldLease]) -> Mapping[JobId, str]:
         held = ([each.id for each in leases], [each.token for each in leases])
-        return {JobId(row[0]): row[1] for row in await self._database.look("list_traces", *held)}
+        return {JobId(row[0]): row[1] for row in await self._database.read("list_traces", *held)}
 
 
 class PostgresTransactionalSubmission:
@@ -156,13 +159,13 @@ class PostgresTransactionalSubmission:
 
     async def submit(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         database, values = self._database, submission(self._database, jobs)
-        return rows.submitted(
+        return rows.parse_submitted(
             jobs, await fetch_in_transaction(connection, database.address, database.sql["submit"], *values)
         )
 
     def submit_blocking(self, connection: object, jobs: Sequence[NewJob]) -> list[Submitted]:
         database, values = self._database, submission(self._database, jobs)
-        return rows.submitted(
+        return rows.parse_submitted(
             jobs, fetch_in_transaction_blocking(connection, database.address, database.sql["submit"], *values)
         )
 
@@ -192,16 +195,16 @@ class PostgresOperations:
         return int(count)
 
     async def _finished(self, which: JobFilter, state: str, limit: int) -> list[str]:
-        """Ids of finished jobs in the order of their submission; the functions look again before they write."""
+        """Ids of finished jobs in the order of submission. The functions check the state again before they write."""
         conditions, values = filter_conditions(which, [max(limit, 0)])
         text = self._database.sql["list_finished_ids"].replace(":conditions", " AND ".join([state, *conditions]))
         return [id_ for (id_,) in await self._database.connections.read(text, *values)]
 
 
 def submission(database: JobDatabase, jobs: Sequence[NewJob]) -> rows.Values:
-    return (*rows.submission(distinct(jobs)), False, database.at())
+    return (*rows.submit_arguments(distinct(jobs)), False, database.at())
 
 
 def distinct(jobs: Sequence[NewJob]) -> list[NewJob]:
-    """Each id once: the last that was said of it."""
+    """Each id once; the last one wins."""
     return list({job.id: job for job in jobs}.values())

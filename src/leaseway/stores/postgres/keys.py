@@ -23,11 +23,11 @@ class PostgresKeys:
             raise taken(key.id)
 
     async def find(self, id: str) -> ApiKey | None:
-        found = await self._database.look("find_api_key", id)
+        found = await self._database.read("find_api_key", id)
         return key_of(found[0]) if found else None
 
     async def all(self, tenant: str | None = None) -> list[ApiKey]:
-        return [key_of(row) for row in await self._database.look("list_api_keys", tenant, KEYS_MAX)]
+        return [key_of(row) for row in await self._database.read("list_api_keys", tenant, KEYS_MAX)]
 
     async def revoke(self, id: str) -> bool:
         ((is_revoked,),) = await self._database.call("revoke_api_key", id, self._database.at())
@@ -50,7 +50,7 @@ class PostgresSessions:
         await self._database.call("add_api_session", *values, SESSIONS_MAX, FORGET_MAX, self._database.at())
 
     async def find(self, hash: str) -> Session | None:
-        found = await self._database.look("find_api_session", hash)
+        found = await self._database.read("find_api_session", hash)
         return session_of(found[0]) if found else None
 
     async def end(self, hash: str) -> bool:

@@ -1,9 +1,10 @@
-"""Limits in PostgreSQL: each verb one call of a function in our schema, one transaction, one round trip.
+"""Limits in PostgreSQL. Each method is one call of a function of the schema: one transaction, one round trip.
 
-The functions say what `domain.buckets` says, with the server's clock, read after their locks. What is used is kept in
-tables that a crash or a promotion empties, so that lost state announces itself: then everything counts as used up.
+The functions implement `domain.limits.buckets` with the server's clock, which they read after taking their locks. The
+use of limits is in tables that a crash or a promotion empties, so that lost state is detected; limits then count as
+used up.
 
-`now_us` is for tests that move time: what it answers is then sent along as the instant.
+`now_us` is for tests that move time: its value is then sent along as the instant.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +21,11 @@ from leaseway.domain.limits.validation import check_in_flight, check_notice, che
 from leaseway.ports.limiter import LimitDefinitions
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.database import Database
-from leaseway.stores.postgres.rows import as_json
+from leaseway.stores.postgres.rows import encode_json
 from leaseway.stores.postgres.schema import migrate, refuse_read_only
 
 IS_PAUSED = -2
-"""What the server says in the place of a window."""
+"""The window that the server reports for a paused limit."""
 
 
 class PostgresLimitDefinitions:
@@ -35,25 +36,25 @@ class PostgresLimitDefinitions:
         """The fence under which the server knows the limits that this process has declared."""
 
     async def declare(self, definitions: Sequence[LimitDefinition]) -> None:
-        last = {definition.name: sized(definition) for definition in definitions}
-        ((since,),) = await self._database.call("declare_limits", as_json(list(last.values())), self._database.at())
+        last = {definition.name: render_definition(definition) for definition in definitions}
+        ((since,),) = await self._database.call("declare_limits", encode_json(list(last.values())), self._database.at())
         self._declared |= {definition.name: definition for definition in definitions}
         self._since = since
 
     async def declare_again(self) -> bool:
         """Declare again if the server has lost declarations, as a promoted replica may."""
-        if not self._declared or await self._database.look("limiter_fence") == [(self._since,)]:
+        if not self._declared or await self._database.read("limiter_fence") == [(self._since,)]:
             return False
         await self.declare(list(self._declared.values()))
         return True
 
     async def change(self, definition: LimitDefinition, *, expected: int | None = None) -> int:
-        said = as_json(sized(definition))
-        ((version,),) = await self._database.call("change_limit", said, expected, self._database.at())
+        sent = encode_json(render_definition(definition))
+        ((version,),) = await self._database.call("change_limit", sent, expected, self._database.at())
         return int(version)
 
     async def all(self) -> list[tuple[LimitDefinition, int]]:
-        found = await self._database.look("list_limits")
+        found = await self._database.read("list_limits")
         return [(msgspec.json.decode(text, type=LimitDefinition), version) for text, version in found]
 
     async def forget(self, name: str) -> bool:
@@ -81,7 +82,7 @@ class PostgresLimiter:
             await refuse_read_only(connection, self.address)
             for (table,) in await connection.fetch(self._database.sql["logged_limiter_tables"], self.address.quoted):
                 raise StoreRefused(
-                    f"{self.address.shown}: table {table!r} outlives a crash, and a promoted replica would believe it; "
+                    f"{self.address.shown}: table {table!r} must be UNLOGGED, or a promoted replica uses outdated limits; "
                     f"repair it: ALTER TABLE {self.address.schema}.{table} SET UNLOGGED"
                 )
 
@@ -92,54 +93,55 @@ class PostgresLimiter:
         self, asks: Sequence[PermitRequest], *, least: int = 1, most: int = 1, holder: str = "", seat_us: int = 0
     ) -> Verdict:
         check_take(asks, least, most, seat_us)
-        given = (*names_of(asks), [ask.cost for ask in asks], least, most, holder, seat_us, self._database.at())
+        given = (*limit_names(asks), [ask.cost for ask in asks], least, most, holder, seat_us, self._database.at())
         try:
             (answer,) = await self._database.call("take_permits", *given)
-        except UnknownLimit:  # nothing was taken
+        except UnknownLimit:  # no permit was taken
             if not await self._definitions.declare_again():
                 raise
             (answer,) = await self._database.call("take_permits", *given)
-        return verdict_of(asks, answer)
+        return parse_verdict(asks, answer)
 
     async def return_unused(self, granted: Granted, unused: int) -> None:
         check_unused(granted, unused)
         costs = [ask.cost for ask in granted.asks]
         when = (granted.granted_at, granted.since, granted.generations)
-        await self._database.call("return_permits", *names_of(granted.asks), costs, unused, *when, self._database.at())
+        await self._database.call(
+            "return_permits", *limit_names(granted.asks), costs, unused, *when, self._database.at()
+        )
 
     async def end_calls(self, asks: Sequence[PermitRequest], holder: str, count: int) -> None:
         check_in_flight(asks, holder, count)
-        await self._database.call("end_calls", *names_of(asks), holder, count)
+        await self._database.call("end_calls", *limit_names(asks), holder, count)
 
     async def renew_calls(self, asks: Sequence[PermitRequest], holder: str, count: int, seat_us: int) -> None:
         check_in_flight(asks, holder, count, seat_us)
-        await self._database.call("renew_calls", *names_of(asks), holder, count, seat_us, self._database.at())
+        await self._database.call("renew_calls", *limit_names(asks), holder, count, seat_us, self._database.at())
 
     async def observe(self, notice: Notice) -> None:
         check_notice(notice)
         about = (notice.name, notice.limit, notice.generation, notice.throttled)
-        said = (notice.retry_after_us, notice.remaining, notice.reset_us)
-        await self._database.call("apply_notice", *about, *said, self._database.at())
+        sent = (notice.retry_after_us, notice.remaining, notice.reset_us)
+        await self._database.call("apply_notice", *about, *sent, self._database.at())
 
     async def levels(self, asks: Sequence[PermitRequest]) -> tuple[Instant, list[Level]]:
         check_requests(asks)
-        found = await self._database.look("read_levels", *names_of(asks), self._database.at())
-        return found[0][0], [level_of(row) for row in found]
+        found = await self._database.read("read_levels", *limit_names(asks), self._database.at())
+        return found[0][0], [parse_level(row) for row in found]
 
 
-def names_of(asks: Sequence[PermitRequest]) -> tuple[list[str], list[str]]:
+def limit_names(asks: Sequence[PermitRequest]) -> tuple[list[str], list[str]]:
     return [ask.name for ask in asks], [ask.limit for ask in asks]
 
 
-def sized(definition: LimitDefinition) -> dict[str, Any]:
-    """A definition as the server takes it. What it does not say is left out, so that a later leaseway that knows more
-    words still says the same."""
+def render_definition(definition: LimitDefinition) -> dict[str, Any]:
+    """A definition for the server. Defaults are left out, so that a version with more fields declares the same."""
     sizing = buckets.size_limit(check_limit(definition))
     defaults = {field.name: field.default for field in msgspec.structs.fields(LimitDefinition)}
-    said = {name: value for name, value in msgspec.structs.asdict(definition).items() if value != defaults[name]}
+    sent = {name: value for name, value in msgspec.structs.asdict(definition).items() if value != defaults[name]}
     return {
         "name": definition.name,
-        "definition": said,
+        "definition": sent,
         "windows": [window.window_us for window in sizing.windows],
         "bursts": [window.burst for window in sizing.windows],
         "paces": [window.token_ns for window in sizing.windows],
@@ -148,19 +150,19 @@ def sized(definition: LimitDefinition) -> dict[str, Any]:
     }
 
 
-def verdict_of(asks: Sequence[PermitRequest], row: Record) -> Verdict:
+def parse_verdict(asks: Sequence[PermitRequest], row: Record) -> Verdict:
     answer, count, granted_at, since, lease_us, generations, place, wait_us, window_us, most = row
     match answer:
         case "granted":
             return Granted(tuple(asks), count, granted_at, since, lease_us, tuple(generations))
         case "wait":
-            return Wait(wait_us, asks[place - 1].name, why(window_us))
+            return Wait(wait_us, asks[place - 1].name, wait_reason(window_us))
         case _:
             return Never(asks[place - 1].name, most * asks[place - 1].cost)
 
 
-def why(window_us: int) -> str:
-    """The words of `domain.buckets`."""
+def wait_reason(window_us: int) -> str:
+    """The same text as in `domain.limits.buckets`."""
     if window_us == IS_PAUSED:
         return buckets.PAUSED
     if window_us > 0:
@@ -168,7 +170,7 @@ def why(window_us: int) -> str:
     return "all its seats are taken" if window_us < 0 else "the provider asked us to wait"
 
 
-def level_of(row: Record) -> Level:
+def parse_level(row: Record) -> Level:
     _, since, blocked_until, percent, generation, slowed_at, windows, tats, turns, paces, holders, counts, untils = row
     seats = zip(holders or (), counts or (), untils or (), strict=True)
     return Level(

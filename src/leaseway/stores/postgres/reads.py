@@ -26,11 +26,11 @@ from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.connection import Record
 from leaseway.stores.postgres.database import Database
 from leaseway.stores.postgres.rows import STATES, filter_conditions
-from leaseway.stores.postgres.search import Sought, statement_of
+from leaseway.stores.postgres.search import Sought, render_search
 
 DAY_US = 86_400 * SECOND_US
 PAGES_MAX = 512
-"""Of 8 KiB: they hold about ENDED_MAX jobs with small payloads."""
+"""Pages of 8 KiB that are read at most; they hold about ENDED_MAX jobs with small payloads."""
 
 
 class PostgresReads:
@@ -47,13 +47,13 @@ class PostgresReads:
             values.append(before)
             conditions.append(f"id < ${len(values)}")
         text = self._database.sql["list_jobs"].replace(":conditions", " AND ".join(["true", *conditions]))
-        return [rows.job_of(row) for row in await self._database.connections.read(text, *values)]
+        return [rows.parse_job(row) for row in await self._database.connections.read(text, *values)]
 
     async def errors(self, job: JobId) -> list[ErrorRecord]:
-        return [rows.error_of(row) for row in await self._database.look("list_errors", job)]
+        return [rows.parse_error(row) for row in await self._database.read("list_errors", job)]
 
     async def lanes(self) -> list[LaneCount]:
-        return [rows.lane_of(row) for row in await self._database.look("list_lanes")]
+        return [rows.parse_lane(row) for row in await self._database.read("list_lanes")]
 
     async def now(self) -> Instant:
         return await self._database.now()
@@ -66,16 +66,16 @@ class PostgresInspection:
     async def search(
         self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
     ) -> SearchPage:
-        ((lanes, ready, scheduled, leased),) = await self._database.look("count_search", which.queue, which.tenant)
+        ((lanes, ready, scheduled, leased),) = await self._database.read("count_search", which.queue, which.tenant)
         counted = {"ready": int(ready), "scheduled": int(scheduled), "leased": int(leased)}
         is_any = which.queue is None and which.tenant is None
         sought = Sought(which, looks, None if is_any else lanes, counted)
         if sought.lanes == [] or not sought.states:
             return SearchPage([], None)
-        text = statement_of(sought)
-        told = (before or NEWEST, limit + 1, sought.lanes, which.kind, which.error_code, which.shard_key)
-        gone = await self._database.connections.read(text.replace(":schema", self._database.address.quoted), *told)
-        ids, upto = merge_steps([SearchStep(ids, upto) for ids, upto in gone], limit)
+        text = render_search(sought)
+        values = (before or NEWEST, limit + 1, sought.lanes, which.kind, which.error_code, which.shard_key)
+        scanned = await self._database.connections.read(text.replace(":schema", self._database.address.quoted), *values)
+        ids, upto = merge_steps([SearchStep(ids, upto) for ids, upto in scanned], limit)
         return SearchPage(
             await PostgresReads(self._database).jobs(JobFilter(ids=tuple(ids)), limit=limit) if ids else [], upto
         )
@@ -85,28 +85,28 @@ class PostgresInspection:
         day = now - now % DAY_US
         table = f"{self._database.address.quoted}.history_{datetime.fromtimestamp(day // SECOND_US, UTC):%Y%m%d}"
         bounds = (day, day + DAY_US, table)
-        found = await self._database.look("recent_summaries", max(newest, 0), ended_after, max(ended, 0), *bounds)
+        found = await self._database.read("recent_summaries", max(newest, 0), ended_after, max(ended, 0), *bounds)
         return now, [parse_summary(row) for row in found]
 
     async def summaries(self, ids: Sequence[JobId]) -> list[JobSummary]:
-        return [parse_summary(row) for row in await self._database.look("summaries_by_id", list(ids[:SUMMARIES_MAX]))]
+        return [parse_summary(row) for row in await self._database.read("summaries_by_id", list(ids[:SUMMARIES_MAX]))]
 
     async def owners(self) -> list[LeaseOwner]:
-        found = await self._database.look("list_owners", self._database.at(), OWNERS_MAX)
+        found = await self._database.read("list_owners", self._database.at(), OWNERS_MAX)
         return [
             LeaseOwner(name=name, leased=leased, late=late, heard_at=heard_at, until=until)
             for name, leased, late, heard_at, until in found
         ]
 
     async def waiting(self) -> list[LaneWait]:
-        found = await self._database.look("oldest_waiting")
+        found = await self._database.read("oldest_waiting")
         return [LaneWait(queue=queue, tenant=tenant, needs=needs, since=since) for queue, tenant, needs, since in found]
 
     async def ended(self, after: Instant) -> tuple[Instant, list[EndedCount]]:
         now = await self._database.now()
         day = now - now % DAY_US
         table = f"{self._database.address.quoted}.history_{datetime.fromtimestamp(day // SECOND_US, UTC):%Y%m%d}"
-        found = await self._database.look("recent_outcomes", after, day, day + DAY_US, table, PAGES_MAX)
+        found = await self._database.read("recent_outcomes", after, day, day + DAY_US, table, PAGES_MAX)
         return int(found[0][0]), [
             EndedCount(queue=queue, tenant=tenant, state=STATES[state], count=count)
             for _, queue, tenant, state, count in found
@@ -114,14 +114,14 @@ class PostgresInspection:
         ]
 
     async def job_for_key(self, tenant: str, key: str) -> JobId | None:
-        for (job,) in await self._database.look("job_by_key", tenant, key, self._database.at()):
+        for (job,) in await self._database.read("job_by_key", tenant, key, self._database.at()):
             return JobId(job)
         return None
 
     async def health(self, *, deep: bool = False) -> list[Finding]:
-        from leaseway.stores.postgres.health import checkup  # imported here because workers do not need it
+        from leaseway.stores.postgres.health import check_health  # imported here because workers do not need it
 
-        return await checkup(self._database.connections, deep)
+        return await check_health(self._database.connections, deep)
 
 
 def parse_summary(row: Record) -> JobSummary:

@@ -1,4 +1,4 @@
-"""Values to what our functions take, and their answers to values."""
+"""Arguments of the schema's functions, and their answers as values of the domain."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,32 +23,32 @@ STATES = {
     "failed": State.FAILED,
     "cancelled": State.CANCELLED,
 }
-"""The states that the schema distinguishes, as users see them."""
+"""The states of the schema, and the state that users see."""
 SETTLED_STATES = {State.PENDING: "ready", State.DONE: "done", State.FAILED: "failed", State.CANCELLED: "cancelled"}
 
 Values = tuple[Any, ...]
 
 json_text = msgspec.json.Encoder().encode
-rates_of = msgspec.json.Decoder(tuple[Rate, ...]).decode
+parse_rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
 
 
-def as_json(value: Any) -> str:
+def encode_json(value: Any) -> str:
     try:
         return json_text(value).decode()
     except UnicodeEncodeError as error:
         raise BadValue("text", f"must be Unicode without lone surrogates (has {error.object!a})") from error
 
 
-def clean(text: str) -> str:
-    """PostgreSQL keeps every character but one."""
+def replace_nul(text: str) -> str:
+    """PostgreSQL stores every character except NUL."""
     return text.replace("\0", "\ufffd")
 
 
 # -- submitting -----------------------------------------------------------------------------------------------------
 
 
-def spec_of(job: NewJob) -> Values:
-    """All of a new job but id, payload, key and fingerprint: jobs that agree in it are described once."""
+def job_spec(job: NewJob) -> Values:
+    """Everything of a new job but id, payload, key and fingerprint. Jobs with equal specs share one."""
     # fmt: off
     return (job.queue, job.tenant, job.kind, int(job.priority), job.attempts_max, job.lease_us, job.timeout_us,
             job.shard_key, job.cursor, job.delay_us, job.run_at, job.needs, job.key_keep_us, job.trace)
@@ -59,25 +59,27 @@ SPEC = ("queue", "tenant", "kind", "priority", "attempts_max", "lease_us", "time
         "delay_us", "run_at", "needs", "key_keep_us", "trace")  # fmt: skip
 
 
-def single(job: NewJob) -> Values:
-    """As `submit_one` takes it, without key and trace."""
-    return (job.id, job.payload, *spec_of(job)[:-2])
+def single_arguments(job: NewJob) -> Values:
+    """The arguments of `submit_one` for a job without key and trace."""
+    return (job.id, job.payload, *job_spec(job)[:-2])
 
 
-def alike(jobs: Sequence[NewJob]) -> Values | None:
-    """As `submit_alike` takes them; None, if one of them has a key or a trace, or differs in more than its payload.
-    Each id once."""
-    first = spec_of(jobs[0]) if jobs else ()
-    if not jobs or jobs[0].trace is not None or any(job.key is not None or spec_of(job) != first for job in jobs):
+def uniform_arguments(jobs: Sequence[NewJob]) -> Values | None:
+    """The arguments of `submit_uniform`; None if a job has a key or a trace, or differs in more than its payload.
+
+    Ids must be unique.
+    """
+    first = job_spec(jobs[0]) if jobs else ()
+    if not jobs or jobs[0].trace is not None or any(job.key is not None or job_spec(job) != first for job in jobs):
         return None
     return ([job.id for job in jobs], [job.payload for job in jobs], *first[:-2])
 
 
-def submission(jobs: Sequence[NewJob]) -> Values:
-    """ids, payloads, spec_of, specs, keys, fingerprints: as `submit` and `fire` take them. Each id once."""
+def submit_arguments(jobs: Sequence[NewJob]) -> Values:
+    """ids, payloads, spec_numbers, specs, keys, fingerprints of `submit` and `fire_schedule`. Ids must be unique."""
     numbers: dict[Values, int] = {}
-    spec_numbers = [numbers.setdefault(spec_of(job), len(numbers) + 1) for job in jobs]
-    specs = as_json([dict(zip(SPEC, spec, strict=True)) for spec in numbers])
+    spec_numbers = [numbers.setdefault(job_spec(job), len(numbers) + 1) for job in jobs]
+    specs = encode_json([dict(zip(SPEC, spec, strict=True)) for spec in numbers])
     keys = [job.key for job in jobs]
     fingerprints = [job.fingerprint for job in jobs]
     if not any(keys):
@@ -85,40 +87,41 @@ def submission(jobs: Sequence[NewJob]) -> Values:
     return ([job.id for job in jobs], [job.payload for job in jobs], spec_numbers, specs, keys, fingerprints)
 
 
-def submitted(jobs: Sequence[NewJob], answers: Sequence[Any]) -> list[Submitted]:
-    """From the answer of `submit`, which names the job that stands for each id; nothing, if each stands for itself."""
+def parse_submitted(jobs: Sequence[NewJob], answers: Sequence[Any]) -> list[Submitted]:
+    """The answer of `submit` names the job for each id; it is NULL if every job was stored under its own id."""
     ((first,),) = answers
     if first is None:
         return [Submitted(job.id) for job in jobs]
-    standing = dict(zip({job.id: None for job in jobs}, first, strict=True))
-    return [Submitted(standing[job.id], standing[job.id] != job.id) for job in jobs]
+    answered = dict(zip({job.id: None for job in jobs}, first, strict=True))
+    return [Submitted(answered[job.id], answered[job.id] != job.id) for job in jobs]
 
 
 # -- exchange -------------------------------------------------------------------------------------------------------
 
 
 def is_plainly_done(settlement: Settlement) -> bool:
-    """With a result and nothing else to write."""
+    """Done with a result and nothing else to write."""
     return settlement.state is State.DONE and settlement.failure is None and settlement.progress is None
 
 
-def settlements_of(settlements: Sequence[Settlement]) -> Values:
-    """done_ids, done_tokens, done_results, others. In the order of ids, so that nobody waits in a circle."""
+def settle_arguments(settlements: Sequence[Settlement]) -> Values:
+    """done_ids, done_tokens, done_results, others; in the order of ids, so that transactions cannot deadlock."""
     in_order = sorted(settlements, key=lambda settlement: settlement.id)
     done = [settlement for settlement in in_order if is_plainly_done(settlement)]
-    others = [other_of(settlement) for settlement in in_order if not is_plainly_done(settlement)]
+    others = [settlement_fields(settlement) for settlement in in_order if not is_plainly_done(settlement)]
     return (
         [settlement.id for settlement in done] or None,
         [settlement.token for settlement in done] or None,
         [settlement.result for settlement in done] or None,
-        as_json(others) if others else None,
+        encode_json(others) if others else None,
     )
 
 
-def other_of(settlement: Settlement) -> dict[str, Any]:
+def settlement_fields(settlement: Settlement) -> dict[str, Any]:
     failure = settlement.failure
     fault = {} if failure is None else {
-        "code": clean(failure.code), "message": clean(failure.message), "traceback": clean(failure.traceback)
+        "code": replace_nul(failure.code), "message": replace_nul(failure.message),
+        "traceback": replace_nul(failure.traceback),
     }  # fmt: skip
     return {
         "id": settlement.id, "token": settlement.token, "state": SETTLED_STATES[settlement.state],
@@ -127,7 +130,7 @@ def other_of(settlement: Settlement) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def wants_of(call: Exchange) -> Values:
+def claim_arguments(call: Exchange) -> Values:
     """wanted_queues, wanted, new_token, is_repeat."""
     wants = call.wants
     if wants is None:
@@ -135,11 +138,11 @@ def wants_of(call: Exchange) -> Values:
     return (list(wants.queues), max(wants.count, 0), wants.token, call.repeat)
 
 
-def admits_of(call: Exchange) -> str | None:
-    """As JSON; None if nothing is admitted, which is the shorter way."""
+def render_admits(call: Exchange) -> str | None:
+    """The admitted gates as JSON; None, which is faster, if there are none."""
     if call.wants is None or not call.wants.admits:
         return None
-    return as_json(
+    return encode_json(
         [
             {"needs": gate.needs, "tenant": gate.tenant, "count": count}
             for gate, count in admits_by_gate(call.wants.admits).items()
@@ -147,21 +150,21 @@ def admits_of(call: Exchange) -> str | None:
     )
 
 
-def gates_of(gates: Sequence[Gate]) -> str | None:
-    return as_json(gates) if gates else None
+def render_gates(gates: Sequence[Gate]) -> str | None:
+    return encode_json(gates) if gates else None
 
 
-def children_of(settlements: Sequence[Settlement]) -> Values:
-    """parents, parent_tokens, and their children as `submission` describes them; parents once for each child."""
-    born = [(settlement, child) for settlement in settlements for child in settlement.children]
-    if not born:
+def child_arguments(settlements: Sequence[Settlement]) -> Values:
+    """parents, parent_tokens, and the children as in `submit_arguments`; a parent is repeated for each child."""
+    children = [(settlement, child) for settlement in settlements for child in settlement.children]
+    if not children:
         return (None,) * 8
-    parents = [settlement.id for settlement, _ in born]
-    tokens = [settlement.token for settlement, _ in born]
-    return (parents, tokens, *submission([child for _, child in born]))
+    parents = [settlement.id for settlement, _ in children]
+    tokens = [settlement.token for settlement, _ in children]
+    return (parents, tokens, *submit_arguments([child for _, child in children]))
 
 
-def exchanged(call: Exchange, answers: Sequence[Any]) -> ExchangeReply:
+def parse_exchange(call: Exchange, answers: Sequence[Any]) -> ExchangeReply:
     token = Token("") if call.wants is None else call.wants.token
     leases: list[Lease] = []
     lost: list[JobId] = []
@@ -206,7 +209,7 @@ def exchanged(call: Exchange, answers: Sequence[Any]) -> ExchangeReply:
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def job_of(row: Any) -> Job:
+def parse_job(row: Any) -> Job:
     return Job(
         id=row["id"], kind=row["kind"], queue=row["queue"], tenant=row["tenant"], state=STATES[row["state"]],
         priority=row["priority"], attempts=row["attempts"], attempts_max=row["attempts_max"], fence=row["fence"],
@@ -218,12 +221,12 @@ def job_of(row: Any) -> Job:
     )  # fmt: skip
 
 
-def error_of(row: Any) -> ErrorRecord:
+def parse_error(row: Any) -> ErrorRecord:
     job, attempt, at, code, message, traceback = row
     return ErrorRecord(job=job, attempt=attempt, at=at, code=code, message=message, traceback=traceback)
 
 
-def lane_of(row: Any) -> LaneCount:
+def parse_lane(row: Any) -> LaneCount:
     queue, tenant, needs, *counts = row
     ready, scheduled, leased, done, failed, cancelled = map(int, counts)
     return LaneCount(
@@ -232,12 +235,12 @@ def lane_of(row: Any) -> LaneCount:
     )  # fmt: skip
 
 
-def tenant_of(row: Any) -> Tenant:
+def parse_tenant(row: Any) -> Tenant:
     name, weight, starts, concurrency = row
-    return Tenant(name=name, weight=weight, starts=rates_of(starts), concurrency=concurrency)
+    return Tenant(name=name, weight=weight, starts=parse_rates(starts), concurrency=concurrency)
 
 
-def schedule_of(row: Any, now: Instant) -> StoredSchedule:
+def parse_schedule(row: Any, now: Instant) -> StoredSchedule:
     name, kind, cron, tz, missed, seen, last_fire, paused = row
     schedule = Schedule(name=name, kind=kind, cron=cron, tz=tz, missed=Missed(missed))
     return StoredSchedule(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=paused)

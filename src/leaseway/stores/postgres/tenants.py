@@ -4,7 +4,7 @@ from leaseway.domain.lane import Pause, check_pause
 from leaseway.domain.tenant import Tenant
 from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.database import JobDatabase
-from leaseway.stores.postgres.rows import as_json
+from leaseway.stores.postgres.rows import encode_json
 
 
 class PostgresTenants:
@@ -12,14 +12,14 @@ class PostgresTenants:
         self._database = database
 
     async def set(self, tenant: Tenant) -> None:
-        starts = as_json(tenant.starts)
+        starts = encode_json(tenant.starts)
         await self._database.call(
             "set_tenant", tenant.name, tenant.weight, starts, tenant.concurrency, tenant.is_capped
         )
         self._database.notifier.notify()
 
     async def all(self) -> list[Tenant]:
-        return [rows.tenant_of(row) for row in await self._database.look("list_tenants")]
+        return [rows.parse_tenant(row) for row in await self._database.read("list_tenants")]
 
     async def forget(self, name: str) -> bool:
         ((is_known,),) = await self._database.call("forget_tenant", name)
@@ -43,5 +43,5 @@ class PostgresPauses:
 
     async def all(self) -> list[Pause]:
         return [
-            Pause(queue, tenant or None, since) for queue, tenant, since in await self._database.look("list_pauses")
+            Pause(queue, tenant or None, since) for queue, tenant, since in await self._database.read("list_pauses")
         ]
