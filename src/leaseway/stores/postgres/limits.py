@@ -82,7 +82,7 @@ class PostgresLimiter:
             await refuse_read_only(connection, self.address)
             for (table,) in await connection.fetch(self._database.sql["logged_limiter_tables"], self.address.quoted):
                 raise StoreRefused(
-                    f"{self.address.shown}: table {table!r} must be UNLOGGED, or a promoted replica uses outdated limits; "
+                    f"{self.address.shown}: table {table!r} must be UNLOGGED, or a promoted replica uses old limits; "
                     f"repair it: ALTER TABLE {self.address.schema}.{table} SET UNLOGGED"
                 )
 

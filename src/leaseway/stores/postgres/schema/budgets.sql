@@ -1,10 +1,10 @@
--- Budgets: definitions, windows and the tables of holds. leaseway.domain.ledger defines what every column means. Amounts are
--- millionths of a unit.
+-- Budgets: definitions, windows and the tables of holds. leaseway.domain.budgets.ledger defines what every column
+-- means. Amounts are millionths of a unit.
 
 CREATE SEQUENCE budget_stamps;
 
--- `stamp` changes with every definition, so that the server recognizes clients that work with an old one. `declared` is what
--- the code declared last; NULL if only operators have defined the budget.
+-- `stamp` changes with every definition, so that the server recognizes clients that work with an old one. `declared` is
+-- what the code declared last; NULL if only operators have defined the budget.
 CREATE TABLE budgets (
   name text COLLATE "C" PRIMARY KEY,
   unit text NOT NULL,
@@ -16,7 +16,8 @@ CREATE TABLE budgets (
   stamp bigint NOT NULL DEFAULT nextval('budget_stamps')
 );
 
--- What was spent and is held in one window of one budget. `told` is the highest threshold, in percent, that was reported.
+-- What was spent and is held in one window of one budget. `reported` is the highest threshold, in percent, that was
+-- reported.
 CREATE TABLE budget_windows (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   starts_at bigint NOT NULL,
@@ -81,8 +82,8 @@ CREATE FUNCTION threshold_reached(spent bigint, limit_micros bigint) RETURNS sma
        WHEN spent >= (limit_micros * 50 + 99) / 100 THEN 50
        ELSE 0 END;
 
--- Store a definition and apply it to the open windows. A declaration of the code does not resume a paused budget. Clients
--- read in the definition whether a budget is paused; a new stamp tells them to read it again.
+-- Store a definition and apply it to the open windows. A declaration of the code does not resume a paused budget.
+-- Clients read in the definition whether a budget is paused; a new stamp tells them to read it again.
 CREATE FUNCTION store_budget(new_definition json, is_code boolean, at bigint) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
   budget_name text := new_definition ->> 'name';
@@ -92,7 +93,8 @@ DECLARE
   in_force jsonb;
 BEGIN
   INSERT INTO budgets (name, unit, limit_micros, overdraft_micros, definition, declared)
-  VALUES (budget_name, new_definition ->> 'unit', new_limit, (new_definition ->> 'overdraft_micros')::bigint, as_jsonb, CASE WHEN is_code THEN as_jsonb END)
+  VALUES (budget_name, new_definition ->> 'unit', new_limit, (new_definition ->> 'overdraft_micros')::bigint, as_jsonb,
+          CASE WHEN is_code THEN as_jsonb END)
   ON CONFLICT (name) DO NOTHING;
   IF NOT FOUND THEN
     SELECT * INTO known FROM budgets WHERE name = budget_name FOR UPDATE;
@@ -105,7 +107,8 @@ BEGIN
     END IF;
     in_force := as_jsonb || CASE WHEN is_code AND known.definition ? 'paused' THEN '{"paused": true}' ELSE '{}' END::jsonb;
     UPDATE budgets
-       SET limit_micros = new_limit, overdraft_micros = (new_definition ->> 'overdraft_micros')::bigint, definition = in_force,
+       SET limit_micros = new_limit, overdraft_micros = (new_definition ->> 'overdraft_micros')::bigint,
+           definition = in_force,
            declared = CASE WHEN is_code THEN as_jsonb ELSE declared END, stamp = nextval('budget_stamps'),
            version = version + (definition <> in_force)::integer
      WHERE name = budget_name;
@@ -125,11 +128,12 @@ CREATE FUNCTION declare_budgets(definitions json, at bigint DEFAULT NULL) RETURN
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
   PERFORM store_budget(each, true, at)
-     FROM (SELECT each FROM json_array_elements(definitions) AS sent (each) ORDER BY (each ->> 'name') COLLATE "C") AS in_order;
+     FROM (SELECT each FROM json_array_elements(definitions) AS sent (each)
+            ORDER BY (each ->> 'name') COLLATE "C") AS in_order;
 END $$;
 
--- Store the definition of an operator. With `expected`, the change is refused unless the budget is at this version; 0 means
--- that it must not exist.
+-- Store the definition of an operator. With `expected`, the change is refused unless the budget is at this version; 0
+-- means that it must not exist.
 CREATE FUNCTION change_budget(new_definition json, expected integer DEFAULT NULL, at bigint DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -142,8 +146,8 @@ BEGIN
     PERFORM refuse_stale(label, coalesce(present, 0), expected);
   END IF;
   new_version := store_budget(new_definition, false, at);
-  -- A budget that another transaction created at the same time could not be locked above. A repeated definition keeps its
-  -- version.
+  -- A budget that another transaction created at the same time could not be locked above. A repeated definition keeps
+  -- its version.
   IF new_version <> expected THEN
     PERFORM refuse_stale(label, new_version - 1, expected);
   END IF;
@@ -171,7 +175,8 @@ BEGIN
   END IF;
   ids := ARRAY(SELECT id FROM budget_windows WHERE budget = budget_name ORDER BY id FOR UPDATE);
   IF EXISTS (SELECT 1 FROM budget_windows WHERE id = ANY (ids) AND held_micros > 0) THEN
-    RAISE EXCEPTION 'budget %: something is held in it; wait until its calls are settled', budget_name USING ERRCODE = 'LW002';
+    RAISE EXCEPTION 'budget %: something is held in it; wait until its calls are settled', budget_name
+      USING ERRCODE = 'LW002';
   END IF;
   DELETE FROM budgets WHERE name = budget_name;
   PERFORM delete_windows(ids);

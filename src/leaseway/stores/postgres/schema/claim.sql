@@ -2,9 +2,9 @@
 --
 --   settle ─► survey the lanes ─► reclaim and promote, if due ─► lease ─► report gates and cancellations
 --
--- A function call costs about ten times as much in an idle system as in a busy one, because its plans and pages have left
--- the processor's caches. So one query surveys everything that an exchange has to know, and a step that is rarely due has
--- a function of its own that is called only if the survey says so.
+-- A function call costs about ten times as much in an idle system as in a busy one, because its plans and pages have
+-- left the processor's caches. So one query surveys everything that an exchange has to know, and a step that is rarely
+-- due has a function of its own that is called only if the survey says so.
 
 -- A row of the answer of `exchange`; `what` says which columns are set.
 CREATE TYPE exchange_row AS (
@@ -24,7 +24,7 @@ CREATE TYPE lane_survey AS (
   first_vtime bigint, -- the smallest virtual time among these lanes, at least `lowest`
   last_served bigint);
 
--- Divide the wanted jobs among the lanes by weight; see leaseway.domain.lanes.share. What one lane cannot use goes to
+-- Divide the wanted jobs among the lanes by weight; see leaseway.domain.lane.share. What one lane cannot use goes to
 -- the others.
 CREATE FUNCTION share(wanted integer, ready bigint[], weights integer[]) RETURNS integer[]
 LANGUAGE plpgsql IMMUTABLE STRICT AS $$
@@ -65,8 +65,8 @@ END $$;
 
 -- The same for a long lane. While an old snapshot prevents vacuum from removing dead rows, a scan from the beginning of
 -- the lane steps over every job that was claimed before. When that takes long, this session remembers its position and
--- continues from there. It scans from the beginning again after a while, so that it spends at most a twentieth of its time on
--- such scans. Jobs of higher priority are always found.
+-- continues from there. It scans from the beginning again after a while, so that it spends at most a twentieth of its
+-- time on such scans. Jobs of higher priority are always found.
 CREATE FUNCTION pick_from_long_lane(wanted_lane integer, portion integer, instant bigint) RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -83,7 +83,8 @@ BEGIN
     began := clock_timestamp();
     picked := pick(wanted_lane, portion);
     took_us := extract(epoch FROM clock_timestamp() - began) * 1000000;
-    resume_point := ARRAY[0, 0, 0, CASE WHEN took_us > 5000 + 20 * portion THEN instant + greatest(20 * took_us, 1000000) END];
+    resume_point := ARRAY[0, 0, 0, CASE WHEN took_us > 5000 + 20 * portion
+                                         THEN instant + greatest(20 * took_us, 1000000) END];
   END IF;
   IF resume_point[4] > instant AND picked <> '{}' THEN
     SELECT ARRAY[priority, run_at, seq, resume_point[4]] INTO resume_point FROM jobs WHERE id = picked[cardinality(picked)];
@@ -148,8 +149,8 @@ BEGIN
   RETURN survey;
 END $$;
 
--- Lease the first jobs of these lanes, and advance the virtual time of the lanes. The attempt is counted here and not when
--- it ends, so that a job that kills its worker runs out of attempts.
+-- Lease the first jobs of these lanes, and advance the virtual time of the lanes. The attempt is counted here and not
+-- when it ends, so that a job that kills its worker runs out of attempts.
 CREATE FUNCTION lease(worker text, wanted integer, new_token text, survey lane_survey, instant bigint)
 RETURNS SETOF exchange_row LANGUAGE plpgsql AS $$
 DECLARE
@@ -192,7 +193,8 @@ BEGIN
          INSERT INTO lane_changes (lane, ready, leased)
          SELECT leased.lane, -count(*), count(*) FROM leased GROUP BY leased.lane)
   SELECT 'lease', leased.id, leased.fence, leased.kind, lanes.queue, lanes.tenant, leased.payload, leased.attempts,
-         leased.attempts_max, leased.lease_us, leased.timeout_us, leased.shard_key, leased.cursor, leased.priority, lanes.needs
+         leased.attempts_max, leased.lease_us, leased.timeout_us, leased.shard_key, leased.cursor, leased.priority,
+         lanes.needs
     FROM leased JOIN lanes ON lanes.id = leased.lane
    ORDER BY place;
 END $$;
@@ -224,13 +226,14 @@ BEGIN
              AND (only_tenant IS NULL OR lane_counts.tenant = only_tenant)
              AND (no_pauses OR NOT is_paused)
              AND (closed IS NULL OR (lane_counts.needs, lane_counts.tenant) NOT IN (
-                    SELECT gate.needs, gate.tenant FROM json_to_recordset(closed) AS gate (needs text, tenant text)))) AS waiting
+                    SELECT gate.needs, gate.tenant FROM json_to_recordset(closed) AS gate (needs text, tenant text)))
+         ) AS waiting
    GROUP BY waiting.needs, waiting.tenant ORDER BY min(turn) LIMIT gates_max;
 END $$;
 
--- Settle, reclaim, promote and claim in one transaction and one round trip. With `only_tenant`, only jobs of this tenant
--- are claimed. The settings make the plans independent of statistics, which are always out of date for a table that
--- empties and fills within a second.
+-- Settle, reclaim, promote and claim in one transaction and one round trip. With `only_tenant`, only jobs of this
+-- tenant are claimed. The settings make the plans independent of statistics, which are always out of date for a table
+-- that empties and fills within a second.
 CREATE FUNCTION exchange(
   worker text, wanted_queues text[], wanted integer, new_token text, is_repeat boolean,
   done_ids text[], done_tokens text[], done_results text[], others json,
@@ -262,13 +265,15 @@ BEGIN
            SELECT id, queue, tenant, needs, ready::bigint AS ready, weight, served_at, vtime, vfloor, is_gated
              FROM lane_counts WHERE queue = ANY (wanted_queues)),
          floor AS MATERIALIZED (
-           SELECT coalesce(max(vfloor), 0) AS lowest, coalesce(bool_or(is_gated AND ready > 0), false) AS any_gated FROM known),
+           SELECT coalesce(max(vfloor), 0) AS lowest,
+                  coalesce(bool_or(is_gated AND ready > 0), false) AS any_gated FROM known),
          turns AS (
            SELECT id, ready, weight, served_at, greatest(vtime, lowest) AS place
              FROM known CROSS JOIN floor
             WHERE ready > 0 AND NOT known.is_gated AND (only_tenant IS NULL OR tenant = only_tenant)
               AND (NOT EXISTS (SELECT 1 FROM pauses)
-                   OR NOT EXISTS (SELECT 1 FROM pauses WHERE pauses.queue = known.queue AND pauses.tenant IN ('', known.tenant)))
+                   OR NOT EXISTS (SELECT 1 FROM pauses
+                                   WHERE pauses.queue = known.queue AND pauses.tenant IN ('', known.tenant)))
             ORDER BY vtime, queue, tenant, needs LIMIT 100)
     -- The check for expired leases can be slow; see any_expired.
     SELECT coalesce(nullif(current_setting(paused_until, true), '')::bigint, 0) <= now_us()
@@ -282,7 +287,8 @@ BEGIN
            survey.usable, survey.weights, survey.lowest, survey.first_vtime, survey.last_served
       FROM turns;
     IF NOT survey.any_expired AND clock_timestamp() - began > interval '20 milliseconds' THEN
-      -- Measure the check on its own: the survey may also be slow because it was planned just now or the machine is busy.
+      -- Measure the check on its own: the survey may also be slow because it was planned just now or the machine is
+      -- busy.
       PERFORM any_expired(instant);
     END IF;
     EXIT WHEN round = 2 OR NOT (survey.any_expired OR survey.any_due);

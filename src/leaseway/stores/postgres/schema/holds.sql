@@ -1,8 +1,8 @@
 -- Holds: money that is reserved before a call and settled after it.
 --
--- A function that changes a hold locks its row first, then the windows of its lines in the order of their ids, and changes
--- them in a separate statement. Only a separate statement starts from the locked rows: PostgreSQL evaluates a CHECK on the
--- row version that the statement saw, before it notices a newer one.
+-- A function that changes a hold locks its row first, then the windows of its lines in the order of their ids, and
+-- changes them in a separate statement. Only a separate statement starts from the locked rows: PostgreSQL evaluates a
+-- CHECK on the row version that the statement saw, before it notices a newer one.
 
 CREATE FUNCTION lock_windows(ids bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -13,8 +13,8 @@ CREATE FUNCTION hold_windows(hold_ids text[]) RETURNS bigint[] LANGUAGE sql STAB
   SELECT coalesce(array_agg(DISTINCT window_id), '{}') FROM hold_lines WHERE hold = ANY (hold_ids)
 $$;
 
--- Release what is held and book what was spent; the caller holds the locks. A settlement states costs by budget name or by
--- unit; a line that it does not mention costs what was held for it.
+-- Release what is held and book what was spent; the caller holds the locks. A settlement states costs by budget name or
+-- by unit; a line that it does not mention costs what was held for it.
 CREATE FUNCTION close_hold(hold_id text, state_before text, state_after text, as_kind text, instant bigint,
                            cost_names text[] DEFAULT '{}', amounts bigint[] DEFAULT '{}')
 RETURNS TABLE (name text, threshold_before smallint, threshold_after smallint) LANGUAGE plpgsql AS $$
@@ -63,7 +63,8 @@ BEGIN
   SELECT state INTO found_state FROM holds WHERE id = hold_id FOR UPDATE;
   PERFORM lock_windows(hold_windows(ARRAY[hold_id]));
   SELECT array_agg(DISTINCT word ORDER BY word) INTO known
-    FROM hold_lines JOIN budget_windows ON id = window_id CROSS JOIN LATERAL (VALUES (budget_windows.name), (unit)) AS each (word)
+    FROM hold_lines JOIN budget_windows ON id = window_id
+         CROSS JOIN LATERAL (VALUES (budget_windows.name), (unit)) AS each (word)
    WHERE hold = hold_id;
   IF known IS NULL THEN
     RAISE EXCEPTION 'hold: nothing is known under %; it was never held, or it was forgotten long ago', quote_literal(hold_id)
@@ -77,7 +78,8 @@ BEGIN
     RETURN;
   END IF;
   RETURN QUERY SELECT * FROM close_hold(hold_id, found_state, 'settled',
-    CASE WHEN found_state IN ('captured', 'void') THEN 'correct' ELSE 'settle' END, coalesce(at, now_us()), cost_names, amounts);
+    CASE WHEN found_state IN ('captured', 'void') THEN 'correct' ELSE 'settle' END, coalesce(at, now_us()),
+    cost_names, amounts);
 END $$;
 
 CREATE FUNCTION void_hold(hold_id text, at bigint DEFAULT NULL) RETURNS boolean
@@ -114,8 +116,8 @@ BEGIN
   RETURN true;
 END $$;
 
--- Close holds past their deadline. A hold that was not dispatched is void; one that was dispatched may have been called, so
--- its amount is captured.
+-- Close holds past their deadline. A hold that was not dispatched is void; one that was dispatched may have been
+-- called, so its amount is captured.
 CREATE FUNCTION expire_holds(most integer, at bigint DEFAULT NULL)
 RETURNS TABLE (hold text, was_dispatched boolean, name text, threshold_before smallint, threshold_after smallint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -138,8 +140,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- The answer of hold_budgets. The client names the windows, computed from the last server time it knows; the server checks with
--- its own clock whether they are current and whether there is room.
+-- The answer of hold_budgets. The client names the windows, computed from the last server time it knows; the server
+-- checks with its own clock whether they are current and whether there is room.
 --   held, booked, used   the answer for the caller
 --   full                 no room in one of these windows: the client looks for later ones
 --   again                the windows are not current, or another transaction interfered: the client asks again
@@ -180,9 +182,10 @@ BEGIN
   RETURN build_hold_answer(CASE WHEN instant < start_of_last THEN 'booked' ELSE 'held' END, known.id, instant);
 END $$;
 
--- The windows of these lines. Missing windows are created, unless the lines do not fit anyway; then fewer ids are returned.
--- Creating a window locks its definition against changes until the transaction ends, because a concurrent change would not
--- see the window and leave it with the old limit. Returns NULL if the client does not know the definitions in force.
+-- The windows of these lines. Missing windows are created, unless the lines do not fit anyway; then fewer ids are
+-- returned. Creating a window locks its definition against changes until the transaction ends, because a concurrent
+-- change would not see the window and leave it with the old limit. Returns NULL if the client does not know the
+-- definitions in force.
 CREATE FUNCTION open_windows(names text[], budget_names text[], stamps bigint[], amounts bigint[], allowed bigint[],
                              starts bigint[], ends bigint[], labels text[])
 RETURNS bigint[] LANGUAGE plpgsql AS $$
@@ -211,7 +214,8 @@ BEGIN
         JOIN budgets ON budgets.stamp = line.stamp
         LEFT JOIN budget_windows AS known ON (known.name, known.starts_at, known.ends_at, known.label)
                                            = (line.name, line.start, line.ends_at, line.label)
-       WHERE coalesce(spent_micros + held_micros, 0) + amount > coalesce(known.limit_micros, budgets.limit_micros) + beyond) THEN
+       WHERE coalesce(spent_micros + held_micros, 0) + amount
+             > coalesce(known.limit_micros, budgets.limit_micros) + beyond) THEN
       RETURN ids;
     END IF;
     INSERT INTO budget_windows (name, budget, unit, starts_at, ends_at, label, limit_micros)

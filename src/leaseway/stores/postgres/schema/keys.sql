@@ -27,8 +27,8 @@ CREATE INDEX api_sessions_by_key ON api_sessions (key, created_at);
 
 CREATE INDEX api_sessions_expiring ON api_sessions (expires_at);
 
--- Returns the hash that is stored under the id: another hash than the new one means that the id is taken, NULL that there are
--- too many keys.
+-- Returns the hash that is stored under the id: another hash than the new one means that the id is taken, NULL that
+-- there are too many keys.
 CREATE FUNCTION add_api_key(new_id text, new_hash text, wanted_tenant text, new_role text, new_scopes text, new_name text,
                             at bigint, expires bigint, revoked bigint, used bigint,
                             keys_max integer, forget_us bigint, forget_max integer, instant bigint)

@@ -1,4 +1,4 @@
--- Levels: the state of a limit's buckets, computed in microseconds as leaseway.domain.buckets does.
+-- Levels: the state of a limit's buckets, computed in microseconds as leaseway.domain.limits.buckets does.
 
 -- Division, rounded up.
 CREATE FUNCTION ceil_div(number bigint, by bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -121,8 +121,8 @@ BEGIN
   END IF;
 END $$;
 
--- Whether a level is indistinguishable from a new one, and has been for longer than the longest possible window: a rate that
--- is added later would otherwise start full although its window saw calls.
+-- Whether a level is indistinguishable from a new one, and has been for longer than the longest possible window: a rate
+-- that is added later would otherwise start full although its window saw calls.
 CREATE FUNCTION is_idle(level levels, sized sizing, instant bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   before CONSTANT bigint := instant - 31 * 86400000000;
@@ -139,8 +139,8 @@ BEGIN
                           WHERE of_limit = level.of_limit AND name = level.name AND until > before);
 END $$;
 
--- A limit with a field has a level for every value ever seen. A transaction that adds a level deletes a few idle ones, so
--- that their number stays bounded.
+-- A limit with a field has a level for every value ever seen. A transaction that adds a level deletes a few idle ones,
+-- so that their number stays bounded.
 CREATE FUNCTION delete_idle_levels(newcomer text, instant bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   level levels;

@@ -1,8 +1,8 @@
--- Rate limits and concurrency limits, shared by all workers. leaseway.domain.buckets defines what every column means and
--- what every function decides.
+-- Rate limits and concurrency limits, shared by all workers. leaseway.domain.limits.buckets defines what every column
+-- means and what every function decides.
 --
--- Definitions are in a normal table. The use of limits is in UNLOGGED tables: a crash or a promotion empties all three of
--- them, so that lost state is always detected, and limits then count as used up. A clean restart keeps them.
+-- Definitions are in a normal table. The use of limits is in UNLOGGED tables: a crash or a promotion empties all three
+-- of them, so that lost state is always detected, and limits then count as used up. A clean restart keeps them.
 
 CREATE TABLE limits (
   name text COLLATE "C" PRIMARY KEY,
@@ -29,7 +29,8 @@ CREATE UNLOGGED TABLE levels (
   slowed_at bigint NOT NULL DEFAULT 0,
   -- Whether there may be rows in in_flight_calls.
   has_calls boolean NOT NULL DEFAULT false,
-  -- One element per bucket: its window, theoretical arrival time, next turn of a waiting client, nanoseconds per permit.
+  -- One element per bucket: its window, theoretical arrival time, next turn of a waiting client, nanoseconds per
+  -- permit.
   windows bigint[] NOT NULL DEFAULT '{}',
   tats bigint[] NOT NULL DEFAULT '{}',
   turns bigint[] NOT NULL DEFAULT '{}',
@@ -59,8 +60,8 @@ CREATE UNLOGGED TABLE in_flight_calls (
   autovacuum_vacuum_cost_delay = 0
 );
 
--- One row: everything before `since` is unknown. The row stores the oid of its own table, so that a restored dump, which
--- has other oids, contains levels but no valid fence.
+-- One row: everything before `since` is unknown. The row stores the oid of its own table, so that a restored dump,
+-- which has other oids, contains levels but no valid fence.
 CREATE UNLOGGED TABLE limiter_fence (
   made_in oid PRIMARY KEY,
   since bigint NOT NULL
@@ -128,8 +129,8 @@ BEGIN
   RETURN sizes;
 END $$;
 
--- The time since when the use of limits is known. If there is no row, the server crashed, was promoted or is new, and this is
--- that time. Read it after taking the locks, so that no decision uses a fence that moved during the wait.
+-- The time since when the use of limits is known. If there is no row, the server crashed, was promoted or is new, and
+-- this is that time. Read it after taking the locks, so that no decision uses a fence that moved during the wait.
 CREATE FUNCTION fence_since(at bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE known_since bigint;
 BEGIN
@@ -142,8 +143,8 @@ BEGIN
   RETURN known_since;
 END $$;
 
--- Store the definitions of the code. A definition that the code has declared before changes nothing, and a new declaration
--- does not resume a paused limit.
+-- Store the definitions of the code. A definition that the code has declared before changes nothing, and a new
+-- declaration does not resume a paused limit.
 CREATE FUNCTION declare_limits(definitions json, at bigint DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
 BEGIN
@@ -152,11 +153,13 @@ BEGIN
   INSERT INTO limits AS known (name, definition, declared, windows, bursts, paces, concurrency, lease_us)
   SELECT name, definition, definition, windows, bursts, paces, concurrency, lease_us
     FROM json_to_recordset(definitions) 
-         AS each (name text, definition jsonb, windows bigint[], bursts bigint[], paces bigint[], concurrency integer, lease_us bigint)
+         AS each (name text, definition jsonb, windows bigint[], bursts bigint[], paces bigint[],
+                  concurrency integer, lease_us bigint)
    ORDER BY name COLLATE "C"
   ON CONFLICT (name) DO UPDATE
     SET version = known.version + 1,
-        definition = excluded.definition || CASE WHEN known.definition ? 'paused' THEN '{"paused": true}' ELSE '{}' END::jsonb,
+        definition = excluded.definition
+                     || CASE WHEN known.definition ? 'paused' THEN '{"paused": true}' ELSE '{}' END::jsonb,
         declared = excluded.declared,
         windows = excluded.windows, bursts = excluded.bursts, paces = excluded.paces,
         concurrency = excluded.concurrency, lease_us = excluded.lease_us
@@ -165,8 +168,8 @@ BEGIN
   RETURN fence_since(at);
 END $$;
 
--- Store the definition of an operator. The last declaration of the code is kept, so that repeating it changes nothing. With
--- `expected`, the change is refused unless the limit is at this version; 0 means that it must not exist.
+-- Store the definition of an operator. The last declaration of the code is kept, so that repeating it changes nothing.
+-- With `expected`, the change is refused unless the limit is at this version; 0 means that it must not exist.
 CREATE FUNCTION change_limit(new_definition json, expected integer DEFAULT NULL, at bigint DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
@@ -184,7 +187,8 @@ BEGIN
   INSERT INTO limits AS known (name, definition, windows, bursts, paces, concurrency, lease_us)
   SELECT name, definition, windows, bursts, paces, concurrency, lease_us
     FROM json_to_record(new_definition) 
-         AS each (name text, definition jsonb, windows bigint[], bursts bigint[], paces bigint[], concurrency integer, lease_us bigint)
+         AS each (name text, definition jsonb, windows bigint[], bursts bigint[], paces bigint[],
+                  concurrency integer, lease_us bigint)
   ON CONFLICT (name) DO UPDATE
     SET version = known.version + 1, definition = excluded.definition, windows = excluded.windows,
         bursts = excluded.bursts, paces = excluded.paces, concurrency = excluded.concurrency,

@@ -1,4 +1,5 @@
--- Notifying workers that there may be work. A notification is only a hint, so its transactions do not wait for the disk.
+-- Notifying workers that there may be work. A notification is only a hint, so its transactions do not wait for the
+-- disk.
 --
 -- PostgreSQL serializes the commits of all transactions that contain a NOTIFY. Notifications are therefore sent by
 -- transactions of their own, never by the transaction that stores the jobs.
@@ -23,9 +24,10 @@ BEGIN
   PERFORM fold_lane_changes(1000);
 END $$;
 
--- Store one job and notify the workers in one round trip but separate transactions. A procedure can only commit if it has
--- neither SECURITY DEFINER nor SET clauses, so this one names the schema explicitly. The first COMMIT stores the job.
--- Errors after it are ignored where possible; if the second COMMIT fails, the client must treat the outcome as unknown.
+-- Store one job and notify the workers in one round trip but separate transactions. A procedure can only commit if it
+-- has neither SECURITY DEFINER nor SET clauses, so this one names the schema explicitly. The first COMMIT stores the
+-- job. Errors after it are ignored where possible; if the second COMMIT fails, the client must treat the outcome as
+-- unknown.
 CREATE PROCEDURE submit_one_and_notify(
   new_id text, new_payload text, queue text, tenant text, kind text, priority smallint, attempts_max integer,
   lease_us bigint, timeout_us bigint, shard_key text, cursor text, delay_us bigint, run_at bigint, needs text, at bigint)

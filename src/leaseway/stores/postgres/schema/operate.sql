@@ -21,8 +21,8 @@ BEGIN
   RETURN 'cancelled';
 END $$;
 
--- Run failed or cancelled jobs again: with all their attempts, from their last cursor. Returns their ids in the order of
--- submission.
+-- Run failed or cancelled jobs again: with all their attempts, from their last cursor. Returns their ids in the order
+-- of submission.
 CREATE FUNCTION retry(ids text[], at bigint DEFAULT NULL) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

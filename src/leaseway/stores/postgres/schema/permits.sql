@@ -175,16 +175,17 @@ BEGIN
   RETURN answer;
 END $$;
 
--- The positions of the limits that are still defined, in lock order. A limit that was forgotten meanwhile needs no update.
+-- The positions of the limits that are still defined, in lock order. A limit that was forgotten meanwhile needs no
+-- update.
 CREATE FUNCTION defined_limits(names text[], limit_names text[]) RETURNS SETOF integer LANGUAGE sql AS $$
   SELECT place::integer FROM unnest(names, limit_names) WITH ORDINALITY AS asked (name, limit_name, place)
    WHERE EXISTS (SELECT 1 FROM limits WHERE limits.name = asked.limit_name)
    ORDER BY asked.name COLLATE "C"
 $$;
 
--- The buckets after permits were returned. A returned permit is worth less the older it is: without it, the bucket might
--- have been full and not refilled at all. After a refusal by the provider nothing is credited, because the limit reopens with
--- one permit.
+-- The buckets after permits were returned. A returned permit is worth less the older it is: without it, the bucket
+-- might have been full and not refilled at all. After a refusal by the provider nothing is credited, because the limit
+-- reopens with one permit.
 CREATE FUNCTION credit_buckets(level levels, sized sizing, units bigint, age_us bigint) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE worth_us numeric;
@@ -277,8 +278,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- Apply a refusal by the provider: close the limit until the given time, slow it down once per refusal, and reopen it with
--- one permit.
+-- Apply a refusal by the provider: close the limit until the given time, slow it down once per refusal, and reopen it
+-- with one permit.
 CREATE FUNCTION throttle(level levels, sized sizing, seen_generation integer, retry_after_us bigint, instant bigint)
 RETURNS levels LANGUAGE plpgsql AS $$
 DECLARE shortest bigint := (SELECT coalesce(min(window_us), 0) FROM unnest(sized.windows) AS window_us);
@@ -298,8 +299,8 @@ BEGIN
   RETURN level;
 END $$;
 
--- Apply a remaining quota that the provider reported. A quota smaller than expected is applied, a larger one is not. A reset
--- time refers to the shortest window that lasts as long.
+-- Apply a remaining quota that the provider reported. A quota smaller than expected is applied, a larger one is not. A
+-- reset time refers to the shortest window that lasts as long.
 CREATE FUNCTION apply_quota(level levels, sized sizing, remaining bigint, reset_us bigint, instant bigint) RETURNS levels
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -385,10 +386,10 @@ BEGIN
     level := current_level(level, sized, instant, fence_at);
     RETURN QUERY
     SELECT instant, level.since, level.blocked_until, level.percent, level.generation, level.slowed_at, level.windows,
-           level.tats, level.turns, level.paces, array_agg(in_flight_calls.holder ORDER BY in_flight_calls.holder),
-           array_agg(in_flight_calls.count ORDER BY in_flight_calls.holder), array_agg(in_flight_calls.until ORDER BY in_flight_calls.holder)
-      FROM in_flight_calls
-     WHERE in_flight_calls.of_limit = level.of_limit AND in_flight_calls.name = level.name AND in_flight_calls.until > instant
-       AND in_flight_calls.since = level.since;
+           level.tats, level.turns, level.paces, array_agg(calls.holder ORDER BY calls.holder),
+           array_agg(calls.count ORDER BY calls.holder), array_agg(calls.until ORDER BY calls.holder)
+      FROM in_flight_calls AS calls
+     WHERE calls.of_limit = level.of_limit AND calls.name = level.name AND calls.until > instant
+       AND calls.since = level.since;
   END LOOP;
 END $$;

@@ -1,8 +1,8 @@
 -- Expired leases and scheduled jobs whose time has come. Both are handled by exchanges, a bounded number at a time.
 
--- Whether a lease has expired. While an old snapshot prevents vacuum from removing dead rows, this query steps over every
--- lease that ended since. A session in which that takes long pauses the check, so that it spends at most a twentieth of
--- its time on it.
+-- Whether a lease has expired. While an old snapshot prevents vacuum from removing dead rows, this query steps over
+-- every lease that ended since. A session in which that takes long pauses the check, so that it spends at most a
+-- twentieth of its time on it.
 CREATE FUNCTION any_expired(instant bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   name text := format('leaseway.expiry_check_paused_until_%s', current_schema());

@@ -1,7 +1,7 @@
 -- Settling leased jobs, and the writes of a running job: renewal, checkpoint, progress.
 --
--- Every write carries the lease's token. The token is cleared whenever a lease ends, so comparing it is the whole fence:
--- a worker that lost its lease changes nothing.
+-- Every write carries the lease's token. The token is cleared whenever a lease ends, so comparing it is the whole
+-- fence: a worker that lost its lease changes nothing.
 
 -- Move jobs from `jobs` to `history`. The last token is kept there, so that a settlement whose reply was lost is
 -- recognized when it is repeated.
@@ -119,7 +119,8 @@ CREATE FUNCTION trim_errors(ids text[]) RETURNS void LANGUAGE sql AS $$
                          ORDER BY seq DESC OFFSET 10 LIMIT 1)
 $$;
 
--- Those of these settlements that arrived after the lease had ended. A repetition of an accepted settlement is accepted.
+-- Those of these settlements that arrived after the lease had ended. A repetition of an accepted settlement is
+-- accepted.
 CREATE FUNCTION rejected_settlements(ids text[], tokens text[]) RETURNS SETOF text LANGUAGE sql AS $$
   SELECT sent.id FROM unnest(ids, tokens) WITH ORDINALITY AS sent (id, token, place)
    WHERE NOT EXISTS (SELECT 1 FROM history WHERE history.id = sent.id AND last_token = sent.token)
@@ -188,8 +189,8 @@ BEGIN
   END IF;
 END $$;
 
--- Settlements without a claim. The client uses it for the rare exchange that settles one job twice: such settlements are
--- applied one after the other.
+-- Settlements without a claim. The client uses it for the rare exchange that settles one job twice: such settlements
+-- are applied one after the other.
 CREATE FUNCTION settle_alone(
   done_ids text[], done_tokens text[], done_results text[], others json,
   parents text[], parent_tokens text[], child_ids text[], child_payloads text[], child_spec_numbers integer[],

@@ -11,7 +11,8 @@ DECLARE
   smallest text := (SELECT min(id COLLATE "C") FROM unnest(ids) AS sent (id));
   largest text := (SELECT max(id COLLATE "C") FROM unnest(ids) AS sent (id));
 BEGIN
-  -- Ids grow with time, so finished jobs rarely fall into the range of new ids, and one range scan settles the question.
+  -- Ids grow with time, so finished jobs rarely fall into the range of new ids, and one range scan settles the
+  -- question.
   IF NOT EXISTS (SELECT 1 FROM history WHERE finished_at > recent AND id >= smallest AND id <= largest) THEN
     RETURN '{}';
   END IF;
@@ -131,8 +132,8 @@ RETURNS TABLE (place bigint, job text, stored_fingerprint text) LANGUAGE sql AS 
      AND (NOT stored.job = ANY (reserved) OR sent.place >= array_position(ids, stored.job))
 $$;
 
--- Store jobs that may have idempotency keys. Returns the job that answers each submission, in their order; NULL if there
--- are no keys, which means that every job answers itself.
+-- Store jobs that may have idempotency keys. Returns the job that answers each submission, in their order; NULL if
+-- there are no keys, which means that every job answers itself.
 CREATE FUNCTION store_keyed_jobs(ids text[], payloads text[], spec_numbers integer[], specs json, keys text[],
                                  fingerprints text[], accepts_conflicts boolean, instant bigint)
 RETURNS text[] LANGUAGE plpgsql AS $$
@@ -210,10 +211,11 @@ BEGIN
     PERFORM find_or_create_lane(queue, tenant, needs); -- this is the first job of its lane
   END LOOP;
   IF NOT is_stored THEN
-    RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = format('job %s conflicts with repetitions of its own submission', new_id);
+    RAISE EXCEPTION USING ERRCODE = '40001',
+      MESSAGE = format('job %s conflicts with repetitions of its own submission', new_id);
   END IF;
-  -- This lookup must follow the insert: a transaction that finishes the job meanwhile has committed by then. It is needed
-  -- for first tries, too, because a delayed first try may arrive after its repetition has run and finished.
+  -- This lookup must follow the insert: a transaction that finishes the job meanwhile has committed by then. It is
+  -- needed for first tries, too, because a delayed first try may arrive after its repetition has run and finished.
   IF EXISTS (SELECT 1 FROM history WHERE history.id = new_id AND history.finished_at > instant - 86400000000) THEN
     PERFORM delete_stored_jobs(ARRAY[new_id]);
   END IF;
@@ -323,5 +325,6 @@ BEGIN
     'shard_key', shard_key, 'cursor', cursor::text, 'delay_us', coalesce((extract(epoch FROM delay) * 1000000)::bigint, 0),
     'run_at', (extract(epoch FROM run_at) * 1000000)::bigint,
     'needs', needs, 'key_keep_us', (extract(epoch FROM key_retention) * 1000000)::bigint));
-  RETURN (store_keyed_jobs(ARRAY[new_id], ARRAY[payload::text], ARRAY[1], spec, ARRAY[key], ARRAY[fingerprint], false, now_us()))[1];
+  RETURN (store_keyed_jobs(ARRAY[new_id], ARRAY[payload::text], ARRAY[1], spec, ARRAY[key], ARRAY[fingerprint],
+                           false, now_us()))[1];
 END $$;

@@ -21,7 +21,7 @@ CREATE TABLE lanes (
   failed bigint NOT NULL DEFAULT 0,
   cancelled bigint NOT NULL DEFAULT 0,
   served_at bigint NOT NULL DEFAULT 0,
-  -- Virtual times of the fair scheduler; see leaseway.domain.lanes. `vtime` is how much service the lane has received;
+  -- Virtual times of the fair scheduler; see leaseway.domain.lane. `vtime` is how much service the lane has received;
   -- `vfloor` is the smallest virtual time among the lanes that were waiting when this one was served.
   vtime bigint NOT NULL DEFAULT 0,
   vfloor bigint NOT NULL DEFAULT 0,

@@ -1,4 +1,5 @@
--- Workers that hold leases: how many, how many expired, last renewal, next expiry. $1 now (NULL: the server's), $2 at most.
+-- Workers that hold leases: how many, how many expired, last renewal, next expiry. $1 now (NULL: the server's), $2 at
+-- most.
 SELECT owner, count(*), count(*) FILTER (WHERE until <= coalesce($1::bigint, :schema.now_us())),
        max(until - lease_us), min(until)
   FROM :schema.jobs JOIN :schema.payloads USING (id)
