@@ -94,27 +94,30 @@ def fill_sqlite(path: str, jobs: int) -> None:
 
 POSTGRES_FACTS = """
 CREATE TEMP TABLE facts AS
-SELECT n, lpad(n::text, 26, '0') AS id, {facts}, {now} - ({jobs} - n) * 250000 AS at
-  FROM generate_series(1, {jobs}::bigint) AS n;
+SELECT *, (enum_range(NULL::job_state))[stage + 1] AS state FROM (
+  SELECT n, lpad(n::text, 26, '0') AS id, {facts}, {now} - ({jobs} - n) * 250000 AS at
+    FROM generate_series(1, {jobs}::bigint) AS n) AS numbered;
 SELECT create_history_partitions({now} - days * 86400000000) FROM generate_series(1, 4) AS days;
 INSERT INTO lanes (queue, tenant, needs, ready, scheduled, leased, done, failed, cancelled)
-SELECT queue, tenant, '', count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1),
-       count(*) FILTER (WHERE stage = 2), count(*) FILTER (WHERE stage = 3), count(*) FILTER (WHERE stage = 4),
-       count(*) FILTER (WHERE stage = 5)
+SELECT queue, tenant, '', count(*) FILTER (WHERE state = 'ready'), count(*) FILTER (WHERE state = 'scheduled'),
+       count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'done'),
+       count(*) FILTER (WHERE state = 'failed'),
+       count(*) FILTER (WHERE state = 'cancelled')
   FROM facts GROUP BY queue, tenant;
 INSERT INTO jobs (run_at, until, lane, attempts, state, priority, id, token, owner, last_error_code, last_error_at)
-SELECT CASE stage WHEN 1 THEN {now} + 86400000000 ELSE at END, CASE stage WHEN 2 THEN {now} + 3600000000 END, lanes.id,
-       CASE stage WHEN 2 THEN 1 ELSE 0 END, (enum_range(NULL::job_state))[stage + 1], 0, facts.id,
-       CASE stage WHEN 2 THEN 'token' END,
-       CASE stage WHEN 2 THEN 'worker-' || (n % 20) END, error, CASE WHEN error IS NOT NULL THEN at END
-  FROM facts JOIN lanes USING (queue, tenant) WHERE stage < 3 ORDER BY n;
+SELECT CASE state WHEN 'scheduled' THEN {now} + 86400000000 ELSE at END,
+       CASE state WHEN 'leased' THEN {now} + 3600000000 END, lanes.id,
+       CASE state WHEN 'leased' THEN 1 ELSE 0 END, state, 0, facts.id,
+       CASE state WHEN 'leased' THEN 'token' END,
+       CASE state WHEN 'leased' THEN 'worker-' || (n % 20) END, error, CASE WHEN error IS NOT NULL THEN at END
+  FROM facts JOIN lanes USING (queue, tenant) WHERE state < 'done' ORDER BY n;
 INSERT INTO payloads (id, created_at, lease_us, attempts_max, kind, payload)
-SELECT id, at, 15000000, 5, kind, payload FROM facts WHERE stage < 3 ORDER BY n;
+SELECT id, at, 15000000, 5, kind, payload FROM facts WHERE state < 'done' ORDER BY n;
 INSERT INTO history (seq, run_at, created_at, finished_at, lease_us, lane, attempts, attempts_max, fence, state,
                      priority, cancel_requested, id, kind, last_error_code, last_error_at, payload, result)
-SELECT n, at, at, at + 1000, 15000000, lanes.id, 1, 5, 1, (enum_range(NULL::job_state))[stage + 1], 0, false,
-       facts.id, kind, error, CASE WHEN error IS NOT NULL THEN at END, payload, CASE stage WHEN 3 THEN '1' END
-  FROM facts JOIN lanes USING (queue, tenant) WHERE stage > 2 ORDER BY n;
+SELECT n, at, at, at + 1000, 15000000, lanes.id, 1, 5, 1, state, 0, false,
+       facts.id, kind, error, CASE WHEN error IS NOT NULL THEN at END, payload, CASE state WHEN 'done' THEN '1' END
+  FROM facts JOIN lanes USING (queue, tenant) WHERE state >= 'done' ORDER BY n;
 SELECT setval('job_seq', {jobs});
 DROP TABLE facts;
 """
