@@ -14,7 +14,7 @@ from leaseway.api.live import sse
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has much else to do, a first look takes longer than a service lets a client wait for it."""
-    monkeypatch.setattr(sse, "FIRST_SECONDS", 60.0)
+    monkeypatch.setattr(sse, "FIRST_POLL_SECONDS", 60.0)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -125,4 +125,4 @@ def has(job: str, state: str) -> Callable[[Watcher], bool]:
 
 
 def bound(served: Served, **bounds: Any) -> None:
-    served.service.live.bounds = replace(served.service.live.bounds, **bounds)
+    served.service.live.settings = replace(served.service.live.settings, **bounds)

@@ -69,7 +69,7 @@ async def test_a_cut_loses_nothing_even_at_another_process(served: Served, way: 
 
 async def forget_margin(served: Served) -> None:
     """As if it had been looking for longer than the margin."""
-    served.service.live.lookout.board._horizon = 1
+    served.service.live.poller.log._horizon = 1
 
 
 async def test_who_comes_back_to_the_same_process_is_told_only_what_differs(served: Served) -> None:
@@ -229,7 +229,7 @@ async def test_a_ticket_is_no_session(served_with_keys: Served) -> None:
 
 async def test_a_followed_job_is_seen_behind_any_number_of_others(served: Served) -> None:
     """In passing one sees the newest jobs. Whoever has opened a job's page wants this one."""
-    bound(served, newest=1, ended=0, again=0)
+    bound(served, newest=1, ended=0, unfinished=0)
     job = await submitted(served)
     await submitted(served)
     for way in (by_stream, by_polling):

@@ -1,11 +1,20 @@
-"""The board: what a listener lacks, decided without a service."""
+"""The log: what a listener lacks, decided without a service."""
 
 import json
 from typing import Any
 
 import pytest
 
-from leaseway.api.live.change_log import JOBS_KEPT, LANES_SHOWN, MARGIN_US, Batch, Board, Look, Sighting, View
+from leaseway.api.live.change_log import (
+    JOBS_KEPT,
+    MARGIN_US,
+    SNAPSHOT_LANES,
+    ChangeLog,
+    EventBatch,
+    Observation,
+    PollResult,
+    View,
+)
 from leaseway.api.live.settings import FRAME_BYTES_MAX
 
 ALL = View(None, is_operator=True)
@@ -14,15 +23,15 @@ LANES = frozenset({"lane"})
 NOW = 1_700_000_000_000_000
 
 
-def lane(name: str, ready: int = 0, tenant: str = "acme") -> Sighting:
-    return Sighting("lane", name, tenant, {"queue": name, "ready": ready})
+def lane(name: str, ready: int = 0, tenant: str = "acme") -> Observation:
+    return Observation("lane", name, tenant, {"queue": name, "ready": ready})
 
 
-def job(name: str, state: str = "pending", tenant: str = "acme") -> Sighting:
-    return Sighting("job", name, tenant, {"id": name, "state": state})
+def job(name: str, state: str = "pending", tenant: str = "acme") -> Observation:
+    return Observation("job", name, tenant, {"id": name, "state": state})
 
 
-def told(batch: Batch) -> list[Any]:
+def told(batch: EventBatch) -> list[Any]:
     """Kind and value of each event."""
     events = [json.loads(body) for body in batch.bodies]
     return [
@@ -33,109 +42,111 @@ def told(batch: Batch) -> list[Any]:
 
 def test_what_did_not_change_is_not_told_again() -> None:
     """Most of what a look sees is as it was: telling it would cost every listener, five times a second."""
-    board = Board()
-    assert board.look(Look(NOW, [lane("a", 1), lane("b", 1)], LANES))
-    first = board.since(ACME, None)
+    log = ChangeLog()
+    assert log.record(PollResult(NOW, [lane("a", 1), lane("b", 1)], LANES))
+    first = log.since(ACME, None)
     assert told(first) == [("reset",), ("lane", "a", 1), ("lane", "b", 1)]
-    assert not board.look(Look(NOW + 1, [lane("a", 1), lane("b", 1)], LANES))
-    assert board.since(ACME, first.seq).frames == ()
-    assert board.look(Look(NOW + 2, [lane("a", 2), lane("b", 1)], LANES))
-    assert told(board.since(ACME, first.seq)) == [("lane", "a", 2)]
+    assert not log.record(PollResult(NOW + 1, [lane("a", 1), lane("b", 1)], LANES))
+    assert log.since(ACME, first.seq).frames == ()
+    assert log.record(PollResult(NOW + 2, [lane("a", 2), lane("b", 1)], LANES))
+    assert told(log.since(ACME, first.seq)) == [("lane", "a", 2)]
 
 
 def test_what_is_gone_is_told_and_what_comes_again_too() -> None:
     """A limit that was forgotten must leave the screens; a snapshot does not speak of it."""
-    board = Board()
-    board.look(Look(NOW, [lane("a"), lane("b")], LANES))
-    seq = board.since(ACME, None).seq
-    board.look(Look(NOW + 1, [lane("a")], LANES))
-    assert told(board.since(ACME, seq)) == [("lane", "b", 0, "gone")]
-    assert told(board.since(ACME, None)) == [("reset",), ("lane", "a", 0)]
-    board.look(Look(NOW + 2, [lane("a"), lane("b")], LANES))
-    assert told(board.since(ACME, seq)) == [("lane", "b", 0)]
+    log = ChangeLog()
+    log.record(PollResult(NOW, [lane("a"), lane("b")], LANES))
+    seq = log.since(ACME, None).seq
+    log.record(PollResult(NOW + 1, [lane("a")], LANES))
+    assert told(log.since(ACME, seq)) == [("lane", "b", 0, "gone")]
+    assert told(log.since(ACME, None)) == [("reset",), ("lane", "a", 0)]
+    log.record(PollResult(NOW + 2, [lane("a"), lane("b")], LANES))
+    assert told(log.since(ACME, seq)) == [("lane", "b", 0)]
 
 
 def test_jobs_that_are_not_seen_in_passing_are_not_gone() -> None:
     """A look shows the newest of them. Only one that somebody sought and did not find is gone."""
-    board = Board()
-    board.look(Look(NOW, [job("1"), job("2")]))
-    seq = board.seq
-    assert not board.look(Look(NOW + 1, [job("2")], missing=["3"]))
-    board.look(Look(NOW + 2, [], missing=["1"]))
-    assert told(board.since(ACME, seq)) == [("job", "1", "pending", "gone")]
+    log = ChangeLog()
+    log.record(PollResult(NOW, [job("1"), job("2")]))
+    seq = log.seq
+    assert not log.record(PollResult(NOW + 1, [job("2")], missing=["3"]))
+    log.record(PollResult(NOW + 2, [], missing=["1"]))
+    assert told(log.since(ACME, seq)) == [("job", "1", "pending", "gone")]
 
 
 def test_numbers_only_grow() -> None:
     """The clock of a store may step back; who was told up to a number must not be told less."""
-    board = Board()
+    log = ChangeLog()
     for now in (NOW, NOW - 5_000_000, NOW - 5_000_000, NOW + 1):
-        before = board.seq
-        board.look(Look(now, []))
-        assert board.seq > before
+        before = log.seq
+        log.record(PollResult(now, []))
+        assert log.seq > before
 
 
 @pytest.mark.parametrize("early_us", [0, MARGIN_US])
 def test_the_number_of_another_process_misses_nothing(early_us: int) -> None:
     """He may have looked a moment before us and named a later number. What we found about then is told again."""
-    board = Board()
-    board.look(Look(NOW, [lane("a", 1), lane("b", 1)], LANES))
+    log = ChangeLog()
+    log.record(PollResult(NOW, [lane("a", 1), lane("b", 1)], LANES))
     later = NOW + 10 * MARGIN_US
-    board.look(Look(later, [lane("a", 2), lane("b", 1)], LANES))
-    board.look(Look(later + 3 * MARGIN_US, [lane("a", 2), lane("b", 2)], LANES))
+    log.record(PollResult(later, [lane("a", 2), lane("b", 1)], LANES))
+    log.record(PollResult(later + 3 * MARGIN_US, [lane("a", 2), lane("b", 2)], LANES))
     foreign = later + MARGIN_US - early_us + 1
-    assert told(board.since(ACME, foreign)) == ([("lane", "a", 2)] if early_us else []) + [("lane", "b", 2)]
+    assert told(log.since(ACME, foreign)) == ([("lane", "a", 2)] if early_us else []) + [("lane", "b", 2)]
 
 
 def test_a_look_that_took_too_long_is_no_ground_for_others() -> None:
     """The margin holds for looks that are shorter than it."""
-    board = Board()
-    board.look(Look(NOW, [lane("a", 1)], LANES))
-    board.look(Look(NOW + 10 * MARGIN_US, [lane("a", 2)], LANES, is_late=True))
-    own = board.seq
-    assert told(board.since(ACME, NOW + 5 * MARGIN_US))[0] == ("reset",)
-    assert told(board.since(ACME, own)) == []
+    log = ChangeLog()
+    log.record(PollResult(NOW, [lane("a", 1)], LANES))
+    log.record(PollResult(NOW + 10 * MARGIN_US, [lane("a", 2)], LANES, is_late=True))
+    own = log.seq
+    assert told(log.since(ACME, NOW + 5 * MARGIN_US))[0] == ("reset",)
+    assert told(log.since(ACME, own)) == []
 
 
 def test_who_was_told_before_something_was_forgotten_gets_everything() -> None:
     """Jobs without end cannot be kept. Who has missed one must know that he has missed something."""
-    board = Board()
-    board.look(Look(NOW, [job("0")]))
-    seq = board.seq
-    board.look(Look(NOW + 1, [job(str(number)) for number in range(1, JOBS_KEPT)]))
-    assert told(board.since(ACME, seq))[0] != ("reset",)
-    board.look(Look(NOW + 2, [job("one more")]))
-    assert told(board.since(ACME, seq))[0] != ("reset",)
-    board.look(Look(NOW + 3, [job("and one more")]))
-    assert told(board.since(ACME, seq))[0] == ("reset",)
+    log = ChangeLog()
+    log.record(PollResult(NOW, [job("0")]))
+    seq = log.seq
+    log.record(PollResult(NOW + 1, [job(str(number)) for number in range(1, JOBS_KEPT)]))
+    assert told(log.since(ACME, seq))[0] != ("reset",)
+    log.record(PollResult(NOW + 2, [job("one more")]))
+    assert told(log.since(ACME, seq))[0] != ("reset",)
+    log.record(PollResult(NOW + 3, [job("and one more")]))
+    assert told(log.since(ACME, seq))[0] == ("reset",)
 
 
 def test_everybody_sees_his_own() -> None:
     """Tenants their lanes, jobs and totals; operators all lanes and jobs, one total, and what belongs to nobody."""
-    board = Board()
+    log = ChangeLog()
     seen = [
         lane("a"), lane("b", tenant="other"), job("1"), job("2", tenant="other"),
-        Sighting("limit", "maps", None, {"name": "maps"}), Sighting("totals", "", None, {"ready": 3}),
-        Sighting("totals", "acme", "acme", {"ready": 1}),
+        Observation("limit", "maps", None, {"name": "maps"}), Observation("totals", "", None, {"ready": 3}),
+        Observation("totals", "acme", "acme", {"ready": 1}),
     ]  # fmt: skip
-    board.look(Look(NOW, seen))
-    assert sorted(told(board.since(ACME, None))) == [
+    log.record(PollResult(NOW, seen))
+    assert sorted(told(log.since(ACME, None))) == [
         ("job", "1", "pending"), ("lane", "a", 0), ("reset",), ("totals", 1),
     ]  # fmt: skip
-    assert sorted(told(board.since(ALL, None))) == [
+    assert sorted(told(log.since(ALL, None))) == [
         ("job", "1", "pending"), ("job", "2", "pending"), ("lane", "a", 0), ("lane", "b", 0),
         ("limit", "maps"), ("reset",), ("totals", 3),
     ]  # fmt: skip
-    board.look(Look(NOW + 1, [lane("b", 7, tenant="other"), Sighting("limit", "maps", None, {"name": "other"})]))
-    assert told(board.since(ACME, NOW)) == []
+    log.record(
+        PollResult(NOW + 1, [lane("b", 7, tenant="other"), Observation("limit", "maps", None, {"name": "other"})])
+    )
+    assert told(log.since(ACME, NOW)) == []
 
 
 def test_a_snapshot_is_bounded_and_large_ones_come_in_parts() -> None:
     """Only the last part has the number: who is cut off before it starts again."""
-    board = Board()
+    log = ChangeLog()
     wide = "x" * 1_000
-    board.look(Look(NOW, [lane(f"{number} {wide}") for number in range(LANES_SHOWN + 100)], LANES))
-    batch = board.since(ALL, None)
-    assert len(batch.bodies) == 1 + LANES_SHOWN
+    log.record(PollResult(NOW, [lane(f"{number} {wide}") for number in range(SNAPSHOT_LANES + 100)], LANES))
+    batch = log.since(ALL, None)
+    assert len(batch.bodies) == 1 + SNAPSHOT_LANES
     frames = [json.loads(frame) for frame in batch.frames]
     assert len(frames) > 2
     assert [frame["seq"] for frame in frames] == [None] * (len(frames) - 1) + [NOW]

@@ -12,7 +12,7 @@ from tests.api.serving import Served, serving
 from websockets.exceptions import ConnectionClosed
 
 from leaseway import App
-from leaseway.api.live.change_log import Look, Sighting
+from leaseway.api.live.change_log import Observation, PollResult
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_a_page_of_another_site_cannot_listen(served: Served, origin: str)
 async def test_who_is_revoked_is_thrown_out(served_with_keys: Served) -> None:
     """A stream outlives the look at a key; who may no longer ask may no longer listen."""
     served = served_with_keys
-    bound(served, check_seconds=0.01, beat_seconds=0.01)
+    bound(served, recheck_seconds=0.01, heartbeat_seconds=0.01)
     acme = await key_for(served, "acme")
     made = await served.client.post("/v1/tickets", headers=bearer(acme))
     async with (
@@ -64,7 +64,7 @@ async def test_who_is_revoked_is_thrown_out(served_with_keys: Served) -> None:
 async def test_a_credential_that_expires_takes_its_stream_along(served_with_keys: Served) -> None:
     """Nobody listens longer than he may ask."""
     served = served_with_keys
-    bound(served, beat_seconds=0.05, check_seconds=1_000)
+    bound(served, heartbeat_seconds=0.05, recheck_seconds=1_000)
     acme = await key_for(served, "acme", life_us=1_500_000)
     async with socket(served.url, bearer(acme)) as line:
         with pytest.raises(ConnectionClosed) as closed:
@@ -75,7 +75,7 @@ async def test_a_credential_that_expires_takes_its_stream_along(served_with_keys
 
 async def test_silence_is_told_from_death_by_a_heartbeat(served: Served, way: Any) -> None:
     """Without it, neither side would notice that the other is gone, and proxies would cut the line."""
-    bound(served, beat_seconds=0.05)
+    bound(served, heartbeat_seconds=0.05)
     async with way(served.url, wait_seconds=1) as watcher:
         await watcher.frame()
         while (await watcher.frame())["events"]:
@@ -86,7 +86,7 @@ async def test_silence_is_told_from_death_by_a_heartbeat(served: Served, way: An
 @pytest.mark.parametrize("by", [by_socket, by_stream])
 async def test_who_comes_back_while_nothing_happens_hears_something_at_once(served: Served, by: Any) -> None:
     """In silence, a line that works is like one that lets nothing through, and browsers would go on to a worse one."""
-    bound(served, beat_seconds=3_600)
+    bound(served, heartbeat_seconds=3_600)
     seq = (await served.client.get("/v1/events")).json()["seq"]
     async with by(served.url, after=seq) as again:
         assert await again.frame() == {"seq": seq, "events": []}
@@ -95,11 +95,11 @@ async def test_who_comes_back_while_nothing_happens_hears_something_at_once(serv
 async def test_only_so_many_may_listen(served_with_keys: Served) -> None:
     """Each keeps a connection: a tenant must not take all of them, nor all tenants the whole process."""
     served = served_with_keys
-    bound(served, tenant_listeners_max=2, listeners_max=3)
+    bound(served, tenant_subscribers_max=2, subscribers_max=3)
     acme, other = await key_for(served, "acme"), await key_for(served, "other")
     async with by_socket(served.url, bearer(acme)), by_socket(served.url, bearer(acme)):
         answer = await served.client.get("/v1/events", headers=bearer(acme))
-        assert (answer.status_code, answer.json()["code"]) == (429, "too_many_listeners")
+        assert (answer.status_code, answer.json()["code"]) == (429, "too_many_subscribers")
         async with by_socket(served.url, bearer(other)) as watcher:
             await watcher.frame()
             answer = await served.client.get("/v1/events", headers=bearer(other))
@@ -117,7 +117,7 @@ async def test_a_stream_of_events_is_not_held_back_by_proxies(served: Served) ->
 
 
 async def test_who_says_nonsense_is_shown_the_door(served: Served) -> None:
-    """A listener may name jobs to follow, some of them, now and then. Everything else is somebody who tries."""
+    """A subscriber may name jobs to follow, some of them, now and then. Everything else is somebody who tries."""
     for words in ("{", '{"follow": 1}', '{"follow": ["x"]}', '{"other": []}', b"\x00", '{"follow": ["' + "a" * 70_000):
         async with socket(served.url) as line:
             await line.send(words)
@@ -129,7 +129,7 @@ async def test_who_says_nonsense_is_shown_the_door(served: Served) -> None:
 
 async def test_who_talks_without_end_is_shown_the_door(served: Served) -> None:
     """Each word costs something."""
-    bound(served, words_max=5)
+    bound(served, messages_max=5)
     async with socket(served.url) as line:
         for _ in range(6):
             await line.send('{"follow": []}')
@@ -160,7 +160,7 @@ async def test_nobody_looks_when_nobody_listens(served: Served) -> None:
     bound(served, linger_seconds=0.0)
     async with by_socket(served.url) as watcher:
         await watcher.frame()
-    looking = served.service.live.lookout._looking
+    looking = served.service.live.poller._task
     assert looking is not None
     await asyncio.wait_for(looking, 20)
 
@@ -179,18 +179,18 @@ ASKING = {
 async def test_who_does_not_read_is_dropped_and_the_others_go_on(served: Served, asking: str) -> None:
     """One reader that stands still must not fill the memory, nor keep its place, nor hold back anybody."""
     bound(served, send_seconds=0.2)
-    lookout = served.service.live.lookout
+    poller = served.service.live.poller
     async with by_socket(served.url) as quick:
         await quick.frame()
         with standing_still(served.url, ASKING[asking]) as line:
-            while lookout.count() < 2:  # noqa: ASYNC110 - nobody tells when somebody has come
+            while poller.count() < 2:  # noqa: ASYNC110 - nobody tells when somebody has come
                 await asyncio.sleep(0.01)
             number = 0
-            while lookout.count() == 2:  # ends when it is dropped; else the test's own limit ends it
+            while poller.count() == 2:  # ends when it is dropped; else the test's own limit ends it
                 number += 1
                 shout(served, f"{number} " + "x" * 60_000)
                 await quick.until(lambda seen, number=number: heard(seen) == number)  # type: ignore[misc]
-            assert lookout.count() == 1
+            assert poller.count() == 1
             assert await asyncio.to_thread(was_cut, line)
         shout(served, "0 the end")
         await quick.until(lambda seen: heard(seen) == 0)
@@ -208,10 +208,10 @@ def standing_still(url: str, asking: str) -> sockets.socket:
 
 def shout(served: Served, text: str) -> None:
     """Something large for all to hear."""
-    lookout = served.service.live.lookout
-    lookout.board.look(Look(lookout.board.seq + 1, [Sighting("import", "large", None, {"text": text})]))
-    for listener in list(lookout._listeners):
-        listener.wake(lookout.board)
+    poller = served.service.live.poller
+    poller.log.record(PollResult(poller.log.seq + 1, [Observation("import", "large", None, {"text": text})]))
+    for subscriber in list(poller._subscribers):
+        subscriber.wake(poller.log)
 
 
 def heard(watcher: Watcher) -> int:

@@ -48,7 +48,9 @@ async def test_metrics_tell_how_everything_is_doing(served: Served) -> None:
     assert (throughput["done"], throughput["failed"]) == (1, 1)
     assert throughput["per_second"] == round(2 / throughput["window_seconds"], 3)
     assert [limit["name"] for limit in shown["limits"]] == ["maps"]
-    assert [(budget["name"], budget["unit"], budget["left"]) for budget in shown["budgets"]] == [("spend", "usd", "25")]
+    assert [(budget["name"], budget["unit"], budget["left"]) for budget in shown["budgets"]] == [
+        ("spend", "usd", "25")
+    ]
     assert shown["workers"] == {"count": 0, "leased": 0, "late": 0}
 
 
@@ -204,11 +206,11 @@ async def test_while_the_store_is_away_the_process_tells_of_itself(served: Serve
 async def test_listeners_are_counted_and_why_they_went(served: Served) -> None:
     async with by_socket(served.url) as watcher:
         await watcher.frame()
-        assert value_of(await scraped(served), "leaseway_live_listeners") == 1
-    left = "leaseway_live_listeners_ended_total"
-    while value_of(families := await scraped(served), "leaseway_live_listeners") != 0:
+        assert value_of(await scraped(served), "leaseway_live_subscribers") == 1
+    left = "leaseway_live_subscribers_ended_total"
+    while value_of(families := await scraped(served), "leaseway_live_subscribers") != 0:
         pass  # it has been told, and needs a moment
-    assert value_of(families, left, reason="left") == 1
+    assert value_of(families, left, reason="disconnected") == 1
     assert value_of(families, left, reason="slow") == 0
 
 

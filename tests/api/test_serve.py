@@ -112,7 +112,7 @@ def test_without_authentication_it_stays_on_the_loopback(
     place: Path, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
     assert main(["serve", "--no-auth", "--host", host]) == 2
-    assert "leave --no-auth out and make keys" in capsys.readouterr().err
+    assert "omit --no-auth and create keys" in capsys.readouterr().err
     assert list(place.iterdir()) == []
 
 

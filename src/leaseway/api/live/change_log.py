@@ -1,12 +1,11 @@
-"""looks ─► [board] ─► listeners: how everything is, and at which look each thing was found to be so.
+"""polls ─► [change log] ─► subscribers: the present state of everything, and the poll in which it was found.
 
-A listener has been told everything up to a sequence number. What it lacks is what was found to be different after that.
-Where that cannot be known (the number is too old, or of another store) it is told to forget what it knows, and gets
-everything anew: a snapshot.
+A subscriber has received everything up to a sequence number, and lacks what was found later. If that cannot be
+determined (the number is too old, or from another store), the subscriber receives a reset and a new snapshot.
 
-The number of another process is good here as well. What we found at our look t was so before t + M, if looks take less
-than M; and whoever told the number S has seen everything that was so before S. So all that we found after S - M is told
-again, and nothing is missing. To be told twice how something is does no harm.
+Sequence numbers of other processes are accepted, too. A state that this process found in poll t existed before t + M,
+if polls take less than M; and the process that issued the number S has seen everything that existed before S. So all
+changes found after S - M are sent again and none is missed. Receiving a state twice does no harm.
 """
 
 from collections import OrderedDict, deque
@@ -20,216 +19,215 @@ from leaseway.api.live.settings import FRAME_BYTES_MAX
 from leaseway.domain.ids import SECOND_US, Instant
 
 MARGIN_US = 5 * SECOND_US
-"""M. Limits and budgets are looked at once a second only; their looks count from the one before."""
-LOOKS_KEPT = 3_000
+"""M. Limits and budgets are polled once per second; their states count from the poll before."""
+POLLS_KEPT = 3_000
 JOBS_KEPT = 1_000
 GONE_KEPT = 1_000
-LANES_SHOWN = 200
-JOBS_SHOWN = 50
-"""In a snapshot, those that changed last."""
+SNAPSHOT_LANES = 200
+SNAPSHOT_JOBS = 50
+"""How many lanes and jobs a snapshot contains: those that changed last."""
 BATCHES_KEPT = 100
-"""Most listeners lack the same; for those who name a number of their own, what they lack is put together anew."""
+"""Most subscribers lack the same changes and share a batch."""
+OPERATOR_KINDS = frozenset({"limit", "budget"})
+"""They belong to no tenant; only operators see them."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class View(NamedTuple):
-    """Who looks. `tenant` None: all of them; operators also see what belongs to nobody."""
+    """What a subscriber may see. `tenant` None: all tenants. Operators also see what belongs to no tenant."""
 
     tenant: str | None
     is_operator: bool = False
     reads_imports: bool = False
 
 
-class Sighting(NamedTuple):
-    """How something is. `tenant` None: it belongs to nobody in particular."""
+class Observation(NamedTuple):
+    """The state of one thing. `tenant` None: it belongs to no tenant."""
 
     kind: str
     name: str
     tenant: str | None
     value: Any
-    """Compared with what was seen before."""
-    shown: Callable[[Any], Any] | None = None
-    """Makes the document of it, where it is different. None: the value is the document."""
+    """Compared with the value of the previous poll."""
+    render: Callable[[Any], Any] | None = None
+    """Makes the document if the value has changed. None: the value is the document."""
 
 
-class Look(NamedTuple):
+class PollResult(NamedTuple):
     now: Instant
-    """The store's clock, from before the look."""
-    sightings: Sequence[Sighting]
-    whole: frozenset[str] = frozenset()
-    """Of these kinds it has found all that there are, so that others are gone."""
+    """The store's clock before the poll."""
+    observations: Sequence[Observation]
+    complete_kinds: frozenset[str] = frozenset()
+    """Kinds of which the poll has read everything, so that what is missing is gone."""
     missing: Sequence[str] = ()
-    """Jobs that were sought and are not there."""
+    """Jobs that were looked up and do not exist."""
     is_late: bool = False
-    """It took longer than the margin."""
+    """The poll took longer than the margin."""
 
 
-class Item(NamedTuple):
-    mark: Instant
+class LoggedChange(NamedTuple):
+    seq: Instant
     tenant: str | None
     value: Any
     """None: it is gone."""
     body: bytes
 
 
-class Batch(NamedTuple):
-    """What one listener is told at once."""
+class EventBatch(NamedTuple):
+    """The events for one subscriber at one time."""
 
     seq: Instant
     bodies: tuple[bytes, ...] = ()
     """The events, each as JSON."""
     frames: tuple[str, ...] = ()
-    """The same in as many frames as it takes; only the last has the number."""
+    """The same events in frames; only the last frame has the sequence number."""
 
 
 Key = tuple[str, str]
-Items = OrderedDict[Key, Item]
-"""In the order of their marks."""
+"""Kind and name."""
+Changes = OrderedDict[Key, LoggedChange]
+"""In the order of their sequence numbers."""
 
 
-class Board:
+class ChangeLog:
     def __init__(self) -> None:
         self.seq: Instant = 0
-        self._jobs: Items = OrderedDict()
-        self._others: Items = OrderedDict()
+        self._jobs: Changes = OrderedDict()
+        self._others: Changes = OrderedDict()
         self._gone = 0
-        self._looks: deque[Instant] = deque(maxlen=LOOKS_KEPT)
+        self._polls: deque[Instant] = deque(maxlen=POLLS_KEPT)
         self._own: set[Instant] = set()
         self._horizon: Instant = 0
-        """Who was told less than this has missed something that is not here any more."""
-        self._batches: dict[tuple[View, Instant | None], Batch] = {}
+        """A subscriber with a smaller sequence number has missed changes that are no longer here."""
+        self._batches: dict[tuple[View, Instant | None], EventBatch] = {}
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------------------
 
-    def look(self, look: Look) -> bool:
-        """Whether anything is different."""
-        self.seq = max(look.now, self.seq + 1)
+    def record(self, poll: PollResult) -> bool:
+        """Whether anything has changed."""
+        self.seq = max(poll.now, self.seq + 1)
         self._horizon = self._horizon or self.seq
-        different = [self._put(sighting) for sighting in look.sightings]
-        found = {(sighting.kind, sighting.name) for sighting in look.sightings}
-        lost = [key for key in self._others if key[0] in look.whole and key not in found]
-        different += [self._remove(key) for key in [*lost, *(("job", id_) for id_ in look.missing)]]
-        self._forget()
-        if look.is_late:
+        changed = [self._put(observation) for observation in poll.observations]
+        found = {(observation.kind, observation.name) for observation in poll.observations}
+        lost = [key for key in self._others if key[0] in poll.complete_kinds and key not in found]
+        changed += [self._remove(key) for key in [*lost, *(("job", id_) for id_ in poll.missing)]]
+        self._trim()
+        if poll.is_late:
             self._horizon = self.seq
-        self._remember()
-        return any(different)
+        self._add_poll()
+        return any(changed)
 
-    def _put(self, sighting: Sighting) -> bool:
-        items, key = self._of(sighting.kind), (sighting.kind, sighting.name)
-        before = items.get(key)
-        if before is not None and before.value == sighting.value:
+    def _put(self, observation: Observation) -> bool:
+        changes, key = self._changes(observation.kind), (observation.kind, observation.name)
+        before = changes.get(key)
+        if before is not None and before.value == observation.value:
             return False
         if before is not None and before.value is None:
             self._gone -= 1
-        document = sighting.value if sighting.shown is None else sighting.shown(sighting.value)
-        body = _encode({"kind": sighting.kind, sighting.kind: document})
-        self._set(items, key, Item(self.seq, sighting.tenant, sighting.value, body))
+        document = observation.value if observation.render is None else observation.render(observation.value)
+        body = _encode({"kind": observation.kind, observation.kind: document})
+        self._set(changes, key, LoggedChange(self.seq, observation.tenant, observation.value, body))
         return True
 
     def _remove(self, key: Key) -> bool:
-        items = self._of(key[0])
-        before = items.get(key)
+        changes = self._changes(key[0])
+        before = changes.get(key)
         if before is None or before.value is None:
             return False
         self._gone += 1
         body = before.body[:-1] + b',"gone":true}'
-        self._set(items, key, Item(self.seq, before.tenant, None, body))
+        self._set(changes, key, LoggedChange(self.seq, before.tenant, None, body))
         return True
 
-    def _of(self, kind: str) -> Items:
+    def _changes(self, kind: str) -> Changes:
         return self._jobs if kind == "job" else self._others
 
-    def _set(self, items: Items, key: Key, item: Item) -> None:
-        items[key] = item
-        items.move_to_end(key)
+    def _set(self, changes: Changes, key: Key, change: LoggedChange) -> None:
+        changes[key] = change
+        changes.move_to_end(key)
 
-    def _forget(self) -> None:
-        """Jobs come and go without end. Who was told before the last one that is forgotten gets a snapshot."""
+    def _trim(self) -> None:
+        """Drop the oldest jobs, and what is gone. Subscribers that have not received them get a snapshot."""
         while len(self._jobs) > JOBS_KEPT:
-            _, item = self._jobs.popitem(last=False)
-            self._drop(item)
+            _, change = self._jobs.popitem(last=False)
+            self._drop(change)
         if self._gone > GONE_KEPT:
-            for items in (self._jobs, self._others):
-                for key in [key for key, item in items.items() if item.value is None]:
-                    self._drop(items.pop(key))
+            for changes in (self._jobs, self._others):
+                for key in [key for key, change in changes.items() if change.value is None]:
+                    self._drop(changes.pop(key))
 
-    def _drop(self, item: Item) -> None:
-        self._horizon = max(self._horizon, item.mark)
-        self._gone -= item.value is None
+    def _drop(self, change: LoggedChange) -> None:
+        self._horizon = max(self._horizon, change.seq)
+        self._gone -= change.value is None
 
-    def _remember(self) -> None:
-        if len(self._looks) == LOOKS_KEPT:
-            self._own.discard(self._looks[0])
-        self._looks.append(self.seq)
+    def _add_poll(self) -> None:
+        if len(self._polls) == POLLS_KEPT:
+            self._own.discard(self._polls[0])
+        self._polls.append(self.seq)
         self._own.add(self.seq)
         self._batches.clear()
 
-    # -- telling ----------------------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------------------
 
-    def is_ahead(self, after: Instant | None) -> bool:
-        """Somebody else has looked later than we have."""
+    def is_behind(self, after: Instant | None) -> bool:
+        """Another process has polled later than this one."""
         return after is not None and after > self.seq
 
-    def since(self, view: View, after: Instant | None) -> Batch:
-        """What this listener lacks. None: it has been told nothing yet."""
+    def since(self, view: View, after: Instant | None) -> EventBatch:
+        """The changes that a subscriber lacks. None: it has received nothing yet."""
         found = self._batches.get((view, after)) or self._batch(view, after)
         if len(self._batches) < BATCHES_KEPT:
             self._batches[view, after] = found
         return found
 
-    def _batch(self, view: View, after: Instant | None) -> Batch:
+    def _batch(self, view: View, after: Instant | None) -> EventBatch:
         is_own = after in self._own
-        from_ = None if after is None else after if is_own else after - MARGIN_US
-        if from_ is None or from_ < self._horizon or from_ > self.seq:
+        start = None if after is None else after if is_own else after - MARGIN_US
+        if start is None or start < self._horizon or start > self.seq:
             bodies = [_encode({"kind": "reset"}), *self._snapshot(view)]
         else:
-            bodies = [*self._newer(self._others, view, from_), *self._newer(self._jobs, view, from_)]
-            if not is_own:
-                # How limits and budgets stood may have been seen some time before the number was given.
-                bodies += [item.body for key, item in self._others.items() if key[0] in SHARED and view.is_operator]
-        return Batch(self.seq, tuple(bodies), frames_of(self.seq, bodies))
+            bodies = [*self._newer(self._others, view, start), *self._newer(self._jobs, view, start)]
+            if not is_own and view.is_operator:
+                # Limits and budgets may have been read some time before the number was issued.
+                bodies += [change.body for key, change in self._others.items() if key[0] in OPERATOR_KINDS]
+        return EventBatch(self.seq, tuple(bodies), split_frames(self.seq, bodies))
 
-    def _newer(self, items: Items, view: View, from_: Instant) -> list[bytes]:
-        """The last ones are the newest, so the rest need not be looked at."""
+    def _newer(self, changes: Changes, view: View, start: Instant) -> list[bytes]:
+        """From the newest change backwards, so that older ones are not visited."""
         found: list[bytes] = []
-        for key, item in reversed(items.items()):
-            if item.mark <= from_:
+        for key, change in reversed(changes.items()):
+            if change.seq <= start:
                 break
-            if sees(view, key, item):
-                found.append(item.body)
+            if is_visible(view, key, change):
+                found.append(change.body)
         return found[::-1]
 
     def _snapshot(self, view: View) -> Iterator[bytes]:
         lanes: list[bytes] = []
-        for key, item in reversed(self._others.items()):
-            if item.value is not None and sees(view, key, item):
+        for key, change in reversed(self._others.items()):
+            if change.value is not None and is_visible(view, key, change):
                 if key[0] != "lane":
-                    yield item.body
-                elif len(lanes) < LANES_SHOWN:
-                    lanes.append(item.body)
+                    yield change.body
+                elif len(lanes) < SNAPSHOT_LANES:
+                    lanes.append(change.body)
         yield from lanes[::-1]
         newest = reversed(self._jobs.items())
-        jobs = (item.body for key, item in newest if item.value is not None and sees(view, key, item))
-        yield from list(islice(jobs, JOBS_SHOWN))[::-1]
+        jobs = (change.body for key, change in newest if change.value is not None and is_visible(view, key, change))
+        yield from list(islice(jobs, SNAPSHOT_JOBS))[::-1]
 
 
-SHARED = frozenset({"limit", "budget"})
-"""Belong to nobody, and are for operators only."""
-
-
-def sees(view: View, key: Key, item: Item) -> bool:
-    if key[0] in SHARED:
+def is_visible(view: View, key: Key, change: LoggedChange) -> bool:
+    if key[0] in OPERATOR_KINDS:
         return view.is_operator
     if key[0] == "totals":
-        return item.tenant == view.tenant
+        return change.tenant == view.tenant
     if key[0] == "import" and not view.reads_imports:
         return False
-    return view.tenant is None or item.tenant == view.tenant
+    return view.tenant is None or change.tenant == view.tenant
 
 
-def frames_of(seq: Instant, bodies: list[bytes]) -> tuple[str, ...]:
+def split_frames(seq: Instant, bodies: list[bytes]) -> tuple[str, ...]:
     if not bodies:
         return ()
     parts: list[list[bytes]] = [[]]
@@ -240,9 +238,9 @@ def frames_of(seq: Instant, bodies: list[bytes]) -> tuple[str, ...]:
             size = 0
         parts[-1].append(body)
         size += len(body) + 1
-    return (*(frame_of(None, part) for part in parts[:-1]), frame_of(seq, parts[-1]))
+    return (*(render_frame(None, part) for part in parts[:-1]), render_frame(seq, parts[-1]))
 
 
-def frame_of(seq: Instant | None, bodies: Iterable[bytes] = ()) -> str:
+def render_frame(seq: Instant | None, bodies: Iterable[bytes] = ()) -> str:
     number = "null" if seq is None else str(seq)
     return f'{{"seq":{number},"events":[{b",".join(bodies).decode()}]}}'

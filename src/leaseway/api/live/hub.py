@@ -1,4 +1,4 @@
-"""What the routes of this house part work with; `service.live`."""
+"""`service.live`: admits subscribers and connects them with the poller."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -9,9 +9,9 @@ from leaseway.api.auth.authentication import Authenticator
 from leaseway.api.errors import Problem
 from leaseway.api.imports.monitor import ImportMonitor
 from leaseway.api.live.change_log import View
-from leaseway.api.live.poller import Lookout
-from leaseway.api.live.settings import Bounds
-from leaseway.api.live.subscribers import Listener, Why
+from leaseway.api.live.poller import Poller
+from leaseway.api.live.settings import LiveSettings
+from leaseway.api.live.subscribers import EndReason, Subscriber
 from leaseway.api.metrics.prometheus_text import Family, Sample, counter, gauge
 from leaseway.api.routing import visible_tenant
 from leaseway.api.schemas.imports import ImportProgressDocument
@@ -23,8 +23,8 @@ ID_LENGTH = 26
 RETRY_SECONDS = 5
 
 
-class House(Protocol):
-    """What is needed of the service."""
+class LiveService(Protocol):
+    """The part of the service that the live stream needs."""
 
     world: Environment
     authenticator: Authenticator | None
@@ -34,76 +34,77 @@ class House(Protocol):
 
 
 class LiveHub:
-    """Of one process and its loop. The lookout begins with the first listener: before, there may be no store."""
+    """For one process and its event loop. The poller starts with the first subscriber, when the store is open."""
 
-    def __init__(self, service: House) -> None:
-        self.bounds = Bounds()
+    def __init__(self, service: LiveService) -> None:
+        self.settings = LiveSettings()
         self._service = service
-        self._lookout: Lookout | None = None
-        self._ended = dict.fromkeys(get_args(Why), 0)
+        self._poller: Poller | None = None
+        self._ended = dict.fromkeys(get_args(EndReason), 0)
 
     def families(self) -> Iterator[Family]:
-        """For Prometheus."""
-        count = 0 if self._lookout is None else self._lookout.count()
-        yield gauge("live_listeners", "Who follows the live stream of this process.", [Sample(count)])
+        """Metrics for Prometheus."""
+        count = 0 if self._poller is None else self._poller.count()
+        yield gauge("live_subscribers", "Subscribers of the live stream in this process.", [Sample(count)])
         yield counter(
-            "live_listeners_ended_total", "Listeners that have gone, by reason; slow: they can resume.",
-            [Sample(many, {"reason": why}) for why, many in self._ended.items()],
+            "live_subscribers_ended_total", "Subscriptions that have ended, by reason.",
+            [Sample(many, {"reason": reason}) for reason, many in self._ended.items()],
         )  # fmt: skip
 
     @property
-    def lookout(self) -> Lookout:
-        if self._lookout is None:
-            house = self._service
-            self._lookout = Lookout(house.world, house.stopping, lambda: self.bounds, self._imports)
-        return self._lookout
+    def poller(self) -> Poller:
+        if self._poller is None:
+            service = self._service
+            self._poller = Poller(service.world, service.stopping, lambda: self.settings, self._imports)
+        return self._poller
 
     def _imports(self) -> list[ImportProgressDocument]:
-        watch = self._service.import_monitor
-        return [] if watch is None else watch.documents()
+        monitor = self._service.import_monitor
+        return [] if monitor is None else monitor.documents()
 
     @asynccontextmanager
-    async def listening(
-        self, caller: Caller, told: Instant | None, follow: Sequence[str] = (), tenant: str | None = None
-    ) -> AsyncIterator[Listener]:
-        """Problem: there are too many, or he asks for what he may not."""
+    async def subscribe(
+        self, caller: Caller, received: Instant | None, follow: Sequence[str] = (), tenant: str | None = None
+    ) -> AsyncIterator[Subscriber]:
+        """Problem: there are too many subscribers, or the caller may not read the tenant."""
         view = View(visible_tenant(caller, tenant), caller.sees_all, caller.may(Scope.IMPORTS_READ))
-        ids = followed(follow, self.bounds.follow_max)
+        ids = check_ids(follow, self.settings.follow_max)
         self._refuse_crowds(caller.tenant)
-        listener = Listener(caller.tenant, view, told)
-        self.lookout.join(listener)
+        subscriber = Subscriber(caller.tenant, view, received)
+        self.poller.add(subscriber)
         try:
-            self.follow(listener, ids)
-            yield listener
+            self.follow(subscriber, ids)
+            yield subscriber
         finally:
-            self.lookout.leave(listener)
-            self._ended[listener.why or "left"] += 1
+            self.poller.remove(subscriber)
+            self._ended[subscriber.end_reason or "disconnected"] += 1
 
-    def follow(self, listener: Listener, ids: Sequence[JobId]) -> None:
-        if not self.lookout.follow(listener, ids):
-            raise busy("follow: too many jobs are followed here; ask for them with GET /v1/jobs/{id}")
+    def follow(self, subscriber: Subscriber, ids: Sequence[JobId]) -> None:
+        if not self.poller.follow(subscriber, ids):
+            raise busy("follow: too many jobs are followed in this process; poll them with GET /v1/jobs/{id}")
 
     async def close(self) -> None:
-        if self._lookout is not None:
-            await self._lookout.close()
+        if self._poller is not None:
+            await self._poller.close()
 
     def _refuse_crowds(self, tenant: str) -> None:
+        settings = self.settings
         if self._service.stopping.is_set():
-            raise busy("the service stops; come again", 503)
-        if self.lookout.count() >= self.bounds.listeners_max:
-            raise busy(f"{self.bounds.listeners_max:,} listen here already; try again, or ask for what you need", 503)
-        if self.lookout.count(tenant) >= self.bounds.tenant_listeners_max:
-            raise busy(f"{self.bounds.tenant_listeners_max:,} of this tenant listen here already; close some")
+            raise busy("the service is shutting down; reconnect", 503)
+        if self.poller.count() >= settings.subscribers_max:
+            raise busy(f"the limit of {settings.subscribers_max:,} subscribers is reached; try again later", 503)
+        if self.poller.count(tenant) >= settings.tenant_subscribers_max:
+            raise busy(f"this tenant has reached its limit of {settings.tenant_subscribers_max:,} subscribers")
 
 
-def followed(given: Sequence[str], most: int) -> list[JobId]:
-    if len(given) > most:
-        raise Problem(422, "invalid", f"follow: must be at most {most} ids (are {len(given):,})")
+def check_ids(given: Sequence[str], count_max: int) -> list[JobId]:
+    if len(given) > count_max:
+        raise Problem(422, "invalid", f"follow: must be at most {count_max} ids (are {len(given):,})")
     if not all(len(id_) == ID_LENGTH and id_.isascii() and id_.isalnum() for id_ in given):
         raise Problem(422, "invalid", "follow: must be ids of jobs")
     return [JobId(id_) for id_ in given]
 
 
 def busy(detail: str, status: int = 429) -> Problem:
-    code = "too_many_listeners" if status == 429 else "unavailable"
+    code = "too_many_subscribers" if status == 429 else "unavailable"
     return Problem(status, code, detail, headers={"Retry-After": str(RETRY_SECONDS)})

@@ -1,8 +1,7 @@
-"""sights ─► board ─► [lookout] ─► listeners: looks while somebody listens, and wakes those who do.
+"""snapshot ─► change log ─► [poller] ─► subscribers: polls while there are subscribers, and wakes them.
 
-One look serves all listeners of a process. A hint of the store makes the next look come earlier. With many listeners
-looks become rarer, and the listeners are woken in small groups, so that whoever submits a job meanwhile does not wait
-for all of them.
+One poll serves all subscribers of a process. A notification from the store makes the next poll come earlier. With many
+subscribers the poll interval grows, and they are woken in small groups, so that other requests are served in between.
 """
 
 import asyncio
@@ -11,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from leaseway.api.live.change_log import MARGIN_US, Board, Look
-from leaseway.api.live.settings import Bounds
-from leaseway.api.live.snapshot import OWN_KINDS, SHARED_KINDS, Seen, Sights, Wanted
-from leaseway.api.live.subscribers import Listener
+from leaseway.api.live.change_log import MARGIN_US, OPERATOR_KINDS, ChangeLog, PollResult
+from leaseway.api.live.settings import LiveSettings
+from leaseway.api.live.snapshot import TENANT_KINDS, JobSelection, SnapshotReader, StoreReading
+from leaseway.api.live.subscribers import Subscriber
 from leaseway.api.schemas.imports import ImportProgressDocument
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.ids import SECOND_US, JobId
@@ -23,167 +22,174 @@ from leaseway.worker.environment import Environment
 log = logging.getLogger("leaseway.api")
 
 GROUP = 25
-"""Listeners that are woken at once."""
+"""Subscribers that are woken at once."""
 FRESH_SECONDS = 1.0
-"""What was seen before that is not shown to somebody new."""
-HINT_SHARE = 0.5
-"""Of the time between two looks, so much passes before a hint counts."""
-TROUBLE_SECONDS = 1.0
+"""A new subscriber does not receive an older poll."""
+NOTIFICATION_SHARE = 0.5
+"""The part of the poll interval that passes before a notification has an effect."""
+FAILURE_SECONDS = 1.0
 
 
-class Lookout:
-    """Of one process and its loop."""
+class Poller:
+    """For one process and its event loop."""
 
     def __init__(
         self,
         world: Environment,
         stopping: asyncio.Event,
-        bounds: Callable[[], Bounds],
+        settings: Callable[[], LiveSettings],
         imports: Callable[[], list[ImportProgressDocument]] = list,
     ) -> None:
-        self.board = Board()
+        self.log = ChangeLog()
         self._world = world
-        self._sights = Sights(world, imports)
+        self._reader = SnapshotReader(world, imports)
         self._stopping = stopping
-        self._bounds = bounds
-        self._listeners: set[Listener] = set()
+        self._settings = settings
+        self._subscribers: set[Subscriber] = set()
         self._followed: Counter[JobId] = Counter()
-        self._turn = 0
-        self._looking: asyncio.Task[None] | None = None
-        self._looked_at = self._left_at = self._shared_at = float("-inf")
-        self._is_troubled = False
+        self._followed_offset = 0
+        self._task: asyncio.Task[None] | None = None
+        self._polled_at = self._left_at = self._shared_at = float("-inf")
+        self._is_failing = False
 
-    # -- listeners --------------------------------------------------------------------------------------------------
+    # -- subscribers ------------------------------------------------------------------------------------------------
 
-    def join(self, listener: Listener) -> None:
-        self._listeners.add(listener)
-        is_fresh = self._world.clock.monotonic() - self._looked_at < FRESH_SECONDS
+    def add(self, subscriber: Subscriber) -> None:
+        self._subscribers.add(subscriber)
+        is_fresh = self._world.clock.monotonic() - self._polled_at < FRESH_SECONDS
         if (
             is_fresh
-            and not self.board.is_ahead(listener.told)
-            and (not listener.view.is_operator or self._has_shared())
+            and not self.log.is_behind(subscriber.received)
+            and (not subscriber.view.is_operator or self._has_shared())
         ):
-            listener.wake(self.board)
-        if self._looking is None or self._looking.done():
-            # The service is its parent, and ends it when it closes.
-            self._looking = asyncio.get_running_loop().create_task(self._look_on())
+            subscriber.wake(self.log)
+        if self._task is None or self._task.done():
+            # The service owns the task and cancels it when it closes.
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def leave(self, listener: Listener) -> None:
-        self._listeners.discard(listener)
-        self.follow(listener, ())
+    def remove(self, subscriber: Subscriber) -> None:
+        self._subscribers.discard(subscriber)
+        self.follow(subscriber, ())
         self._left_at = self._world.clock.monotonic()
 
-    def follow(self, listener: Listener, ids: Sequence[JobId]) -> bool:
-        """False: all listeners together follow too many."""
+    def follow(self, subscriber: Subscriber, ids: Sequence[JobId]) -> bool:
+        """False: all subscribers together would follow too many jobs."""
         added = [id_ for id_ in ids if id_ not in self._followed]
-        if added and len(self._followed) + len(added) > self._bounds().followed_max:
+        if added and len(self._followed) + len(added) > self._settings().followed_max:
             return False
-        self._followed.subtract(listener.follows)
-        listener.follows = tuple(dict.fromkeys(ids))
-        self._followed.update(listener.follows)
+        self._followed.subtract(subscriber.follows)
+        subscriber.follows = tuple(dict.fromkeys(ids))
+        self._followed.update(subscriber.follows)
         self._followed = +self._followed
         return True
 
     def count(self, tenant: str | None = None) -> int:
         if tenant is None:
-            return len(self._listeners)
-        return sum(listener.tenant == tenant for listener in self._listeners)
+            return len(self._subscribers)
+        return sum(subscriber.tenant == tenant for subscriber in self._subscribers)
 
     async def close(self) -> None:
         self._end_all()
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._task is not None:
+            self._task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._looking
+                await self._task
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- polling ----------------------------------------------------------------------------------------------------
 
-    async def _look_on(self) -> None:
+    async def _run(self) -> None:
         while not self._stopping.is_set() and self._is_needed():
             began = self._world.clock.monotonic()
-            is_different = await self._look()
-            await self._tell(is_different)
-            await self._pause(self._world.clock.monotonic() - began, heeds_hints=not is_different)
+            has_changed = await self._poll()
+            await self._wake_subscribers(has_changed)
+            await self._pause(self._world.clock.monotonic() - began, heeds_notifications=not has_changed)
         if self._stopping.is_set():
             self._end_all()
 
     def _is_needed(self) -> bool:
         left_seconds = self._world.clock.monotonic() - self._left_at
-        return bool(self._listeners) or left_seconds < self._bounds().linger_seconds
+        return bool(self._subscribers) or left_seconds < self._settings().linger_seconds
 
-    async def _look(self) -> bool:
+    async def _poll(self) -> bool:
         clock = self._world.clock
         began = clock.monotonic()
         try:
-            seen = await self._sights.look(self._wanted())
-            look = await self._with_shared(seen)
-        except Exception as error:  # noqa: BLE001 - who watches must not be left alone by one look that went wrong
-            self._trouble(error)
+            reading = await self._reader.read(self._selection())
+            result = await self._with_shared(reading)
+        except Exception as error:  # noqa: BLE001 - a failed poll must not end the stream
+            self._report_failure(error)
             return False
-        self._is_troubled, self._looked_at = False, clock.monotonic()
-        is_late = self._looked_at - began > MARGIN_US / SECOND_US
-        return self.board.look(look._replace(is_late=is_late))
+        self._is_failing, self._polled_at = False, clock.monotonic()
+        is_late = self._polled_at - began > MARGIN_US / SECOND_US
+        return self.log.record(result._replace(is_late=is_late))
 
-    async def _with_shared(self, seen: Seen) -> Look:
-        look = Look(seen.now, seen.sightings, OWN_KINDS, seen.missing)
+    async def _with_shared(self, reading: StoreReading) -> PollResult:
+        """Adds limits and budgets if operators have subscribed."""
+        result = PollResult(reading.now, reading.observations, TENANT_KINDS, reading.missing)
         now = self._world.clock.monotonic()
-        is_wanted = any(listener.view.is_operator for listener in self._listeners)
-        if not is_wanted or now - self._shared_at < self._bounds().shared_seconds:
-            return look
-        shared = await self._sights.look_at_shared()
+        is_wanted = any(subscriber.view.is_operator for subscriber in self._subscribers)
+        if not is_wanted or now - self._shared_at < self._settings().shared_seconds:
+            return result
+        shared = await self._reader.read_shared()
         self._shared_at = now
-        return look._replace(sightings=[*seen.sightings, *shared], whole=OWN_KINDS | SHARED_KINDS)
+        return result._replace(
+            observations=[*reading.observations, *shared], complete_kinds=TENANT_KINDS | OPERATOR_KINDS
+        )
 
     def _has_shared(self) -> bool:
-        return self._world.clock.monotonic() - self._shared_at < FRESH_SECONDS + self._bounds().shared_seconds
+        return self._world.clock.monotonic() - self._shared_at < FRESH_SECONDS + self._settings().shared_seconds
 
-    def _wanted(self) -> Wanted:
-        bounds = self._bounds()
-        part = 10 if len(self._listeners) > bounds.crowd else 1
-        return Wanted(bounds.newest // part, bounds.ended // part, bounds.again // part, self._due())
+    def _selection(self) -> JobSelection:
+        settings = self._settings()
+        part = 10 if len(self._subscribers) > settings.crowd else 1
+        return JobSelection(
+            settings.newest // part, settings.ended // part, settings.unfinished // part, self._next_followed()
+        )
 
-    def _due(self) -> list[JobId]:
-        """Followed jobs, as many as one look takes, in turn."""
-        followed, most = list(self._followed), self._bounds().follow_look
-        if len(followed) <= most:
+    def _next_followed(self) -> list[JobId]:
+        """Followed jobs, as many as one poll reads; polls take turns."""
+        followed, count = list(self._followed), self._settings().followed_per_poll
+        if len(followed) <= count:
             return followed
-        self._turn = (self._turn + most) % len(followed)
-        return (followed * 2)[self._turn : self._turn + most]
+        self._followed_offset = (self._followed_offset + count) % len(followed)
+        return (followed * 2)[self._followed_offset : self._followed_offset + count]
 
-    def _trouble(self, error: Exception) -> None:
-        """Said once: it is the same trouble five times a second."""
-        if not self._is_troubled:
+    def _report_failure(self, error: Exception) -> None:
+        """Log a failure once, because it repeats five times per second."""
+        if not self._is_failing:
             known = isinstance(error, LeasewayError)
-            log.warning("live: cannot look: %s", error, exc_info=None if known else error)
-        self._is_troubled = True
+            log.warning("live: poll failed: %s", error, exc_info=None if known else error)
+        self._is_failing = True
 
-    # -- telling ----------------------------------------------------------------------------------------------------
+    # -- waking -----------------------------------------------------------------------------------------------------
 
-    async def _tell(self, is_different: bool) -> None:
-        if self._is_troubled:
+    async def _wake_subscribers(self, has_changed: bool) -> None:
+        if self._is_failing:
             return
-        for number, listener in enumerate(list(self._listeners)):
-            if is_different or listener.is_new:
-                listener.wake(self.board)
+        for number, subscriber in enumerate(list(self._subscribers)):
+            if has_changed or subscriber.is_new:
+                subscriber.wake(self.log)
                 if number % GROUP == GROUP - 1:
                     await self._world.clock.sleep(0)
 
-    async def _pause(self, took_seconds: float, *, heeds_hints: bool) -> None:
-        """Hints are for quiet times: where something changes all the time, they would only double the looks."""
-        bounds = self._bounds()
-        seconds = max(bounds.look_seconds, len(self._listeners) * bounds.listener_seconds) - took_seconds
-        # On a store that answers slowly, what looks would take from others counts more.
-        seconds = max(seconds, took_seconds * bounds.idle_share / (1 - bounds.idle_share))
-        if self._is_troubled:
-            seconds = max(seconds, TROUBLE_SECONDS)
-        hinted_seconds = bounds.look_seconds * HINT_SHARE if heeds_hints and not self._is_troubled else 0.0
+    async def _pause(self, took_seconds: float, *, heeds_notifications: bool) -> None:
+        """Notifications shorten the pause in quiet times only: while changes are frequent, they would double the
+        number of polls."""
+        settings = self._settings()
+        interval = max(settings.poll_seconds, len(self._subscribers) * settings.subscriber_seconds)
+        # On a store that responds slowly, polls must leave it time for other requests.
+        seconds = max(interval - took_seconds, took_seconds * settings.idle_share / (1 - settings.idle_share))
+        if self._is_failing:
+            seconds = max(seconds, FAILURE_SECONDS)
+        is_quiet = heeds_notifications and not self._is_failing
+        notified_seconds = settings.poll_seconds * NOTIFICATION_SHARE if is_quiet else 0.0
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(seconds - hinted_seconds, 0)):
+            async with asyncio.timeout(max(seconds - notified_seconds, 0)):
                 await self._stopping.wait()
-        if hinted_seconds and not self._stopping.is_set():
+        if notified_seconds and not self._stopping.is_set():
             with suppress(LeasewayError):
-                await self._world.store.notifications.wait(hinted_seconds)
+                await self._world.store.wait(notified_seconds)
 
     def _end_all(self) -> None:
-        for listener in self._listeners:
-            listener.end("stopping")
+        for subscriber in self._subscribers:
+            subscriber.end("stopping")

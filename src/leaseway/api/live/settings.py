@@ -1,50 +1,49 @@
-"""How much, how often and how long: everything about being live has an end."""
+"""Limits and intervals of the live stream."""
 
 from msgspec import Struct
 
-SECOND_MS = 1_000
 
-
-class Bounds(Struct, frozen=True, kw_only=True):
-    listeners_max: int = 2_000
-    """Of one process."""
-    tenant_listeners_max: int = 1_000
-    """Of one tenant at one process."""
-    look_seconds: float = 0.2
-    listener_seconds: float = 0.002
-    """So much longer is the time between two looks for each listener: a thousand are told every two seconds, and
-    what they cost stays a small part of what the process does."""
+class LiveSettings(Struct, frozen=True, kw_only=True):
+    subscribers_max: int = 2_000
+    """In one process."""
+    tenant_subscribers_max: int = 1_000
+    """Of one tenant in one process."""
+    poll_seconds: float = 0.2
+    subscriber_seconds: float = 0.002
+    """The poll interval grows by this time per subscriber: a thousand subscribers are updated every two seconds, which
+    keeps their cost a small part of the process's work."""
     idle_share: float = 0.8
-    """Of the time at least, nobody looks: on a store that answers slowly, looks become rare."""
+    """The minimal share of time between polls: a store that responds slowly is polled less often."""
     shared_seconds: float = 1.0
-    """Between two looks at limits, budgets and imports."""
+    """The poll interval of limits, budgets and imports."""
     linger_seconds: float = 5.0
-    """So long the looking goes on when nobody listens any more: who polls comes back."""
-    beat_seconds: float = 15.0
+    """How long polling continues without subscribers: a long-polling client comes back."""
+    heartbeat_seconds: float = 15.0
     send_seconds: float = 10.0
-    """A listener that has not taken a frame by then is too slow, and is dropped."""
-    check_seconds: float = 30.0
-    """Between two looks at a listener's credential."""
-    life_seconds: float = 3_600.0
-    """Then it shall connect again: at another process, perhaps, that has less to do."""
+    """A subscriber that takes longer to receive a frame is disconnected."""
+    recheck_seconds: float = 30.0
+    """The interval in which a subscriber's credential is checked again."""
+    lifetime_seconds: float = 3_600.0
+    """After this time a subscriber must reconnect, so that the load spreads over all processes."""
     wait_seconds_max: float = 30.0
-    """Of one poll."""
+    """For one long-polling request."""
     follow_max: int = 200
-    """Jobs that one listener follows."""
+    """Jobs that one subscriber follows."""
     followed_max: int = 2_000
-    """Jobs that all listeners of one process follow."""
-    follow_look: int = 500
-    """Of these, so many are looked at in one look, in turn."""
+    """Jobs that all subscribers of one process follow together."""
+    followed_per_poll: int = 500
+    """How many followed jobs one poll reads; polls take turns."""
     newest: int = 200
     ended: int = 100
-    """Jobs that one look asks for: who makes more than that in a fifth of a second sees a sample of them in passing."""
-    again: int = 200
-    """Of the jobs that were seen and have not ended, so many are looked at again in each look, in turn."""
+    """How many new and finished jobs one poll reads. If more are submitted or finish within one interval, subscribers
+    see a sample of them."""
+    unfinished: int = 200
+    """How many of the unfinished jobs of earlier polls one poll reads again; polls take turns."""
     crowd: int = 200
-    """With more listeners than that, a look asks for a tenth of these jobs: each costs every listener."""
-    words_max: int = 20
-    """What a listener may say on a WebSocket in one interval of `beat_seconds`."""
+    """With more subscribers, a poll reads a tenth of these jobs, because every job is sent to every subscriber."""
+    messages_max: int = 20
+    """How many messages a subscriber may send on a WebSocket per `heartbeat_seconds`."""
 
 
 FRAME_BYTES_MAX = 64 * 1024
-"""What differs by more comes in several frames. A listener that was cut off between two of them starts at the first."""
+"""Larger changes are sent in several frames. A client that is disconnected in between receives all of them again."""

@@ -1,4 +1,4 @@
-"""/v1/live: the same frames over a WebSocket. A listener may say {"follow": [ids]}, and nothing else."""
+"""/v1/live: frames over a WebSocket. The only message that a client may send is {"follow": [ids]}."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,97 +11,98 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from leaseway.api.errors import Problem, invalid_credential, missing_credential
-from leaseway.api.live.credential_recheck import Guest
-from leaseway.api.live.delivery import Session
-from leaseway.api.live.hub import House, LiveHub, followed
-from leaseway.api.live.subscribers import Listener, Why
+from leaseway.api.live.credential_recheck import Credential
+from leaseway.api.live.delivery import Delivery
+from leaseway.api.live.hub import LiveHub, LiveService, check_ids
+from leaseway.api.live.subscribers import EndReason, Subscriber
 from leaseway.api.live.tickets import use_ticket
 from leaseway.domain.identity import Caller
-from leaseway.domain.identity import Scope as Right
+from leaseway.domain.identity import Scope as CallerScope
 from leaseway.domain.ids import Instant
 from leaseway.ports.clock import Clock
 
-CODES: Mapping[Why, int] = {"expired": 4401, "unruly": 1008}
-COME_AGAIN = 1013
-"""For every other end: connect again, with the last number."""
+CLOSE_CODES: Mapping[EndReason, int] = {"expired": 4401, "invalid_message": 1008}
+TRY_AGAIN_LATER = 1013
+"""The close code for every other reason: reconnect with the last sequence number."""
 SEQ_DIGITS_MAX = 17
 
 
-class Words(Struct, forbid_unknown_fields=True):
+class ClientMessage(Struct, forbid_unknown_fields=True):
     follow: list[str]
 
 
-_decode = msgspec.json.Decoder(Words).decode
+_decode = msgspec.json.Decoder(ClientMessage).decode
 
 
-async def socket(websocket: WebSocket) -> None:
-    service: House = websocket.app.state.service
-    live, asked, scope = service.live, websocket.query_params, websocket.scope
-    guest = await guest_of(service, scope, asked.get("ticket"))
-    told, follow = seq_of(asked.get("after", "")), asked.getlist("follow")
-    async with live.listening(guest.caller, told, follow, asked.get("tenant")) as listener:
+async def serve_websocket(websocket: WebSocket) -> None:
+    service: LiveService = websocket.app.state.service
+    live, query, scope = service.live, websocket.query_params, websocket.scope
+    credential = await authenticate(service, scope, query.get("ticket"))
+    received, follow = parse_seq(query.get("after", "")), query.getlist("follow")
+    async with live.subscribe(credential.caller, received, follow, query.get("tenant")) as subscriber:
         await websocket.accept()
-        why = await Line(live, listener, websocket.receive, websocket.send).run(
-            Session(live, listener, guest, service.world)
-        )
-    if why == "slow":
-        await abort(scope, service.world.clock)
+        delivery = Delivery(live, subscriber, credential, service.world)
+        reason = await WebSocketTransport(live, subscriber, websocket.receive, websocket.send).run(delivery)
+    if reason == "slow":
+        await abort_connection(scope, service.world.clock)
 
 
-class Line:
-    def __init__(self, live: LiveHub, listener: Listener, receive: Receive, send: Send) -> None:
+class WebSocketTransport:
+    def __init__(self, live: LiveHub, subscriber: Subscriber, receive: Receive, send: Send) -> None:
         self._live = live
-        self._listener = listener
+        self._subscriber = subscriber
         self._receive = receive
         self._send = send
-        self._heard = 0
+        self._messages = 0
 
-    async def run(self, session: Session) -> Why:
-        hearing = asyncio.ensure_future(self._hear())
+    async def run(self, delivery: Delivery) -> EndReason:
+        receiving = asyncio.ensure_future(self._receive_messages())
         try:
-            why = await session.run(self._deliver)
+            reason = await delivery.run(self._send_frame)
         except (OSError, WebSocketDisconnect):
-            return "left"  # the line is cut
+            return "disconnected"
         finally:
-            hearing.cancel()
-            await asyncio.wait([hearing])
-        if why not in ("slow", "left"):
-            await self._close(why)
-        return why
+            receiving.cancel()
+            await asyncio.wait([receiving])
+        if reason not in ("slow", "disconnected"):
+            await self._close(reason)
+        return reason
 
-    async def _deliver(self, seq: Instant | None, frame: str) -> None:
+    async def _send_frame(self, seq: Instant | None, frame: str) -> None:
         await self._send({"type": "websocket.send", "text": frame})
 
-    async def _close(self, why: Why) -> None:
-        with suppress(OSError, RuntimeError, WebSocketDisconnect):  # it has gone by itself
-            await self._send({"type": "websocket.close", "code": CODES.get(why, COME_AGAIN), "reason": why})
+    async def _close(self, reason: EndReason) -> None:
+        with suppress(OSError, RuntimeError, WebSocketDisconnect):  # the client has disconnected itself
+            code = CLOSE_CODES.get(reason, TRY_AGAIN_LATER)
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
-    async def _hear(self) -> None:
+    async def _receive_messages(self) -> None:
         began = asyncio.get_running_loop().time()
-        while True:  # until it goes
+        while True:  # until the client disconnects
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
-                self._listener.end("left")
+                self._subscriber.end("disconnected")
                 return
             now = asyncio.get_running_loop().time()
-            if now - began > self._live.bounds.beat_seconds:
-                began, self._heard = now, 0
-            self._heard += 1
-            if self._heard > self._live.bounds.words_max or not self._understands(message.get("text")):
-                self._listener.end("unruly")
+            if now - began > self._live.settings.heartbeat_seconds:
+                began, self._messages = now, 0
+            self._messages += 1
+            if self._messages > self._live.settings.messages_max or not self._handle(message.get("text")):
+                self._subscriber.end("invalid_message")
                 return
 
-    def _understands(self, text: str | None) -> bool:
+    def _handle(self, text: str | None) -> bool:
+        """False: the message is not supported."""
         try:
-            words = _decode((text or "").encode())
-            self._live.follow(self._listener, followed(words.follow, self._live.bounds.follow_max))
+            message = _decode((text or "").encode())
+            self._live.follow(self._subscriber, check_ids(message.follow, self._live.settings.follow_max))
         except (msgspec.MsgspecError, Problem):
             return False
         return True
 
 
-async def guest_of(service: House, scope: Scope, ticket: str | None) -> Guest:
-    """By what the gate has found, or by a ticket. The gate has looked at the Origin before."""
+async def authenticate(service: LiveService, scope: Scope, ticket: str | None) -> Credential:
+    """By a ticket, or by the credential that the middleware has checked. It has checked the Origin header as well."""
     caller: Caller | None = scope.get("leaseway.caller")
     headers: Headers | None = Headers(scope=scope)
     if ticket is not None:
@@ -110,19 +111,19 @@ async def guest_of(service: House, scope: Scope, ticket: str | None) -> Guest:
             raise invalid_credential()
     if caller is None:
         raise missing_credential()
-    if not caller.may(Right.JOBS_READ):
-        raise Problem(403, "not_allowed", f"this credential has no scope {Right.JOBS_READ.value}")
-    return Guest(service, caller, headers)
+    if not caller.may(CallerScope.JOBS_READ):
+        raise Problem(403, "not_allowed", f"this credential lacks the scope {CallerScope.JOBS_READ.value}")
+    return Credential(service, caller, headers)
 
 
-def seq_of(text: str) -> Instant | None:
-    """What is no number of ours is told everything anew."""
+def parse_seq(text: str) -> Instant | None:
+    """None for text that is not a sequence number: the client receives a snapshot."""
     return int(text) if 0 < len(text) <= SEQ_DIGITS_MAX and text.isascii() and text.isdigit() else None
 
 
-async def abort(scope: Scope, clock: Clock) -> None:
-    """Who does not read would keep the line open for as long as he likes: it closes when everything is sent."""
-    cut = scope.get("leaseway.abort")
-    if cut is not None:
-        cut()
-        await clock.sleep(0)  # until the server has noticed
+async def abort_connection(scope: Scope, clock: Clock) -> None:
+    """A graceful close waits until everything is sent; a client that does not read would keep the connection open."""
+    abort = scope.get("leaseway.abort")
+    if abort is not None:
+        abort()
+        await clock.sleep(0)  # lets the server notice it

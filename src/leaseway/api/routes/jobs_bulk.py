@@ -32,7 +32,7 @@ SEARCHES_MAX = 1_000
 Apply = Callable[[Store, JobFilter], Awaitable[Sequence[JobId]]]
 
 
-class Filter(Struct, kw_only=True, forbid_unknown_fields=True):
+class JobFilterBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """All conditions must hold; an omitted condition matches every job."""
 
     states: list[State] | None = None
@@ -43,11 +43,11 @@ class Filter(Struct, kw_only=True, forbid_unknown_fields=True):
     shard_key: str | None = None
 
 
-class Change(Struct, kw_only=True, forbid_unknown_fields=True):
+class JobsChangeBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Either ids or a filter, and with a filter the confirmed number of jobs."""
 
     ids: list[str] | None = None
-    filter: Filter | None = None
+    filter: JobFilterBody | None = None
     confirm: int | None = None
 
 
@@ -76,26 +76,26 @@ RETRY = BulkAction("retried", (State.FAILED, State.CANCELLED), retry_all)
 DISCARD = BulkAction("discarded", (State.DONE, State.FAILED, State.CANCELLED), discard_all)
 
 
-@routes.post("/cancel", Scope.JOBS_WRITE, body=Change, problems=(409,))
+@routes.post("/cancel", Scope.JOBS_WRITE, body=JobsChangeBody, problems=(409,))
 async def cancel_many(request: Request, caller: Authenticated) -> JobsChangedDocument:
     """Cancel jobs by ids or by a filter."""
     return await change_jobs(request, caller, CANCEL)
 
 
-@routes.post("/retry", Scope.JOBS_WRITE, body=Change, problems=(409,))
+@routes.post("/retry", Scope.JOBS_WRITE, body=JobsChangeBody, problems=(409,))
 async def retry_many(request: Request, caller: Authenticated) -> JobsChangedDocument:
     """Make failed or cancelled jobs pending again, by ids or by a filter."""
     return await change_jobs(request, caller, RETRY)
 
 
-@routes.post("/discard", Scope.JOBS_WRITE, body=Change, problems=(409,))
+@routes.post("/discard", Scope.JOBS_WRITE, body=JobsChangeBody, problems=(409,))
 async def discard_many(request: Request, caller: Authenticated) -> JobsChangedDocument:
     """Delete finished jobs permanently, by ids or by a filter."""
     return await change_jobs(request, caller, DISCARD)
 
 
 async def change_jobs(request: Request, caller: Caller, action: BulkAction) -> JobsChangedDocument:
-    store, wanted = get_service(request).world.store, await read_body(request, Change)
+    store, wanted = get_service(request).world.store, await read_body(request, JobsChangeBody)
     if (wanted.ids is None) == (wanted.filter is None):
         raise Problem(422, "invalid", "ids: send either ids or a filter")
     if wanted.ids is not None:
@@ -128,7 +128,7 @@ def refusal_reason(job: Job | None, action: BulkAction) -> str:
     return f"it is {job.state}; only {', '.join(action.states)} jobs can be {action.past}"
 
 
-def parse_filter(caller: Caller, action: BulkAction, given: Filter) -> JobFilter:
+def parse_filter(caller: Caller, action: BulkAction, given: JobFilterBody) -> JobFilter:
     states = tuple(given.states or action.states)
     if not set(states) <= set(action.states):
         raise Problem(422, "invalid", f"filter.states: only {', '.join(action.states)} jobs can be {action.past}")
