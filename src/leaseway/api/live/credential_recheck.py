@@ -35,7 +35,7 @@ class Credential:
 
     async def _key_caller(self) -> Caller | None:
         store = self._service.world.store
-        key = await store.key(self.caller.name)
+        key = await store.keys.find(self.caller.name)
         if key is None:
             return self.caller  # made with a JWT, which expires by itself
-        return key.caller() if key.is_live(await store.now()) else None
+        return key.caller() if key.is_live(await store.reads.now()) else None

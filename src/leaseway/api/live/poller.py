@@ -188,7 +188,7 @@ class Poller:
                 await self._stopping.wait()
         if notified_seconds and not self._stopping.is_set():
             with suppress(LeasewayError):
-                await self._world.store.wait(notified_seconds)
+                await self._world.store.notifications.wait(notified_seconds)
 
     def _end_all(self) -> None:
         for subscriber in self._subscribers:

@@ -15,9 +15,8 @@ from leaseway.api.schemas.limits import limit_document
 from leaseway.api.schemas.values import as_dict, parse_stored, timestamp
 from leaseway.domain.ids import SECOND_US, Instant, JobId
 from leaseway.domain.inspection import JobSummary
-from leaseway.domain.job import LaneCount
+from leaseway.domain.lane import LaneCount
 from leaseway.domain.limits.limit import PermitRequest, template_fields
-from leaseway.ports.recent_jobs import Glances
 from leaseway.worker.environment import Environment
 from leaseway.worker.explain_waits import limits_by_name
 
@@ -60,18 +59,18 @@ class SnapshotReader:
     async def read(self, wanted: JobSelection) -> StoreReading:
         """Lanes, totals, imports and jobs."""
         store = self._world.store
-        if not isinstance(store, Glances):  # a store over HTTP: its own service has the live stream of jobs
-            return StoreReading(await store.now(), await self._lanes_and_imports(), [])
+        if store.inspection is None:  # a store over HTTP: its own service has the live stream of jobs
+            return StoreReading(await store.reads.now(), await self._lanes_and_imports(), [])
         if self._ended_after is None:
-            self._ended_after = await store.now() - FIRST_US
-        now, recent = await store.lately(wanted.newest, self._ended_after, wanted.ended)
+            self._ended_after = await store.reads.now() - FIRST_US
+        now, recent = await store.inspection.recent(wanted.newest, self._ended_after, wanted.ended)
         self._ended_after = now - OVERLAP_US
         jobs = {job.id: job for job in recent}
         unread = islice((id_ for id_ in self._unfinished if id_ not in jobs), wanted.unfinished)
         wanted_ids = list(dict.fromkeys([*wanted.followed, *unread]))
         if wanted_ids:
             # Read after the others, and so more recent.
-            jobs |= {job.id: job for job in await store.glimpses(wanted_ids)}
+            jobs |= {job.id: job for job in await store.inspection.summaries(wanted_ids)}
         observations = await self._lanes_and_imports()
         observations += [Observation("job", each.id, each.tenant, each, job_document) for each in in_order(jobs)]
         missing = [id_ for id_ in wanted_ids if id_ not in jobs]
@@ -79,7 +78,7 @@ class SnapshotReader:
         return StoreReading(now, observations, missing)
 
     async def _lanes_and_imports(self) -> list[Observation]:
-        return [*lane_observations(await self._world.store.lanes()), *import_observations(self._imports())]
+        return [*lane_observations(await self._world.store.reads.lanes()), *import_observations(self._imports())]
 
     def _remember_unfinished(self, jobs: dict[JobId, JobSummary], missing: Iterable[JobId]) -> None:
         for id_ in (*jobs, *missing):
@@ -90,7 +89,7 @@ class SnapshotReader:
 
     async def read_shared(self) -> list[Observation]:
         """Limits and budgets, as their own routes show them."""
-        now = await self._world.store.now()
+        now = await self._world.store.reads.now()
         return [*await self._limits(now), *await self._budgets(now)]
 
     async def _limits(self, now: Instant) -> list[Observation]:
@@ -105,7 +104,7 @@ class SnapshotReader:
 
     async def _budgets(self, now: Instant) -> list[Observation]:
         ledger = self._world.ledger
-        definitions, accounts = await ledger.definitions(), await ledger.books()
+        definitions, accounts = await ledger.definitions.all(), await ledger.reads.balances()
         return [
             Observation("budget", each.name, None, budget_document(each, version, accounts_for(each, accounts), now))
             for each, version in definitions

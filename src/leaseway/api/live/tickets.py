@@ -24,10 +24,10 @@ _decode = msgspec.json.Decoder(Caller).decode
 
 
 async def make_ticket(store: Store, caller: Caller, random_text: Callable[[str, int], str]) -> tuple[str, Instant]:
-    ticket, now = random_text(SECRET_ALPHABET, LENGTH), await store.now()
+    ticket, now = random_text(SECRET_ALPHABET, LENGTH), await store.reads.now()
     until = min(now + TICKET_US, caller.until or now + TICKET_US)
     session = Session(hash=hash_ticket(ticket), key=PREFIX + _encode(caller).decode(), created_at=now, expires_at=until)
-    await store.add_session(session)
+    await store.sessions.add(session)
     return ticket, until
 
 
@@ -35,11 +35,11 @@ async def use_ticket(store: Store, ticket: str) -> Caller | None:
     """The caller that made the ticket. None: it does not exist, has expired, or was used."""
     if len(ticket) != LENGTH or not (ticket.isascii() and ticket.isalnum()):
         return None
-    found = await store.session(hash_ticket(ticket))
-    if found is None or not found.key.startswith(PREFIX) or found.expires_at <= await store.now():
+    found = await store.sessions.find(hash_ticket(ticket))
+    if found is None or not found.key.startswith(PREFIX) or found.expires_at <= await store.reads.now():
         return None
     # If several requests use a ticket at the same time, the store lets one of them end the session.
-    if not await store.end_session(found.hash):
+    if not await store.sessions.end(found.hash):
         return None
     return _decode(found.key.removeprefix(PREFIX).encode())
 
