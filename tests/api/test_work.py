@@ -15,7 +15,7 @@ from tests.api.serving import Served, serving
 from tests.api.working import service_in_memory, shared
 
 from leaseway import App, Budget, Limit
-from leaseway.api.worker_protocol.routes import told
+from leaseway.api.worker_protocol.routes import store_errors
 from leaseway.domain.budgets.budget import Charge
 from leaseway.domain.errors import (
     BadValue,
@@ -139,11 +139,11 @@ async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
     with pytest.raises(BadValue, match="needs"):
         await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme", needs="no json"),)))
     await Worker(mine.store).settle(done(lease, children=(new_job(2, tenant="acme"),)))
-    with pytest.raises(StoreRefused, match="schedules are for all"):
+    with pytest.raises(StoreRefused, match="schedules belong to all tenants"):
         await mine.store.schedules.declare([Schedule(name="nightly", kind="add", cron="0 3 * * *")])
-    with pytest.raises(StoreRefused, match="limits that nobody has defined"):
+    with pytest.raises(StoreRefused, match="undefined limits"):
         await mine.limiter.definitions.declare([Limit("maps", "1/second").definition])
-    with pytest.raises(StoreRefused, match="budgets that nobody has defined"):
+    with pytest.raises(StoreRefused, match="undefined budgets"):
         await mine.ledger.definitions.declare([Budget("spend", usd=1).definition])
     assert await mine.store.operations.prune(0, 100) == 0
     assert await served.service.world.store.reads.job(id_of(1)) is not None
@@ -258,7 +258,7 @@ async def test_what_the_services_store_does_not_know_nobody_knows(error: type[Le
 
 
 def test_others_pass() -> None:
-    with pytest.raises(ZeroDivisionError), told():
+    with pytest.raises(ZeroDivisionError), store_errors():
         raise ZeroDivisionError
 
 

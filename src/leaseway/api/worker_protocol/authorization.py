@@ -1,10 +1,10 @@
-"""bounds ─► [rights] ─► store: whose jobs a caller works on.
+"""validation ─► [authorization] ─► store: the tenant whose jobs a caller may work on.
 
-A worker's key of one tenant leases the jobs of that tenant and nobody else's, and leaves alone what belongs to all:
-schedules, old jobs, the definitions of limits and budgets. One of all tenants, `*`, may do whatever workers do. Leases
-need no look: whoever knows a token has been given it. Limits and budgets are shared by all who work, by their nature.
+A worker key of one tenant leases the jobs of that tenant only, and must not change what all tenants share: schedules,
+old jobs, and the definitions of limits and budgets. A worker key of all tenants (`*`) may do everything that workers
+do. Leases need no check, because only their owner knows the token. All workers share limits and budgets.
 
-Clients with other scopes see their own tenant, as everywhere.
+Callers with other scopes see their own tenant, as in the other routes.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from leaseway.api.errors import Problem
 from leaseway.api.routing import visible_tenant
-from leaseway.api.worker_protocol.validation import needs as check_needs
+from leaseway.api.worker_protocol.validation import check_needs
 from leaseway.domain.api_key import ANY_TENANT
 from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.domain.identity import Caller
@@ -28,143 +28,146 @@ from leaseway.stores.http import protocol, requests
 from leaseway.stores.http.protocol import Verb
 from leaseway.worker.environment import Environment
 
-UNNAMED = "default"
-"""The tenant of a job of which nobody said whose it is."""
-LOOK_US = SECOND_US
-"""After this time a worker of one tenant looks again, if there is work for others only."""
+UNNAMED_TENANT = "default"
+"""The tenant of a submitted job that names none."""
+POLL_US = SECOND_US
+"""How long a worker of one tenant waits if only other tenants have ready jobs."""
 
 
-def tenant_of(caller: Caller) -> str | None:
-    """Whose jobs alone he works on; None: those of all."""
+def worker_tenant(caller: Caller) -> str | None:
+    """The tenant whose jobs a worker is limited to; None: all tenants."""
     return None if caller.sees_all or caller.tenant == ANY_TENANT else caller.tenant
 
 
-def refuse_foreign(caller: Caller, jobs: Iterable[NewJob]) -> None:
-    tenant = tenant_of(caller)
+def check_tenants(caller: Caller, jobs: Iterable[NewJob]) -> None:
+    tenant = worker_tenant(caller)
     if tenant is None:
         return
     for job in jobs:
         if job.tenant != tenant:
-            raise Problem(403, "not_allowed", f"tenant: this credential makes jobs of tenant {tenant} only")
+            raise Problem(403, "not_allowed", f"tenant: this credential submits jobs of tenant {tenant} only")
         check_needs(job)
 
 
-def refuse_bound(caller: Caller, what: str) -> None:
-    tenant = tenant_of(caller)
+def require_all_tenants(caller: Caller, what: str) -> None:
+    tenant = worker_tenant(caller)
     if tenant is not None:
-        raise Problem(403, "not_allowed", f"this credential works for tenant {tenant} only, and {what} are for all")
+        raise Problem(
+            403, "not_allowed", f"this credential is limited to tenant {tenant}, but {what} belong to all tenants"
+        )
 
 
 # -- workers --------------------------------------------------------------------------------------------------------
 
 
 async def exchange(world: Environment, caller: Caller, call: Exchange) -> ExchangeReply:
-    refuse_foreign(caller, (child for settlement in call.settlements for child in settlement.children))
-    tenant = tenant_of(caller)
+    check_tenants(caller, (child for settlement in call.settlements for child in settlement.children))
+    tenant = worker_tenant(caller)
     if tenant is None or call.wants is None:
         return await world.store.jobs.exchange(call)
     reply = await world.store.jobs.exchange(replace(call, wants=replace(call.wants, tenant=tenant)))
-    # A repeat is handed what was granted under its token: who guesses somebody else's must not be shown it.
+    # A repeated exchange receives what was granted under its token. A caller that guesses the token of another tenant
+    # must not see its leases.
     return replace(reply, leases=tuple(lease for lease in reply.leases if lease.tenant == tenant))
 
 
-async def wait_us(world: Environment, caller: Caller, asked: requests.Look) -> int | None:
-    found = await world.store.jobs.wait_us(asked.queues, asked.closed)
-    if found == 0 and tenant_of(caller) is not None:
-        own = [lane for lane in await lanes(world, caller, requests.Nothing()) if lane.queue in asked.queues]
-        return 0 if any(lane.ready for lane in own) else LOOK_US
+async def wait_us(world: Environment, caller: Caller, body: requests.Look) -> int | None:
+    found = await world.store.jobs.wait_us(body.queues, body.closed)
+    if found == 0 and worker_tenant(caller) is not None:
+        own = [lane for lane in await lanes(world, caller, requests.Nothing()) if lane.queue in body.queues]
+        return 0 if any(lane.ready for lane in own) else POLL_US
     return found
 
 
 async def lanes(world: Environment, caller: Caller, _: requests.Nothing) -> list[LaneCount]:
-    tenant = tenant_of(caller)
+    tenant = worker_tenant(caller)
     return [lane for lane in await world.store.reads.lanes() if tenant in (None, lane.tenant)]
 
 
 async def tenants(world: Environment, caller: Caller, _: requests.Nothing) -> list[Tenant]:
-    only = tenant_of(caller)
+    only = worker_tenant(caller)
     return [tenant for tenant in await world.store.tenants.all() if only in (None, tenant.name)]
 
 
-async def prune(world: Environment, caller: Caller, asked: requests.Old) -> int:
-    """Left to those who work for all."""
-    return await world.store.operations.prune(asked.keep_us, asked.limit) if tenant_of(caller) is None else 0
+async def prune(world: Environment, caller: Caller, body: requests.Old) -> int:
+    """Does nothing for a worker of one tenant: workers of all tenants prune."""
+    return await world.store.operations.prune(body.keep_us, body.limit) if worker_tenant(caller) is None else 0
 
 
-async def prune_budgets(world: Environment, caller: Caller, asked: requests.Old) -> int:
-    return await world.ledger.prune(asked.keep_us, asked.limit) if tenant_of(caller) is None else 0
+async def prune_budgets(world: Environment, caller: Caller, body: requests.Old) -> int:
+    return await world.ledger.prune(body.keep_us, body.limit) if worker_tenant(caller) is None else 0
 
 
-async def declare(world: Environment, caller: Caller, asked: requests.Schedules) -> None:
-    refuse_bound(caller, "schedules")
-    await world.store.schedules.declare(asked.schedules)
+async def declare(world: Environment, caller: Caller, body: requests.Schedules) -> None:
+    require_all_tenants(caller, "schedules")
+    await world.store.schedules.declare(body.schedules)
 
 
-async def fire(world: Environment, caller: Caller, asked: requests.Fire) -> bool:
-    refuse_bound(caller, "schedules")
-    return await world.store.schedules.fire(asked.name, asked.seen, asked.upto, asked.jobs)
+async def fire(world: Environment, caller: Caller, body: requests.Fire) -> bool:
+    require_all_tenants(caller, "schedules")
+    return await world.store.schedules.fire(body.name, body.seen, body.upto, body.jobs)
 
 
-async def declare_limits(world: Environment, caller: Caller, asked: requests.Limits) -> None:
-    if tenant_of(caller) is None:
-        return await world.limiter.definitions.declare(asked.definitions)
+async def declare_limits(world: Environment, caller: Caller, body: requests.Limits) -> None:
+    if worker_tenant(caller) is None:
+        return await world.limiter.definitions.declare(body.definitions)
     known = {definition.name for definition, _ in await world.limiter.definitions.all()}
-    if not known.issuperset(definition.name for definition in asked.definitions):
-        refuse_bound(caller, "limits that nobody has defined")
+    if not known.issuperset(definition.name for definition in body.definitions):
+        require_all_tenants(caller, "undefined limits")
 
 
-async def declare_budgets(world: Environment, caller: Caller, asked: requests.Budgets) -> None:
-    if tenant_of(caller) is None:
-        return await world.ledger.definitions.declare(asked.definitions)
+async def declare_budgets(world: Environment, caller: Caller, body: requests.Budgets) -> None:
+    if worker_tenant(caller) is None:
+        return await world.ledger.definitions.declare(body.definitions)
     known = {definition.name for definition, _ in await world.ledger.definitions.all()}
-    if not known.issuperset(definition.name for definition in asked.definitions):
-        refuse_bound(caller, "budgets that nobody has defined")
+    if not known.issuperset(definition.name for definition in body.definitions):
+        require_all_tenants(caller, "undefined budgets")
 
 
 # -- clients --------------------------------------------------------------------------------------------------------
 
 
-async def submit(world: Environment, caller: Caller, asked: requests.Submit) -> list[Submitted]:
-    """The tenant comes from the credential. Who says nothing about it means his own."""
-    jobs = asked.jobs
+async def submit(world: Environment, caller: Caller, body: requests.Submit) -> list[Submitted]:
+    """The tenant comes from the credential. A job without a tenant belongs to the caller's."""
+    jobs = body.jobs
     if not caller.sees_all:
-        jobs = tuple(replace(job, tenant=caller.tenant) if job.tenant == UNNAMED else job for job in jobs)
-    refuse_foreign(caller, jobs)
+        jobs = tuple(replace(job, tenant=caller.tenant) if job.tenant == UNNAMED_TENANT else job for job in jobs)
+    check_tenants(caller, jobs)
     return await world.store.jobs.submit(jobs)
 
 
-async def seen(world: Environment, caller: Caller, id_: JobId) -> Job | None:
-    """Another's job is none."""
+async def find_job(world: Environment, caller: Caller, id_: JobId) -> Job | None:
+    """A job of another tenant is reported like one that does not exist."""
     job = await world.store.reads.job(id_)
     return job if job is not None and caller.sees(job.tenant) else None
 
 
-async def job(world: Environment, caller: Caller, asked: requests.OneJob) -> Job | None:
-    return await seen(world, caller, asked.job)
+async def job(world: Environment, caller: Caller, body: requests.OneJob) -> Job | None:
+    return await find_job(world, caller, body.job)
 
 
-async def errors(world: Environment, caller: Caller, asked: requests.OneJob) -> list[ErrorRecord]:
-    return [] if await seen(world, caller, asked.job) is None else await world.store.reads.errors(asked.job)
+async def errors(world: Environment, caller: Caller, body: requests.OneJob) -> list[ErrorRecord]:
+    return [] if await find_job(world, caller, body.job) is None else await world.store.reads.errors(body.job)
 
 
-async def cancel(world: Environment, caller: Caller, asked: requests.OneJob) -> CancelResult:
-    found = await seen(world, caller, asked.job)
-    return CancelResult.UNKNOWN if found is None else await world.store.operations.cancel(asked.job)
+async def cancel(world: Environment, caller: Caller, body: requests.OneJob) -> CancelResult:
+    found = await find_job(world, caller, body.job)
+    return CancelResult.UNKNOWN if found is None else await world.store.operations.cancel(body.job)
 
 
-async def jobs(world: Environment, caller: Caller, asked: requests.Page) -> list[Job]:
-    which = replace(asked.which, tenant=visible_tenant(caller, asked.which.tenant))
-    return await world.store.reads.jobs(which, before=asked.before, limit=asked.limit)
+async def jobs(world: Environment, caller: Caller, body: requests.Page) -> list[Job]:
+    which = replace(body.which, tenant=visible_tenant(caller, body.which.tenant))
+    return await world.store.reads.jobs(which, before=body.before, limit=body.limit)
 
 
-async def replay(world: Environment, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
-    which = replace(asked.which, tenant=visible_tenant(caller, asked.which.tenant))
-    return await world.store.operations.retry(which, asked.limit)
+async def replay(world: Environment, caller: Caller, body: requests.SomeJobs) -> list[JobId]:
+    which = replace(body.which, tenant=visible_tenant(caller, body.which.tenant))
+    return await world.store.operations.retry(which, body.limit)
 
 
-async def discard(world: Environment, caller: Caller, asked: requests.SomeJobs) -> list[JobId]:
-    which = replace(asked.which, tenant=visible_tenant(caller, asked.which.tenant))
-    return await world.store.operations.discard(which, asked.limit)
+async def discard(world: Environment, caller: Caller, body: requests.SomeJobs) -> list[JobId]:
+    which = replace(body.which, tenant=visible_tenant(caller, body.which.tenant))
+    return await world.store.operations.discard(which, body.limit)
 
 
 Handler = Callable[[Environment, Caller, Any], Awaitable[Any]]
@@ -177,13 +180,13 @@ HANDLERS: Mapping[Verb[Any, Any], Handler] = {
     protocol.JOB: job, protocol.ERRORS: errors, protocol.CANCEL: cancel, protocol.JOBS: jobs, protocol.REPLAY: replay,
     protocol.DISCARD: discard,
 }  # fmt: skip
-"""Those in which it matters who asks."""
+"""The verbs whose effect depends on the caller."""
 
 
-async def answer_to(verb: Verb[Any, Any], world: Environment, caller: Caller, asked: Any) -> Any:
+async def handle_call(verb: Verb[Any, Any], world: Environment, caller: Caller, body: Any) -> Any:
     handler = HANDLERS.get(verb)
     if handler is not None:
-        return await handler(world, caller, asked)
-    # The fields of a body are called what the port calls them.
-    values = {name: getattr(asked, name) for name in asked.__struct_fields__}
+        return await handler(world, caller, body)
+    # The fields of a body have the names of the port's parameters.
+    values = {name: getattr(body, name) for name in body.__struct_fields__}
     return await cast(Handler, attrgetter(f"{verb.port}.{verb.method}")(world))(**values)  # type: ignore[call-arg]

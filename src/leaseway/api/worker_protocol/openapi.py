@@ -1,6 +1,6 @@
-"""What the description of the API says about the routes of workers: made from the table of verbs.
+"""The OpenAPI schemas of the worker protocol, derived from the table of verbs.
 
-Values of the domain share their names with others that the API shows, so they stand there under names of their own.
+They have a prefix, because domain values share their names with documents of other routes.
 """
 
 import inspect
@@ -19,24 +19,24 @@ from leaseway.stores.http.protocol import VERBS, Verb
 from leaseway.stores.http.responses import Said
 
 REF = "#/components/schemas/Work."
-LONG = "leaseway.domain."
-"""So begins the name of a value whose short name another one has as well."""
+QUALIFIED = "leaseway.domain."
+"""The prefix that msgspec adds if two values have the same name."""
 
 
-def shown(kind: Any) -> Any:
-    """What stands in an answer that is no object of its own."""
+def wrapped_type(kind: Any) -> Any:
+    """The type of a value that is wrapped in an object for the wire."""
     return get_args(kind)[0] if get_origin(kind) is Said else kind
 
 
-def schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
-    """By kind, and the components that they refer to."""
-    kinds = list(dict.fromkeys([bool, *(shown(kind) for verb in VERBS for kind in (verb.body, verb.answer))]))
+def build_schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
+    """Schemas by type, and the components that they refer to."""
+    kinds = list(dict.fromkeys([bool, *(wrapped_type(kind) for verb in VERBS for kind in (verb.body, verb.answer))]))
     made = msgspec.json.encode(msgspec.json.schema_components(kinds, ref_template=REF + "{name}"))
-    found, components = msgspec.json.decode(made.replace(LONG.encode(), b""))
+    found, components = msgspec.json.decode(made.replace(QUALIFIED.encode(), b""))
     return dict(zip(kinds, found, strict=True)), {f"Work.{name}": schema for name, schema in components.items()}
 
 
-SCHEMA_OF, FOUND = schemas()
+SCHEMAS_BY_TYPE, FOUND = build_schemas()
 COMPONENTS.update(FOUND)
 PORTS: dict[str, Any] = {
     "store.jobs": JobStore, "store.operations": JobOperations, "store.reads": JobReads,
@@ -46,24 +46,24 @@ PORTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
-    found: dict[str, Any] = SCHEMA_OF[shown(kind)]
-    if shown(kind) is kind:
+def type_schema(kind: Any) -> dict[str, Any]:
+    found: dict[str, Any] = SCHEMAS_BY_TYPE[wrapped_type(kind)]
+    if wrapped_type(kind) is kind:
         return found
     return {"type": "object", "properties": {"answer": found}, "required": ["answer"]}
 
 
-def described(verb: Verb[Any, Any]) -> dict[str, Any]:
-    """Options of a route. What it promises is what the port promises."""
-    body = {"application/json": {"schema": schema_of(verb.body)}}
+def verb_options(verb: Verb[Any, Any]) -> dict[str, Any]:
+    """The options of a route. Its description is the docstring of the port's method."""
+    body = {"application/json": {"schema": type_schema(verb.body)}}
     promise = inspect.getdoc(getattr(PORTS[verb.port], verb.method)) or ""
     return {
-        **answering(verb.answer),
+        **response_options(verb.answer),
         "description": promise,
         "openapi_extra": {"requestBody": {"required": True, "content": body}},
     }
 
 
-def answering(kind: Any) -> dict[str, Any]:
-    content = {"application/json": {"schema": schema_of(kind)}}
-    return {"responses": {200: {"description": "Done", "content": content}}}
+def response_options(kind: Any) -> dict[str, Any]:
+    content = {"application/json": {"schema": type_schema(kind)}}
+    return {"responses": {200: {"description": "Success", "content": content}}}

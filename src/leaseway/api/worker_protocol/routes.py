@@ -1,7 +1,7 @@
-"""/v1/work: what workers do, over HTTP. One route for each verb of a store, a limiter and a ledger.
+"""/v1/work: the store, the limiter and the ledger over HTTP, with one route per verb.
 
-The table of verbs, bodies and answers is `leaseway.stores.http.protocol`; the client beside it is one more store.
-An error becomes a problem whose code names the exception, above all when the outcome is unknown.
+`leaseway.stores.http.protocol` is the table of verbs, bodies and responses; the client in the same package is a store.
+An error becomes a problem whose code identifies the exception, above all if the outcome is unknown.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn, get_origin
+from typing import Annotated, Any, get_origin
 
 from fastapi import Query, Request
 from msgspec import Struct
@@ -19,9 +19,9 @@ from leaseway.api import request_body
 from leaseway.api.errors import Problem
 from leaseway.api.routing import Authenticated, Routes
 from leaseway.api.service import get_service
-from leaseway.api.worker_protocol.authorization import answer_to
-from leaseway.api.worker_protocol.openapi import answering, described
-from leaseway.api.worker_protocol.validation import check
+from leaseway.api.worker_protocol.authorization import handle_call
+from leaseway.api.worker_protocol.openapi import response_options, verb_options
+from leaseway.api.worker_protocol.validation import check_body
 from leaseway.domain.errors import StoreBusy, StoreFull, UnknownBudget, UnknownLimit, UnknownOutcome
 from leaseway.domain.identity import Scope
 from leaseway.stores.http.protocol import PREFIX, VERBS, WAIT_SECONDS_MAX, Verb
@@ -33,92 +33,87 @@ routes = Routes(PREFIX, "work")
 BYTES_MAX = 64 * 1024 * 1024
 """A submission of 5,000 jobs is one transaction, and so one body."""
 LARGE_BYTES = 1024 * 1024
-"""From here on a body is read in a thread, beside the loop."""
-LONG = re.compile(rb"\d{19}")
+"""Larger bodies are parsed in a thread, so that they do not block the event loop."""
+LONG_INTEGER = re.compile(rb"\d{19}")
 INTEGER_MAX = 2**63 - 1
 RETRY = {"Retry-After": "1"}
 WAIT_SECONDS = 5.0
 
 
-def add(verb: Verb[Any, Any]) -> None:
+def add_route(verb: Verb[Any, Any]) -> None:
     async def endpoint(request: Request, caller: Authenticated) -> Struct:
-        asked = await asked_of(request, verb.body)
-        with told():
-            check(asked)
-            said = await answer_to(verb, get_service(request).world, caller, asked)
-        get_service(request).work_counters.count_call(verb, asked, said)
-        return worded(verb, said)
+        body = await read_call(request, verb.body)
+        with store_errors():
+            check_body(body)
+            reply = await handle_call(verb, get_service(request).world, caller, body)
+        get_service(request).work_counters.count_call(verb, body, reply)
+        return render_reply(verb, reply)
 
-    routes.post(verb.path, verb.scope, **described(verb))(endpoint)
+    routes.post(verb.path, verb.scope, **verb_options(verb))(endpoint)
 
 
-@routes.get("/wait", Scope.WORK, **answering(Said[bool]))
+@routes.get("/wait", Scope.WORK, **response_options(Said[bool]))
 async def wait(
     request: Request, caller: Authenticated, seconds: Annotated[float, Query(ge=0, le=WAIT_SECONDS_MAX)] = WAIT_SECONDS
 ) -> Said[bool]:
-    """Wait for a hint that there may be work.
+    """Wait for a notification that there may be work.
 
-    It comes soon after something was written by anybody. Hints may be late, lost or wrong: look now and then anyway."""
+    It arrives shortly after something was written. Notifications may be late, lost or spurious: poll in addition.
+    """
     service = get_service(request)
-    hinted = asyncio.ensure_future(service.world.store.notifications.wait(seconds))
+    notified = asyncio.ensure_future(service.world.store.notifications.wait(seconds))
     stopped = asyncio.ensure_future(service.stopping.wait())
     try:
-        await asyncio.wait({hinted, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        with told():
-            return Said(hinted.done() and hinted.result())
+        await asyncio.wait({notified, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        with store_errors():
+            return Said(notified.done() and notified.result())
     finally:
-        for task in (hinted, stopped):
+        for task in (notified, stopped):
             task.cancel()
 
 
-# -- bodies and answers ---------------------------------------------------------------------------------------------
+# -- bodies and replies ---------------------------------------------------------------------------------------------
 
 
-async def asked_of(request: Request, kind: type[Any]) -> Any:
+async def read_call(request: Request, kind: type[Any]) -> Any:
     try:
         raw = await request_body.read_bytes(request, BYTES_MAX)
     except ClientDisconnect as error:
-        # He did not wait for the answer, and will ask again: what nobody hears is not begun.
-        raise Problem(408, "too_slow", "the client has left before its request was read") from error
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type not in ("application/json", ""):
-        raise Problem(415, "not_json", f"the body must be application/json (is {content_type[:100]})")
+        # The client disconnected before the request was read, and will repeat it.
+        raise Problem(408, "too_slow", "the client disconnected before its request was read") from error
+    request_body.check_content_type(request)
     if len(raw) > LARGE_BYTES:
-        return await asyncio.to_thread(read, raw, kind)
-    return read(raw, kind)
+        return await asyncio.to_thread(parse_call, raw, kind)
+    return parse_call(raw, kind)
 
 
-def read(raw: bytes, kind: type[Any]) -> Any:
-    if LONG.search(raw):
+def parse_call(raw: bytes, kind: type[Any]) -> Any:
+    if LONG_INTEGER.search(raw):
         request_body.check_json(raw)
-        json.loads(raw, parse_int=in_bounds)
+        json.loads(raw, parse_int=check_integer)
     return request_body.parse_strictly(raw, kind)
 
 
-def in_bounds(digits: str) -> int:
-    """No database counts further."""
+def check_integer(digits: str) -> int:
+    """Larger integers do not fit into a database."""
     if len(digits) > 20 or abs(int(digits)) > INTEGER_MAX:
-        refuse_number(digits)
+        raise Problem(422, "invalid", f"the body: the number {digits[:30]} is too large")
     return int(digits)
 
 
-def refuse_number(digits: str) -> NoReturn:
-    raise Problem(422, "invalid", f"the body: the number {digits[:30]} is too large")
-
-
-def worded(verb: Verb[Any, Any], said: Any) -> Struct:
-    """As the table has it."""
+def render_reply(verb: Verb[Any, Any], reply: Any) -> Struct:
+    """The response in the form that the table of verbs declares."""
     if verb.answer is Nothing:
         return Nothing()
     if get_origin(verb.answer) is Said:
-        return Said(said)
-    made: Struct = verb.answer.of(said) if hasattr(verb.answer, "of") else said
+        return Said(reply)
+    made: Struct = verb.answer.of(reply) if hasattr(verb.answer, "of") else reply
     return made
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Exceptions that a client must be able to tell from others, by codes of their own."""
+def store_errors() -> Iterator[None]:
+    """Gives errors that a client must tell apart codes of their own."""
     try:
         yield
     except UnknownLimit as error:
@@ -126,14 +121,14 @@ def told() -> Iterator[None]:
     except UnknownBudget as error:
         raise Problem(422, "unknown_budget", str(error)) from error
     except StoreBusy as error:
-        raise Problem(503, "busy", "others hold the store; nothing was written", headers=RETRY) from error
+        raise Problem(503, "busy", "other writers hold the store; nothing was written", headers=RETRY) from error
     except StoreFull as error:
-        raise Problem(503, "full", "the store has no room left; nothing was written", headers=RETRY) from error
+        raise Problem(503, "full", "the store is full; nothing was written", headers=RETRY) from error
     except UnknownOutcome as error:
         raise Problem(
-            503, "unknown_outcome", "the store's reply was lost: make the same call again", headers=RETRY
+            503, "unknown_outcome", "the reply of the store was lost; repeat the same call", headers=RETRY
         ) from error
 
 
 for each in VERBS:
-    add(each)
+    add_route(each)

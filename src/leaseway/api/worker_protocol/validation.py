@@ -1,6 +1,6 @@
-"""strict body ─► [bounds] ─► store: what a worker says is checked like what a client says.
+"""strict body ─► [validation] ─► store: bounds on everything that a worker sends.
 
-Inside the house nobody makes a job with a lease of a thousand years. Out there somebody writes his own client.
+The Python client never sends a lease of a thousand years, but other clients might.
 """
 
 import re
@@ -24,7 +24,7 @@ from leaseway.domain.validators import NAME_LENGTH_MAX, check_int, check_name
 from leaseway.stores.http import requests
 
 ITEMS_MAX = 10_000
-"""Of anything in one call."""
+"""The maximal number of items of any kind in one call."""
 COUNT_MAX = 1_000_000
 VERSION_MAX = 2**31 - 1
 SPAN_US_MAX = 200 * 366 * 86_400 * SECOND_US
@@ -37,44 +37,44 @@ TRACE = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _json = msgspec.json.Decoder(msgspec.Raw)
 
 
-def check(asked: object) -> None:
-    CHECKS.get(type(asked), lambda _: None)(asked)
+def check_body(body: object) -> None:
+    CHECKS.get(type(body), lambda _: None)(body)
 
 
-def some(field: str, items: Sequence[object]) -> None:
+def check_count(field: str, items: Sequence[object]) -> None:
     if len(items) > ITEMS_MAX:
         raise BadValue(field, f"must be at most {ITEMS_MAX:,} (are {len(items):,})")
 
 
-def text(field: str, value: str | None, bytes_max: int = BYTES_MAX) -> None:
+def check_text(field: str, value: str | None, bytes_max: int = BYTES_MAX) -> None:
     if value is not None and (len(value) > bytes_max or len(value.encode()) > bytes_max):
         raise BadValue(field, f"must have at most {bytes_max:,} bytes")
 
 
-def span(field: str, value: int | None, least: int = 0, most: int = SPAN_US_MAX) -> None:
+def check_span(field: str, value: int | None, least: int = 0, most: int = SPAN_US_MAX) -> None:
     if value is not None:
         check_int(field, value, least, most)
 
 
-def every(check_one: Callable[[Any], object], items: Iterable[object]) -> None:
+def check_each(check_one: Callable[[Any], object], items: Iterable[object]) -> None:
     for item in items:
         check_one(item)
 
 
-def names(field: str, values: Iterable[str]) -> None:
+def check_names(field: str, values: Iterable[str]) -> None:
     for value in values:
         check_name(field, value)
 
 
-def queues(values: Sequence[str]) -> None:
-    some("queues", values)
-    names("queues", values)
+def check_queues(values: Sequence[str]) -> None:
+    check_count("queues", values)
+    check_names("queues", values)
 
 
-def gates(field: str, values: Sequence[Gate]) -> None:
-    some(field, values)
+def check_gates(field: str, values: Sequence[Gate]) -> None:
+    check_count(field, values)
     for gate in values:
-        text(f"{field}.needs", gate.needs, NEEDS_BYTES_MAX)
+        check_text(f"{field}.needs", gate.needs, NEEDS_BYTES_MAX)
         check_name(f"{field}.tenant", gate.tenant)
 
 
@@ -89,29 +89,29 @@ def job(new: NewJob) -> None:
             check_name(field, given)
     check_priority("priority", new.priority)
     check_attempts("attempts_max", new.attempts_max)
-    span("lease_us", new.lease_us, 1, LEASE_US_MAX)
-    span("timeout_us", new.timeout_us, 1)
-    span("delay_us", new.delay_us)
-    span("key_keep_us", new.key_keep_us)
-    span("run_at", new.run_at, 0, INSTANT_MAX)
-    text("fingerprint", new.fingerprint, NAME_LENGTH_MAX)
-    text("cursor", new.cursor)
-    text("needs", new.needs, NEEDS_BYTES_MAX)
+    check_span("lease_us", new.lease_us, 1, LEASE_US_MAX)
+    check_span("timeout_us", new.timeout_us, 1)
+    check_span("delay_us", new.delay_us)
+    check_span("key_keep_us", new.key_keep_us)
+    check_span("run_at", new.run_at, 0, INSTANT_MAX)
+    check_text("fingerprint", new.fingerprint, NAME_LENGTH_MAX)
+    check_text("cursor", new.cursor)
+    check_text("needs", new.needs, NEEDS_BYTES_MAX)
     if new.trace is not None and TRACE.fullmatch(new.trace) is None:
         raise BadValue("trace", "must be a traceparent as W3C Trace Context has it: 00-…-…-01")
-    arguments(new.payload)
+    check_payload(new.payload)
 
 
-def needs(new: NewJob) -> None:
-    """Every worker reads them: what one tenant says must not stop the workers of all."""
+def check_needs(new: NewJob) -> None:
+    """All workers parse them: an invalid value from one tenant must not stop the workers of the others."""
     try:
         parse_needs(new.needs)
     except msgspec.DecodeError as error:
         raise BadValue("needs", f"must be what a job of this kind needs, as JSON ({error})") from error
 
 
-def arguments(payload: str) -> None:
-    text("payload", payload)
+def check_payload(payload: str) -> None:
+    check_text("payload", payload)
     try:
         _json.decode(payload)
     except msgspec.DecodeError as error:
@@ -119,14 +119,14 @@ def arguments(payload: str) -> None:
 
 
 def jobs(new: Sequence[NewJob]) -> None:
-    some("jobs", new)
+    check_count("jobs", new)
     for each in new:
         job(each)
 
 
 def exchange(call: Exchange) -> None:
     check_name("worker", call.worker)
-    some("settlements", call.settlements)
+    check_count("settlements", call.settlements)
     for each in call.settlements:
         settlement(each)
     if call.wants is not None:
@@ -134,83 +134,83 @@ def exchange(call: Exchange) -> None:
 
 
 def wants(value: Wants) -> None:
-    queues(value.queues)
+    check_queues(value.queues)
     check_int("wants.count", value.count, -ITEMS_MAX, ITEMS_MAX)
     check_name("wants.token", value.token)
-    gates("wants.closed", value.closed)
-    gates("wants.admits", [admit.gate for admit in value.admits])
+    check_gates("wants.closed", value.closed)
+    check_gates("wants.admits", [admit.gate for admit in value.admits])
     for admit in value.admits:
         check_int("wants.admits.count", admit.count, -COUNT_MAX, COUNT_MAX)
 
 
-def settlement(said: Settlement) -> None:
-    names("settlements", (said.id, said.token))
-    span("settlements.delay_us", said.delay_us)
-    span("settlements.run_at", said.run_at, 0, INSTANT_MAX)
-    text("settlements.result", said.result)
-    text("settlements.progress", said.progress)
-    if said.failure is not None:
-        text("settlements.failure.code", said.failure.code, NAME_LENGTH_MAX)
-        text("settlements.failure.message", said.failure.message)
-        text("settlements.failure.traceback", said.failure.traceback)
-    jobs(said.children)
+def settlement(settled: Settlement) -> None:
+    check_names("settlements", (settled.id, settled.token))
+    check_span("settlements.delay_us", settled.delay_us)
+    check_span("settlements.run_at", settled.run_at, 0, INSTANT_MAX)
+    check_text("settlements.result", settled.result)
+    check_text("settlements.progress", settled.progress)
+    if settled.failure is not None:
+        check_text("settlements.failure.code", settled.failure.code, NAME_LENGTH_MAX)
+        check_text("settlements.failure.message", settled.failure.message)
+        check_text("settlements.failure.traceback", settled.failure.traceback)
+    jobs(settled.children)
 
 
-def renew(asked: requests.Renew | requests.Origins) -> None:
-    some("leases", asked.leases)
-    for held in asked.leases:
-        names("leases", (held.id, held.token))
-        span("leases.lease_us", held.lease_us, 1, LEASE_US_MAX)
+def renew(body: requests.Renew | requests.Origins) -> None:
+    check_count("leases", body.leases)
+    for held in body.leases:
+        check_names("leases", (held.id, held.token))
+        check_span("leases.lease_us", held.lease_us, 1, LEASE_US_MAX)
 
 
-def checkpoint(asked: requests.Checkpoint) -> None:
-    names("checkpoint", (asked.job, asked.token))
-    text("cursor", asked.cursor)
+def checkpoint(body: requests.Checkpoint) -> None:
+    check_names("checkpoint", (body.job, body.token))
+    check_text("cursor", body.cursor)
 
 
-def reports(asked: requests.Reports) -> None:
-    some("reports", asked.reports)
-    for each in asked.reports:
-        names("reports", (each.id, each.token))
-        text("reports.progress", each.progress)
+def reports(body: requests.Reports) -> None:
+    check_count("reports", body.reports)
+    for each in body.reports:
+        check_names("reports", (each.id, each.token))
+        check_text("reports.progress", each.progress)
 
 
-def look(asked: requests.Look) -> None:
-    queues(asked.queues)
-    gates("closed", asked.closed)
+def look(body: requests.Look) -> None:
+    check_queues(body.queues)
+    check_gates("closed", body.closed)
 
 
-def old(asked: requests.Old) -> None:
-    span("keep_us", asked.keep_us)
-    check_int("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
+def old(body: requests.Old) -> None:
+    check_span("keep_us", body.keep_us)
+    check_int("limit", body.limit, -COUNT_MAX, COUNT_MAX)
 
 
-def fire(asked: requests.Fire) -> None:
-    check_name("name", asked.name)
-    jobs(asked.jobs)
+def fire(body: requests.Fire) -> None:
+    check_name("name", body.name)
+    jobs(body.jobs)
 
 
 # -- limits and budgets ---------------------------------------------------------------------------------------------
 
 
-def give_back(asked: requests.GiveBack) -> None:
-    check_requests(asked.granted.asks)
-    if len(asked.granted.generations) != len(asked.granted.asks):
+def give_back(body: requests.GiveBack) -> None:
+    check_requests(body.granted.asks)
+    if len(body.granted.generations) != len(body.granted.asks):
         raise BadValue("granted", "must be given back as it was granted")
 
 
-def limit(asked: Any) -> None:
-    check_int("limit", asked.limit, -COUNT_MAX, COUNT_MAX)
+def limit(body: Any) -> None:
+    check_int("limit", body.limit, -COUNT_MAX, COUNT_MAX)
 
 
-def one_limit(asked: requests.OneLimit) -> None:
-    limits.check_limit(asked.definition)
-    version(asked.expected)
+def one_limit(body: requests.OneLimit) -> None:
+    limits.check_limit(body.definition)
+    version(body.expected)
 
 
-def one_budget(asked: requests.OneBudget) -> None:
-    budget.check_budget(asked.definition)
-    version(asked.expected)
+def one_budget(body: requests.OneBudget) -> None:
+    budget.check_budget(body.definition)
+    version(body.expected)
 
 
 def version(expected: int | None) -> None:
@@ -220,7 +220,7 @@ def version(expected: int | None) -> None:
 
 CHECKS: dict[type, Callable[[Any], object]] = {
     Exchange: exchange,
-    requests.Submit: lambda asked: jobs(asked.jobs),
+    requests.Submit: lambda body: jobs(body.jobs),
     requests.Renew: renew,
     requests.Origins: renew,
     requests.Checkpoint: checkpoint,
@@ -232,16 +232,16 @@ CHECKS: dict[type, Callable[[Any], object]] = {
     requests.Page: limit,
     requests.Most: limit,
     requests.Journal: limit,
-    requests.OneJob: lambda asked: check_name("job", asked.job),
-    requests.OneHold: lambda asked: check_name("id", asked.id),
-    requests.Named: lambda asked: check_name("name", asked.name),
-    requests.Pause: lambda asked: check_name("name", asked.name),
-    requests.Agreed: lambda asked: tenant.check_tenant(asked.tenant),
-    requests.Schedules: lambda asked: every(schedule.check_schedule, asked.schedules),
-    requests.Limits: lambda asked: every(limits.check_limit, asked.definitions),
+    requests.OneJob: lambda body: check_name("job", body.job),
+    requests.OneHold: lambda body: check_name("id", body.id),
+    requests.Named: lambda body: check_name("name", body.name),
+    requests.Pause: lambda body: check_name("name", body.name),
+    requests.Agreed: lambda body: tenant.check_tenant(body.tenant),
+    requests.Schedules: lambda body: check_each(schedule.check_schedule, body.schedules),
+    requests.Limits: lambda body: check_each(limits.check_limit, body.definitions),
     requests.OneLimit: one_limit,
     requests.GiveBack: give_back,
-    requests.Budgets: lambda asked: every(budget.check_budget, asked.definitions),
+    requests.Budgets: lambda body: check_each(budget.check_budget, body.definitions),
     requests.OneBudget: one_budget,
 }
-"""What the stores check by themselves, before they look at anything, is not in here."""
+"""What the stores check themselves is missing here."""
