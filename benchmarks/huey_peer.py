@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leaseway.bench.noop import TEXT
+from leaseway.bench.processes import TEXT
 
 LOOK_SECONDS = 0.005
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from leaseway.bench.noop import Figures
+from leaseway.bench.processes import Figures
 
 RUN_SECONDS_MAX = 600
 

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from leaseway.bench.noop import TEXT
+from leaseway.bench.processes import TEXT
 from leaseway.stores.sqlite.migrate import migrate
 from leaseway.system import SystemIds
 

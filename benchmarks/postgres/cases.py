@@ -16,7 +16,7 @@ from benchmarks.postgres.setups import CELERY, PGQUEUER, PROCRASTINATE, RAW, Pee
 from benchmarks.results import versions
 from benchmarks.shared_store import recovery_seconds
 from leaseway.bench.measure import percentile
-from leaseway.bench.noop import Figures
+from leaseway.bench.processes import Figures
 from leaseway.testing.postgres import PostgresServer
 
 SOFTWARE = ("asyncpg", "uvloop", "pgqueuer", "procrastinate", "psycopg", "celery", "sqlalchemy")

@@ -24,7 +24,7 @@ from sqlalchemy import create_engine, text
 
 from benchmarks.postgres.setups import CelerySetup
 from benchmarks.processes import done, ready
-from leaseway.bench.noop import TEXT
+from leaseway.bench.processes import TEXT
 
 LOOK_SECONDS = 0.005
 

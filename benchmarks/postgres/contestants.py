@@ -12,8 +12,7 @@ from benchmarks.harness import Measure, in_turns, median, say
 from benchmarks.postgres.database import checkpoint, new_database, pinned_snapshot, rest
 from benchmarks.postgres.setups import RAW, Peer, Setup
 from benchmarks.processes import rate_of, run_together
-from leaseway.bench.noop import Figures
-from leaseway.bench.processes import command, probed
+from leaseway.bench.processes import Figures, command, probed
 
 Keep = Callable[[Figures], None]
 

@@ -15,7 +15,7 @@ import asyncpg
 import psycopg
 
 from benchmarks.harness import median, say
-from leaseway.bench.noop import TEXT
+from leaseway.bench.processes import TEXT
 from leaseway.domain.job import NewJob
 from leaseway.stores.postgres.caller_transaction import psycopg_sql
 from leaseway.stores.postgres.store import PostgresStore

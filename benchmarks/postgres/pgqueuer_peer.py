@@ -28,7 +28,7 @@ from pgqueuer.ports.driver import Driver
 
 from benchmarks.postgres.setups import PgqueuerSetup
 from benchmarks.processes import done, ready
-from leaseway.bench.noop import TEXT
+from leaseway.bench.processes import TEXT
 
 PAYLOAD = json.dumps({"text": TEXT}, separators=(",", ":")).encode()
 FILL_BATCH = 5_000

@@ -19,7 +19,7 @@ from procrastinate.manager import JobManager
 
 from benchmarks.postgres.setups import ProcrastinateSetup
 from benchmarks.processes import done, ready
-from leaseway.bench.noop import TEXT
+from leaseway.bench.processes import TEXT
 
 FILL_BATCH = 1_000
 

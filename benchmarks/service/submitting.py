@@ -7,7 +7,7 @@ from benchmarks.postgres.database import new_database
 from benchmarks.service.hammer import hammered, request_of
 from benchmarks.service.place import Served, Size, cpu_seconds, served
 from leaseway.bench.measure import percentile
-from leaseway.bench.noop import TEXT
+from leaseway.bench.processes import TEXT
 
 JOB = {"kind": "noop", "arguments": {"text": TEXT}}
 

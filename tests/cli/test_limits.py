@@ -98,7 +98,7 @@ def test_many_limits_are_looked_at_a_few_at_a_time_and_one_that_is_gone_hides_no
     asks = [PermitRequest(name, name) for name in names]
     assert [len(batch) for batch in batches([*asks, PermitRequest("limit-19", "limit-{x}")])] == [16, 4, 1]
     for name in names:
-        with_limiter(lambda limiter, name=name: limiter.change(Limit(name, "100/day").definition))  # type: ignore[misc]
+        with_limiter(lambda limiter, name=name: limiter.definitions.change(Limit(name, "100/day").definition))  # type: ignore[misc]
     seen = with_limiter(lambda limiter: look_at(limiter, [*asks[:5], PermitRequest("gone", "gone"), *asks[5:]]))
     assert list(seen) == asks
     assert all(told["windows"][0]["permits"] == 0 for told in place.json("limits")["limits"])

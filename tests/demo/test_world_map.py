@@ -2,7 +2,7 @@
 
 import pytest
 
-from leaseway.demo.world_map import world
+from leaseway.demo.report import world
 
 WIDTH = 72
 

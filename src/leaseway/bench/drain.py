@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from leaseway.app import App
-from leaseway.bench.noop import Figures, app_at
-from leaseway.bench.processes import ready
+from leaseway.bench.processes import Figures, app_at, ready
 from leaseway.domain.exchange import Exchange, ExchangeReply
 from leaseway.ports.store import Store
 from leaseway.telemetry.log_events import NoEvents

@@ -5,8 +5,7 @@ import random
 import time
 
 from leaseway.app import App
-from leaseway.bench.noop import TEXT, Figures, app_at
-from leaseway.bench.processes import decoded, ready, started
+from leaseway.bench.processes import TEXT, Figures, app_at, decoded, ready, started
 from leaseway.telemetry.log_events import NoEvents
 
 IDLE_SECONDS = (0.030, 0.090)

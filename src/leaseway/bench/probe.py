@@ -10,8 +10,8 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from leaseway.bench.drain import drain, drain_for, drain_until_empty
-from leaseway.bench.noop import Figures
 from leaseway.bench.pickup import idle, pickup_other_process, pickup_same_process, pickup_worker
+from leaseway.bench.processes import Figures
 from leaseway.bench.submit import submit_at_once, submit_bulk, submit_plain, submit_single
 
 PROBES: dict[str, Callable[[str, int], Awaitable[Figures]]] = {

@@ -4,8 +4,26 @@ import asyncio
 import json
 import subprocess
 import sys
+from typing import Any
 
-from leaseway.bench.noop import Figures
+from leaseway.app import App, JobHandle
+from leaseway.telemetry.log_events import NoEvents
+
+PAYLOAD_BYTES = 200
+TEXT = "x" * (PAYLOAD_BYTES - len('{"text":""}'))
+
+Figures = dict[str, Any]
+"""The result of a probe, as it is sent between processes."""
+
+
+def app_at(url: str) -> tuple[App, JobHandle[..., Any]]:
+    app = App(url, events=NoEvents())
+
+    @app.job
+    async def noop(text: str) -> None:
+        pass
+
+    return app, noop
 
 
 def command(name: str, url: str, count: int) -> list[str]:

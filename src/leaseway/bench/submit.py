@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from leaseway.bench.noop import TEXT, Figures, app_at
+from leaseway.bench.processes import TEXT, Figures, app_at
 
 SINGLE_SECONDS_MAX = 5.0
 """Submitting one by one stops after this time on a slow disk."""

@@ -1,14 +1,19 @@
 """The demo's processes: one provider and several workers. Leaving the `with` block ends all of them."""
 
+import asyncio
 import contextlib
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import TracebackType
 
+from leaseway.app import App
 from leaseway.demo.spec import API_KEY, KEY_VARIABLE, Files
+from leaseway.imports.assembly import load_import
+from leaseway.imports.run.shard_jobs import register_jobs
 
 DRAIN_SECONDS = 5.0
 PROC = Path("/proc")
@@ -82,7 +87,7 @@ class DemoFleet:
     def add(self) -> Member:
         number = len(self.members) + 1
         arguments = [str(self._files.spec), self._files.store_url]
-        member = Member(number, self._start("leaseway.demo.worker", arguments, f"worker-{number}.log"))
+        member = Member(number, self._start("leaseway.demo.fleet", arguments, f"worker-{number}.log"))
         self.members.append(member)
         return member
 
@@ -145,3 +150,25 @@ class DemoFleet:
 def close_stdin(process: "subprocess.Popen[bytes]") -> None:
     if process.stdin is not None:
         process.stdin.close()
+
+
+CONCURRENCY = 4
+
+
+def end_with_parent() -> None:
+    """Exit when stdin is closed: the parent holds the other end, so it closes however the parent died."""
+    os.read(0, 1)
+    os._exit(1)
+
+
+def main(spec: str, store_url: str) -> None:
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    parts = load_import(Path(spec))
+    app = App(store_url)
+    register_jobs(app, parts)
+    asyncio.run(parts.sink.open())
+    app.work(queues=[parts.queue], until_empty=True, concurrency=CONCURRENCY, grace=2)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -6,7 +6,7 @@
     swarm           what a seed decides: which faults, how often, how many workers
     process         crashes, pauses and exits; the clock and the ids of a process
     faulty_link     latency, stalls, refusals, lost requests and lost replies between a process and the store;
-                    `faulty_store` and `faulty_limits` are the ports behind it
+                    `faulty_limits` has the same for the limiter and the ledger
     oracles         invariants, checked at every commit; `limit_oracles` for limits and budgets
     promises        what the oracles compare with: every acknowledged call, recorded outside the store
     coverage        the situations that a campaign must reach at least once

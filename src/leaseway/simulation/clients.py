@@ -10,7 +10,7 @@ from leaseway.domain.errors import KeyConflict, StoreBusy, StoreFull, TransientE
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import NewJob, State, Submitted
-from leaseway.simulation.faulty_store import FaultyStore
+from leaseway.simulation.faulty_link import FaultyStore
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.world import SimulatedWorld
 from leaseway.worker import submit as submitting

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from leaseway.domain.inspection import CancelResult
-from leaseway.simulation.promises import Commit, Promises
-from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED
+from leaseway.simulation.promises import CANCELLED, DONE, FAILED, Commit, Promises
 
 CATALOGUE = (
     # Faults that must have occurred.

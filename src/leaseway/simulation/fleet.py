@@ -7,7 +7,7 @@ from leaseway.domain.schedule import Schedule
 from leaseway.ports.ledger import Ledger
 from leaseway.ports.limiter import Limiter
 from leaseway.simulation.faulty_limits import FaultyLedger, FaultyLimiter
-from leaseway.simulation.faulty_store import FaultyStore
+from leaseway.simulation.faulty_link import FaultyStore
 from leaseway.simulation.judge import JUDGE
 from leaseway.simulation.limit_oracles import METER, Meter
 from leaseway.simulation.process import HERE, Process

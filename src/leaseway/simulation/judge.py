@@ -8,8 +8,7 @@ from leaseway.domain.ids import JobId
 from leaseway.simulation import coverage
 from leaseway.simulation.oracles import imbalances, wrongs
 from leaseway.simulation.process import Process
-from leaseway.simulation.promises import Commit, Promises, Run
-from leaseway.simulation.stored_rows import StoredRows
+from leaseway.simulation.promises import Commit, Promises, Run, StoredRows
 from leaseway.worker.loop import WorkerSummary
 
 TOLD_SECONDS_MAX = 1.0

@@ -34,9 +34,8 @@ from leaseway.domain.limits.limit import LimitDefinition
 from leaseway.domain.tenant import Tenant
 from leaseway.simulation.loop import run_now
 from leaseway.simulation.process import HERE, Process
-from leaseway.simulation.promises import Commit, Run
+from leaseway.simulation.promises import LEASED, Commit, Run
 from leaseway.simulation.provider import SimulatedProvider, Temper
-from leaseway.simulation.stored_rows import LEASED
 from leaseway.simulation.swarm import CALM, FaultRates
 from leaseway.simulation.world import SimulatedWorld
 from leaseway.stores.memory.budgets import MemoryLedger

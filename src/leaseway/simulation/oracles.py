@@ -9,8 +9,18 @@ from collections.abc import Callable, Iterator
 
 from leaseway.domain.inspection import CancelResult
 from leaseway.domain.job import Settlement, State
-from leaseway.simulation.promises import Commit, Promises
-from leaseway.simulation.stored_rows import CANCELLED, DONE, FAILED, LEASED, SCHEDULED, STAGES, StoredRow, StoredRows
+from leaseway.simulation.promises import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    LEASED,
+    SCHEDULED,
+    STAGES,
+    Commit,
+    Promises,
+    StoredRow,
+    StoredRows,
+)
 
 Oracle = Callable[[Promises, Commit], Iterator[str]]
 

@@ -9,8 +9,7 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.simulation.judge import Judge
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
-from leaseway.simulation.promises import Promises
-from leaseway.simulation.stored_rows import StoredRows
+from leaseway.simulation.promises import Promises, StoredRows
 from leaseway.simulation.swarm import CALM, FaultRates, Streams, Swarm
 from leaseway.simulation.trace import Trace
 from leaseway.stores.memory.budgets import MemoryLedger

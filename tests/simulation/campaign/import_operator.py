@@ -20,7 +20,7 @@ from leaseway.imports.plan.watermark import RunHistory
 from leaseway.imports.run.finish_run import finish_run
 from leaseway.imports.run.shard_jobs import ImportJobs, register_jobs, submit_open_shards
 from leaseway.imports.run.start import start_planned
-from leaseway.simulation.faulty_store import FaultyStore
+from leaseway.simulation.faulty_link import FaultyStore
 from leaseway.simulation.fleet import Silence
 from leaseway.simulation.process import HERE, Process
 from leaseway.simulation.swarm import LEASE_SECONDS

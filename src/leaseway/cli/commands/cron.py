@@ -8,8 +8,7 @@ from leaseway.cli.open_store import ask, change
 from leaseway.cli.options import pass_settings, with_store
 from leaseway.cli.output.json import document
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import note, say
-from leaseway.cli.output.times import moment
+from leaseway.cli.output.text import moment, note, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.domain.schedule import StoredSchedule, upcoming_fire

@@ -14,8 +14,7 @@ from leaseway.cli.open_store import ask, change, store_url
 from leaseway.cli.options import DURATION, pass_settings, with_store
 from leaseway.cli.output.json import document
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import facts, note, say
-from leaseway.cli.output.times import moment, relative
+from leaseway.cli.output.text import facts, moment, note, relative, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.api_key import ApiKey, KeyRequest
 from leaseway.domain.errors import NoSuchJob, redact_url

@@ -11,8 +11,7 @@ from leaseway.cli.open_store import ask, change
 from leaseway.cli.options import pass_settings, with_limits, with_store
 from leaseway.cli.output.json import document
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import needs_in_words, note, say
-from leaseway.cli.output.times import span
+from leaseway.cli.output.text import needs_in_words, note, say, span
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.domain.exchange import Gate

@@ -16,8 +16,7 @@ from leaseway.cli.load_app import load_app
 from leaseway.cli.open_store import refuse_memory, store_url
 from leaseway.cli.options import DURATION, MOMENT, pass_settings, with_store
 from leaseway.cli.output.json import document, line
-from leaseway.cli.output.progress import Counter
-from leaseway.cli.output.text import counted, note, say
+from leaseway.cli.output.text import Counter, counted, note, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import BadValue, UnknownOutcome, UsageError
 from leaseway.domain.job import Submitted

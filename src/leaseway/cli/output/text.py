@@ -1,13 +1,17 @@
-"""Sentences and short facts on stdout."""
+"""Sentences, short facts, durations and progress, as text on stdout and stderr."""
 
 import sys
 import textwrap
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from shutil import get_terminal_size
+from types import TracebackType
 
 import msgspec
 
 from leaseway.cli.output.color import harmless, is_terminal, painted
+from leaseway.domain.health import render_duration
+from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.requirements import parse_needs
 
@@ -79,3 +83,55 @@ def needs_in_words(text: str) -> str:
 
 def _ask_in_words(ask: PermitRequest) -> str:
     return ask.name if ask.cost == 1 else f"{ask.cost:,} of {ask.name}"
+
+
+class Counter:
+    def __init__(self, what: str) -> None:
+        self.count = 0
+        self._what = what
+        self._is_shown = is_terminal(sys.stderr)
+
+    def __enter__(self) -> "Counter":
+        return self
+
+    def add(self, count: int) -> None:
+        self.count += count
+        if self._is_shown:
+            sys.stderr.write(f"\r\033[2K{self._what} {self.count:,} …")
+            sys.stderr.flush()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._is_shown and self.count:
+            sys.stderr.write("\r\033[2K")
+            sys.stderr.flush()
+
+
+def local(instant: Instant) -> str:
+    try:
+        return datetime.fromtimestamp(instant // SECOND_US, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "out of range"
+
+
+def short(instant: Instant, now: Instant) -> str:
+    """The time if it is today, else the date."""
+    text, today = local(instant), local(now)[:10]
+    return text[11:] if text.startswith(today) else text[:10]
+
+
+def relative(instant: Instant, now: Instant) -> str:
+    if abs(instant - now) < SECOND_US:
+        return "now"
+    return f"in {render_duration(instant - now)}" if instant > now else f"{render_duration(now - instant)} ago"
+
+
+def moment(instant: Instant | None, now: Instant) -> str:
+    """Empty for None."""
+    return "" if instant is None else f"{relative(instant, now)} ({local(instant)})"
+
+
+def span(us: int) -> str:
+    """A duration as short as those of limits: 0.62 s, 12 s, 3 min."""
+    if us >= 10 * SECOND_US:
+        return render_duration(us)
+    return f"{us / SECOND_US:.3g} s" if us >= SECOND_US // 1_000 else f"{us / 1_000:.3g} ms"

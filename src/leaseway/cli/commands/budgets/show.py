@@ -10,8 +10,7 @@ from leaseway.cli.open_store import ask, ledger_in
 from leaseway.cli.output.color import LEVEL_STYLES
 from leaseway.cli.output.json import document
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import facts, heading, note, say, wrapped
-from leaseway.cli.output.times import local, moment
+from leaseway.cli.output.text import facts, heading, local, moment, note, say, wrapped
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.budgets.balances import Audit, BudgetWindow, JournalEntry, judge_ledger
 from leaseway.domain.budgets.budget import CURRENCIES, MICRO, BudgetDefinition, is_template

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from leaseway.cli.output.text import counted
-from leaseway.cli.output.times import local, span
+from leaseway.cli.output.text import counted, local, span
 from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.imports.domain.drift import Drift
 from leaseway.imports.domain.run_state import RunMode, RunRow, RunState, ShardRow

@@ -11,8 +11,7 @@ from leaseway.cli.commands.imports.open_sink import named, place_on_disk
 from leaseway.cli.output.color import harmless
 from leaseway.cli.output.json import document
 from leaseway.cli.output.table import TableColumn, show_table
-from leaseway.cli.output.text import counted, facts, note, say, wrapped
-from leaseway.cli.output.times import local
+from leaseway.cli.output.text import counted, facts, local, note, say, wrapped
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import TransientError, UsageError
 from leaseway.imports.assembly import ImportParts, load_import

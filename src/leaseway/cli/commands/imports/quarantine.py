@@ -6,9 +6,8 @@ from leaseway.api.schemas.imports import quarantined_document, replayed_document
 from leaseway.cli.commands.imports.open_sink import RUNS_MAX, OpenedSink, command, find_run, last_run, look
 from leaseway.cli.output.color import harmless
 from leaseway.cli.output.json import document
-from leaseway.cli.output.progress import Counter
 from leaseway.cli.output.table import TableColumn, show_table
-from leaseway.cli.output.text import counted, note, say
+from leaseway.cli.output.text import Counter, counted, note, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import NoSuchJob
 from leaseway.imports.rows import RowBuilder

@@ -5,8 +5,14 @@ import contextlib
 from leaseway.api.schemas.imports import shard_document, summary_document
 from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.imports.open_sink import OpenedSink, find_run, jobs_url, look
-from leaseway.cli.commands.imports.shard_jobs import given_up, is_at_work
-from leaseway.cli.commands.imports.summary import next_command, show_quarantine, show_shards, show_summary
+from leaseway.cli.commands.imports.summary import (
+    given_up,
+    is_at_work,
+    next_command,
+    show_quarantine,
+    show_shards,
+    show_summary,
+)
 from leaseway.cli.output.json import document
 from leaseway.cli.output.text import say
 from leaseway.cli.settings import CliSettings

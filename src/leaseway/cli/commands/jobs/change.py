@@ -9,8 +9,7 @@ import click
 from leaseway.cli.job_selection import JobSelection, filter_by_ids
 from leaseway.cli.open_store import change, unknown
 from leaseway.cli.output.json import document
-from leaseway.cli.output.progress import Counter
-from leaseway.cli.output.text import counted, say
+from leaseway.cli.output.text import Counter, counted, say
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import UsageError
 from leaseway.domain.ids import JobId

@@ -6,8 +6,7 @@ from leaseway.cli.open_store import ask
 from leaseway.cli.output.color import STATE_STYLES
 from leaseway.cli.output.json import document
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import note
-from leaseway.cli.output.times import relative, short
+from leaseway.cli.output.text import note, relative, short
 from leaseway.cli.settings import CliSettings, Filters
 from leaseway.domain.ids import Instant, JobId
 from leaseway.domain.job import Job, State

@@ -10,8 +10,7 @@ from leaseway.cli.open_limiter import shut_gates
 from leaseway.cli.open_store import ask, find_job
 from leaseway.cli.output.color import STATE_STYLES, painted
 from leaseway.cli.output.json import document
-from leaseway.cli.output.text import block, facts, heading, needs_in_words, say, wrapped
-from leaseway.cli.output.times import moment, relative
+from leaseway.cli.output.text import block, facts, heading, moment, needs_in_words, relative, say, wrapped
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.exchange import Gate
 from leaseway.domain.explain import Reason, explain

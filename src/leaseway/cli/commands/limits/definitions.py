@@ -9,8 +9,7 @@ from leaseway.api.schemas.limits import limit_settings_document, limit_status_do
 from leaseway.cli.open_limiter import ask_limiter, change_limiter, load_definitions, look_at
 from leaseway.cli.output.json import document
 from leaseway.cli.output.table import Row, TableCell, TableColumn, show_table
-from leaseway.cli.output.text import note, say
-from leaseway.cli.output.times import moment, span
+from leaseway.cli.output.text import moment, note, say, span
 from leaseway.cli.settings import NONE, CliSettings
 from leaseway.domain.errors import BadValue, LeasewayError, UnknownLimit
 from leaseway.domain.gates import Closure, LevelReading, closed_by_limit

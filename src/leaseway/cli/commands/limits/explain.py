@@ -8,8 +8,7 @@ from leaseway.api.schemas.values import as_dict
 from leaseway.cli.commands.limits.definitions import definition_named, in_flight_text, in_words, next_free
 from leaseway.cli.open_limiter import ask_limiter, load_definitions, look_at
 from leaseway.cli.output.json import document
-from leaseway.cli.output.text import facts, heading, note, say
-from leaseway.cli.output.times import moment, span
+from leaseway.cli.output.text import facts, heading, moment, note, say, span
 from leaseway.cli.settings import CliSettings
 from leaseway.domain.errors import LeasewayError
 from leaseway.domain.gates import LevelReading, closed_by_limit
