@@ -1,4 +1,4 @@
-"""A spec, or a function with its options ─► source, sink, and the task that the jobs of its shards have in common."""
+"""Spec, or page function with options ─► source, sink and the task that all shard jobs share."""
 
 import asyncio
 import inspect
@@ -41,13 +41,13 @@ class PageFunctionCaller:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Also if it is an object that can be called, or stands behind a decorator."""
+    """Also handles callable objects and decorated functions."""
     inner = inspect.unwrap(function)
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
 
 
 class PageFunctionHttp(Http):
-    """All the ways to ask of `ctx.http`, through whoever admits and counts the requests of an import."""
+    """The HTTP client given to a page function. It admits and counts the requests of the import."""
 
     def __init__(self, asker: RequestClient) -> None:
         self._asker = asker
@@ -77,7 +77,7 @@ def queue_name(source: str) -> str:
 
 
 def load_import(path: Path | str, environ: Mapping[str, str] = os.environ) -> ImportParts:
-    """Of a TOML file, or of an importer, `module:name`."""
+    """Load an import from a TOML file, or from an importer given as `module:name`."""
     if (found := find_importer(path)) is not None:
         return assemble_importer(found, path)
     path = Path(path)
@@ -92,14 +92,14 @@ def assemble_importer(found: DeclaredImporter, name: Path | str) -> ImportParts:
 
 
 def load_sink(path: Path | str) -> tuple[Spec, Sink, str]:
-    """For a look, with the hash of the spec: the source is not made, and its key is not needed."""
+    """Spec, sink and spec hash, for reading. The source is not created, so its key is not needed."""
     found = find_importer(path)
     spec = read_spec(Path(path).read_text("utf-8"), str(path)) if found is None else found.spec
     return spec, make_sink(spec), spec_hash(spec)
 
 
 def find_importer(name: Path | str) -> DeclaredImporter | None:
-    """None: it is the name of a file."""
+    """Returns None if the name is a file name."""
     module_name, colon, attribute = str(name).partition(":")
     if not colon or str(name).endswith(".toml") or Path(name).is_file():
         return None

@@ -1,4 +1,4 @@
-"""From `module:name` to what a module holds under that name, with an answer to everything that may be wrong with it."""
+"""Resolve `module:name` to an object, with an error message for everything that can be wrong."""
 
 import sys
 import traceback
@@ -22,7 +22,7 @@ def refuse_path(module: str, name: str, example: str = "MODULE:APP, for example 
 
 
 def load_module(name: str) -> ModuleType:
-    """Import it with the current folder first in line, as `python -m` does."""
+    """Import the module with the current directory first in `sys.path`, as `python -m` does."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -43,16 +43,16 @@ def load_module(name: str) -> ModuleType:
 
 
 def error_location(error: BaseException) -> str:
-    """The place in the user's code, not in the machinery of importing."""
+    """The location of the error in the user's code, without the frames of the import machinery."""
     if isinstance(error, SyntaxError):
-        return ""  # its text says so
+        return ""  # the message of a SyntaxError contains the location
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     last = frames[-1]
     return f" ({Path(last.filename).name}, line {last.lineno})" if len(frames) > 1 else ""
 
 
 def find_attribute(module: ModuleType, attribute: str) -> Any:
-    """`MISSING` if there is no such thing."""
+    """Returns `MISSING` if the attribute does not exist."""
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, MISSING)

@@ -1,4 +1,4 @@
-"""An address ─► the sink that is there. Only the driver that it needs is loaded."""
+"""URL ─► sink. Only the driver that the sink needs is imported."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ KNOWN = (
 
 
 def sink_for_url(url: str, table: str, columns: Mapping[str, ColumnType]) -> Sink:
-    """Not yet opened."""
+    """The sink is not open yet."""
     match urlsplit(url).scheme:
         case "sqlite":
             from leaseway.imports.sinks.sqlite.sink import SqliteSink
@@ -47,7 +47,7 @@ def require_module(module: str, what: str, extra: str) -> None:
 
 
 def parquet_folder(url: str) -> str:
-    """parquet:///places is relative, parquet:////places absolute, as with sqlite://."""
+    """parquet:///places is a relative path, parquet:////places is absolute, as with sqlite://."""
     path = url.removeprefix("parquet://")
     if not path.startswith("/") or path == "/":
         raise StoreRefused(f"sink.url: {url!r} names no folder; write three slashes and a path: parquet:///places")

@@ -1,7 +1,7 @@
-"""Records ─► rows and bad rows. Everything that a spec says about a record is compiled once, and used for every one.
+"""Records ─► rows and bad rows. The spec is compiled once and applied to every record.
 
 encode ─► key ─► stamp ─► quality ─► columns ─► content hash
-   └─ a record that fails at one of these steps is a bad row: kept, named by a code, and never in the way of others
+   └─ a record that fails at a step becomes a bad row with a code; the other records continue
 """
 
 import json
@@ -21,11 +21,11 @@ from leaseway.imports.domain.timestamps import PARSERS, parse_any
 from leaseway.imports.spec.model import ColumnSpec, QualityCheck, Resource
 
 PathTree = dict[Any, Any]
-"""Steps, and what to leave out below them; empty: all of it."""
+"""Path steps to the subtree that is removed below them; an empty subtree removes everything."""
 
 
 def compile_stable_part(volatile: Sequence[JsonPath]) -> Callable[[Record], Any]:
-    """What is left of a record for its hash. Fields of the record itself, as most are, cost little."""
+    """Compile a function that removes volatile fields before hashing. The common case, top-level fields, is fast."""
     if not volatile:
         return lambda record: record
     tree = build_path_tree(volatile)
@@ -57,7 +57,7 @@ def build_path_tree(paths: Iterable[JsonPath]) -> PathTree:
 
 
 def remove_paths(value: Any, tree: PathTree) -> Any:
-    """A copy without those fields; what they do not touch is shared."""
+    """A copy without these fields. Parts of the value that are not affected are shared."""
     if isinstance(value, Mapping):
         steps: Iterable[Any] = list(value) if EVERY in tree else [step for step in tree if step in value]
         copy: Any = dict(value)
@@ -87,7 +87,7 @@ TRUTH = {True: True, False: False, "true": True, "false": False, "True": True, "
 
 
 class BadRecord(Exception):
-    """A record that cannot become a row, with the code under which it is kept."""
+    """A record that cannot become a row, with the error code of the bad row."""
 
     def __init__(self, code: str, problem: str) -> None:
         super().__init__(problem)
@@ -108,7 +108,7 @@ def text(value: Any) -> str:
 
 
 def integer(value: Any) -> int | None:
-    if type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX:  # as most are
+    if type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX:  # the common case
         return value
     if isinstance(value, str):
         if not value:
@@ -174,7 +174,7 @@ CONVERTERS: dict[ColumnType, Callable[[Any], Any]] = {
 
 KEY_LENGTH_MAX = 500
 AHEAD_US_MAX = 86_400 * SECOND_US
-"""A stamp may lie so far after the source's own time. One that lies further would keep every later change out."""
+"""How far a stamp may be ahead of the source's clock. A stamp further in the future would block all later changes."""
 SHOWN_LENGTH = 80
 
 Getter = Callable[[Any], Any]
@@ -189,7 +189,7 @@ class ColumnReader(NamedTuple):
 
 
 class RowBuilder:
-    """What becomes of the records of one resource."""
+    """Builds the rows of one resource."""
 
     def __init__(self, resource: Resource) -> None:
         self._key = parse_path("key", resource.key).first
@@ -291,7 +291,7 @@ def encode_document(record: Record) -> bytes:
 
 
 def render_record(record: Any) -> str:
-    """For people and for another try, whatever it is."""
+    """The record as text, for display and for a later replay, whatever it contains."""
     try:
         return encode(record).decode()
     except (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError):
@@ -302,7 +302,7 @@ def render_record(record: Any) -> str:
 
 
 def key_text(key: Any) -> str:
-    if type(key) is int:  # as most are
+    if type(key) is int:  # the common case
         return str(key)
     if key is None or key is MISSING or key == "":
         raise BadRecord("missing_key", "has no key" if key is MISSING else f"its key is {render_value(key)}")

@@ -1,9 +1,9 @@
-"""Boxes on the globe, as degrees: (south, west, north, east). West is never east of east: what crosses the
-antimeridian is cut there.
+"""Boxes in degrees: (south, west, north, east). West is never larger than east; a box across the antimeridian is cut
+there.
 
-A point belongs to a box by the planar, half-open rule: south ≤ latitude < north, west ≤ longitude < east, and the edges
-of the world (north 90, east 180) belong to the boxes that touch them. Servers that draw the edges of a box as great
-circles are asked for a slightly larger one, and what does not belong is dropped.
+A point belongs to a box by a planar, half-open rule: south ≤ latitude < north, west ≤ longitude < east. The edges of
+the world (north 90, east 180) belong to the boxes that touch them. For servers that draw the edges of a box as great
+circles, a slightly larger box is requested, and records outside the original box are dropped.
 """
 
 import math
@@ -16,18 +16,18 @@ Box = tuple[float, float, float, float]
 
 WORLD: Box = (-90.0, -180.0, 90.0, 180.0)
 WIDTH_MAX = 90.0
-"""Wider ones are cut before anything else: the great circle between two corners half a world apart is any of many."""
+"""Wider boxes are split first: the great circle between two corners half a world apart is not unique."""
 SIDE_MIN = 0.001
-"""About a hundred metres: whatever is denser is one place."""
+"""About a hundred metres. Denser records are treated as one place."""
 MARGIN = 1e-6
-"""Degrees that a grown edge moves further, against rounding: a tenth of a metre."""
+"""Extra margin of an expanded edge, in degrees, against rounding: a tenth of a metre."""
 
 
 def parse_box(field: str, value: Sequence[float]) -> Box:
-    """As somebody wrote it; west may be east of east, across the antimeridian."""
+    """Check a box from user input. West may be larger than east, across the antimeridian."""
     if len(value) != 4 or not all(isinstance(side, int | float) and math.isfinite(side) for side in value):
         raise BadValue(field, f"must be four numbers: south, west, north, east (is {value!r})")
-    # Adding zero makes one number of the two zeros, which would be two keys.
+    # Adding 0.0 turns -0.0 into 0.0; otherwise equal boxes would have different keys.
     south, west, north, east = (float(side) + 0.0 for side in value)
     if not -90 <= south < north <= 90:
         raise BadValue(field, f"south must lie below north, both within -90 … 90 (is {south:g}, {north:g})")
@@ -37,7 +37,7 @@ def parse_box(field: str, value: Sequence[float]) -> Box:
 
 
 def split_wide_box(box: Box) -> list[Box]:
-    """Cut at the antimeridian, and at every 90 degrees if it is wider than that."""
+    """Split at the antimeridian, and at every 90 degrees if the box is wider than that."""
     south, west, north, east = box
     if west > east:
         sides = [(west, 180.0), (-180.0, east)]
@@ -49,7 +49,7 @@ def split_wide_box(box: Box) -> list[Box]:
 
 
 def quadrants(box: Box) -> list[Box]:
-    """South-west, south-east, north-west, north-east; none if it is as small as boxes get."""
+    """South-west, south-east, north-west, north-east. Empty if the box has the minimum size."""
     south, west, north, east = box
     if min(north - south, east - west) < 2 * SIDE_MIN:
         return []
@@ -58,7 +58,7 @@ def quadrants(box: Box) -> list[Box]:
 
 
 def grid_cells(box: Box, degrees: float) -> Iterator[Box]:
-    """A grid whose lines are the multiples of `degrees`, whatever the box: two plans of two areas share their cells."""
+    """Grid lines are multiples of `degrees`, whatever the box, so plans of two areas share their cells."""
     south, west, north, east = box
     rows, columns = grid_lines(south, north, degrees), grid_lines(west, east, degrees)
     for low, high in pairwise(rows):
@@ -78,10 +78,10 @@ def owns(box: Box, latitude: float, longitude: float) -> bool:
 
 
 def expand_box(box: Box) -> Box:
-    """What to ask of a server whose edges are great circles, so that no point of the box is left out.
+    """The box to request from a server that draws edges as great circles, so that no point of the box is missed.
 
-    Such an edge bends towards its pole. The edge nearer to the equator bends into the box: it is moved until its
-    highest point, in the middle, lies on the parallel: tan φ' = tan φ · cos(Δλ/2). The others bend outwards.
+    Such an edge bends towards its pole. The edge nearer to the equator bends into the box, so it is moved until its
+    highest point, in the middle, lies on the parallel: tan φ' = tan φ · cos(Δλ/2). The other edges bend outwards.
     """
     south, west, north, east = box
     flatter = math.cos(math.radians((east - west) / 2))
@@ -91,7 +91,7 @@ def expand_box(box: Box) -> Box:
 
 
 def geodesic_extent(box: Box) -> Box:
-    """The parallels and meridians that such a server stays within: its edges bend out of the box, towards the poles."""
+    """The largest area that such a server can return: its edges bend out of the box, towards the poles."""
     south, west, north, east = box
     steeper = 1 / math.cos(math.radians((east - west) / 2))
     low = bend_latitude(south, steeper) if south < 0 else south

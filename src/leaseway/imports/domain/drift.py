@@ -1,7 +1,7 @@
-"""The profiles of two runs ─► what has become different in the documents of a source.
+"""Profiles of documents: which paths they have, with which types. Two runs with different profiles have drifted.
 
-A profile is made from a sample, and a rare path may be missing from one sample by chance. Only what chance does not
-explain is told: a drift that is reported every night is soon read by nobody.
+A profile comes from a sample, and a rare path can be missing from a sample by chance. Only differences that chance does
+not explain are reported.
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ from leaseway.imports.domain.page import Record
 from leaseway.imports.domain.run_state import Profile
 
 CHANCE_MAX = 0.001
-"""How likely it may be that a sample missed by chance what the other one has."""
+"""The largest probability that a sample missed by chance what the other sample contains."""
 BELOW_TOP = frozenset(".[")
 
 
@@ -25,7 +25,7 @@ class TypeChange(Struct, frozen=True):
 
 
 class Drift(Struct, frozen=True):
-    """Paths, in order."""
+    """Paths, sorted."""
 
     new: tuple[str, ...] = ()
     vanished: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Drift(Struct, frozen=True):
 
 
 def merge_profiles(profiles: Iterable[Profile]) -> dict[str, dict[str, int]]:
-    """Of all shards together."""
+    """The profiles of all shards, added."""
     total: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for profile in profiles:
         for path, types in profile.items():
@@ -45,7 +45,7 @@ def merge_profiles(profiles: Iterable[Profile]) -> dict[str, dict[str, int]]:
 
 
 def compare_profiles(before: Profile, after: Profile) -> Drift | None:
-    """None: one of them has no profile, and nothing can be said."""
+    """Returns None if one of the profiles is empty."""
     if not before or not after:
         return None
     was, is_ = sample_size(before), sample_size(after)
@@ -61,7 +61,7 @@ def compare_profiles(before: Profile, after: Profile) -> Drift | None:
 
 
 def types_differ(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
-    """Counted among the times that the path was there: a path that became rarer has the same types."""
+    """Compared among the documents that have the path, so a path that became rarer keeps its types."""
     was, is_ = count_types(before), count_types(after)
     return any(is_significant(count, is_, was) for type_, count in after.items() if type_ not in before) or any(
         is_significant(count, was, is_) for type_, count in before.items() if type_ not in after
@@ -69,13 +69,13 @@ def types_differ(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
 
 
 def is_significant(count: int, of: int, other: int) -> bool:
-    """Whether a sample of `other` would have shown what was seen `count` times in a sample of `of`."""
+    """Whether a sample of `other` documents would contain what was seen `count` times in a sample of `of`."""
     share = min(count / of, 1.0) if of else 0.0
     return bool((1.0 - share) ** other <= CHANCE_MAX)
 
 
 def sample_size(profile: Profile) -> int:
-    """How many documents were looked at. What lies in a list is seen more often than there are documents."""
+    """The number of sampled documents. Paths inside lists are counted more often than once per document."""
     top = [count_types(types) for path, types in profile.items() if not BELOW_TOP & set(path.removeprefix("$."))]
     return max(top or [count_types(types) for types in profile.values()], default=0)
 
@@ -85,11 +85,11 @@ def count_types(types: Mapping[str, int]) -> int:
 
 
 SAMPLE_MAX = 20
-"""Documents of one page that are looked at, evenly spread."""
+"""Documents sampled from one page, evenly spread."""
 PATHS_MAX = 300
 DEPTH_MAX = 6
 ITEMS_MAX = 3
-"""Of a list."""
+"""Items of a list that are sampled."""
 
 
 def profile_documents(records: Sequence[Record]) -> Profile:
@@ -134,7 +134,7 @@ def json_type(value: Any) -> str:
 
 
 def add_profiles(one: Profile, other: Profile) -> Profile:
-    """Both together."""
+    """The sum of both profiles."""
     together = {path: dict(kinds) for path, kinds in one.items()}
     for path, kinds in other.items():
         if path not in together and len(together) >= PATHS_MAX:

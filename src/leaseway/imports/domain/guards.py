@@ -1,23 +1,24 @@
-"""Guards: what must not be believed about a page, and what to do instead. Each has a name, and is counted.
+"""Guards: what must not be trusted about a page, and the reaction. Every guard has a name and is counted.
 
-    ceiling          more pages, rows or bytes than a shard may have            split, or park
-    repeated_page    the same ids as one of the last pages, or none and the     park
-                     same next cursor
+    ceiling          more pages, rows or bytes than a shard may have            split or park
+    repeated_page    the same ids as a recent page, or no ids and the same      park
+                     next cursor
     stuck_cursor     the next cursor is not after this one                      park
-    order_violated   ids do not ascend as the source has declared               retry, then fail
-    empty_page       fewer records than asked for is no proof of the end        confirm
-    truncated        a full page, and no way to ask for the next one            split, or park
-    filter_ignored   a record that is not of this shard                         park, before anything is written
-    source_failed    the source says that it cannot be read, now or later       park
+    order_violated   ids do not ascend as the source declares                   retry, then fail
+    empty_page       fewer records than requested do not prove the end          confirm
+    truncated        a full page, and no way to request the next one            split or park
+    filter_ignored   a record that does not belong to this shard                park before anything is written
+    source_failed    the source cannot be read                                  park
     bad_rows         too many bad records, or a page without a single key       park
-    heavy_page       the source cannot bear a page of this size                 halve it
-    wrong_body       no JSON, or not of the declared shape                      retry, then fail
-    duplicate        a record that this shard has had before                    warn, if there are many
+    heavy_page       the source cannot deliver a page of this size              halve the page size
+    wrong_body       not JSON, or not the declared shape                        retry, then fail
+    duplicate        a record that this shard contained before                  warn if there are many
     yield_collapse   far fewer rows than the last complete run had              the run is suspect
-    throttled        the source asks to wait for longer than a handler should   the job waits, no attempt is used
-    shared           not a guard, but counted like one: a rest cut up for those who had nothing to do
+    throttled        the source asks for a longer wait than a handler allows    the job waits, no attempt is used
+    shared           not a guard: the rest of a shard was split for idle workers
 
-A shard is done on positive proof of its end. Doubt means: again, smaller, or a person must look; never done.
+A shard is done only with positive proof of its end. In doubt, a page is fetched again or made smaller, or the shard is
+parked for an operator.
 """
 
 import hashlib
@@ -42,16 +43,16 @@ class Ceilings(Struct, frozen=True, kw_only=True):
 
 
 class Expectation(Struct, frozen=True, kw_only=True):
-    """What was asked for, and what the source has declared."""
+    """The request, and what the source declares about its pages."""
 
     limit: int
     cursor: Cursor | None
     key: Callable[[Record], Any]
-    """The id of a record; None if it has none."""
+    """The id of a record, or None."""
     is_ordered: bool
     """Ids ascend strictly, within pages and across them."""
     is_ours: Callable[[Record], bool]
-    """Whether a record belongs to the shard, as far as the source itself must see to that."""
+    """Whether a record belongs to the shard, for filters that the source itself must apply."""
     has_next: bool
     """Whether the source can be asked for a page after this one."""
     short_page_is_end: bool
@@ -67,7 +68,7 @@ class EndShard(Struct, frozen=True):
 
 
 class ConfirmEnd(Struct, frozen=True):
-    """It looks like the end. Ask again for one record past the cursor, and believe it the second time."""
+    """The page looks like the end. Request one record past the cursor; the second empty answer confirms the end."""
 
     page_hash: str
 
@@ -85,7 +86,7 @@ class ParkShard(Struct, frozen=True):
 
 
 class RetryPage(Struct, frozen=True):
-    """Perhaps it is right the next time: the attempt fails, and the job is tried again later."""
+    """The page may be correct the next time: the attempt fails, and the job is retried later."""
 
     guard: str
     why: str
@@ -95,7 +96,7 @@ PageVerdict = ContinueShard | EndShard | ConfirmEnd | SplitShard | ParkShard | R
 
 
 def judge_page(page: Page, row: ShardRow, expected: Expectation) -> PageVerdict:
-    """Before anything of the page is written."""
+    """Judge a page before any of it is written."""
     stranger = next((record for record in page.records if not expected.is_ours(record)), None)
     if stranger is not None:
         return ParkShard(
@@ -134,7 +135,7 @@ def find_disorder(ids: Sequence[Any], cursor: Cursor | None) -> str | None:
 def is_after(one: Any, other: Any) -> bool:
     try:
         return bool(one > other)
-    except TypeError:  # a number and a text have no order
+    except TypeError:  # numbers and texts have no common order
         return False
 
 
@@ -163,15 +164,15 @@ def check_ceilings(page: Page, row: ShardRow, ceilings: Ceilings, page_hash: str
 
 
 def hash_ids(ids: Sequence[Any]) -> str:
-    # Not as JSON: an id may be text that no encoding takes, and its row is a bad one, not the end of the page.
+    # Not encoded as JSON: an id can be text that no encoding accepts, and then only its row is bad, not the page.
     return hashlib.sha256(repr(list(ids)).encode()).hexdigest()[:16]
 
 
 def halve_page_limit(limit: int, least: int = LIMIT_MIN) -> int:
-    """After a page that the source could not bear. The smallest stays."""
+    """After a page that the source could not deliver. Never below the minimum."""
     return max(limit // 2, min(least, limit))
 
 
 def grow_page_limit(limit: int, wanted: int, good_pages: int) -> int:
-    """After some good pages a quarter more, up to what was wanted."""
+    """After some good pages, a quarter more, up to the configured limit."""
     return min(limit + limit // 4, wanted) if good_pages and good_pages % GROW_AFTER_PAGES == 0 else limit

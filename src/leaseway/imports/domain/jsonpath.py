@@ -1,8 +1,8 @@
-"""Paths into JSON documents: the small part of JSONPath that an import needs.
+"""Paths into JSON documents: the small part of JSONPath that imports need.
 
     $   $.name   $['any name']   $[0]   $.items[*]   and AddressInfo.Title for $.AddressInfo.Title
 
-A path is compiled once and used for every record. What is not there is `MISSING`, which is not the same as null.
+A path is compiled once and used for every record. A missing value is `MISSING`, which is not null.
 """
 
 import re
@@ -34,16 +34,16 @@ STAR = re.compile(r"\[\s*\*\s*\]|\.\*")
 
 
 class JsonPath:
-    """One compiled path. Paths are equal if their steps are."""
+    """A compiled path. Paths are equal if their steps are equal."""
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
         self.steps = steps
         self.has_star = EVERY in steps
         self.first: Callable[[Any], Any] = compile_getter(steps)
-        """What is there, or MISSING. For a path with [*], the first of many."""
+        """The value, or MISSING. For a path with [*], the first of several values."""
 
     def all(self, document: Any) -> list[Any]:
-        """Everything that is there, in its order."""
+        """All values, in document order."""
         return select_all(self.steps, document)
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class JsonPath:
 
 
 def parse_path(field: str, text: object) -> JsonPath:
-    """Compile it, or say at which character it stops being a path."""
+    """Compile a path, or report the character at which it is invalid."""
     if not isinstance(text, str):
         raise BadValue(field, f"must be a path such as '$.items' (is {text!r})")
     if not text or len(text) > LENGTH_MAX:
@@ -80,7 +80,7 @@ def parse_steps(field: str, text: str) -> Iterator[Step]:
         at = found.end()
     else:
         raise path_error(field, text, 0)
-    while at < len(text):  # each turn moves on, or raises
+    while at < len(text):  # each iteration advances or raises
         step, at = parse_step(field, text, at)
         yield step
 
@@ -146,7 +146,7 @@ def select_child(value: Any, step: str | int) -> Any:
 
 
 def compile_getter(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
-    """A function for these steps: a record is asked many times, so the common cases have their own."""
+    """A function for these steps. It runs for every record, so the common cases have specialised versions."""
     if EVERY in steps:
         return lambda document: next(iter(select_all(steps, document)), MISSING)
     names = tuple(step for step in steps if step is not EVERY)

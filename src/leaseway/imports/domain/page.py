@@ -1,4 +1,4 @@
-"""One page, as a source hands it over, and one row, as a sink takes it."""
+"""Pages as sources return them, rows as sinks store them, and the types of projected columns."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -14,27 +14,27 @@ from leaseway.imports.domain.shard import Cursor
 NAMES_SHOWN_MAX = 8
 
 Record = Mapping[str, Any]
-"""A document of the source, as it came."""
+"""A document of the source, unchanged."""
 
 
 class Page(Struct, frozen=True, kw_only=True):
     records: Sequence[Record]
-    """Those of the shard."""
+    """The records that belong to the shard."""
     raw_count: int
-    """How many came, before any filter of ours: a short page is judged by this."""
+    """The number of records received, before filtering. Decides whether a page is short."""
     next: Cursor | None
-    """None: there is no next page, as far as the source says."""
+    """None if the source reports no next page."""
     is_end: bool | None = None
-    """True: the source says so. None: it does not say, and a short page has to be confirmed."""
+    """True if the source says so. None if it does not say; then a short page has to be confirmed."""
     server_time: Instant | None = None
     size_bytes: int = 0
 
     @classmethod
     def keyset(cls, records: Sequence[Record], *, key: str, limit: int | None = None) -> "Page":
-        """Records in the order of their keys: the next page begins after the last one, {"after": its key}.
+        """Records in the order of their keys: the next page starts after the last one, {"after": its key}.
 
-        `limit` is for sources that promise that a page with fewer records is the last one. Without it, that is
-        confirmed by asking again.
+        Pass `limit` only if the source promises that a page with fewer records is the last one. Without it, the end is
+        confirmed with another request.
         """
         if not records:
             return cls(records=(), raw_count=0, next=None)
@@ -46,8 +46,9 @@ class Page(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def offset(cls, records: Sequence[Record], cursor: Cursor | None, *, total: int | None = None) -> "Page":
-        """Records by their number: the next page begins after so many, {"offset": 200}. `total`: how many there are, if
-        the source says so; without it, a short page is confirmed by asking again."""
+        """Records by position: the next page starts after this many, {"offset": 200}. Pass `total` if the source
+        reports the number of records; without it, a short page is confirmed with another request.
+        """
         done = (0 if cursor is None else int(cursor["offset"])) + len(records)
         is_end = None if total is None else done >= total
         return cls(
@@ -59,7 +60,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def last(cls, records: Sequence[Record] = ()) -> "Page":
-        """Nothing comes after these: the source has said so."""
+        """The last page: the source says that nothing follows."""
         return cls(records=records, raw_count=len(records), next=None, is_end=True)
 
 
@@ -69,22 +70,22 @@ def field_names(record: Any) -> str:
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """A record on its way into a sink. The whole document is kept beside what was projected from it."""
+    """A record on its way into a sink. The whole document is stored next to the projected columns."""
 
     external_id: str
     stamp: Instant
-    """When the source says it was changed; 0 if it does not say. An older one never replaces a newer one."""
+    """When the source changed the record; 0 if unknown. An older row never replaces a newer one."""
     content_hash: str
-    """Of the document without its volatile fields: equal means unchanged."""
+    """Hash of the document without its volatile fields. Equal hashes mean unchanged."""
     document: str
     values: Mapping[str, Any]
-    """The projection, by column."""
+    """The projected columns by name."""
     is_deleted: bool = False
-    """The source says that it is no more. Kept, and marked."""
+    """The source reports the record as deleted. The row is kept and marked."""
 
 
 class BadRow(Struct, frozen=True, kw_only=True):
-    """A record that cannot become a row. It is kept, and can be replayed."""
+    """A record that cannot become a row. It is stored and can be replayed."""
 
     position: int
     external_id: str | None
@@ -95,13 +96,13 @@ class BadRow(Struct, frozen=True, kw_only=True):
 
 
 class WriteCounts(Struct, frozen=True):
-    """What became of the rows of one page."""
+    """What happened to the rows of one page."""
 
     inserted: int = 0
     updated: int = 0
     unchanged: int = 0
     stale: int = 0
-    """Older than what was there."""
+    """Older than the stored row."""
     quarantined: int = 0
 
     @property
@@ -112,11 +113,11 @@ class WriteCounts(Struct, frozen=True):
 class ColumnType(StrEnum):
     TEXT = "text"
     INTEGER = "integer"
-    """Of 64 bits."""
+    """64 bits."""
     REAL = "real"
     BOOLEAN = "boolean"
     TIMESTAMP = "timestamp"
-    """As an `Instant`: microseconds since 1970."""
+    """An `Instant`: microseconds since 1970."""
     JSON = "json"
     """Any part of a document, as canonical JSON text."""
 

@@ -1,7 +1,7 @@
-"""A source in parts: plan ─► shards, each with a predicate that no other shard shares.
+"""Divide a source into shards with disjoint predicates.
 
-Every record belongs to exactly one shard of a plan, and the same plan made again has the same keys. What a source
-cannot express is refused here, before anything is asked; how a shard is divided later is in `splitting.py`.
+Every record belongs to exactly one shard of a plan, and the same plan has the same keys every time. A partition that
+the source cannot express is refused before the first request. `splitting.py` divides a shard during a run.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +15,9 @@ from leaseway.imports.domain.boxes import Box, grid_cells, parse_box, quadrants,
 from leaseway.imports.domain.shard import Predicate, Shard, make_shard
 
 SHARDS_MAX = 100_000
-"""More are a mistake in a step or a size."""
+"""More shards indicate a mistake in a step or size."""
 GROUP_MAX = 50
-"""Values in one request: addresses have a length."""
+"""Values in one request, because URLs have a limited length."""
 DEPTH_MAX = 20
 MINUTE_US = 60_000_000
 
@@ -39,10 +39,12 @@ class PartitionSupport(Protocol):
 
 
 def id_range_shards(source: str, lower: int, upper: int, size: int) -> list[Shard]:
-    """[lower, …) in ranges of `size`. The last one is open: what is created while we read has higher ids than all."""
+    """Ranges of `size` from `lower` on. The last range is open, because records created during the run have
+    higher ids.
+    """
     if size < 1:
         raise BadValue("resource.partition.size", f"must be at least 1 (is {size})")
-    # Not by the length of the range, which has no number for as many as a source may claim to have.
+    # Not len(range): a source may report a maximum that is too large for it.
     check_count("resource.partition.size", max(upper - lower, 0) // size + 1)
     starts = range(lower, max(upper, lower) + 1, size)
     ends: list[int | None] = [*starts[1:], None]
@@ -61,7 +63,9 @@ def id_label(low: int | None, high: int | None) -> str:
 def country_shards(
     source: str, values: Iterable[str], estimates: Mapping[str, int] | None = None, group_below: int = 0
 ) -> list[Shard]:
-    """One shard a country; those with fewer rows than `group_below` share one, until together they have as many."""
+    """One shard per country. Countries with fewer rows than `group_below` share shards, until a shard has that many
+    rows.
+    """
     estimates = estimates or {}
     ordered = sorted(set(values))
     small = [value for value in ordered if estimates.get(value, group_below) < group_below]
@@ -104,10 +108,11 @@ def window_shards(
     granularity_us: int = 1,
     until: Instant | None = None,
 ) -> list[Shard]:
-    """[from, to) after [from, to), on the source's own grain. Start and end are floored to it: a window that ends
-    within a grain could not say which of its records it has.
+    """Consecutive windows [from, to), aligned to the granularity of the source's stamps.
 
-    `end` None: windows up to about `until`, which is now, and the last one has no end: what comes later is in it."""
+    Start and end are rounded down to the granularity: within it, the stamps do not tell which window a record belongs
+    to. With `end` None, windows reach up to about `until` (now), and the last window is open.
+    """
     grain_us = max(granularity_us, 1)
     if step_us < grain_us or step_us % grain_us:
         problem = f"must be a multiple of the source's granularity, {grain_us / 1e6:g} s"
@@ -133,7 +138,7 @@ def window_label(window: Sequence[str | None]) -> str:
 
 
 def format_instant(instant: Instant) -> str:
-    """As short as it is exact: 2026-04-01T00:00Z."""
+    """The shortest exact form: 2026-04-01T00:00Z."""
     moment = (EPOCH + timedelta(microseconds=instant)).astimezone(UTC).replace(tzinfo=None)
     spec = "minutes" if instant % MINUTE_US == 0 else "auto"
     return f"{moment.isoformat(timespec=spec)}Z"
@@ -143,14 +148,14 @@ def parse_instant(text: str) -> Instant:
     return (datetime.fromisoformat(text) - EPOCH) // MICROSECOND
 
 
-# -- places -----------------------------------------------------------------------------------------------------------
+# -- boxes ------------------------------------------------------------------------------------------------------------
 
 
 def quadtree_shards(source: str, area: Sequence[float], count: Callable[[Box], int], rows_max: int) -> list[Shard]:
-    """A quadtree: every box in which `count` finds more than `rows_max` is cut in four."""
+    """A quadtree: every box in which `count` finds more than `rows_max` is split in four."""
     found: list[tuple[Box, int]] = []
     waiting = [(part, 0) for part in reversed(split_wide_box(parse_box("resource.partition.area", area)))]
-    while waiting:  # ends: DEPTH_MAX and SHARDS_MAX
+    while waiting:  # bounded by DEPTH_MAX and SHARDS_MAX
         box, depth = waiting.pop()
         rows = count(box)
         children = quadrants(box) if rows > rows_max and depth < DEPTH_MAX else []
@@ -186,11 +191,11 @@ def box_label(box: Sequence[float]) -> str:
     return "box=" + ",".join(f"{side:g}" for side in box)
 
 
-# -- both -------------------------------------------------------------------------------------------------------------
+# -- combinations -----------------------------------------------------------------------------------------------------
 
 
 def cross_shards(source: str, outer: Sequence[Shard], inner: Sequence[Shard]) -> list[Shard]:
-    """Geography first, then windows: every shard of the one with every shard of the other."""
+    """Every shard of the first list combined with every shard of the second: geography, then windows."""
     check_count("resource.partition", len(outer) * len(inner))
     return [combine_shards(source, first, second, len(inner)) for first in outer for second in inner]
 
@@ -204,11 +209,11 @@ def combine_shards(source: str, first: Shard, second: Shard, shares: int) -> Sha
     return make_shard(source, f"{first.label};{second.label}", {**first.predicate, **second.predicate}, rows)
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------
+# -- checks -----------------------------------------------------------------------------------------------------------
 
 
 def check_plan(shards: Sequence[Shard], can: PartitionSupport, field: str = "resource.partition.by") -> None:
-    """Refuse what the source cannot express, or only at many times the price."""
+    """Refuse a partition that the source cannot express, or only by reading rows many times."""
     for name in sorted({name for shard in shards for name in shard.predicate}):
         predicates = [shard.predicate for shard in shards if name in shard.predicate]
         if problem := partition_problem(name, predicates, can):

@@ -1,4 +1,4 @@
-"""How far a shard and its run have come, as the sink keeps it: in the same transaction as the rows."""
+"""Runs and shards as a sink stores them, in the same transaction as the rows."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,11 +14,11 @@ class ShardState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
-    """With positive proof of the end."""
+    """The end is proved."""
     SPLIT = "split"
-    """Its children have the rest; its rows stay."""
+    """The children have the rest; the rows of the shard stay."""
     PARKED = "parked"
-    """A guard stopped it; a person must look."""
+    """A guard stopped the shard; an operator must look at it."""
 
 
 class ShardRow(Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class ShardRow(Struct, frozen=True, kw_only=True):
     shard: Shard
     state: ShardState
     fence: int
-    """Of the last worker that wrote here. A smaller one is refused."""
+    """The fence of the last worker that wrote. A smaller one is refused."""
     cursor: Cursor | None
     pages: int = 0
     rows: int = 0
@@ -38,31 +38,31 @@ class ShardRow(Struct, frozen=True, kw_only=True):
     requests: int = 0
     size_bytes: int = 0
     attempts: int = 0
-    """How often a worker has begun or resumed it."""
+    """How often a worker began or resumed the shard."""
     resumed_at: Cursor | None = None
     page_limit: int | None = None
-    """What the page size was halved to."""
+    """The page size after halving."""
     recent: tuple[str, ...] = ()
-    """Hashes of the last pages' ids, against loops."""
+    """Hashes of the ids of recent pages, to detect loops."""
     guards: Mapping[str, int] = {}
-    """How often each guard has reacted."""
+    """How often each guard reacted."""
     why: str | None = None
     parent: str | None = None
     started_at: Instant | None = None
-    """When a worker first began it."""
+    """When a worker first began the shard."""
     finished_at: Instant | None = None
     profile: "Profile" = {}
 
 
 Profile = Mapping[str, Mapping[str, int]]
-"""Which paths a sample of the documents has, and of which types, with their counts: drift is seen in these."""
+"""Paths of sampled documents, with their types and counts. Drift is found by comparing profiles."""
 
 
 class RunMode(StrEnum):
     FULL = "full"
-    """All there is."""
+    """Everything in the source."""
     INCREMENTAL = "incremental"
-    """What has changed since the last run that became complete."""
+    """Changes since the last complete run."""
 
 
 class RunState(StrEnum):
@@ -85,18 +85,19 @@ class RunRow(Struct, frozen=True, kw_only=True):
     state: RunState = RunState.RUNNING
     mode: RunMode = RunMode.FULL
     since: Instant | None = None
-    """Changes from here on; None: all there is."""
+    """Changes from this instant on. None: everything."""
     watermark: Instant | None = None
-    """The source's time when the run began, on the source's own grain. The next run begins here, less the overlap, and
-    only if this one has become complete."""
+    """The source's time when the run started, rounded to its granularity. The next run starts here minus the overlap,
+    if this run is complete.
+    """
     seats: int = 0
-    """How many shards can be worked on at once. While fewer are open, the large ones are split. 0: nobody knows."""
+    """How many shards all workers process at once; large shards are split while fewer are open. 0: unknown."""
     id_max: int | None = None
     """The largest id when the run was planned."""
     requests_max: int | None = None
-    """The run's budget. None: no bound."""
+    """The run's budget. None: unlimited."""
     requests: int = 0
-    """What was spent of the budget. Counted only if there is one."""
+    """Requests taken from the budget. Counted only if there is a budget."""
     notes: Mapping[str, Any] = {}
     """Findings at the end of the run: deletes, drift, guards that made it suspect."""
     why: str | None = None

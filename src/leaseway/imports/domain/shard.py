@@ -1,7 +1,7 @@
 """A shard: the part of a source that one predicate describes.
 
-Keys come from predicates and from nothing else, so that the same plan made again has the same shards, and a run that
-was interrupted finds its place.
+A shard's key is derived from its predicate alone, so the same plan always has the same shards and an interrupted run
+finds its place.
 """
 
 import hashlib
@@ -12,12 +12,13 @@ import msgspec
 from msgspec import Struct
 
 Predicate = Mapping[str, Any]
-"""What every record of a shard fulfils, by the name of a filter: {"id": [0, 20000]}, {"country": ["ES"]},
-{"window": ["2026-04-01T00:00Z", "2026-05-01T00:00Z"]}, {"box": [40.0, -4.0, 41.0, -3.0]}. Ranges are half-open; None is
-an open end."""
+"""The condition that every record of a shard meets, by filter name: {"id": [0, 20000]}, {"country": ["ES"]}, {"window":
+["2026-04-01T00:00Z", "2026-05-01T00:00Z"]}, {"box": [40.0, -4.0, 41.0, -3.0]}. Ranges are half-open; None is an open
+end.
+"""
 
 Cursor = Mapping[str, Any]
-"""Which page comes next, in the source's own words: {"after": 311592}, {"offset": 2000}, {"next": "https://…"}."""
+"""Which page comes next, in the source's terms: {"after": 311592}, {"offset": 2000}, {"next": "https://…"}."""
 
 
 class Shard(Struct, frozen=True):
@@ -26,11 +27,11 @@ class Shard(Struct, frozen=True):
     predicate: Predicate
     estimated_rows: int | None = None
     depth: int = 0
-    """How often its forebears were split."""
+    """How many splits led to this shard."""
 
 
 def canonical(value: Any) -> str:
-    """One text for one meaning: keys in order, no blanks."""
+    """Canonical JSON: sorted keys, no spaces. Equal values have equal texts."""
     return msgspec.json.encode(value, order="deterministic").decode()
 
 

@@ -1,6 +1,7 @@
-"""A shard in parts: what is left of it, divided along the first filter that can be divided.
+"""Split the rest of a shard along the first filter that can be divided.
 
-Halves are made by arithmetic alone, so that whoever splits the same shard at the same cursor makes the same children.
+The split depends only on the shard and its cursor, so every worker that splits the same shard at the same cursor gets
+the same children.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,18 +21,18 @@ from leaseway.imports.domain.partition import (
 from leaseway.imports.domain.shard import Cursor, Predicate, Shard, make_shard
 
 IDLE = "idle"
-"""Why a shard is split that nothing is wrong with: others have no work while it goes on."""
+"""The reason for splitting a healthy shard: other workers are idle."""
 ID_LOWEST = 0
 
 
 def split_shard(
     shard: Shard, cursor: Cursor | None, why: str, can: PartitionSupport, id_max: int | None = None
 ) -> list[Shard]:
-    """Children that cover exactly what the shard has left; none: it cannot be divided.
+    """Children that cover exactly the rest of the shard. Empty if it cannot be divided.
 
-    What is left is told from a cursor by id, if the source can be asked for ids. Otherwise the children begin anew, and
-    rows that were written already are found unchanged; for idle workers alone that would be too dear.
-    `id_max`: the highest id there is, for a range without an end.
+    The rest follows from a cursor by id, if the source can filter by id. Otherwise the children start over and find
+    rows that were already written unchanged; for idle workers alone that would cost too much. `id_max` is the highest
+    id, for a range without an end.
     """
     if shard.depth >= DEPTH_MAX:
         return []
@@ -46,7 +47,7 @@ def split_shard(
 
 
 def remaining_predicate(predicate: Predicate, cursor: Cursor | None, can: PartitionSupport) -> Predicate | None:
-    """None: it cannot be said."""
+    """Returns None if the rest is unknown."""
     if cursor is None:
         return predicate
     after = cursor.get("after")
@@ -57,7 +58,7 @@ def remaining_predicate(predicate: Predicate, cursor: Cursor | None, can: Partit
 
 
 def rows_left(shard: Shard, cursor: Cursor | None, rows: int, id_max: int | None) -> int | None:
-    """About how many are left after the cursor, if ids lie as densely there as before it. None: it cannot be said."""
+    """An estimate of the rows after the cursor, assuming the same density of ids. None: unknown."""
     after = None if cursor is None else cursor.get("after")
     low, high = shard.predicate.get("id", [None, None])
     beyond = high if high is not None else None if id_max is None else id_max + 1
@@ -68,12 +69,12 @@ def rows_left(shard: Shard, cursor: Cursor | None, rows: int, id_max: int | None
 
 
 def divide_predicate(predicate: Predicate, can: PartitionSupport, id_max: int | None) -> Iterator[list[Predicate]]:
-    """Along each filter, the cheapest first."""
+    """Divisions along each filter, the cheapest first."""
     if "id" in can.filters and can.bounds.get("id", (True, True))[0]:
         yield [{**predicate, "id": part} for part in id_halves(predicate.get("id", [None, None]), id_max)]
     if "country" in predicate:
         yield [{**predicate, "country": part} for part in halves(predicate["country"])]
-    # Without both bounds, each half would read what the other reads as well.
+    # Without both bounds, each half would read the rows of the other half, too.
     if "window" in predicate and all(can.bounds.get("window", (True, True))):
         yield [{**predicate, "window": part} for part in window_halves(predicate["window"], can.granularity_us)]
     if "box" in predicate:

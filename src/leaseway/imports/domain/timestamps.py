@@ -1,4 +1,8 @@
-"""Stamps as sources write them ─► instants: ISO 8601 with or without a zone, or seconds or milliseconds since 1970."""
+"""Stamps and durations.
+
+Stamps are ISO 8601 with or without a zone, or seconds or milliseconds since 1970. Durations are written "90s", "15m",
+"1h30m" or "7d".
+"""
 
 import re
 from collections.abc import Callable
@@ -11,18 +15,18 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.validators import EPOCH, MICROSECOND
 
 MILLISECONDS_FROM = 100_000_000_000
-"""As seconds, this lies in the year 5138: larger numbers are milliseconds."""
+"""As seconds, this is the year 5138: larger numbers are milliseconds."""
 INSTANT_MAX = 253_402_300_800 * SECOND_US
 """The year 10,000."""
 INSTANT_MIN = -62_135_596_800 * SECOND_US
 
 
 def parse_stamp(value: Any, format: str = "auto") -> Instant | None:
-    """None: it is no stamp. A text without a zone is in UTC."""
+    """Returns None if the value is not a stamp. A text without a zone is in UTC."""
     return PARSERS[format](value)
 
 
-@lru_cache(maxsize=4_096)  # many records of a page were changed in the same minute
+@lru_cache(maxsize=4_096)  # many records of a page have the same stamp
 def parse_iso_text(value: str) -> Instant | None:
     try:
         moment = datetime.fromisoformat(value.strip())
@@ -32,7 +36,7 @@ def parse_iso_text(value: str) -> Instant | None:
 
 
 def parse_iso(value: Any) -> Instant | None:
-    # "20260401" would be read as a date, and is as likely a number.
+    # "20260401" would parse as a date but may be a number.
     return parse_iso_text(value) if isinstance(value, str) and len(value) <= 50 and "-" in value else None
 
 

@@ -1,1 +1,6 @@
-"""TODO: the map of this package."""
+"""Decide what a run reads.
+
+plan          shards, and a forecast of rows, requests, time and cost
+watermark     full or incremental, and from when on
+probe_source  ask the source about itself
+"""

@@ -1,7 +1,7 @@
-"""[plan] ─► shard jobs ─► page ─► upsert + cursor in one transaction
+"""[plan] ─► shard jobs ─► page ─► rows and cursor in one transaction
 
-What will be asked for, before anything is: everything or changes only, the shards, and how many requests and how long
-they will take at the least.
+The plan of a run, before the first page: full or incremental, the shards, and a forecast of rows, requests, time and
+cost.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     shards: list[Shard]
     rows: int | None
     requests: int | None
-    """At least: one for each page, and two to confirm the end of each shard."""
+    """A lower bound: one request per page, and two to confirm the end of each shard."""
     seconds: float | None
     mode: RunMode = RunMode.FULL
     since: Instant | None = None
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
 
 
 async def load_history(sink: Sink, source: str, spec_hash: str) -> RunHistory:
-    """What a new run can go on from. The sink is open."""
+    """The previous runs that a new run can build on. The sink is open."""
     complete = await sink.runs.find_all(source, RUNS_LOOKED_AT_MAX, state=RunState.COMPLETE)
     full = await sink.runs.find_all(source, RUNS_LOOKED_AT_MAX, state=RunState.COMPLETE, mode=RunMode.FULL)
     marked = [run for run in complete if run.watermark is not None]
@@ -70,7 +70,9 @@ def build_plan(
     wanted: RunMode | None = None,
     now: Instant | None = None,
 ) -> Plan:
-    """`base`, `last_full` and `known` as `history_of` finds them; `now` is our time, for sources that do not tell."""
+    """`base`, `last_full` and `known` as returned by `load_history`. `now` is used if the source does not report its
+    time.
+    """
     time = probe.server_time if probe.server_time is not None else now
     grain = StampGrain(caps.granularity_us, caps.lag_us)
     course = choose_scope(spec.resource.incremental, grain, RunHistory(base, last_full, known), wanted, time)
@@ -102,7 +104,7 @@ def estimate_rows(shards: Sequence[Shard], probe: SourceProbe) -> int | None:
 
 
 def plan_shards(spec: Spec, probe: SourceProbe, course: RunScope, now: Instant | None) -> list[Shard]:
-    """Changes are few: they are divided by geography if the whole is, and are one shard otherwise."""
+    """Changes are few: they are divided by geography if the partition is, and are one shard otherwise."""
     if course.since is None or spec.resource.incremental is None:
         return plan_full_shards(spec, probe, now)
     name, window = spec.source.name, {spec.resource.incremental.filter: open_window(course.since)}
@@ -135,7 +137,7 @@ def plan_full_shards(spec: Spec, probe: SourceProbe, now: Instant | None) -> lis
 
 
 def plan_geographic_shards(spec: Spec, probe: SourceProbe) -> list[Shard] | None:
-    """One shard for each country or box; None: the source is not divided by geography."""
+    """One shard per country or box. None if the source is not divided by geography."""
     name = spec.source.name
     match spec.resource.partition:
         case Country(group_below=group_below):
@@ -160,10 +162,10 @@ def plan_window_shards(spec: Spec, partition: Windows, place: str, now: Instant 
 
 
 def plan_delete_feed(spec: Spec, course: RunScope) -> list[Shard]:
-    """The shard of records that the source says are no more.
+    """The shard of records that the source reports as deleted.
 
-    A full run reads it as well, from the last watermark on: it sets a watermark of its own, and the deletions before it
-    would be asked for by nobody. The first run reads none: nothing is there that could have been deleted.
+    A full run reads it as well, from the last watermark on: it sets a new watermark, so no later run would read the
+    deletions before it. The first run reads none, because no row is stored yet.
     """
     deletes, incremental = spec.resource.deletes, spec.resource.incremental
     if deletes is None or deletes.flag is None:
@@ -177,7 +179,7 @@ def plan_delete_feed(spec: Spec, course: RunScope) -> list[Shard]:
     return [make_shard(spec.source.name, predicate_label(predicate), predicate)]
 
 
-# -- what it takes ----------------------------------------------------------------------------------------------------
+# -- checks and estimates ---------------------------------------------------------------------------------------------
 
 
 def check_lower_bound(spec: Spec, caps: SourceCapabilities, course: RunScope) -> None:
@@ -192,25 +194,25 @@ def check_lower_bound(spec: Spec, caps: SourceCapabilities, course: RunScope) ->
 
 
 def estimate_seconds(requests: int | None, limit: Limit | None) -> float | None:
-    """At the pace of the slowest window."""
+    """At the rate of the slowest window."""
     if requests is None or limit is None or not limit.definition.rates:
         return None
     return max(requests * window.token_ns / 1e9 for window in size_limit(limit.definition).windows)
 
 
 CONFIRMATIONS = 2
-"""Of the end of each shard."""
+"""Requests that confirm the end of each shard."""
 
 
 class Forecast(NamedTuple):
     by_shard: list[int | None]
-    """Rows, in the order of the plan."""
+    """Rows per shard, in the order of the plan."""
     rows: int | None
     requests: int | None
     seconds: float | None
     cost: float | None
     is_most: bool
-    """There cannot be more rows: not every id is taken. False: about as many, and at least these requests."""
+    """True if `rows` is an upper bound, because not every id exists. False if it is an estimate."""
     requests_max: int | None
 
     @property
@@ -221,7 +223,7 @@ class Forecast(NamedTuple):
 def make_forecast(
     plan: Plan, limit: Limit | None, page_limit: int, budget: RunBudget | None, requests_max: int | None = None
 ) -> Forecast:
-    """`requests_max` of the command line counts instead of the spec's."""
+    """`requests_max` overrides the budget of the spec."""
     spans = [id_span(shard, plan.id_max) for shard in plan.shards]
     is_most = plan.rows is None and plan.mode is RunMode.FULL and None not in spans
     by_shard = spans if is_most else distribute_rows(plan, spans)
@@ -234,7 +236,7 @@ def make_forecast(
 
 
 def id_span(shard: Shard, id_max: int | None) -> int | None:
-    """How many ids there are in it."""
+    """The number of ids in a shard."""
     low, high = shard.predicate.get("id", (None, None))
     if high is None and id_max is not None:
         high = id_max + 1
@@ -242,7 +244,7 @@ def id_span(shard: Shard, id_max: int | None) -> int | None:
 
 
 def distribute_rows(plan: Plan, spans: list[int | None]) -> list[int | None]:
-    """The rows of the whole, shared out by ids where nothing better is known."""
+    """The total distributed by ids, if no better estimate is known."""
     known = [shard.estimated_rows for shard in plan.shards]
     whole = sum(span or 0 for span in spans)
     if plan.rows is None or not whole or None in spans or any(rows is not None for rows in known):
@@ -251,7 +253,7 @@ def distribute_rows(plan: Plan, spans: list[int | None]) -> list[int | None]:
 
 
 def estimate_requests(by_shard: list[int | None], rows: int | None, page_limit: int) -> int | None:
-    """A request for each page, and those that confirm the end."""
+    """One request per page, plus the confirmations."""
     if rows is None:
         return None
     each = [count for count in by_shard if count is not None]

@@ -1,4 +1,4 @@
-"""A source is asked what it knows about itself ─► plan"""
+"""Probe a source and plan the next run."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ class UnlimitedRequests:
         return AlwaysGranted()
 
     async def after(self, grant: RequestGrant, status: RateLimitStatus | None, delivery: Delivery) -> None:
-        """Nobody is told."""
+        """Nothing to record."""
 
 
 class AlwaysGranted:
@@ -68,14 +68,14 @@ async def plan_with_history(
 
 
 async def probe_source(parts: ImportParts) -> SourceProbe:
-    """Nobody counts these few requests."""
+    """These few requests are not limited or counted."""
     wire = SharedClient()
     try:
         http = Http(HttpEnvironment(wire, SystemClock(), SystemChance()), UnlimitedRequests(), lambda step: step)
         return await parts.source.probe(http)
     except SourceRefused as error:
         raise UsageError(str(error)) from error
-    except OSError as error:  # as the HTTP client's own errors are not
+    except OSError as error:  # errors of the HTTP client are not OSErrors
         raise unreachable(parts, error) from error
     except Exception as error:
         if type(error).__module__.partition(".")[0] != "httpx2":

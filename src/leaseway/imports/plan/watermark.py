@@ -1,8 +1,8 @@
-"""Which part of a source a run asks for: all there is, or what has changed since the last run that became complete.
+"""Which part of a source a run reads: everything, or the changes since the last complete run.
 
-The watermark of a run is the source's own time when the run began, never the largest stamp that it saw: a change that
-was made before a page was read, and became visible after it, has an older stamp than the newest row of that page. The
-next run begins at the watermark less the overlap, which is at least as long as a change can stay invisible.
+The watermark of a run is the source's time when the run started, never the largest stamp that it saw: a change made
+before a page was read can become visible after it and has an older stamp than the newest row of that page. The next run
+starts at the watermark minus the overlap, which is at least as long as a change can stay invisible.
 """
 
 from datetime import timedelta
@@ -16,18 +16,18 @@ from leaseway.imports.spec.model import Incremental
 
 
 class RunHistory(NamedTuple):
-    """Runs of a source that became complete. A partial, failed or suspect one is none: it moves nothing."""
+    """Complete runs of a source. Partial, failed and suspect runs do not count."""
 
     base: RunRow | None = None
-    """The newest with this spec and a watermark: what is newer is what has changed since."""
+    """The newest with this spec and a watermark. An incremental run reads the changes since then."""
     last_full: RunRow | None = None
-    """The newest with this spec that has read everything."""
+    """The newest full run with this spec."""
     known: RunRow | None = None
-    """The newest with a watermark, whatever its spec was: the rows that are there were true then."""
+    """The newest with a watermark, with any spec: the stored rows were current then."""
 
 
 class StampGrain(NamedTuple):
-    """How exact and how late the stamps of a source are."""
+    """Granularity and lag of a source's stamps."""
 
     granularity_us: int
     lag_us: int
@@ -39,17 +39,19 @@ class StampGrain(NamedTuple):
 class RunScope(NamedTuple):
     mode: RunMode
     since: Instant | None
-    """None: all there is."""
+    """None: everything."""
     watermark: Instant | None
     why: str
     deleted_since: Instant | None = None
-    """From when on to ask for records that are no more. None: nothing is there that could have been deleted."""
+    """The instant from which deleted records are requested. None: no row is stored that could have been deleted."""
 
 
 def choose_scope(
     incremental: Incremental | None, grain: StampGrain, history: RunHistory, wanted: RunMode | None, now: Instant | None
 ) -> RunScope:
-    """`now` is the source's time, or ours if it does not tell; None: nobody knows, and no watermark is set."""
+    """`now` is the source's time, or the local time if the source does not report it. None: unknown; no watermark is
+    set.
+    """
     watermark = None if now is None else grain.floored(now)
     if incremental is None:
         if wanted is RunMode.INCREMENTAL:
@@ -70,12 +72,12 @@ def choose_scope(
 
 
 def full_run_reason(history: RunHistory, incremental: Incremental, now: Instant | None) -> str | None:
-    """Why everything has to be read; None: it does not have to."""
+    """Why a full run is needed. None if it is not."""
     if history.base is None:
         return "no run of this spec has become complete yet"
     if history.last_full is None:
         return "no full run of this spec is on record"
-    # By the source's own clock, if it has told us one both times.
+    # Measured with the source's clock if it was known both times.
     then = history.last_full.watermark or history.last_full.started_at
     age_us = 0 if now is None else now - then
     if age_us >= incremental.reconcile_us:
@@ -94,7 +96,7 @@ def changes_since(
 ) -> Instant | None:
     if base is None or base.watermark is None:
         return None
-    # A source whose clock was set back gives stamps that lie before the last watermark.
+    # If the source's clock was set back, new stamps are before the last watermark.
     start = base.watermark if watermark is None else min(base.watermark, watermark)
     return grain.floored(start - incremental.overlap_us)
 
@@ -110,5 +112,5 @@ def check_overlap(incremental: Incremental, grain: StampGrain) -> None:
 
 
 def open_window(since: Instant) -> list[str | None]:
-    """No upper end: what is changed while we read is written, too, and moves no watermark."""
+    """Without an upper end: changes made during the run are written as well, and do not move the watermark."""
     return [format_instant(since), None]

@@ -1,8 +1,8 @@
-"""What a person sees of a run while it goes on: how far it is, how fast, how long it will still take.
+"""Progress of a running run: how far, how fast, how long until its end.
 
-    the run and its shards, look after look ─► Snapshot
+    the run and its shards, sample by sample ─► RunSnapshot
 
-Pure: who looks brings the instant along. How it is drawn is in `screen.py`.
+Pure: the caller provides the time. `progress_view.py` draws the snapshots.
 """
 
 from collections import Counter, deque
@@ -15,28 +15,28 @@ from leaseway.domain.limits.limit import Rate
 from leaseway.imports.domain.run_state import RunRow, ShardRow, ShardState
 
 RATE_SECONDS = 5.0
-"""Paces are those of the last moment, not of the whole run: a person wants to see that it stands still."""
+"""Rates cover the last seconds, not the whole run, so that a stalled run is visible."""
 PACE_SECONDS_MIN = 1.0
 ETA_SECONDS = 15.0
 ETA_SECONDS_MIN = 2.0
-"""Before that, nobody can tell."""
+"""No estimate before that."""
 ENDED = (ShardState.DONE, ShardState.SPLIT, ShardState.PARKED)
 
 
 class RunningShard(NamedTuple):
-    """One shard that somebody works on."""
+    """A shard that is being processed."""
 
     label: str
     rows: int
     share: float | None
-    """None: nothing says how much of it there is."""
+    """None if its size is unknown."""
 
 
 class ShardProblem(NamedTuple):
     label: str
     why: str
     is_parked: bool
-    """False: it will be tried again."""
+    """False: it will be retried."""
 
 
 class RequestBudget(NamedTuple):
@@ -45,11 +45,11 @@ class RequestBudget(NamedTuple):
 
 
 class RunSnapshot(Struct, frozen=True, kw_only=True):
-    """One look at a run."""
+    """The state of a run at one moment."""
 
     run: str
     seconds: float
-    """Since the first look."""
+    """Since the first sample."""
     shards: int
     ended: int
     running: int
@@ -75,7 +75,7 @@ class ProgressSample(NamedTuple):
 
 
 class ProgressTracker:
-    """Remembers the last looks, for what can only be seen between two of them."""
+    """Keeps recent samples, for rates and estimates."""
 
     def __init__(self, limit: Rate | None = None) -> None:
         self._limit = limit
@@ -83,7 +83,7 @@ class ProgressTracker:
         self._looks: deque[ProgressSample] = deque()
 
     def seen(self, at: float, run: RunRow, shards: Sequence[ShardRow]) -> RunSnapshot:
-        """`at` is in seconds, on a clock that never goes back."""
+        """`at` is in seconds, on a monotonic clock."""
         rows, requests = sum(row.rows for row in shards), sum(row.requests for row in shards)
         look = ProgressSample(at, rows, requests, completed_share(run, shards))
         self._began_at = at if self._began_at is None else self._began_at
@@ -116,16 +116,16 @@ class ProgressTracker:
         )
 
 
-# -- how fast ---------------------------------------------------------------------------------------------------------
+# -- rates ------------------------------------------------------------------------------------------------------------
 
 
 def rate_per_second(looks: Sequence[ProgressSample], gained: int) -> float:
-    """What a second has brought."""
+    """Per second."""
     return gained / max(looks[-1].at - looks[0].at, PACE_SECONDS_MIN)
 
 
 def seconds_left(first: ProgressSample, last: ProgressSample) -> float | None:
-    """None: too early to tell, or it stands still."""
+    """None: too early for an estimate, or no progress."""
     seconds, gained = last.at - first.at, last.share - first.share
     if last.share >= 1:
         return 0.0
@@ -133,11 +133,11 @@ def seconds_left(first: ProgressSample, last: ProgressSample) -> float | None:
 
 
 def tightest(rates: Sequence[Rate]) -> Rate | None:
-    """The one that is felt first by who goes on for long."""
+    """The rate that limits long runs."""
     return min(rates, key=lambda rate: rate.count / rate.window_us, default=None)
 
 
-# -- how far ----------------------------------------------------------------------------------------------------------
+# -- shares -----------------------------------------------------------------------------------------------------------
 
 
 class ShardExtent(NamedTuple):
@@ -148,7 +148,7 @@ class ShardExtent(NamedTuple):
 
 
 def completed_share(run: RunRow, shards: Sequence[ShardRow]) -> float:
-    """Of the rows, if all shards know how many they have; else of the ids; else of the shards."""
+    """The share of rows if all shards know their number of rows; otherwise of ids; otherwise of shards."""
     id_max = known_id_max(run, shards)
     for measure in (by_rows, by_ids):
         found = [measure(row, id_max) for row in shards]
@@ -162,7 +162,7 @@ def completed_share(run: RunRow, shards: Sequence[ShardRow]) -> float:
 
 
 def known_id_max(run: RunRow, shards: Sequence[ShardRow]) -> int | None:
-    """Where nobody wrote it down, the last closed range ends there: the open one after it is short."""
+    """If the run does not contain it, the end of the last closed range: the open range after it is short."""
     ends = [row.shard.predicate["id"][1] for row in shards if "id" in row.shard.predicate]
     return run.id_max if run.id_max is not None else max((end for end in ends if isinstance(end, int)), default=None)
 
@@ -173,17 +173,17 @@ def shard_share(row: ShardRow, id_max: int | None) -> float | None:
 
 
 def by_rows(row: ShardRow, id_max: int | None) -> ShardExtent | None:
-    if row.state in (ShardState.DONE, ShardState.SPLIT):  # what a split one has not, its children have
+    if row.state in (ShardState.DONE, ShardState.SPLIT):  # the children of a split shard have the rest
         return ShardExtent(row.rows, row.rows)
     estimate = row.shard.estimated_rows
     return None if estimate is None else ShardExtent(row.rows, max(estimate, row.rows, 1))
 
 
 def by_ids(row: ShardRow, id_max: int | None) -> ShardExtent | None:
-    """Where the cursor stands between the ends of a range of ids."""
+    """The position of the cursor within a range of ids."""
     low, high = row.shard.predicate.get("id", (None, None))
     if high is None and id_max is not None:
-        high = max(id_max, low or 0) + 1  # the last range is open, for what is created meanwhile
+        high = max(id_max, low or 0) + 1  # the last range is open, for records created during the run
     if not isinstance(low, int) or not isinstance(high, int):
         return None
     after = None if row.cursor is None else row.cursor.get("after")
@@ -193,7 +193,7 @@ def by_ids(row: ShardRow, id_max: int | None) -> ShardExtent | None:
     return ShardExtent(done, done if row.state is ShardState.SPLIT else high - low)
 
 
-# -- what went wrong --------------------------------------------------------------------------------------------------
+# -- problems ---------------------------------------------------------------------------------------------------------
 
 
 def shard_problem(row: ShardRow) -> ShardProblem | None:

@@ -1,4 +1,4 @@
-"""A run as it is drawn: a calm live table on a terminal, a line every two seconds elsewhere."""
+"""Draw a run: a live table on a terminal, otherwise a line every two seconds."""
 
 import subprocess
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ from leaseway.system import SystemClock
 FRAMES_PER_SECOND = 8
 LOOK_SECONDS = 0.5
 LOOK_SHARE = 10
-"""A run of a hundred thousand shards is looked at more rarely: looking shall not cost more than a tenth of the time."""
+"""Poll runs with very many shards less often: polling takes at most a tenth of the time."""
 LEFT_SECONDS = 0.05
-"""How soon it is seen that all workers have left."""
+"""How soon the end of all workers is noticed."""
 LINE_SECONDS = 2.0
 STRIPS_MAX = 8
 STRIP_WIDTH = 48
@@ -32,7 +32,7 @@ INDENT = (0, 2, 0, 0)
 
 
 async def watch(parts: ImportParts, run: str, processes: "list[subprocess.Popen[bytes]]", console: Console) -> None:
-    """Show the run until all of these processes have left."""
+    """Show the run until all of these processes have ended."""
     clock, watching = SystemClock(), ProgressTracker(source_rate(parts))
     await parts.sink.open()
     try:
@@ -46,7 +46,7 @@ async def watch(parts: ImportParts, run: str, processes: "list[subprocess.Popen[
                 try:
                     row, shards = await parts.sink.runs.find(run), await parts.sink.shards.find_all(run)
                 except TransientError:
-                    continue  # it is only a look; the workers go on
+                    continue  # polling can fail without affecting the workers
                 if row is not None:
                     screen.show(watching.seen(clock.monotonic(), row, shards))
                 pause = max(LOOK_SECONDS, (clock.monotonic() - began) * LOOK_SHARE)
@@ -63,7 +63,7 @@ def source_rate(parts: ImportParts) -> Rate | None:
 
 
 class ProgressView:
-    """On a terminal a live table; elsewhere lines, which `say` writes."""
+    """A live table on a terminal; elsewhere lines, written by `say`."""
 
     def __init__(self, console: Console, title: str, say: Callable[[str], None] | None = None) -> None:
         self._console = console
@@ -74,7 +74,7 @@ class ProgressView:
         self._live = Live(console=console, refresh_per_second=FRAMES_PER_SECOND)
 
     def show(self, snapshot: RunSnapshot, footer: RenderableType | None = None) -> None:
-        """`footer`: what somebody else wants to have shown below."""
+        """`footer` is shown below the table."""
         self._last = snapshot
         if self._console.is_terminal:
             below = [] if footer is None else [footer]
@@ -101,12 +101,12 @@ class ProgressView:
 
 
 def frame(snapshot: RunSnapshot, title: str, width: int) -> RenderableType:
-    """Its height does not depend on how many are at work, so that nothing jumps."""
+    """The height does not depend on the number of running shards, so the display does not jump."""
     return Group(summary(snapshot, title), "", strips(snapshot.strips, width), reactions(snapshot))
 
 
 def summary(snapshot: RunSnapshot, title: str, *, is_over: bool = False) -> RenderableType:
-    """When it is over, the pace of the last seconds says nothing any more."""
+    """After the end of the run, the rate of the last seconds is not shown."""
     head = Table.grid(expand=True)
     head.add_column()
     head.add_column(justify="right")
@@ -176,7 +176,7 @@ def trouble(each: ShardProblem) -> Text:
     return Text(f"{what}: {each.label}: {each.why}", style, overflow="ellipsis", no_wrap=True)
 
 
-# -- elsewhere --------------------------------------------------------------------------------------------------------
+# -- without a terminal -----------------------------------------------------------------------------------------------
 
 
 def line(snapshot: RunSnapshot) -> str:
@@ -189,11 +189,11 @@ def line(snapshot: RunSnapshot) -> str:
     return ", ".join(part for part in parts if part)
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
+# -- texts ------------------------------------------------------------------------------------------------------------
 
 
 def asked(snapshot: RunSnapshot) -> str:
-    """In the limit's own window: 47.8 of 50 requests/s."""
+    """In the window of the limit: 47.8 of 50 requests/s."""
     rate = snapshot.limit
     if rate is None:
         return f"{snapshot.requests_per_second:,.1f} requests/s"

@@ -1,4 +1,4 @@
-"""What one run has done, as far as its sink knows it: for people to read and for programs to check."""
+"""What one run has done, and how two runs differ, according to the sink."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ class RunReport(Struct, frozen=True, kw_only=True):
     shards: Sequence[ShardRow]
     now: Instant
     changes: Changes
-    """What is different in the table since the run began, up to its end."""
+    """Changes in the table from the start of the run to its end."""
     compared_with: RunRow | None = None
     """The complete run before this one."""
     drift: Drift | None = None
-    """Against that run. None: nothing can be said."""
+    """Compared with that run. None: unknown."""
 
     @property
     def seconds(self) -> float:
@@ -46,7 +46,7 @@ async def build_report(sink: Sink, run: RunRow, now: Instant) -> RunReport:
 
 
 async def complete_before(sink: Sink, run: RunRow) -> RunRow | None:
-    """The one to compare with: a full one if there is one, as a handful of changed documents is a poor sample."""
+    """The run to compare with: preferably a full one, because a few changed documents are a poor sample."""
     found = await sink.runs.find_all(run.source, RUNS_SEEN_MAX, state=RunState.COMPLETE)
     earlier = [row for row in found if row.started_at < run.started_at and row.id != run.id]
     return next((row for row in earlier if row.mode is RunMode.FULL), next(iter(earlier), None))
@@ -65,7 +65,7 @@ def count_states(shards: Sequence[ShardRow]) -> dict[str, int]:
 
 
 def count_reactions(shards: Sequence[ShardRow]) -> dict[str, int]:
-    """How often each guard has reacted."""
+    """How often each guard reacted."""
     total: Counter[str] = Counter()
     for row in shards:
         total.update(row.guards)
@@ -73,7 +73,7 @@ def count_reactions(shards: Sequence[ShardRow]) -> dict[str, int]:
 
 
 def shard_seconds(row: ShardRow, now: Instant) -> float | None:
-    """From its first page to its last, pauses included. None: nobody has begun it."""
+    """From the first page to the last, including pauses. None if the shard has not been started."""
     if row.started_at is None:
         return None
     is_open = row.state in (ShardState.WAITING, ShardState.RUNNING)
@@ -87,14 +87,14 @@ def slowest_shards(shards: Sequence[ShardRow], now: Instant, count: int = SLOWES
 
 
 def order_by_parent(shards: Sequence[ShardRow]) -> list[ShardRow]:
-    """Children after their parent, and every shard once: also one whose parent is not among them."""
+    """Children after their parent. Every shard appears once, also one whose parent is missing."""
     by_parent: dict[str | None, list[ShardRow]] = {}
     keys = {row.shard.key for row in shards}
     for row in shards:
         by_parent.setdefault(row.parent if row.parent in keys else None, []).append(row)
     ordered: list[ShardRow] = []
     waiting = list(reversed(by_parent.get(None, [])))
-    while waiting:  # each shard comes by once, as it has one parent
+    while waiting:  # every shard is visited once, because it has one parent
         row = waiting.pop()
         ordered.append(row)
         waiting.extend(reversed(by_parent.get(row.shard.key, [])))
@@ -102,7 +102,7 @@ def order_by_parent(shards: Sequence[ShardRow]) -> list[ShardRow]:
 
 
 def count_requests(run: RunRow, shards: Sequence[ShardRow]) -> int:
-    """Requests. The budget counts those that brought no page as well; without one, the shards are all we know."""
+    """With a budget, requests that returned no page count as well. Without one, only the shards' counters are known."""
     return run.requests if run.requests_max is not None else sum_counts(shards)["requests"]
 
 
@@ -117,13 +117,13 @@ class RunDiff(Struct, frozen=True, kw_only=True):
     totals_before: dict[str, int]
     totals_after: dict[str, int]
     new: Sequence[ShardRow]
-    """Shards that only the later run has."""
+    """Shards of the later run only."""
     gone: Sequence[ShardRow]
-    """Shards that only the earlier one has."""
+    """Shards of the earlier run only."""
     changed: Sequence[ShardDiff]
-    """In both, with another number of rows or in another state."""
+    """Shards of both runs with another number of rows or another state."""
     rows: Changes
-    """Between the end of the one and the end of the other."""
+    """Between the end of the first and the end of the second run."""
     drift: Drift | None
 
     @property

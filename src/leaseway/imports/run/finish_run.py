@@ -1,16 +1,16 @@
-"""shard jobs ─► page ─► upsert + cursor ─► [the end of a run: states ─► yield ─► sweep ─► confirm ─► bury]
+"""shard jobs ─► page ─► rows and cursor ─► [end of the run: states ─► yield ─► sweep ─► confirm ─► delete]
 
-A run that has ended is judged by its books alone, by anybody, any number of times. A full run that is to be believed
-also tells which rows are gone: what it and the runs before it did not see, and what the source, asked for by id twice,
-does not have. Each step can be repeated after a crash, and doubt deletes nothing: a row that stays in doubt waits for
-the next full run.
+The state of a run that has ended is computed from its run tables, by any process and any number of times. A trusted
+full run also determines which rows are gone: rows that it and earlier runs did not see, and that the source, asked
+twice by id, does not return. Every step can be repeated after a crash. In doubt, nothing is deleted: an uncertain row
+waits for the next full run.
 
-What is found is kept in the run's notes:
+Findings are stored in the run's notes:
 
-    sweep      {stored, absent}             of the rows that are there, those that the run did not see
-    deletes    {flagged, present, buried, waiting, requests}
-    guards     {yield_collapse: 1}          what made it suspect
-    warnings   [text]                       what a person should know about a run that is complete
+    sweep      {stored, absent}             stored rows, and those that the run did not see
+    deletes    {flagged, present, deleted, waiting, requests}
+    guards     {yield_collapse: 1}          what made the run suspect
+    warnings   [text]                       remarks on a complete run
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -37,10 +37,10 @@ WITNESSES = 2
 
 
 class PresenceCheck:
-    """Ids stand between two that the source certainly has.
+    """Asks the source which ids it still has, always together with two ids that it certainly has.
 
-    An answer without these two says nothing about the others: so answers an API whose database is away, and one that
-    reads the first or the last of many ids alone.
+    A reply without those two proves nothing about the others: an API returns such replies while its database is down,
+    or if it reads only the first or the last of several ids.
     """
 
     def __init__(self, parts: ImportParts, http: RequestClient, witnesses: Sequence[str]) -> None:
@@ -50,7 +50,7 @@ class PresenceCheck:
 
     @classmethod
     async def of(cls, parts: ImportParts, http: RequestClient) -> "PresenceCheck":
-        """With the first records of the source, as it shows itself now."""
+        """Uses the first records that the source returns now."""
         page = await parts.source.fetch(make_shard(parts.source.name, "all", {}), None, WITNESSES, http)
         rows, _ = parts.task.shape(page.records[:WITNESSES], page.server_time)
         if not rows:
@@ -79,13 +79,13 @@ def batched(ids: Sequence[str], size: int) -> list[Sequence[str]]:
 
 
 SWEEPS = "sweeps"
-"""In the notes of a run from its start on: pages keep what they have seen. One that began without cannot sweep."""
+"""In the notes of a run from its start: its pages store the ids they saw. A run without it cannot be swept."""
 RUNS_COMPARED_MAX = 20
 BATCH = 500
-"""Rows that are marked at once, where nobody has to be asked."""
+"""Rows that are marked at once without asking the source."""
 QUESTIONS_AT_ONCE = 20
 PAUSE_SECONDS_MIN = 0.5
-"""Longer than a row is away while a mirror replaces it."""
+"""Longer than a row is missing while a mirror replaces it."""
 PAUSE_SECONDS_MAX = 2.0
 
 
@@ -112,7 +112,9 @@ def sweep_settings(parts: ImportParts, run: RunRow) -> SweepSettings | None:
 
 
 async def finish_run(parts: ImportParts, run: str, client: ConfirmClient | None = None) -> RunState:
-    """`client` None: nothing is asked, and rows that would have to be confirmed stay."""
+    """Evaluate a run and store its state. Without a `client`, the source is not asked, and rows that need confirmation
+    stay.
+    """
     row = await parts.sink.runs.find(run)
     if row is None:
         raise NoSuchJob(f"there is no run {run} in the sink")
@@ -129,7 +131,7 @@ async def finish_run(parts: ImportParts, run: str, client: ConfirmClient | None 
 
 
 async def judge_run(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow]) -> RunVerdict:
-    """Of its shards, and of how many rows there are compared with the last time."""
+    """From the states of the shards, and from the number of rows compared with the last full run."""
     verdict = judge_shards(row, shards)
     if verdict.state is not RunState.COMPLETE or row.mode is not RunMode.FULL:
         return verdict
@@ -161,7 +163,7 @@ def build_notes(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow], ver
 
 
 class Sweeper:
-    """What a full run did not see."""
+    """Handles the rows that a full run did not see."""
 
     def __init__(self, parts: ImportParts, run: RunRow, sweeping: SweepSettings, client: ConfirmClient | None) -> None:
         self._parts, self._run, self._sweeping, self._client = parts, run, sweeping, client
@@ -169,11 +171,11 @@ class Sweeper:
         self._tally = dict(run.notes.get("deletes", {}))
 
     async def judged(self) -> RunVerdict | None:
-        """Too much is absent, and it is the run that is wrong; None: it may be believed."""
+        """A verdict if too many rows are absent and the run cannot be trusted, otherwise None."""
         sweep = await self._sink.sweeps.sweep(self._run.id)
         verdict = find_excess_absence(sweep.stored, sweep.absent, self._sweeping)
         if verdict is not None:
-            # A run that is not believed must not be one of those that a row was absent from.
+            # An untrusted run must not count as one of the runs that a row was absent from.
             await self._forgive_all()
         return verdict
 
@@ -191,19 +193,19 @@ class Sweeper:
         await self._keep("waiting", await self._waiting())
 
     async def _waiting(self) -> int:
-        """How many are in doubt still."""
+        """The number of uncertain rows."""
         return sum([len(ids) async for ids in self._batches(BATCH)])
 
-    # -- where the source cannot be asked ---------------------------------------------------------------------------
+    # -- sources that cannot be asked --------------------------------------------------------------------------------
 
     async def _bury_unconfirmed(self) -> None:
         async for ids in self._batches(BATCH):
             await self._settle([], ids)
 
-    # -- where it can -----------------------------------------------------------------------------------------------
+    # -- sources that can be asked ----------------------------------------------------------------------------------
 
     async def _bury_confirmed(self, client: ConfirmClient) -> None:
-        """So many at once that a limit which is used up for hours costs few questions that have to be asked again."""
+        """In batches of a size such that few requests are repeated if a limit is used up for hours."""
         if not await self._sink.sweeps.find_absent(self._run.source, self._sweeping.after, 1):
             return
         http = BudgetedHttp(client.http, client.clock, self._parts.task, self._run)
@@ -213,7 +215,7 @@ class Sweeper:
         await self._keep("requests", self._tally.get("requests", 0) + http.count)
 
     async def _ask_twice(self, ask: PresenceCheck, ids: Sequence[str], clock: Clock) -> None:
-        """The second time after the source's lag: what is absent then is gone."""
+        """Ask a second time after the source's lag: ids that are absent again are gone."""
         absent: list[str] = []
         for some in batched(ids, ask.batch):
             present = await ask.which(some)
@@ -227,9 +229,10 @@ class Sweeper:
             await self._bury_what_is_gone(ask, some)
 
     async def _bury_what_is_gone(self, ask: PresenceCheck, ids: Sequence[str]) -> None:
-        """An answer that has some of them may have been cut, so that the others are asked for again. Only one that has
-        none of them says that they are gone."""
-        for _ in range(len(ids)):  # each turn but the last finds one of them
+        """A reply that contains some of the ids may be truncated, so the others are requested again. Only a reply that
+        contains none of them proves that they are gone.
+        """
+        for _ in range(len(ids)):  # every iteration but the last finds one of them
             present = await ask.which(ids)
             there = [id for id in ids if id in present]
             ids = [id for id in ids if id not in present]
@@ -256,7 +259,7 @@ class Sweeper:
             await self._keep("buried", self._tally.get("buried", 0) + buried)
 
     async def _keep(self, name: str, count: int) -> None:
-        """At once: whoever goes on after a crash finds what was done."""
+        """Stored immediately, so that work continues correctly after a crash."""
         if self._tally.get(name) == count:
             return
         self._tally[name] = count

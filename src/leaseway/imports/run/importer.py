@@ -1,6 +1,6 @@
-"""An import that is one function: what `@app.importer` makes of it.
+"""An import that is one function: what `@app.importer` returns.
 
-plan ─► run ─► status, from Python; the same from the command line, as `leaseway import run module:name`
+plan ─► run ─► status, from Python; the same on the command line with `leaseway import run module:name`
 """
 
 import sys
@@ -33,7 +33,7 @@ class ImporterHost(ImportHost, Protocol):
 
 
 class ImportProgress(NamedTuple):
-    """How far a run has come."""
+    """How far a run is."""
 
     run: RunRow
     shards: Sequence[ShardRow]
@@ -48,7 +48,7 @@ class ImportProgress(NamedTuple):
 
 
 class Importer:
-    """A function that fetches one page. Calling it fetches one, here and now: good for tests."""
+    """A page function. Calling the importer calls the function directly, which is useful in tests."""
 
     def __init__(self, app: ImporterHost, declared: DeclaredImporter) -> None:
         self.app = app
@@ -140,7 +140,7 @@ def parse_mode(mode: RunMode | str | None) -> RunMode | None:
 
 
 def importer_name(function: Callable[..., Any]) -> str:
-    """As it is named on the command line."""
+    """The name for the command line."""
     module = str(getattr(function, "__module__", ""))
     if module == "__main__":
         module = Path(getattr(sys.modules[module], "__file__", None) or module).stem

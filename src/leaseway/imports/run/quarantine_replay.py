@@ -1,7 +1,7 @@
-"""quarantine ─► [shaped again] ─► row, or back into quarantine
+"""quarantine ─► [build again] ─► row, or back into quarantine
 
-A spec was mended, and what was kept aside may become rows now. A row is written and leaves quarantine in one
-transaction; what is still bad stays where it is. Killed in between, a replay can be repeated.
+After a spec was corrected, bad rows may become rows. A row is written and leaves quarantine in one transaction; a row
+that is still bad stays. An interrupted replay can be repeated.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -18,11 +18,13 @@ from leaseway.imports.sinks.port import Sink
 
 BATCH = 100
 ROWS_MAX = 100_000
-"""Of one run: a sink reads those that stay again and again, and more than this in quarantine is no quarantine."""
+"""Per run. A sink reads the remaining rows again for each batch, and a quarantine with more rows than this is not
+useful.
+"""
 
 
 class QuarantinedRow(NamedTuple):
-    """One record in quarantine."""
+    """One bad row in quarantine."""
 
     number: int
     run: str
@@ -31,15 +33,15 @@ class QuarantinedRow(NamedTuple):
 
 
 class ReplayResult:
-    """What became of the records."""
+    """What happened to the bad rows."""
 
     def __init__(self) -> None:
         self.written = 0
         self.discarded = 0
         self.gone: list[int] = []
-        """Numbers that are not in quarantine: somebody else was faster, or they never were."""
+        """Numbers that are not in quarantine, because they were released concurrently or never existed."""
         self.stayed: dict[str, list[tuple[int, str]]] = {}
-        """By code: numbers, and what is wrong with them."""
+        """By code: numbers and problems."""
 
     @property
     def stayed_count(self) -> int:
@@ -50,11 +52,12 @@ class ReplayResult:
 
 
 async def read_quarantine(sink: Sink, runs: Iterable[str], rows_max: int = ROWS_MAX) -> AsyncIterator[QuarantinedRow]:
-    """Run after run, the oldest record first. A sink lists from the beginning: what stays is passed over."""
+    """Run by run, the oldest row first. A sink lists from the beginning, so rows that stay are skipped."""
     for run in runs:
         seen: set[int] = set()
         while len(seen) < rows_max:
-            # As many more as there were: to pass over those that stay costs twice the reading, not its square.
+            # Double the number read each time: skipping the remaining rows then costs twice the reading, not its
+            # square.
             found = await sink.quarantine.find_all(run, min(len(seen) + max(BATCH, len(seen)), rows_max))
             fresh = [each for each in found if each[0] not in seen]
             if not fresh:
@@ -73,8 +76,9 @@ async def replay(
     told: Callable[[int], None] = lambda count: None,
     rows_max: int = ROWS_MAX,
 ) -> ReplayResult:
-    """`runs`: the oldest first, so that what came later is written later; `newest`: the last run of the source;
-    `rows_max`: of each run."""
+    """`runs` are ordered from the oldest to the newest, so later records are written later. `newest` is the last run of
+    the source. `rows_max` applies to each run.
+    """
     done = ReplayResult()
     for run in runs:
         feeds = await find_delete_feeds(sink, run)
@@ -92,14 +96,14 @@ async def replay(
 
 
 async def find_delete_feeds(sink: Sink, run: str) -> frozenset[str]:
-    """Shards whose records are no more: to write one as if it were there would bring it back to life."""
+    """Shards that read deleted records. A row from such a shard must be written as deleted."""
     return frozenset(row.shard.key for row in await sink.shards.find_all(run) if DELETED in row.shard.predicate)
 
 
 async def write_row(sink: Sink, number: int, row: Row, done: ReplayResult) -> None:
     try:
         was_there = await sink.quarantine.release(number, row)
-    except BadValue as error:  # the table cannot hold it
+    except BadValue as error:  # the table cannot store it
         done.stays(number, "bad_type", str(error))
         return
     if was_there:
@@ -118,7 +122,9 @@ def rebuild_row(moulds: RowBuilder, bad: BadRow, now: Instant) -> Row | BadRow:
 
 
 def refuse_old_row(row: Row, bad: BadRow, is_newest: bool) -> str | None:
-    """With a stamp, the sink knows which of two documents is the newer one. Without, an old one must not win."""
+    """With a stamp, the sink knows which document is newer. Without one, an old document must not replace a
+    newer one.
+    """
     if row.stamp:
         return None
     if bad.code == "duplicate_key_in_page":

@@ -1,6 +1,6 @@
-"""What the books of a run say about it, when no job is left: complete, partial, or complete and not to be believed.
+"""The verdict on a run without open jobs: complete, partial, failed or suspect.
 
-A suspect run has all its rows, but something about them is wrong as a whole: then nothing is deleted, and the watermark
+A suspect run has all its rows, but something about them as a whole is wrong. Then nothing is deleted, and the watermark
 does not move.
 """
 
@@ -11,23 +11,23 @@ from leaseway.imports.domain.run_state import RunRow, RunState, ShardRow, ShardS
 from leaseway.imports.spec.model import GuardSettings, SweepSettings
 
 ROWS_COMPARED_MIN = 100
-"""Smaller shards may lose half of their rows any day."""
+"""Smaller shards can lose half of their rows at any time."""
 DELETED = "deleted"
-"""The predicate of the feed of deleted records, which are no yield."""
+"""The predicate of the feed of deleted records, which do not count as yield."""
 
 
 class RunVerdict(NamedTuple):
     state: RunState
     why: str | None = None
     guard: str | None = None
-    """That made it suspect."""
+    """The guard that made the run suspect."""
 
 
 COMPLETE = RunVerdict(RunState.COMPLETE)
 
 
 def judge_shards(run: RunRow, shards: Sequence[ShardRow]) -> RunVerdict:
-    """What the states of its shards say."""
+    """The verdict from the states of the shards."""
     if run.state is RunState.FAILED:
         return RunVerdict(RunState.FAILED, run.why)
     left = [row for row in shards if row.state not in (ShardState.DONE, ShardState.SPLIT)]
@@ -51,13 +51,13 @@ def first_reason(shards: Sequence[ShardRow]) -> str:
     return f"{row.shard.label}: {row.why or 'nobody has worked on it to the end'}"
 
 
-# -- the yield --------------------------------------------------------------------------------------------------------
+# -- yield ------------------------------------------------------------------------------------------------------------
 
 
 def find_yield_collapse(
     now: Sequence[ShardRow], before: Sequence[ShardRow], guards: GuardSettings
 ) -> RunVerdict | None:
-    """Compare with the last complete full run; None: as many rows as one may expect."""
+    """Compare with the last complete full run. Returns None if the number of rows is plausible."""
     rows, rows_before = rows_by_planned_shard(now), rows_by_planned_shard(before)
     total, total_before = sum(rows.values()), sum(rows_before.values())
     what_to_do = (
@@ -75,7 +75,7 @@ def find_yield_collapse(
 
 
 def rows_by_planned_shard(shards: Sequence[ShardRow]) -> dict[str, int]:
-    """Of each shard as it was planned, together with what it was split into."""
+    """Rows of each planned shard, including the shards that it was split into."""
     parents = {row.shard.key: row.parent for row in shards}
     rows: dict[str, int] = {}
     for row in shards:
@@ -86,7 +86,7 @@ def rows_by_planned_shard(shards: Sequence[ShardRow]) -> dict[str, int]:
 
 
 def planned_ancestor(key: str, parents: Mapping[str, str | None]) -> str:
-    for _ in range(len(parents)):  # no shard has more forebears than there are shards
+    for _ in range(len(parents)):  # a shard has fewer ancestors than there are shards
         parent = parents.get(key)
         if parent is None:
             break
@@ -108,7 +108,7 @@ def find_excess_absence(stored: int, absent: int, sweeping: SweepSettings) -> Ru
 
 
 def duplicate_warning(shards: Sequence[ShardRow], guards: GuardSettings) -> str | None:
-    """A warning, and no more: rows that came twice were written once."""
+    """Only a warning: duplicate records were written once."""
     rows = sum(row.rows for row in shards)
     doubled = sum(row.guards.get("duplicate", 0) for row in shards)
     if not rows or doubled <= guards.duplicate_ratio_max * rows:

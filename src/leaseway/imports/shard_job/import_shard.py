@@ -1,8 +1,8 @@
-"""plan ─► shard jobs ─► [page ─► upsert + cursor in one transaction] ─► next page
+"""plan ─► shard jobs ─► [page ─► rows and cursor in one transaction] ─► next page
 
-The life of one shard, in one job. The sink keeps the place: whoever begins a shard stores his fence there, and every
-page is written together with the cursor of the next one, if nobody with a larger fence has begun since. So a worker may
-die, sleep or repeat itself at any moment: each page counts once.
+One shard in one job. The sink stores the position: a worker that begins a shard stores its fence, and every page is
+written together with the next cursor, unless a worker with a larger fence has begun since. A worker can therefore
+crash, stall or repeat itself at any moment, and every page counts once.
 """
 
 import contextlib
@@ -54,15 +54,15 @@ WRITE_TRIES_MAX = 5
 DOUBTS_MAX = 4
 DOUBT_SECONDS = 0.2
 LOOK_SECONDS = 1.0
-"""Between two looks whether others have nothing to do."""
+"""Time between two checks whether other workers are idle."""
 PAGES_SHARED_MIN = 16
-"""A rest of fewer pages is done sooner than shared out."""
+"""A shorter rest is finished sooner than it is split."""
 SEEN_MAX = 200_000
-"""Ids of one attempt that are remembered, against records that come twice."""
+"""Ids that one attempt remembers to detect duplicates."""
 
 
 class ShardResult(Struct, frozen=True):
-    """What a shard's job answers."""
+    """The result of a shard job."""
 
     state: str
     pages: int
@@ -74,20 +74,20 @@ class ShardResult(Struct, frozen=True):
 async def import_shard(
     ctx: Context, clock: Clock, task: ShardTask, run: str, shard: str, fence: int | None = None
 ) -> ShardResult:
-    """`fence` None: the job's own, which is enough where a shard has one job for ever."""
+    """`fence` None: use the job's own fence, which is enough if a shard has only one job."""
     found = await load_run(task, run)
     row = await task.sink.shards.begin(run, shard, ctx.fence if fence is None else fence)
     if row is None:
         row = await load_ended_shard(task, run, shard)
     row = await ShardAttempt(ctx, clock, task, found, row).to_the_end()
     children: tuple[str, ...] = ()
-    if row.state is ShardState.SPLIT:  # perhaps by an earlier attempt, which did not get to say so
+    if row.state is ShardState.SPLIT:  # possibly by an earlier attempt that could not report it
         children = tuple(each.shard.key for each in await task.sink.shards.find_all(run) if each.parent == shard)
     return ShardResult(row.state.value, row.pages, row.rows, children, row.why)
 
 
 async def load_ended_shard(task: ShardTask, run: str, shard: str) -> ShardRow:
-    """We could not begin it. A job that is one too many ends with its shard: else it would be tried for ever."""
+    """The shard cannot be begun. A superfluous job ends with its shard; otherwise it would be retried forever."""
     row = next((row for row in await task.sink.shards.find_all(run) if row.shard.key == shard), None)
     if row is None:
         raise Fail(f"run {run} has no shard {shard} in the sink: it was begun anew, or planned anew", code="no_shard")
@@ -97,7 +97,7 @@ async def load_ended_shard(task: ShardTask, run: str, shard: str) -> ShardRow:
 
 
 async def load_run(task: ShardTask, run: str) -> RunRow:
-    """What stopped one shard for good stops those that have not begun, and rows of two specs are not mixed."""
+    """A failed run stops shards that have not begun, and rows of two specs are not mixed."""
     row = await task.sink.runs.find(run)
     if row is None:
         raise Fail(f"there is no run {run} in the sink", code="no_run")
@@ -109,7 +109,7 @@ async def load_run(task: ShardTask, run: str) -> RunRow:
 
 
 class ShardAttempt:
-    """One worker on one shard, until it ends or somebody else has it."""
+    """One worker on one shard, until the shard ends or another worker takes over."""
 
     def __init__(self, ctx: Context, clock: Clock, task: ShardTask, run: RunRow, row: ShardRow) -> None:
         self._ctx = ctx
@@ -120,13 +120,13 @@ class ShardAttempt:
         self._limit = row.page_limit or task.page_limit
         self._http = BudgetedHttp(ctx.http, clock, task, run)
         self._reactions: Counter[str] = Counter()
-        """Of guards, since the last page."""
+        """Guard reactions since the last page."""
         self._seen: set[int] = set()
         self._look_at = clock.monotonic() + LOOK_SECONDS
 
     async def to_the_end(self) -> ShardRow:
         try:
-            while self._row.state in (ShardState.WAITING, ShardState.RUNNING):  # the guards' ceilings bound it
+            while self._row.state in (ShardState.WAITING, ShardState.RUNNING):  # bounded by the guards' ceilings
                 await self._turn_page()
         except LeaseLost:
             raise
@@ -151,7 +151,7 @@ class ShardAttempt:
         self._ctx.progress(self._row.rows, self._row.shard.estimated_rows, f"{self._row.pages:,} pages")
 
     def _ids_in(self, page: Page | None) -> list[int]:
-        """Where ids ascend, none comes twice, and nobody has to remember them."""
+        """Where ids ascend there are no duplicates, so ids are not remembered."""
         if page is None or self._task.source.caps.order is not None:
             return []
         return [hash(str(self._task.key(record))) for record in page.records]
@@ -159,16 +159,17 @@ class ShardAttempt:
     def _limit_kept(self) -> int | None:
         return None if self._limit == self._task.page_limit else self._limit
 
-    # -- asking -----------------------------------------------------------------------------------------------------
+    # -- fetching ---------------------------------------------------------------------------------------------------
 
     async def _next_page(self) -> tuple[Page | None, PageWrite]:
-        """Some doubts pass when one asks again. If they do not, the attempt fails, and the job is tried again later."""
+        """Fetch again in doubt. If the doubt stays, the attempt fails, and the job is retried later."""
         for number in range(DOUBTS_MAX):
             try:
                 page = await self._fetched()
                 return page, build_page_write(self._task, self._run, self._row, page, await self._judged(page))
             except (TerminalError, UsageError) as error:
-                # Another attempt would meet the same. Parked, it says why, and can be resumed by who has mended it.
+                # Another attempt would fail in the same way. The parked shard shows the reason, and can be resumed
+                # after a correction.
                 return None, park_write(self._row, "source_failed", str(error))
             except (DoubtfulPage, BadReply) as error:
                 self._reactions[error.guard if isinstance(error, DoubtfulPage) else "wrong_body"] += 1
@@ -178,8 +179,8 @@ class ShardAttempt:
         raise AssertionError("unreachable")
 
     async def _fetched(self) -> Page:
-        """The next page, in a size that the source can bear."""
-        while True:  # ends at the smallest size, or with an error that the job's retries are for
+        """The next page, in a size that the source can deliver."""
+        while True:  # ends at the smallest size, or with an error that is retried
             try:
                 return await self._ask(self._row.cursor, self._limit)
             except HeavyPage as heavy:
@@ -194,7 +195,7 @@ class ShardAttempt:
         try:
             return await self._task.source.fetch(self._row.shard, cursor, limit, self._http)
         except SourceRefused as refused:
-            # A wrong key must not be tried by every shard, five times each.
+            # Otherwise every shard would try a wrong key several times.
             await self._task.sink.runs.finish(self._run.id, RunState.FAILED, str(refused))
             raise Fail(str(refused), code="refused") from refused
 
@@ -214,7 +215,7 @@ class ShardAttempt:
         return await self._confirmed(page, verdict) if isinstance(verdict, ConfirmEnd) else verdict
 
     async def _confirmed(self, page: Page, verdict: ConfirmEnd) -> PageVerdict:
-        """Nothing past the cursor, twice, the second time after the source's lag: then it is the end."""
+        """The end is confirmed if nothing follows the cursor twice, the second time after the source's lag."""
         cursor = page.next if page.next is not None else self._row.cursor
         for number in range(CONFIRMATIONS):
             if number:
@@ -223,18 +224,20 @@ class ShardAttempt:
             if not probe.raw_count:
                 continue
             if page.next is None:
-                # It was empty though there is more, or says nothing of what comes next: it must be asked for again.
+                # The page was empty although there is more, or did not contain the next cursor: it must be fetched
+                # again.
                 what = "a page that does not say where the next one begins" if page.raw_count else "an empty page"
                 return RetryPage("empty_page", f"{what}, and more records behind it")
             self._reactions["empty_page"] += 1
             return ContinueShard(verdict.page_hash)
         return EndShard(verdict.page_hash)
 
-    # -- others -----------------------------------------------------------------------------------------------------
+    # -- idle workers -----------------------------------------------------------------------------------------------
 
     async def _shared(self, write: PageWrite) -> PageWrite:
-        """At the tail of a run some have nothing to do, and we have a long way to go: then the rest is for everybody.
-        We cut at our own page, in its transaction: nobody has to be fenced."""
+        """Near the end of a run some workers are idle. If this shard still has a long way to go, split its rest. The
+        split is part of the transaction of this page, so no other worker has to be fenced off.
+        """
         if not self._run.seats or self._clock.monotonic() < self._look_at:
             return write
         self._look_at = self._clock.monotonic() + LOOK_SECONDS
@@ -248,7 +251,7 @@ class ShardAttempt:
         return split_rest(write, children) if children else write
 
     async def _say(self, error: Exception) -> None:
-        """Why the attempt ended without an end, for those who look at the run. It is only a word: it may get lost."""
+        """Record why the attempt failed, for people who look at the run. A failure to record it is ignored."""
         if isinstance(error, Throttled):
             self._reactions["throttled"] += 1
         why = None if isinstance(error, Snooze | Throttled) else str(error) or type(error).__name__
@@ -260,7 +263,7 @@ class ShardAttempt:
 
 
 class BudgetedHttp:
-    """Every request of a shard passes here: it is counted, and taken from the run's budget before it leaves."""
+    """Counts every request of a shard, and takes it from the run's budget before it is sent."""
 
     def __init__(self, http: Any, clock: Clock, task: ShardTask, run: RunRow) -> None:
         self._http = http
@@ -275,7 +278,7 @@ class BudgetedHttp:
             if not await self._task.sink.runs.spend(self._run.id, 1):
                 budget = f"the run's budget of {self._run.requests_max:,} requests is used up"
                 raise Fail(f"{budget}; resume it with a larger one", code="run_budget")
-            options["retry"] = False  # a repetition is a request as well: it comes back here
+            options["retry"] = False  # a retry is a request as well, and must be counted here
         self.count += 1
         reply = await self._http.request(method, url, **options)
         if self._run.requests_max is not None:
@@ -284,15 +287,16 @@ class BudgetedHttp:
 
 
 def raise_throttled(reply: Any, now: Instant) -> None:
-    """Nobody has waited in our place: the job is given back for as long as the source asks, and no request is lost to
-    asking too early."""
+    """The HTTP client does not wait here: the job is released for as long as the source asks, and no request is
+    wasted.
+    """
     told = parse_rate_limits(reply.status_code, reply.headers.items(), "", now)
     if told.throttled and (told.retry_after_us or reply.status_code == TOO_MANY):
         raise Throttled(f"status {reply.status_code}, the source asks us to wait", told.retry_after_us)
 
 
 async def write_page(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardRow:
-    """Write it, and answer where the shard stands. A lost reply is resolved by looking."""
+    """Write a page and return the new state of the shard. A lost reply is resolved by reading the shard."""
     for _ in range(WRITE_TRIES_MAX):
         try:
             counts = await task.sink.shards.write(write)
@@ -304,7 +308,7 @@ async def write_page(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardR
         if now is None:
             raise LeaseLost(f"shard {row.shard.key}: somebody else has it by now; this page was not written")
         if now.cursor != row.cursor or now.state is not row.state:
-            return now  # it was written, and only the reply was lost
+            return now  # the page was written, and only the reply was lost
     raise TransientError(f"shard {row.shard.key}: the sink did not take the page")
 
 

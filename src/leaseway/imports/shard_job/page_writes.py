@@ -1,7 +1,7 @@
-"""fetch ─► guards ─► [what is written] ─► upsert + quarantine + cursor in one transaction
+"""fetch ─► guards ─► [build the write] ─► rows, quarantine and cursor in one transaction
 
-A page and the verdict about it become one write: its rows, its bad rows, the next cursor, the shard's new state.
-Nothing here asks or waits.
+A page and its verdict become one write: rows, bad rows, the next cursor and the new state of the shard. Pure: no
+requests, no waiting.
 """
 
 from collections import Counter
@@ -33,21 +33,21 @@ from leaseway.imports.sources.port import Source
 
 NAMES_SHOWN_MAX = 8
 BAD_ROWS_BORNE = 10
-"""Of one shard, whatever its ratio."""
+"""Bad rows that a shard may have, whatever the ratio."""
 PROFILED_FIRST = 3
 PROFILED_EVERY = 10
-"""Of the later pages: what documents look like is not asked of every one."""
+"""Later pages are profiled only now and then."""
 DELETED = "deleted"
 """The predicate of a shard that reads the feed of deleted records."""
 
 BuildRows = Callable[[Sequence[Record], Instant | None], tuple[list[Row], list[BadRow]]]
-"""Records become rows, or bad rows. The instant is the source's own time, if it says one."""
+"""Records ─► rows and bad rows. The instant is the source's time, if known."""
 SplitFunction = Callable[[Shard, Cursor | None, str, int | None], list[Shard]]
-"""What is left of a shard after the cursor, in parts; the reason, and the largest id there is, if it is known."""
+"""The rest of a shard after the cursor, in parts; with the reason, and the largest id if known."""
 
 
 class DoubtfulPage(TransientError):
-    """A page that may be right the next time."""
+    """A page that may be correct the next time."""
 
     def __init__(self, guard: str, why: str) -> None:
         super().__init__(f"{guard}: {why}")
@@ -55,7 +55,7 @@ class DoubtfulPage(TransientError):
 
 
 class ShardTask(Struct, frozen=True, kw_only=True):
-    """All that the shards of one resource have in common."""
+    """What all shards of a resource share."""
 
     source: Source
     sink: Sink
@@ -67,12 +67,12 @@ class ShardTask(Struct, frozen=True, kw_only=True):
     key_name: str = "its key"
     limit_min: int = LIMIT_MIN
     spec_hash: str = ""
-    """A run that was begun with another one is not ours to go on with. Empty: nobody asks."""
+    """A run that was started with another spec hash is refused. Empty: not checked."""
     bad_ratio_max: float = 0.01
     on_bad_row: Literal["quarantine", "skip", "fail"] = "quarantine"
     ceilings: Ceilings = Ceilings()
     sweeps: bool = False
-    """Whether full runs keep what they have seen, so that what they have not seen can be found."""
+    """Whether full runs store the ids they saw, to find rows that they did not see."""
 
 
 def build_page_write(task: ShardTask, run: RunRow, row: ShardRow, page: Page, verdict: PageVerdict) -> PageWrite:
@@ -107,7 +107,7 @@ def unchanged_write(row: ShardRow) -> PageWrite:
 
 
 def add_rows(task: ShardTask, run: RunRow, row: ShardRow, page: Page, write: PageWrite) -> PageWrite:
-    """With the rows of the page, unless too many of them are bad."""
+    """Add the rows of the page, unless too many of them are bad."""
     rows, bad = task.shape(page.records, page.server_time)
     why = too_many_bad_rows(bad, row, page, task)
     if why is not None:
@@ -130,7 +130,7 @@ def is_profiled(row: ShardRow) -> bool:
 
 
 def too_many_bad_rows(found: Sequence[BadRow], row: ShardRow, page: Page, task: ShardTask) -> str | None:
-    """Some bad rows are kept aside, or left out. Many mean that something else is wrong. None: it can be borne."""
+    """The reason to park the shard if too many rows are bad, otherwise None."""
     if not found:
         return None
     count, ratio_max = len(page.records), task.bad_ratio_max
@@ -145,8 +145,7 @@ def too_many_bad_rows(found: Sequence[BadRow], row: ShardRow, page: Page, task: 
 
 
 def wrong_spec(found: Sequence[BadRow], page: Page, task: ShardTask) -> str | None:
-    """Not one object or not one key, and none before: then it is the spec that is wrong, and few records are no
-    excuse."""
+    """A reason if the spec itself is wrong: no record is an object, or none has a key, from the first page on."""
     if not any(isinstance(record, Mapping) for record in page.records):
         return f"resource.records: no record of a page is an object; the first: {found[0].problem}"
     if all(each.code == "missing_key" for each in found):
@@ -164,7 +163,7 @@ def park_write(row: ShardRow, guard: str, why: str) -> PageWrite:
 
 
 def split_rest(write: PageWrite, children: Sequence[Shard]) -> PageWrite:
-    """The same page, and the rest for everybody."""
+    """The same page, with the rest of the shard split into children."""
     return replace(
         write, state=ShardState.SPLIT, children=children, why="others had nothing to do",
         guards=add_counts(write.guards, {"shared": 1}),

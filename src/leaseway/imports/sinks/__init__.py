@@ -1,7 +1,12 @@
-"""Where rows go: a table of SQLite or PostgreSQL, a collection of MongoDB or a folder of Parquet files; and beside it
-the books of every import.
+"""Where rows go: a table in SQLite or PostgreSQL, a collection in MongoDB, or a folder of Parquet files, each with the
+run tables next to it.
 
-columns   which columns the table must have          fitting   a row becomes the values of one line, or a bad row
-turns     what one page does to a shard, purely      books     runs, shards and bad rows as lines of SQL
-*_tables  table and books: made, brought up to date  whole_pages   the short way through fitting, for plain pages
+    port               the ports of a sink
+    columns            the columns that a table must have
+    row_encoding       row ─► values of a line, or a bad row; `bulk_encoding` encodes whole pages
+    shard_transitions  what a page does to a shard, and which rows changed; pure
+    run_tables         runs, shards and bad rows ─► values for statements, and back
+    sql_tables         the verbs of the SQL sinks; statements are in `sql/`
+    row_map            rows counted on a map
+    sqlite, postgres, mongodb, parquet: the sinks
 """

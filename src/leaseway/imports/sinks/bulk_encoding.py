@@ -1,7 +1,7 @@
-"""rows ─► lines, a whole page at once: column by column, which takes less than half of the time.
+"""rows ─► lines, a whole page at once, column by column, in less than half the time.
 
-Only pages without anything odd in them. One odd value, and the page goes row by row through `RowEncoder`, which decides
-what becomes of it: the rules are there, and here is a shorter way for the pages that need none of them.
+Only for pages without unusual values. A page with an unusual value goes row by row through `RowEncoder`, which contains
+all rules.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ ColumnEncoder = Callable[[Values], Values]
 
 
 class UnusualValue(Exception):
-    """Something in the page wants a closer look."""
+    """The page needs the row-by-row encoder."""
 
 
 class PageEncoder(RowEncoder):
@@ -64,7 +64,7 @@ def encode_each(fit: Callable[[Any], Any]) -> ColumnEncoder:
 
 def keys(ids: list[str]) -> list[str]:
     together = "".join(ids)
-    # A character has four bytes at the most.
+    # A character has at most four bytes.
     is_plain = "\0" not in together and is_storable(together) and max(map(len, ids), default=0) * 4 <= ID_BYTES_MAX
     if not is_plain or len(set(ids)) < len(ids):
         raise UnusualValue
@@ -114,7 +114,7 @@ def timestamps(values: Values) -> Values:
 
 
 def require_type(values: Values, kind: type) -> Values:
-    """Those that are there, all of this type and of no other that is derived from it."""
+    """The values that are not None, if all of them have exactly this type."""
     types = set(map(type, values))
     if types <= {kind}:
         return values

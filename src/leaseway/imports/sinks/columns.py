@@ -1,6 +1,6 @@
-"""Which columns a table has, and whether one that is already there will do.
+"""The columns of a table, and whether an existing table fits.
 
-A table that exists may have more columns than we need, as long as a row can be written without them.
+An existing table may have more columns, if rows can be written without them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,32 +23,32 @@ OWN: Mapping[str, ColumnType] = {
     "first_seen": ColumnType.INTEGER,
     "updated_at": ColumnType.INTEGER,
 }
-"""Instants are microseconds since 1970, as everywhere in leaseway."""
+"""Instants are microseconds since 1970."""
 OPTIONAL = frozenset({"deleted_at", "deleted_reason"})
 
 NAME_BYTES_MAX = 63
-"""PostgreSQL cuts longer names, without an error."""
+"""PostgreSQL truncates longer names silently."""
 TAKEN = ("leaseway_", "sqlite_", "pg_")
 
 
 class ExistingColumn(Struct, frozen=True):
-    """A column that is there."""
+    """A column of an existing table."""
 
     name: str
     type: str
     is_required: bool
-    """No row can be written without a value for it."""
+    """Rows cannot be written without a value for it."""
 
 
 class RequiredColumn(Struct, frozen=True):
     name: str
     declaration: str
     fits: Callable[[str], bool]
-    """Whether a type that is there can hold what we write."""
+    """Whether an existing type can store the values."""
 
 
 def quote_name(name: str) -> str:
-    """As SQL takes it, whatever is in it."""
+    """The name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -59,7 +59,7 @@ def check_name(field: str, name: str) -> str:
 
 
 def check_table(name: str, parts_max: int) -> tuple[str, ...]:
-    """The parts of a table's name: table, or schema and table where there are schemas."""
+    """The parts of a table name: table, or schema and table."""
     parts = tuple(name.split(".", parts_max - 1))
     for part in parts:
         check_name("table", part)
@@ -84,7 +84,7 @@ def check_columns(columns: Mapping[str, ColumnType]) -> Mapping[str, ColumnType]
 
 
 def is_storable(text: str) -> bool:
-    """Lone surrogates are no characters: no database takes them."""
+    """Databases do not accept lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -95,7 +95,7 @@ def is_storable(text: str) -> bool:
 def refuse_other_shape(
     where: str, table: str, found: Collection[ExistingColumn], wanted: Iterable[RequiredColumn]
 ) -> None:
-    """The first column that does not fit, and what to do about it."""
+    """Report the first column that does not fit, and what to do."""
     present = {column.name: column for column in found}
     names = set()
     for want in wanted:

@@ -1,6 +1,6 @@
-"""row ─► the values of one line, in the words of the database; or a bad row, if they cannot be stored.
+"""row ─► the values of one line, or a bad row if they cannot be stored.
 
-A page must never fail for ever because of one of its rows: what the database would refuse goes into quarantine here.
+One row must not fail its page forever, so values that the database would refuse go into quarantine here.
 """
 
 import re
@@ -18,11 +18,11 @@ INSTANT_MIN, INSTANT_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999."""
 
 ID_BYTES_MAX = 2_000
-"""PostgreSQL's indexes take a little more, together with the name of the source."""
+"""Index entries of PostgreSQL can be slightly larger, together with the name of the source."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNKNOWN = "\ufffd"
 ESCAPE = re.compile(r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
-"""One escape of JSON, a pair of surrogates taken as one."""
+"""One JSON escape; a surrogate pair counts as one."""
 IMPOSSIBLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})")
 
 Line = tuple[Any, ...]
@@ -32,7 +32,7 @@ ValueEncoder = Callable[[Any], Any]
 
 
 class RowEncoder:
-    """How the rows of one table are stored. A database says how it takes documents."""
+    """Encodes the rows of one table. `document` encodes documents for the database."""
 
     def __init__(self, columns: Mapping[str, ColumnType], document: Callable[[str], str]) -> None:
         fits: Mapping[ColumnType, ValueEncoder] = {
@@ -61,7 +61,7 @@ class RowEncoder:
         return list(lines.values()), bad
 
     def single(self, row: Row) -> Line:
-        """A row without a page: its sender can be told what is wrong with it."""
+        """Encode a row outside a page. The caller gets the problem as an error."""
         try:
             return self.line(row)
         except Unstorable as unfit:
@@ -92,7 +92,7 @@ class RowEncoder:
 
 
 class Unstorable(Exception):
-    """This value cannot be stored."""
+    """A value that cannot be stored."""
 
     def __init__(self, code: str, problem: str) -> None:
         super().__init__(problem)
@@ -118,19 +118,19 @@ def unstorable_id(key: str) -> Unstorable:
 
 
 def replace_surrogates(value: str) -> str:
-    """What is no character becomes one that says so."""
+    """Replace invalid characters by U+FFFD."""
     if value.isascii() or is_storable(value):
         return value
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def replace_nul(value: str) -> str:
-    """Texts that every database and every C program reads to their end."""
+    """Replace NUL, which ends texts in some databases and programs."""
     return replace_surrogates(value).replace("\0", UNKNOWN)
 
 
 def jsonb_text(document: str) -> str:
-    """PostgreSQL's jsonb knows neither NUL nor lone surrogates, not even in escapes."""
+    """jsonb accepts neither NUL nor lone surrogates, not even as escapes."""
     if "\\u" not in document:
         return document
     return ESCAPE.sub(lambda found: IMPOSSIBLE.sub(r"\\ufffd", found[0]) if len(found[0]) == 6 else found[0], document)
@@ -166,7 +166,7 @@ def boolean(value: Any) -> bool:
 
 
 def timestamp(value: Any) -> str:
-    """0800-12-25T12:30:00.000000Z: always as long, so that the order of texts is the order of time."""
+    """0800-12-25T12:30:00.000000Z. The length is constant, so texts sort by time."""
     if not INSTANT_MIN <= integer(value) <= INSTANT_MAX:
         raise Unstorable("out_of_range", "must be an instant of the years 1 to 9999, in microseconds since 1970")
     moment = EPOCH + timedelta(microseconds=value)

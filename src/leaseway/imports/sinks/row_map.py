@@ -1,4 +1,4 @@
-"""Where on the globe rows lie: which of a spec's columns say so, and the grid on which they are counted."""
+"""Rows on a map: which columns contain the position, and the grid on which rows are counted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from leaseway.imports.sinks.columns import quote_name
 from leaseway.imports.spec.model import ColumnSpec, Resource
 
 DEGREES = 0.5
-"""One cell of the grid: however many rows there are, land has some tens of thousands of these, and cities a few."""
+"""The size of a grid cell. Land has tens of thousands of cells, however many rows there are."""
 LATITUDES = ("latitude", "lat")
 LONGITUDES = ("longitude", "lon", "lng", "long")
 NUMBERS = (ColumnType.REAL, ColumnType.INTEGER)
@@ -18,7 +18,7 @@ Steps = tuple[str | int, ...]
 
 
 class RowPosition(NamedTuple):
-    """Where a row says it: in columns of the table, or in the document."""
+    """Where a row contains its position: columns of the table, or paths in the document."""
 
     latitude: str | Steps
     """The name of a column, or the steps of a path."""
@@ -26,12 +26,12 @@ class RowPosition(NamedTuple):
 
 
 class GridCell(NamedTuple):
-    """Rows that lie close together: `x` counts from the west, `y` from the south."""
+    """Rows close together. `x` counts from the west, `y` from the south."""
 
     x: int
     y: int
     is_of_run: bool
-    """False: they were written by another run."""
+    """False if another run wrote them."""
     rows: int
 
     @property
@@ -41,17 +41,19 @@ class GridCell(NamedTuple):
 
 
 class RowMapPage(NamedTuple):
-    """One look at a part of a table."""
+    """One part of a table."""
 
     cells: list[GridCell]
     after: str
-    """Where the next look begins."""
+    """Where the next part starts."""
     has_more: bool
-    """False: this was the end of the table, for now."""
+    """False at the current end of the table."""
 
 
 def find_position(resource: Resource) -> RowPosition | None:
-    """None: the spec does not say it. Columns are read fastest, those of the filter for boxes are meant for sure."""
+    """None if the spec does not contain it. Prefers columns, which are faster, and the paths of the filter for
+    boxes.
+    """
     box = resource.filters.get("box")
     paths = (box.latitude, box.longitude) if box is not None else (None, None)
     latitude = find_column(resource.columns, paths[0], LATITUDES)
@@ -75,7 +77,7 @@ def find_column(columns: Mapping[str, ColumnSpec], path: str | None, names: tupl
 
 
 def path_steps(path: str) -> Steps | None:
-    """None: it leads to many values."""
+    """None if the path leads to many values."""
     steps = parse_path("path", path).steps
     known = tuple(step for step in steps if step is not EVERY)
     return known if len(known) == len(steps) else None
@@ -85,7 +87,9 @@ WIDE = round(360 / DEGREES)
 GRID = {"degrees": DEGREES, "wide": WIDE, "high": round(180 / DEGREES)}
 
 CellLine = Sequence[Any]
-"""A cell as one number, how many rows, and the last place that was read. No cell: they lie nowhere."""
+"""A cell as one number, the number of rows, and the last position read. The cell is None for rows without a
+position.
+"""
 
 
 def decode_cells(lines: Sequence[CellLine]) -> list[GridCell]:
@@ -93,7 +97,7 @@ def decode_cells(lines: Sequence[CellLine]) -> list[GridCell]:
 
 
 def decode_cell(number: int, count: int) -> GridCell:
-    """Its last bit says whether this run wrote them."""
+    """The last bit tells whether this run wrote the rows."""
     y, x = divmod(number // 2, WIDE)
     return GridCell(x, y, bool(number % 2), count)
 
@@ -114,7 +118,7 @@ def sqlite_value(where: str | Steps) -> str:
 
 
 def postgres_names(position: RowPosition, table: str) -> dict[str, str]:
-    """`table`: as SQL takes it."""
+    """`table` is an SQL identifier."""
     return {
         ":latitude": postgres_value(position.latitude),
         ":longitude": postgres_value(position.longitude),
@@ -127,10 +131,10 @@ def postgres_value(where: str | Steps) -> str:
         return quote_name(where)
     steps = (str(step) if isinstance(step, int) else quote_text(step) for step in where)
     value = " -> ".join(("document", *steps))
-    # What is no number would be an error, and nobody would see a map for the sake of one document.
+    # A value that is not a number would fail the whole statement.
     return f"CASE jsonb_typeof({value}) WHEN 'number' THEN ({value})::double precision END"
 
 
 def quote_text(value: str) -> str:
-    """As SQL takes it, whatever is in it."""
+    """The text as an SQL literal."""
     return "'" + value.replace("'", "''") + "'"

@@ -1,7 +1,7 @@
-"""Runs, shards and bad rows as lines of SQL: the same lines in every database.
+"""Runs, shards and bad rows ─► parameters of statements, and lines of results ─► values; the same for every database.
 
-One verb per file: `sql/common`, or `sqlite` and `postgres` where they differ. Cursors, predicates, hashes and guards
-are kept as canonical JSON, so that equal texts mean equal things.
+Each statement is a file in `sql/common`, or in `sql/sqlite` and `sql/postgres` where they differ. Cursors, predicates,
+hashes and guards are stored as canonical JSON, so equal values have equal texts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,15 +44,15 @@ TABLES = (
 UPGRADE = "upgrade_"
 """`upgrade_2.sql` brings run tables of version 1 to version 2."""
 SWEEP = "sweep"
-"""Under this name the notes of a run keep what its sweep has found."""
+"""The note that contains the result of a run's sweep."""
 
 Values = dict[str, Any]
-"""The parameters of a statement, by name."""
+"""Parameters of a statement by name."""
 
 
 @cache
 def statements(dialect: str) -> Mapping[str, str]:
-    """By file name; those of the dialect replace the common ones."""
+    """Statements by file name. Those of the dialect replace the common ones."""
     folders = (SQL / "common", SQL / dialect)
     return {
         file.name.removesuffix(".sql"): file.read_text("utf-8")
@@ -108,7 +108,7 @@ def decode_run(line: Sequence[Any]) -> RunRow:
 def finish_values(
     run: RunRow, state: RunState, why: str | None, notes: Mapping[str, Any] | None, now: Instant
 ) -> Values:
-    """What a sweep has found stays, whoever writes the notes: it says that the run was swept."""
+    """The result of a sweep is always kept, because it marks the run as swept."""
     swept = {name: note for name, note in run.notes.items() if name == SWEEP}
     kept = run.notes if notes is None else {**notes, **swept}
     why = None if why is None else replace_nul(why)
@@ -126,12 +126,12 @@ def list_values(source: str | None, limit: int, state: RunState | None, mode: Ru
 
 
 def find_own_run(lines: Sequence[Sequence[Any]], target: str) -> RunRow | None:
-    """A run of another table of the database is nobody's here."""
+    """Ignores a run of another table in the same database."""
     return next((decode_run(line) for line in lines if line[len(RUN_COLUMNS)] == target), None)
 
 
 def refuse_other_run(asked: RunRow, line: Sequence[Any], target: str) -> RunRow:
-    """One id, one spec, one table: else the rows of two imports would be counted as one."""
+    """One id has one spec and one table; otherwise the rows of two imports would be counted as one run."""
     found, found_target = decode_run(line), line[len(RUN_COLUMNS)]
     if found_target != target:
         raise KeyConflict(f"run {asked.id}: writes to table {found_target}, not {target}; start a run with another id")
@@ -230,16 +230,16 @@ def decode_bad_row(line: Sequence[Any]) -> tuple[int, str, BadRow]:
 
 
 def stored_sweep(run: RunRow) -> Sweep | None:
-    """What its sweep has found, if there was one."""
+    """The result of the run's sweep, if there was one."""
     found = run.notes.get(SWEEP)
     return None if found is None else Sweep(found["stored"], found["absent"])
 
 
 def notes_with_sweep(run: RunRow, sweep: Sweep) -> str:
-    """The run's notes, as they are kept."""
+    """The run's notes as stored."""
     return canonical({**run.notes, SWEEP: {"stored": sweep.stored, "absent": sweep.absent}})
 
 
 def storable_ids(ids: Sequence[str]) -> list[str]:
-    """What no table can hold is in none, and would only stop the statement."""
+    """Drop ids that no table can contain: they would fail the statement."""
     return [key for key in ids if is_storable_id(key)]

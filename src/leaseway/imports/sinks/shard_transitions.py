@@ -1,4 +1,4 @@
-"""What a worker and its pages do to a shard, and which rows of a page are news: decided purely, once for all sinks."""
+"""What workers and pages do to a shard, and which rows of a page changed. Pure, and shared by all sinks."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from leaseway.imports.sinks.port import PageWrite
 from leaseway.imports.sinks.row_encoding import IS_DELETED, Line, is_storable_id, replace_surrogates
 
 RECENT_MAX = 8
-"""Loops longer than this end at the ceiling of pages."""
+"""Longer loops end at the guard for pages."""
 PATHS_MAX = 300
-"""Of a profile. Documents whose keys are values have a new path in each of them."""
+"""Paths of a profile. Documents with values as keys have new paths in every document."""
 FLAGGED = "flagged"
-"""Why a row is deleted of which the source says so itself."""
+"""The reason for rows that the source itself reports as deleted."""
 OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
 
@@ -43,10 +43,10 @@ def new_shard_row(run: str, shard: Shard, parent: str | None = None) -> ShardRow
 
 
 def begin_shard(row: ShardRow, fence: int, now: Instant) -> ShardRow | None:
-    """None: a later worker has it."""
+    """None if a later worker has the shard."""
     if fence < row.fence:
         return None
-    if fence == row.fence and row.attempts:  # the same worker, which lost an answer and asks where it stands
+    if fence == row.fence and row.attempts:  # the same worker repeats the call after a lost reply
         return row
     started_at = now if row.started_at is None else row.started_at
     return reopen_shard(
@@ -55,17 +55,19 @@ def begin_shard(row: ShardRow, fence: int, now: Instant) -> ShardRow | None:
 
 
 def reopen_shard(row: ShardRow) -> ShardRow:
-    """What is finished stays finished. What a guard stopped, somebody has looked at: else no worker would come."""
+    """Finished shards stay finished. A parked shard is reopened: jobs for it exist only after an operator resumed the
+    run.
+    """
     if row.state in (ShardState.DONE, ShardState.SPLIT):
         return row
     return replace(row, state=ShardState.RUNNING, why=None, finished_at=None)
 
 
 def accepts_page(row: ShardRow, page: PageWrite) -> bool:
-    """False: somebody with a larger fence has it, or the page was written before."""
+    """False if a worker with a larger fence has the shard, or if the page was written before."""
     if page.fence < row.fence or row.state not in OPEN or is_same_cursor(page.before, row.cursor) is False:
         return False
-    # A cursor that stays where it is cannot tell a page from its repetition; the page's own hash can.
+    # If the cursor does not move, only the hash tells a page from its repetition.
     stays = page.state is ShardState.RUNNING and is_same_cursor(page.before, page.after)
     return not (stays and page.page_hash and row.recent[-1:] == (page.page_hash,))
 
@@ -75,7 +77,7 @@ def is_same_cursor(one: Mapping[str, object] | None, other: Mapping[str, object]
 
 
 def apply_page(row: ShardRow, page: PageWrite, written: WriteCounts, now: Instant) -> ShardRow:
-    """The shard after a page that may turn."""
+    """The shard after an accepted page."""
     return replace(
         row,
         state=page.state,
@@ -100,7 +102,7 @@ def apply_page(row: ShardRow, page: PageWrite, written: WriteCounts, now: Instan
 
 
 def note_shard(row: ShardRow, fence: int, guards: Mapping[str, int], why: str | None) -> ShardRow | None:
-    """None: a later worker has it, or it has ended."""
+    """None if a later worker has the shard, or if it has ended."""
     if fence < row.fence or row.state not in OPEN:
         return None
     return replace(
@@ -109,7 +111,7 @@ def note_shard(row: ShardRow, fence: int, guards: Mapping[str, int], why: str | 
 
 
 def add_profile(known: Profile, more: Profile) -> Profile:
-    """Both together. Once there are enough paths, new ones are left out, and those that are known go on counting."""
+    """The sum of both profiles. Once there are enough paths, new ones are ignored."""
     if not more:
         return known
     sum_of = {path: dict(types) for path, types in known.items()}
@@ -123,13 +125,13 @@ def add_profile(known: Profile, more: Profile) -> Profile:
 
 
 def ids_seen(lines: Sequence[Line], bad: Sequence[BadRow]) -> list[str]:
-    """What the source still has. A record that is bad is there as well: else its row would be taken for deleted."""
+    """Ids that the source still has. A bad record exists as well, and its row must not be taken for deleted."""
     living = [line[0] for line in lines if not line[IS_DELETED]]
     return living + [row.external_id for row in bad if row.external_id is not None and is_storable_id(row.external_id)]
 
 
 class StoredRow(NamedTuple):
-    """What is stored of a row, as far as news are judged by it."""
+    """The stored fields of a row that decide whether a new version is written."""
 
     stamp: Instant
     content_hash: str
@@ -143,7 +145,7 @@ class PageChanges(NamedTuple):
 
 
 def classify_rows(lines: Sequence[Line], known: Mapping[str, StoredRow], quarantined: int) -> PageChanges:
-    """Older rows never replace newer ones. Equal ones are not written again, unless one is deleted and one is not."""
+    """Older rows never replace newer ones. Equal rows are not written again, unless only one of them is deleted."""
     new, changed, stale = [], [], 0
     for line in lines:
         stored = known.get(line[0])

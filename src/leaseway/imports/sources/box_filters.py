@@ -1,7 +1,8 @@
-"""A box ─► the parameter of a source, and what is left for us to look at in each record.
+"""A box ─► request parameter and record filters.
 
-Servers count a point on an edge to both boxes, and some draw edges as great circles. So each record is looked at: it is
-kept in the one box that owns it, dropped in the others, and a stranger where no such box could have brought it.
+Servers return a point on an edge in both boxes, and some draw edges as great circles. So every record is checked: it is
+kept in the one box that owns it, dropped in the neighbouring boxes, and reported as foreign where no such box could
+have returned it.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from leaseway.imports.spec.model import Filter
 
 SIDES = ("south", "west", "north", "east")
 SLACK = 1e-6
-"""Degrees: whoever rounds a coordinate is not taken for somebody who ignores the box."""
+"""In degrees: a source that rounds coordinates must not look as if it ignored the box."""
 
 BoxTest = Callable[[Record], bool]
 
@@ -29,7 +30,7 @@ def asked_box(wanted: Any, is_geodesic: bool) -> Box:
 
 
 def box_param(filter_: Filter, wanted: Any) -> str:
-    """`box` of the filter names the sides where they are to stand. Seven digits are a centimetre."""
+    """`box` of the filter is a template of the four sides. Seven digits are a centimetre."""
     text = str(filter_.box)
     for name, side in zip(SIDES, asked_box(wanted, filter_.is_geodesic), strict=True):
         text = text.replace(name, f"{side:.7f}")
@@ -37,7 +38,7 @@ def box_param(filter_: Filter, wanted: Any) -> str:
 
 
 def keeps_in_box(filter_: Filter, wanted: Any) -> BoxTest:
-    """Without what lies in the next box: what is on the edge of two comes from both."""
+    """Drops records of the neighbouring box: a point on the edge is returned for both."""
     box, is_near, place_of = to_box(wanted), in_reach(filter_, wanted), place_reader(filter_)
 
     def keeps(record: Record) -> bool:
@@ -58,7 +59,7 @@ def allows_in_box(filter_: Filter, wanted: Any) -> BoxTest:
 
 
 def in_reach(filter_: Filter, wanted: Any) -> Callable[[float, float], bool]:
-    """Whether a server that was asked for this box may send a point."""
+    """Whether a server may return a point for this box."""
     asked = asked_box(wanted, filter_.is_geodesic)
     south, west, north, east = geodesic_extent(asked) if filter_.is_geodesic else asked
 
@@ -70,7 +71,7 @@ def in_reach(filter_: Filter, wanted: Any) -> Callable[[float, float], bool]:
 
 
 def place_reader(filter_: Filter) -> Callable[[Record], tuple[float, float] | None]:
-    """Latitude and longitude. None: it does not say them, and is kept: perhaps a bad row, and no stranger."""
+    """Latitude and longitude. None if they are missing; the record is kept, and may become a bad row."""
     paths = (filter_.latitude, filter_.longitude)
     latitude_of, longitude_of = (parse_path("filters.box", str(path)).first for path in paths)
 

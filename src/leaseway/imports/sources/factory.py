@@ -1,4 +1,4 @@
-"""A spec ─► its source."""
+"""Spec ─► source."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,27 +18,27 @@ from leaseway.imports.spec.model import Spec
 
 
 class ImportSource(Source, Protocol):
-    """A source as an import needs it: also with what the guards look at."""
+    """A source as imports need it, including what the guards use."""
 
     @property
     def page_limit(self) -> int: ...
 
     @property
     def limit(self) -> Limit | None:
-        """What the source allows; None: it says nothing."""
+        """The source's limit, or None."""
         ...
 
     def key_of(self, record: Record) -> Any:
-        """The id of a record, as cursors hold it; None if it has none."""
+        """The id of a record as in cursors, or None."""
         ...
 
     def is_ours(self, shard: Shard) -> Callable[[Record], bool]:
-        """Whether a record belongs to the shard, as far as the source itself must see to that."""
+        """Whether a record belongs to the shard, for filters that the source itself must apply."""
         ...
 
 
 def make_source(spec: Spec, folder: Path, environ: Mapping[str, str]) -> ImportSource:
-    """`folder`: where the spec is, for files; `environ`: where secrets are."""
+    """`folder` is the folder of the spec, for files; `environ` contains the secrets."""
     if spec.source.file is not None:
         return FileSource(spec, folder)
     return OcmSource(spec, environ) if spec.source.kind == "ocm" else JsonSource(spec, environ)
@@ -52,7 +52,7 @@ def source_limit(spec: Spec) -> Limit | None:
 
 
 class OcmSource(OpenChargeMap):
-    """Open Charge Map's client, with the name, the pace and the countries of a spec."""
+    """The client for Open Charge Map with the name, limits and countries of a spec."""
 
     def __init__(self, spec: Spec, environ: Mapping[str, str]) -> None:
         agent = spec.source.headers.get("User-Agent", USER_AGENT)

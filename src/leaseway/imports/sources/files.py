@@ -1,7 +1,7 @@
-"""Files of JSON lines or CSV as sources: the cursor is a place in the file.
+"""Files with JSON lines or CSV. The cursor is a position in the file.
 
-A line that cannot be read is handed over as the text that it is, and becomes a bad row; it does not stop the others.
-The file must not change during a run: a place in another file means nothing.
+A line that cannot be parsed is returned as text and becomes a bad row; the other lines continue. The file must not
+change during a run, because a position in another file is meaningless.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ class FilePosition(NamedTuple):
     offset: int
     """In bytes."""
     line: int
-    """Lines before it."""
+    """Lines before the position."""
     file: str
-    """Which file it is a place in."""
+    """Size and modification time, to detect a changed file."""
 
 
 class FilePage(NamedTuple):
@@ -42,7 +42,7 @@ class FilePage(NamedTuple):
 
 
 class FileSource:
-    """The file of one spec. A relative path begins at `folder`, where the spec is."""
+    """The file of one spec. A relative path is relative to `folder`, the folder of the spec."""
 
     limit = None
     page_limit = PAGE_LINES
@@ -118,7 +118,7 @@ class FileSource:
 
 
 class LineReader:
-    """The lines of a file from a place on. After each one, it is known where the next begins."""
+    """The lines of a file from a position on, with the position of the next line."""
 
     def __init__(self, stream: BinaryIO, place: FilePosition) -> None:
         self._stream = stream
@@ -137,7 +137,7 @@ class LineReader:
             yield line.removeprefix(BOM) if self.line == 1 else line
 
     def is_at_end(self) -> bool:
-        """Blank lines at the end of a file are no records."""
+        """Blank lines at the end of a file are not records."""
         self._stream.seek(self.offset)
         while line := self._stream.readline(LINE_BYTES_MAX):  # ends with the file
             if line.strip():
@@ -152,7 +152,7 @@ def json_records(lines: LineReader) -> Iterator[Record]:
 
 
 def json_record(line: bytes) -> Any:
-    """What the line says, or the line itself."""
+    """The parsed line, or the line itself."""
     try:
         return msgspec.json.decode(line)
     except (ValueError, RecursionError):
@@ -174,9 +174,9 @@ def csv_records(lines: LineReader) -> Iterator[Record]:
 
 
 def fields_in(lines: LineReader) -> Iterator[list[str]]:
-    # The library's own bound, which is one for the whole process, is less than the outline of a country.
+    # The default limit of the csv module, which applies to the whole process, is too small for polygons.
     csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES_MAX))
-    # Bytes that are no text become a bad row, not the end of the file.
+    # Invalid bytes become a bad row and do not end the file.
     return csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
 
 

@@ -1,9 +1,9 @@
-"""A function that fetches one page ─► a source, with the same guards as every other one.
+"""A page function ─► a source, with the same guards as any other source.
 
-shard, cursor ─► the function ─► what it returned, looked at ─► a page
+    shard, cursor ─► the function ─► check of the returned value ─► a page
 
-What a function returns is not believed either. Nonsense is named, with what was expected and where: nothing is written,
-and the shard is parked, as the function would return the same again.
+Invalid return values are reported with what was expected and where. Nothing is written, and the shard is parked,
+because the function would return the same again.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,13 +44,13 @@ from leaseway.imports.spec.model import IdRange, KeysetPaging, Spec
 
 EXPECTED = "a Page, a list of records, or (records, next_cursor)"
 CallFunction = Callable[[PageFunction, dict[str, Any], RequestClient | None], Awaitable[Any]]
-"""With these arguments, and with `http` if there is one."""
+"""Calls the function with these arguments, and with `http` if there is one."""
 MISTAKES = (TypeError, AttributeError, NameError, ImportError, LookupError, ArithmeticError, AssertionError)
-"""The function would make them again."""
+"""Errors that the function would raise again."""
 
 
 class FunctionSource:
-    """`call` knows how to call it, in the event loop or in a thread."""
+    """`call` calls the function, in the event loop or in a thread."""
 
     confirm_max = 0
 
@@ -96,7 +96,7 @@ class FunctionSource:
         return self._narrowing.is_ours(shard.predicate)
 
     async def probe(self, http: RequestClient) -> SourceProbe:
-        """Asks nobody: what there is, is declared."""
+        """Sends no request: everything is declared."""
         partition, country = self._spec.resource.partition, self._spec.resource.filters.get("country")
         upper = partition.upper if isinstance(partition, IdRange) else None
         values = {} if country is None else {"country": [str(value) for value in country.values or ()]}
@@ -114,7 +114,7 @@ class FunctionSource:
         return page
 
     def _begun(self, predicate: Predicate, cursor: Cursor | None) -> Cursor | None:
-        """Ids are whole numbers: a range begins after the one before it, and the function need not know of ranges."""
+        """Ids are integers, so a range starts after the id before it, and the function needs no ranges."""
         low = (predicate.get("id") or (None, None))[0]
         return {"after": low - 1} if cursor is None and self._pager is not None and low is not None else cursor
 
@@ -131,7 +131,7 @@ class FunctionSource:
         except MISTAKES as error:
             what = f"{describe_error(error)}{error_line(error, self._function)}"
             raise BadPage(f"{self._where} raised {what}; it must return {EXPECTED}") from error
-        except ValueError as error:  # as a body that is no JSON
+        except ValueError as error:  # for example a body that is not JSON
             raise BadReply(
                 f"{self._where} raised {describe_error(error)}{error_line(error, self._function)}"
             ) from error
@@ -140,7 +140,7 @@ class FunctionSource:
             raise
 
     def _check_reply(self, error: Exception) -> None:
-        """An error of an HTTP client that holds a reply means what its status means."""
+        """An HTTP client's error with a reply means what its status means."""
         reply = getattr(error, "response", None)
         status = getattr(reply, "status_code", None)
         if not isinstance(status, int):
@@ -151,7 +151,7 @@ class FunctionSource:
             ) from error
         check_status(status, self._where, body_sample(getattr(reply, "content", b"")))
 
-    # -- looking --
+    # -- checking --
 
     def _page_of(self, returned: Any, asked: PageQuery) -> Page:
         match returned:
@@ -171,7 +171,7 @@ class FunctionSource:
         count = len(records)
         if self._pager is not None:
             return Page(records=records, raw_count=count, next=None)
-        # Somebody who asks for one record wants to know whether there is any.
+        # A limit of 1 only asks whether any record exists.
         if count >= asked.limit > 1:
             raise self._nonsense(
                 f"a full list of {count:,} records, which does not say whether there are more",
@@ -180,7 +180,7 @@ class FunctionSource:
         return Page(records=records, raw_count=count, next=None, is_end=True if records else None)
 
     def _in_order(self, page: Page, asked: PageQuery, pager: KeysetPager) -> Page:
-        """Where keys ascend, the last one says where the next page begins, and whether the shard ends here."""
+        """With ascending keys, the last key determines the next cursor and whether the shard ends here."""
         try:
             onward = pager.onward(asked, PageReply("", None, {}, page.records))
         except BadReply as error:
@@ -192,14 +192,14 @@ class FunctionSource:
         return page
 
     def _kept(self, page: Page, predicate: Predicate) -> Page:
-        """Without what is not of the shard, and could not be left out by whoever was asked."""
+        """Drop records that do not belong to the shard and that the function could not filter."""
         if self._pager is not None and not are_ascending(self._pager.keys_in(page.records)):
-            return page  # the guards shall see the disorder, which may be in what would be dropped
+            return page  # the guards must see the wrong order, which may be in dropped records
         keeps = self._narrowing.keeps(predicate)
         return replace(page, records=[record for record in page.records if keeps(record)])
 
     def _checked(self, page: Page) -> Page:
-        """A Page takes what it is given."""
+        """Check the fields of a page that the function built."""
         if not isinstance(page.raw_count, int) or not isinstance(page.is_end, bool | None):
             raise self._nonsense(f"a Page with raw_count {page.raw_count!r} and is_end {page.is_end!r}")
         records = self._records(page.records)

@@ -1,6 +1,6 @@
-"""Any API that answers JSON over HTTP, as a spec describes it.
+"""Any JSON API over HTTP, described by a spec.
 
-shard, cursor ─► one GET ─► status ─► JSON ─► records ─► those of the shard, the next cursor
+shard, cursor ─► one GET ─► status ─► JSON ─► records ─► those of the shard, and the next cursor
 """
 
 import json
@@ -36,7 +36,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class HttpReply(Protocol):
-    """What a request brings, as far as it is looked at."""
+    """The part of a reply that is used."""
 
     @property
     def status_code(self) -> int: ...
@@ -47,7 +47,7 @@ class HttpReply(Protocol):
 
 
 class JsonSource:
-    """The resource of one spec. `environ` holds the secret that the spec only names."""
+    """The resource of one spec. `environ` contains the secret that the spec names."""
 
     def __init__(self, spec: Spec, environ: Mapping[str, str]) -> None:
         if spec.source.base_url is None:
@@ -68,7 +68,7 @@ class JsonSource:
         self.confirm_max = 0 if self._confirm is None else self._confirm.batch
         self.caps = self._caps()
 
-    # -- what it is --
+    # -- capabilities --
 
     def _caps(self) -> SourceCapabilities:
         page, stamp = self._resource.page, self._resource.stamp
@@ -96,24 +96,24 @@ class JsonSource:
 
     @property
     def limit(self) -> Limit | None:
-        """What the source allows, as its spec says; None: it says nothing."""
+        """The source's limit as in the spec, or None."""
         source = self._spec.source
         if not source.limits and source.concurrency is None:
             return None
         return Limit(source.name, *source.limits, concurrency=source.concurrency)
 
     def key_of(self, record: Record) -> Any:
-        """The id of a record, as cursors hold it; None if it has none."""
+        """The id of a record as in cursors, or None."""
         if isinstance(self._pager, KeysetPager):
             return self._pager.key_of(record)
         key = self._key(record)
         return None if key is MISSING else key
 
     def is_ours(self, shard: Shard) -> RecordTest:
-        """Whether a record belongs to the shard, as far as the source itself must see to that."""
+        """Whether a record belongs to the shard, for filters that the source itself must apply."""
         return self._narrowing.is_ours(shard.predicate)
 
-    # -- asking --
+    # -- fetching --
 
     async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
         asked = PageQuery(shard.predicate, cursor, limit)
@@ -145,12 +145,12 @@ class JsonSource:
 
     def _kept(self, asked: PageQuery, raw: list[Record]) -> list[Record]:
         if isinstance(self._pager, KeysetPager) and not are_ascending(self._pager.keys_in(raw)):
-            return raw  # the guards shall see the disorder, which may be in what would be dropped
+            return raw  # the guards must see the wrong order, which may be in dropped records
         keeps = self._narrowing.keeps(asked.predicate)
         return [record for record in raw if keeps(record)]
 
     def _raw(self, body: Any, reply: HttpReply) -> list[Record]:
-        """The records of a reply, all of them."""
+        """All records of a reply."""
         if self._records.has_star:
             if self._records.all(body) or self._has_list(body):
                 return self._records.all(body)
@@ -164,12 +164,12 @@ class JsonSource:
         raise WrongBody(problem, body_sample(reply.content, self._secret))
 
     def _has_list(self, body: Any) -> bool:
-        """Whether what stands before the first [*] is a list: then it may be empty."""
+        """Whether the value before the first [*] is a list, which may be empty."""
         steps = self._records.steps
         return isinstance(JsonPath(steps[: steps.index(None)]).first(body), list)
 
     async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
-        """An answer with other records than those that were asked for is none: then the parameter was ignored."""
+        """A reply with other records than requested is an error: the source ignored the parameter."""
         if self._confirm is None:
             raise BadValue("resource.deletes.sweep.confirm", "is missing: the source cannot be asked for ids")
         params = {
@@ -179,7 +179,7 @@ class JsonSource:
             self._confirm.param: self._confirm.separator.join(ids),
         }
         reply, body = await self._ask(http, self._url(self._resource.path), params)
-        # As they are written in the table: a key such as "007" is a number for cursors only.
+        # As stored in the table: a key such as "007" is a number in cursors only.
         keys = map(self._key, self._raw(body, reply))
         found = frozenset(str(key) for key in keys if key is not None and key is not MISSING)
         if strangers := sorted(found - frozenset(ids)):
@@ -193,7 +193,7 @@ class JsonSource:
         where = f"GET {url.partition('?')[0]}"
         secret = {} if self._auth_param is None else {self._auth_param: self._secret}
         query = {name: render_param(value) for name, value in {**params, **secret}.items()}
-        if "?" in url and query:  # the address of a next page has its own
+        if "?" in url and query:  # the URL of a next page has its own query
             url, query = f"{url}&{urlencode(query)}", {}
         try:
             reply = cast(HttpReply, await http.request("GET", url, params=query or None, headers=self._headers))
@@ -202,7 +202,7 @@ class JsonSource:
         except TooLarge as error:
             raise HeavyPage(str(error)) from error
         sample = body_sample(reply.content, self._secret)
-        # Where a key is a parameter, a redirection repeats it.
+        # If the key is a parameter, a redirect repeats it.
         location = reply.headers.get("location", "").partition("?")[0]
         check_status(reply.status_code, where, sample, location or None)
         return reply, self._decoded(where, reply, sample)
@@ -224,10 +224,10 @@ class JsonSource:
             return {}
         return {auth.header: f"{auth.scheme} {self._secret}" if auth.scheme else str(self._secret)}
 
-    # -- before it is read --
+    # -- probing --
 
     async def probe(self, http: RequestClient) -> SourceProbe:
-        """Asks once for each path that the spec refers to, and once for the first record."""
+        """One request for each path that the spec refers to, and one for the first record."""
         bodies: dict[str, Any] = {}
         times: list[Instant | None] = []
         for reference in list_references(self._resource):
@@ -240,7 +240,7 @@ class JsonSource:
             rows, time = await self._first_page(http)
             times.append(time)
         known = [time for time in times if time is not None]
-        # The earliest: a change that is seen twice does no harm, one that is never seen does.
+        # The earliest time: seeing a change twice does no harm, missing one does.
         return SourceProbe(
             rows=rows,
             id_max=read_id_max(self._resource, bodies),
@@ -274,7 +274,7 @@ def decode_body(content: bytes) -> Any:
     try:
         return msgspec.json.decode(content.removeprefix(BOM))
     except ValueError:
-        # Half a surrogate pair in one record must not cost the whole page: that record becomes a bad row.
+        # A lone surrogate in one record must not fail the whole page: that record becomes a bad row.
         return json.loads(content.removeprefix(BOM), parse_constant=refuse_constant)
 
 

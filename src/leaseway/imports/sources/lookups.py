@@ -1,4 +1,4 @@
-"""What a spec lets a source say about itself before it is read: references, as "/status#$.maxId" ─► what is there."""
+"""Values that a source reports about itself, by reference: "/status#$.maxId"."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from leaseway.imports.spec.model import Filter, IdRange, Resource
 VALUES_MAX = 10_000
 
 Bodies = Mapping[str, Any]
-"""The replies, by their paths."""
+"""Replies by path."""
 
 
 class LookupResult(NamedTuple):
@@ -42,7 +42,7 @@ def read_id_max(resource: Resource, bodies: Bodies) -> int | None:
 
 
 def read_values(resource: Resource, bodies: Bodies) -> dict[str, list[str]]:
-    """Of each filter that has some, in their order."""
+    """The values of each filter, in order."""
     values: dict[str, list[str]] = {}
     for name, filter_ in resource.filters.items():
         if filter_.values is not None:
@@ -57,7 +57,7 @@ def read_values(resource: Resource, bodies: Bodies) -> dict[str, list[str]]:
 
 
 def read_counts(resource: Resource, bodies: Bodies) -> dict[str, dict[str, int]]:
-    """How many rows each value has, where the source says so."""
+    """Rows per value, where the source reports them."""
     filters = resource.filters.items()
     return {
         name: read_filter_counts(f"resource.filters.{name}", each, bodies) for name, each in filters if each.rows_from

@@ -1,8 +1,8 @@
-"""Open Charge Map: points of interest by id, page after page, with its own rules.
+"""Open Charge Map: points of interest by id.
 
-What makes it special: an unknown country code means the whole world, so that countries are looked up before they are
-asked for; an empty list is no proof of anything; there is no upper bound for ids or dates; its order by id is by date
-when its second database answers; and whoever calls himself a robot is refused.
+Peculiarities: an unknown country code means the whole world, so countries are looked up first; an empty list proves
+nothing; ids and dates have no upper bound; the order by id is an order by date when the secondary database answers; and
+a user agent that looks like a robot is refused.
 """
 
 import re
@@ -35,7 +35,7 @@ ABUSE = "fme/2020"
 ROBOTS_STATUS = 503
 OK = 200
 VOLATILE = ("IsRecentlyVerified", "DateLastVerified", "AddressInfo.Distance")
-"""Computed for each request: no content."""
+"""Computed for each request, so not part of the content."""
 
 Body = TypeVar("Body")
 
@@ -45,15 +45,15 @@ CAPS = SourceCapabilities(
     filters=frozenset({"id", "country", "since", "window", "box", "deleted"}),
     bounds={"id": (True, False), "window": (True, False)},
     granularity_us=60 * SECOND_US,
-    lag_us=600 * SECOND_US,  # its mirror follows every five minutes, and looks ten minutes back itself
+    lag_us=600 * SECOND_US,  # the mirror follows every five minutes and itself looks back ten minutes
     deletes=frozenset({"flag", "confirm"}),
 )
 DELISTED = "1000,1001,1002,1020"
-"""Statuses of what is no longer listed. 1005 is missing here: it is the older version of something that is."""
+"""Statuses of records that are no longer listed. Not 1005: that is an older version of a listed record."""
 
 
 class OpenChargeMap:
-    """`base_url` without "/v3". Give `user_agent` a way to reach you: they ask for it."""
+    """`base_url` is without "/v3". Open Charge Map asks for contact details in `user_agent`."""
 
     name = "ocm"
     caps = CAPS
@@ -72,7 +72,7 @@ class OpenChargeMap:
 
     @property
     def limit(self) -> Limit:
-        """They publish no number, and ban by hand. This is what their policy asks for, as we read it."""
+        """Open Charge Map publishes no limit and bans clients manually. This follows its usage policy."""
         return Limit(self.name, "1/second", concurrency=2)
 
     async def probe(self, http: RequestClient) -> SourceProbe:
@@ -85,7 +85,7 @@ class OpenChargeMap:
         return SourceProbe(id_max=id_max, server_time=server_time(reply.headers), values={"country": sorted(countries)})
 
     async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
-        """Asks once; in each process, the first shard with countries asks for their ids before."""
+        """One request. In each process, the first shard with countries also requests their ids."""
         predicate = shard.predicate
         country_ids = await self._ids_of(predicate.get("country", ()), http)
         after = start_after(predicate, cursor)
@@ -94,7 +94,7 @@ class OpenChargeMap:
         return build_page(records, predicate, server_time(reply.headers), len(reply.content))
 
     async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
-        """By `chargepointid`. It knows nothing else than whole numbers: what is none, it does not have."""
+        """By `chargepointid`. Ids that are not integers cannot exist."""
         asked = [id for id in ids if id.isascii() and id.isdecimal()]
         if not asked:
             return frozenset()
@@ -106,7 +106,7 @@ class OpenChargeMap:
         return found
 
     def is_ours(self, shard: Shard) -> Callable[[Record], bool]:
-        """What the API itself must have seen to. Upper ends are ours, and not looked at."""
+        """Checks the filters that the API must apply. Upper bounds are applied here and not checked."""
         predicate = shard.predicate
         low = predicate.get("id", [None, None])[0]
         country_ids = {self._country_ids.get(code) for code in predicate.get("country", ())}
@@ -169,7 +169,7 @@ def check_user_agent(user_agent: str) -> str:
     return user_agent
 
 
-# -- the question -----------------------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------------------------
 
 
 def start_after(predicate: Predicate, cursor: Cursor | None) -> int:
@@ -200,12 +200,14 @@ def box_in(predicate: Predicate) -> Box:
 
 
 def changed_since(predicate: Predicate) -> str | None:
-    """A window's end is not asked for, nor dropped: what is newer is written, too, and moves no watermark."""
+    """The end of a window is neither requested nor applied: newer records are written, too, and do not move the
+    watermark.
+    """
     since: str | None = predicate.get("since") or predicate.get("window", [None, None])[0]
     return since
 
 
-# -- the reply --------------------------------------------------------------------------------------------------------
+# -- replies ----------------------------------------------------------------------------------------------------------
 
 
 def decode_reply(reply: Any, kind: type[Body]) -> Body:
@@ -221,7 +223,7 @@ def build_page(records: list[dict[str, Any]], predicate: Predicate, now: Instant
         raise BadReply("Open Charge Map sent records without a single ID")
     high = predicate.get("id", [None, None])[1]
     is_ascending = all(low < up for low, up in pairwise(ids))
-    # Out of order, a record beyond the end proves nothing. All of them are shown to the guards, who know what to do.
+    # In the wrong order, a record beyond the end proves nothing. The guards get all records.
     is_end = True if high is not None and is_ascending and ids and ids[-1] >= high else None
     kept = drop_foreign_records(records, predicate) if is_ascending else records
     following = {"after": ids[-1]} if ids else None
@@ -236,7 +238,7 @@ def build_page(records: list[dict[str, Any]], predicate: Predicate, now: Instant
 
 
 def drop_foreign_records(records: list[dict[str, Any]], predicate: Predicate) -> list[dict[str, Any]]:
-    """Without what lies beyond the ends that the API does not know."""
+    """Drop records beyond the bounds that the API cannot apply."""
     high = predicate.get("id", [None, None])[1]
     if high is not None:
         records = [record for record in records if not isinstance(record.get("ID"), int) or record["ID"] < high]
@@ -246,7 +248,7 @@ def drop_foreign_records(records: list[dict[str, Any]], predicate: Predicate) ->
 
 
 def lies_in(box: Box, record: Record) -> bool:
-    """One that does not say where it is, is kept: it is a bad row, not a stranger."""
+    """A record without a position is kept: it is a bad row, not a foreign record."""
     address = record.get("AddressInfo")
     if not isinstance(address, dict):
         return True
@@ -265,7 +267,7 @@ def is_since(stamp: Any, since: Instant) -> bool:
     try:
         return parse_instant(stamp) >= since
     except (TypeError, ValueError):
-        return True  # a bad row, not a stranger
+        return True  # a bad row, not a foreign record
 
 
 def server_time(headers: Mapping[str, str]) -> Instant | None:

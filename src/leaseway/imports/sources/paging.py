@@ -1,4 +1,4 @@
-"""The ways of paging: a cursor ─► the parameters of a request; its reply ─► the next cursor, and whether that was all.
+"""Ways of paging: cursor ─► request parameters; reply ─► next cursor and whether the end is reached.
 
 `is_end` is True only if the reply says so, False if it says that there is more, and None if it says nothing.
 """
@@ -46,7 +46,7 @@ class NextPage(NamedTuple):
     next: Cursor | None
     is_end: bool | None
     skip: int = 0
-    """So many at the page's beginning were there before."""
+    """Records at the beginning of the page that were read before."""
 
 
 class Pager(Protocol):
@@ -84,7 +84,7 @@ class KeysetPager:
         self._is_numeric = isinstance(page.start, int)
 
     def key_of(self, record: Record) -> Any:
-        """To compare and to go on after; None: there is none."""
+        """The key to compare and to continue after, or None."""
         key = self._get(record)
         if isinstance(key, str) and len(key) > KEY_LENGTH_MAX:
             return None  # a bad row
@@ -103,7 +103,7 @@ class KeysetPager:
         if asked.cursor is not None:
             return asked.cursor["after"]
         low = (asked.predicate.get("id") or (None, None))[0]
-        # Ids are whole numbers: from `low` on is the same as after the one before it.
+        # Ids are integers: from `low` on is the same as after `low` - 1.
         return self._page.start if low is None else low - 1
 
     def onward(self, asked: PageQuery, answer: PageReply) -> NextPage:
@@ -111,7 +111,7 @@ class KeysetPager:
             return NextPage(None, confirmed_end(self._said_end(answer.body), answer))
         keys = self._keys(answer)
         high = (asked.predicate.get("id") or (None, None))[1]
-        # Where ids ascend, there is nothing of the shard after this one. Out of order, it would prove nothing.
+        # With ascending ids, no record of the shard follows. In the wrong order this would prove nothing.
         is_past = high is not None and isinstance(keys[-1], int) and keys[-1] >= high - 1 and are_ascending(keys)
         is_end = True if is_past else self._said_end(answer.body)
         return NextPage(None if is_end else {"after": keys[-1]}, is_end)
@@ -124,7 +124,7 @@ class KeysetPager:
         return [key for key in map(self.key_of, raw) if key is not None]
 
     def _keys(self, answer: PageReply) -> list[Any]:
-        """At least one, and all of one type."""
+        """At least one key, and all of one type."""
         keys = self.keys_in(answer.raw)
         if not keys:
             raise BadReply(
@@ -154,8 +154,9 @@ class OffsetPager:
 
 
 class PageNumberPager:
-    """The cursor counts records, not pages: then the size of a page may change on the way. Where pages of the new size
-    do not begin at the cursor, those records that were there before are skipped."""
+    """The cursor counts records, not pages, so the page size can change. If pages of the new size do not start at the
+    cursor, records that were read before are skipped.
+    """
 
     def __init__(self, page: PageNumberPaging) -> None:
         self._page = page
@@ -177,7 +178,7 @@ class PageNumberPager:
             return self._after_number(asked, answer)
         limit, done = self._limit(asked), query_offset(asked)
         if len(answer.raw) > limit:
-            # Then no number means what we think, and records would be left out.
+            # Then page numbers do not mean what they should, and records would be missed.
             sent, name = f"{len(answer.raw):,} records came where {limit:,} were asked for", self._page.limit_param
             raise BadReply(f"{sent}: the source does not know {name!r}; leave resource.page.limit_param out")
         total = read_count(self._page.total, answer.body)
@@ -187,7 +188,7 @@ class PageNumberPager:
         skip = done % limit
         done_now = done + max(len(answer.raw) - skip, 0)
         is_end = self._is_end(answer, done // limit + 1, done_now)
-        # The first page shows how large a page the source really sends, whatever was asked for.
+        # The first page shows the real page size of the source.
         size = len(answer.raw) if asked.cursor is None else asked.cursor["size"]
         goes_on = done_now > done and not is_end
         return NextPage(
@@ -208,13 +209,14 @@ class PageNumberPager:
 
 
 def offset_cursor(done: int, total: int | None) -> dict[str, Any]:
-    """A cursor that counts records, and how many there were in all when it was made, if the source says that."""
+    """A cursor that counts records, with the total at that time if the source reports it."""
     return {"offset": done} if total is None else {"offset": done, "total": total}
 
 
 def shrunk_by(asked: PageQuery, total: int | None) -> int:
-    """Records that were there when the last page came, and are gone. What follows has moved up by as many, and this
-    page may have left them out: we go back by as many, and find most of it again."""
+    """How many records disappeared since the last page. The following records moved forward by as many, and this page
+    may have missed them, so reading goes back by as many.
+    """
     before = None if asked.cursor is None else asked.cursor.get("total")
     return 0 if before is None or total is None else int(before) - total
 
@@ -240,12 +242,12 @@ class LinkPager:
         return NextPage({"next": self._cleaned(answer.url, link)}, False)
 
     def _cleaned(self, url: str, link: Any) -> str:
-        """The address of the next page, without our secret, which would be stored with the cursor."""
+        """The URL of the next page without the secret, because cursors are stored."""
         if not isinstance(link, str) or len(link) > TOKEN_LENGTH_MAX:
             raise BadReply(f"the link to the next page is no address: {str(link)[:100]!r}")
         target = urlsplit(urljoin(url, link))
         if (target.scheme, target.netloc) != urlsplit(url)[:2]:
-            # Our key goes with every request, and is for this source alone.
+            # Every request contains the key, which is meant for this source only.
             raise BadReply(f"the link to the next page leads to another server: {target.scheme}://{target.netloc}")
         query = [pair for pair in parse_qsl(target.query, keep_blank_values=True) if pair[0] != self._auth_param]
         return urlunsplit(target._replace(query=urlencode(query), fragment=""))
@@ -275,7 +277,7 @@ class TokenPager:
 
 
 class SinglePager:
-    """A full page is the only sign of a cut, if its size was asked for."""
+    """A full page is the only sign of truncation, if its size was requested."""
 
     def __init__(self, page: SinglePaging) -> None:
         self._page = page
@@ -293,7 +295,7 @@ def are_ascending(keys: Sequence[Any]) -> bool:
 
 
 def confirmed_end(is_end: bool | None, answer: PageReply) -> bool | None:
-    """An empty page of which the source says that there is more: it does not know itself."""
+    """An empty page with more to come is contradictory, so nothing is known about the end."""
     return None if is_end is False and not answer.raw else is_end
 
 
@@ -311,7 +313,7 @@ def read_count(path: str | None, body: Any) -> int | None:
 
 
 def next_link(headers: Mapping[str, str]) -> Any:
-    """The address in a Link header with rel="next"; MISSING: there is none."""
+    """The URL of a Link header with rel="next", or MISSING."""
     found = NEXT_LINK.search(headers.get("link") or headers.get("Link") or "")
     return MISSING if found is None else found[1]
 

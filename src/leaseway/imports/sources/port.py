@@ -1,4 +1,4 @@
-"""Where pages come from."""
+"""The port of a source."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
@@ -12,71 +12,73 @@ from leaseway.imports.domain.shard import Cursor, Shard
 
 
 class SourceCapabilities(Struct, frozen=True, kw_only=True):
-    """What a source can do. The planner relies on it, and the guards check it on every page."""
+    """What a source can do. Plans rely on it, and the guards check it on every page."""
 
     cursor: Literal["keyset", "token", "offset", "page", "link", "none"]
     order: str | None = None
-    """The field by which records come in strictly ascending order, if they do."""
+    """The field by which records are strictly ascending, if they are."""
     filters: frozenset[str] = frozenset()
-    """Names of predicates that it can express: id, country, window, box …"""
+    """Supported filters: id, country, window, box …"""
     bounds: dict[str, tuple[bool, bool]] = {}
-    """Whether the source itself applies the lower and the upper end of a range. What it does not apply, we do."""
+    """Whether the source applies the lower and the upper bound of a range. leaseway applies the others."""
     page_max: int | None = None
     short_page_is_end: bool = False
     granularity_us: int = 0
     lag_us: int = 0
-    """How long until a change can be seen."""
+    """How long until a change becomes visible."""
     deletes: frozenset[Literal["flag", "confirm"]] = frozenset()
-    """How it says that a record is no more: by a feed of such records (`flag`), or when asked for ids (`confirm`)."""
+    """How the source reports deletions: with a feed of deleted records (`flag`), or on request by id (`confirm`)."""
 
 
 class SourceProbe(Struct, frozen=True, kw_only=True):
-    """What a source says about itself before it is read. None: it does not say."""
+    """What a source reports about itself before it is read. None: unknown."""
 
     rows: int | None = None
     id_max: int | None = None
     server_time: Instant | None = None
     values: dict[str, list[str]] = {}
-    """Values of a filter: the countries that there are."""
+    """Values of a filter, for example the existing countries."""
     counts: dict[str, dict[str, int]] = {}
-    """How many rows each of those values has."""
+    """Rows per value."""
 
 
 class HeavyPage(TransientError):
-    """The source could not bear a page of this size: too long, too large, or it broke down twice."""
+    """The source could not deliver a page of this size: too slow, too large, or repeated server errors."""
 
 
 class BadReply(TransientError):
-    """A body that makes no sense: no JSON, or not of the declared shape."""
+    """An unusable body: not JSON, or not the declared shape."""
 
 
 class SourceRefused(TerminalError):
-    """The key is wrong or has no rights (401, 403): asking again with it does harm."""
+    """The key is wrong or has no permission (401, 403). Repeating the request does harm."""
 
 
 class RequestClient(Protocol):
-    """What a source may use to ask: `ctx.http` in a job, a plain client elsewhere."""
+    """What a source sends requests with: `ctx.http` in a job, a plain client elsewhere."""
 
     async def request(self, method: str, url: str, *args: Any, **options: Any) -> Any: ...
 
 
 class Source(Protocol):
-    """The shard's predicate says what is asked for. {"deleted": True} in it means: the feed of deleted records."""
+    """The shard's predicate determines what is requested. {"deleted": True} requests the feed of deleted records."""
 
     name: str
     caps: SourceCapabilities
     confirm_max: int
 
     async def probe(self, http: RequestClient) -> SourceProbe:
-        """Asks at most a few times."""
+        """Sends a few requests at most."""
         ...
 
     async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
-        """The page after the cursor, the first one for None. Asks once. Raises what `ctx.http` raises, and `BadReply`
-        for a body that makes no sense."""
+        """The page after the cursor, or the first page. Sends one request. Raises what `ctx.http` raises, and
+        `BadReply` for an unusable body.
+        """
         ...
 
     async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
-        """Which of these the source still has. Only sources with `confirm` among their `deletes` are asked; as many ids
-        as `confirm_max` at once, and one request."""
+        """Which of these ids the source still has. Called only if `deletes` contains `confirm`, with at most
+        `confirm_max` ids, and sends one request.
+        """
         ...

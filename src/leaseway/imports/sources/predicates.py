@@ -1,7 +1,7 @@
-"""A shard's predicate ─► parameters of the source, and what is left for us to look at in each record.
+"""A shard's predicate ─► request parameters and record filters.
 
-The source is asked for no less than the shard. What it sends beyond an end that it cannot apply is dropped; what it
-sends beyond an end that it has promised to apply is kept, for `filter_ignored` to see.
+The request covers at least the shard. Records beyond a bound that the source cannot apply are dropped. Records beyond a
+bound that the source promised to apply are kept, so that the guard `filter_ignored` sees them.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ from leaseway.imports.spec.model import Filter, KeysetPaging, Resource
 
 DAY_US = 86_400 * SECOND_US
 DELETED = "deleted"
-"""In a predicate: the feed of records that are no more."""
+"""In a predicate: the feed of deleted records."""
 
 RecordTest = Callable[[Record], bool]
 
 
 class RangeBounds(NamedTuple):
-    """One range: what is wanted, [low, high), and what was asked for, with both ends. None: open, or not applied."""
+    """One range: the wanted interval [low, high), and the requested one, inclusive. None: open, or not applied."""
 
     low: int | None
     high: int | None
@@ -43,7 +43,7 @@ class RangeBounds(NamedTuple):
 
 
 class PredicateFilters:
-    """How one resource is asked for a part of itself."""
+    """How to request a part of one resource."""
 
     def __init__(self, resource: Resource) -> None:
         self._filters = dict(resource.filters)
@@ -51,7 +51,7 @@ class PredicateFilters:
         self._granularity_us = SECOND_US if stamp is None else max(stamp.granularity_us, 1)
         self.is_keyset = isinstance(resource.page, KeysetPaging)
         if self.is_keyset and "id" not in self._filters:
-            # The cursor is the lower end: the first page begins there, and every other one after it.
+            # The cursor is the lower bound: the first page starts there, and the others after it.
             self._filters["id"] = Filter(path=resource.key)
 
     @property
@@ -59,7 +59,7 @@ class PredicateFilters:
         return frozenset(self._filters)
 
     def applied(self) -> dict[str, tuple[bool, bool]]:
-        """Of each range, which ends the source applies."""
+        """For each range, the bounds that the source applies."""
         ranges = {name: filter_ for name, filter_ in self._filters.items() if filter_.param is None}
         return {name: (self._has_lower(name), filter_.upper is not None) for name, filter_ in ranges.items()}
 
@@ -82,12 +82,12 @@ class PredicateFilters:
         return params
 
     def keeps(self, predicate: Predicate) -> RecordTest:
-        """False for what we drop: it is not of the shard, and the source could not know."""
+        """False for records to drop: they do not belong to the shard, and the source cannot filter them."""
         tests = [self._keeps_in(name, wanted) for name, wanted in filter_items(predicate)]
         return match_all([test for test in tests if test is not None])
 
     def is_ours(self, predicate: Predicate) -> RecordTest:
-        """False for what the source should never have sent."""
+        """False for records that the source should not have returned."""
         tests = [self._allows_in(name, wanted) for name, wanted in filter_items(predicate)]
         return match_all([test for test in tests if test is not None])
 
@@ -147,7 +147,7 @@ class PredicateFilters:
 
 
 def filter_items(predicate: Predicate) -> list[tuple[str, Any]]:
-    """Without the feed of deleted records: it has parameters of its own, and no test can tell its records."""
+    """Without the feed of deleted records, which has its own parameters and no filter."""
     return [(name, wanted) for name, wanted in predicate.items() if name != DELETED]
 
 
@@ -189,7 +189,7 @@ def parse_bound(name: str, end: Any) -> int | None:
 
 
 def value_reader(path: str, is_time: bool) -> Callable[[Record], int | None]:
-    """What a record says, to compare; None: nothing that can be compared, so that it becomes a bad row later."""
+    """The value to compare, or None if it cannot be compared; such a record becomes a bad row later."""
     get = parse_path("path", path).first
 
     def read(record: Record) -> int | None:

@@ -1,26 +1,26 @@
-"""What a reply means for the import, before anybody looks at its records.
+"""HTTP status ─► what it means for the import.
 
 2xx                     a page
-401, 403                stop the whole run: a wrong key must not be tried in every shard
+401, 403                the whole run fails: a wrong key must not be tried in every shard
 408, 413, 5xx           the same page again, smaller
 425, 429                the same page again
-3xx, other 4xx          it will not work
+3xx, other 4xx          a permanent error
 """
 
 from leaseway.domain.errors import TerminalError
 from leaseway.imports.sources.port import BadReply, HeavyPage, SourceRefused
 
 SAMPLE_LENGTH = 2_000
-"""So much of a body that makes no sense is kept, for people."""
+"""How much of an unusable body is kept."""
 SHOWN_LENGTH = 200
 REFUSING = frozenset({401, 403})
 HEAVY = frozenset({408, 413})
-"""Beside 5xx."""
+"""In addition to 5xx."""
 PASSING = frozenset({425, 429})
 
 
 class WrongBody(BadReply):
-    """With the beginning of the body, to look at."""
+    """Contains the beginning of the body."""
 
     def __init__(self, problem: str, sample: str = "") -> None:
         super().__init__(f"{problem}; it begins with {sample[:SHOWN_LENGTH]!r}" if sample else problem)
@@ -35,7 +35,7 @@ def body_sample(body: bytes, secret: str | None = None) -> str:
 
 
 def check_status(status: int, where: str, sample: str = "", location: str | None = None) -> None:
-    """Return for a page; raise what the status means otherwise."""
+    """Returns for a page, otherwise raises what the status means."""
     said = f"{where} answers {status}" + (f": {sample[:SHOWN_LENGTH]}" if sample else "")
     if 200 <= status < 300:
         return
@@ -52,7 +52,7 @@ def check_status(status: int, where: str, sample: str = "", location: str | None
 
 
 def timeout_errors() -> tuple[type[Exception], ...]:
-    """What a client raises when a reply takes too long. Whoever asks in another way may not have this client."""
+    """What an HTTP client raises for a slow reply. Page functions may use another client."""
     try:
         import httpx2
     except ImportError:

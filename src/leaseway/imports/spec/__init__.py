@@ -1,1 +1,11 @@
-"""TODO: the map of this package."""
+"""What a user writes about an import, and every check of it.
+
+model             the structure of a spec
+reader            TOML text ─► spec, or all problems with their fields; the spec hash
+parser            tables ─► structs, field by field
+source_presets    what `kind = "ocm"` adds to a spec
+checks            relations between fields of the source, the resource and the sink
+resource_checks   filters, partitions, incremental runs and deletes
+importer_options  the options of `@app.importer` ─► spec
+json_schema       the JSON Schema for editors
+"""

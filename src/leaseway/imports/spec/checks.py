@@ -1,4 +1,4 @@
-"""What no single field of a spec can know: whether they fit together. Each problem says the way out."""
+"""Relations between fields that no single field can check. Every problem names the field and the way out."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""The options of `@app.importer` ─► a spec, as if they stood in a TOML file: same fields, same checks, same hash.
+"""The options of `@app.importer` ─► a spec: the same fields, checks and hash as a TOML file.
 
-Only how pages are asked for is not in it: that is the function's own, and its code is not part of the hash. A run can
-go on with a function that was mended.
+How pages are requested is not part of the spec: that is the function's business, and its code is not part of the hash.
+A run can be resumed with a corrected function.
 """
 
 import inspect
@@ -41,11 +41,11 @@ PageFunction = Callable[..., Any]
 
 
 class BadPage(TerminalError):
-    """A page function returned nonsense, or is wrong."""
+    """A page function returned an invalid value, or has an error."""
 
 
 def page_parameters(function: PageFunction) -> frozenset[str]:
-    """Which of the four the function takes, by their names."""
+    """Which of the four parameters the function takes, by name."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -73,7 +73,7 @@ def describe_function(function: PageFunction) -> str:
 
 
 def error_line(error: BaseException, function: PageFunction) -> str:
-    """Where in the function's own file it happened."""
+    """The line in the function's own file."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
@@ -96,7 +96,7 @@ def render_short(value: Any) -> str:
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 PAGE_LIMIT = 100
 FILTER_FIELDS = ("path", "values", "rows", "latitude", "longitude", "is_geodesic")
-"""What a function's filter may say: where a record says it, and which values there are."""
+"""What the filter of a function may contain: the path in a record, and the possible values."""
 DIVIDED_BY = {"id_range": "id", "country": "country", "window": "window", "box": "box"}
 PLACES = {"sink.url": "sink", "sink.table": "table", "resource.page.limit": "page_limit", "budget": "budget"}
 
@@ -106,7 +106,7 @@ Table = Mapping[str, Any]
 
 
 class ImporterOptions(TypedDict, total=False):
-    """As in a spec: each may be the part itself, or a table as TOML has it."""
+    """As in a spec. Each option is a struct, or a table as in TOML."""
 
     key: Required[str]
     sink: Required[str]
@@ -116,7 +116,8 @@ class ImporterOptions(TypedDict, total=False):
     filters: Mapping[str, Filter | Table]
     ascending: bool
     """Records come in ascending order of their keys, and cursors are {"after": key}. The order is checked, and shards
-    can be cut where they stand."""
+    can be split at their cursor.
+    """
     page_limit: int
     limits: str | Sequence[str]
     concurrency: int
@@ -131,18 +132,18 @@ class ImporterOptions(TypedDict, total=False):
 
 
 class DeclaredImporter(NamedTuple):
-    """An import that is a function of the user's, and what he said about it."""
+    """A page function with its spec."""
 
     spec: Spec
     function: Callable[..., Any]
 
 
 class BadOption(UsageError):
-    """Options that cannot work, with everything that is wrong about them."""
+    """Invalid options, with all problems."""
 
 
 def declare_importer(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> DeclaredImporter:
-    page_parameters(function)  # what it does not take would be noticed at its first page, in a worker somewhere else
+    page_parameters(function)  # otherwise the error would appear with the first page, in a worker
     problems: Problems = list(unknown_options(name, options))
     data = {} if problems else build_spec_data(options, problems)
     spec = None if problems else parse_value(Spec, data, "", problems)
@@ -166,7 +167,7 @@ def unknown_options(name: object, options: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def build_spec_data(options: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """As a TOML file would have it. The name is checked elsewhere: it may have dots."""
+    """The spec as a TOML file would contain it. The name is checked separately, because it may contain dots."""
     said = {name: to_table(name, value, problems) for name, value in options.items() if value is not None}
     top = {name: said.pop(name) for name in ("budget",) if name in said}
     source = {name: said.pop(name) for name in ("limits", "concurrency") if name in said}
@@ -176,7 +177,7 @@ def build_spec_data(options: Mapping[str, Any], problems: Problems) -> dict[str,
     if isinstance(said.get("stamp"), str):
         said["stamp"] = {"field": said["stamp"]}
     if isinstance(said.get("deletes"), dict) and said["deletes"].get("flag") == {}:
-        said["deletes"] = {**said["deletes"], "flag": {"params": {}}}  # the function knows how to ask for them
+        said["deletes"] = {**said["deletes"], "flag": {"params": {}}}  # the function requests the feed itself
     page = page_options(said.pop("ascending", False), said.pop("page_limit", PAGE_LIMIT), said)
     filters = filter_options(said.pop("filters", {}), page, said, problems)
     return {
@@ -189,7 +190,7 @@ def build_spec_data(options: Mapping[str, Any], problems: Problems) -> dict[str,
 
 
 def to_table(name: str, value: Any, problems: Problems) -> Any:
-    """A part of a spec as the table that it is."""
+    """A part of a spec as a plain table."""
     try:
         return msgspec.to_builtins(value, builtin_types=(bytes,))
     except (TypeError, ValueError) as error:
@@ -198,7 +199,7 @@ def to_table(name: str, value: Any, problems: Problems) -> Any:
 
 
 def page_options(is_ascending: Any, limit: Any, said: Mapping[str, Any]) -> dict[str, Any]:
-    """How a cursor is to be understood: as the last key, or as whatever the function says."""
+    """Cursors are the last key, or any value that the function returns."""
     if not is_ascending:
         return {"cursor": "token", "param": "cursor", "next": "$.next", "limit": limit}
     start = {"start": 0} if partition_kind(said.get("partition")) == "id_range" else {}
@@ -210,23 +211,23 @@ def partition_kind(partition: Any) -> str:
 
 
 def filter_options(given: Any, page: Table, said: Mapping[str, Any], problems: Problems) -> Any:
-    """The function is asked by predicates. Which ones it must understand, the partition says."""
+    """The function receives predicates. The partition determines which filters it must support."""
     if not isinstance(given, dict) or not all(isinstance(each, dict) for each in given.values()):
-        return given  # the reader says what is wrong about it
+        return given  # the parser reports the problem
     partition = said.get("partition")
     then = partition_kind(partition.get("then")) if isinstance(partition, dict) else ""
     incremental = said.get("incremental")
     names = {DIVIDED_BY[kind] for kind in (partition_kind(partition), then) if kind in DIVIDED_BY}
     names |= {str(incremental.get("filter", "window"))} if isinstance(incremental, dict) else set()
     if page["cursor"] == "keyset":
-        names.discard("id")  # the cursor is its lower end
+        names.discard("id")  # the cursor is the lower bound
     by_key = {"id": {"path": said["key"]}} if "key" in said else {}
     wanted = {name: {**by_key.get(name, {}), **without_none(given.get(name, {}))} for name in sorted({*names, *given})}
     return {name: filter_option(name, each, problems) for name, each in wanted.items()}
 
 
 def without_none(said: dict[str, Any]) -> dict[str, Any]:
-    """Without what a part was silent about."""
+    """Drop fields that are None."""
     return {field: value for field, value in said.items() if value is not None}
 
 
@@ -256,7 +257,7 @@ def check_declared(spec: Spec) -> Iterable[tuple[str, str]]:
 
 
 def rename_to_option(text: str) -> str:
-    """Places of a spec, as the options are called."""
+    """Replace field names of a spec by option names."""
     for place, name in PLACES.items():
         text = text.replace(place, name)
     return text.replace("resource.", "").replace("source.", "")

@@ -31,7 +31,7 @@ def schema() -> dict[str, Any]:
 
 
 def leave_to_clients(parts: dict[str, Any]) -> None:
-    """What the client of a source knows is not required, as `kinds.py` has it: the key, and the way of paging."""
+    """Fields that a source preset provides are not required: the key and the paging."""
     parts["Resource"]["required"].remove("key")
     parts["Spec"]["required"].remove("resource")
     parts["Spec"] |= {"if": HAS_CLIENT, "else": OTHERWISE}
@@ -41,7 +41,7 @@ def leave_to_clients(parts: dict[str, Any]) -> None:
 
 
 def field_descriptions() -> Iterator[tuple[str, str, str]]:
-    """What is written below the fields of each part, and of those that it is made from."""
+    """The docstrings of the fields of each struct and its bases."""
     tree = ast.parse(inspect.getsource(model))
     own = {node.name: dict(texts_in(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
     for name in own:

@@ -1,4 +1,4 @@
-"""The parts of a spec, as its TOML file has them."""
+"""The structure of a spec, as in its TOML file."""
 
 from typing import Annotated, Literal
 
@@ -24,43 +24,43 @@ Param = str | int | float | bool
 
 
 class SpecPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a spec. What is not known is refused: a misspelt guard would guard nothing."""
+    """A part of a spec. Unknown fields are refused: a misspelt guard would guard nothing."""
 
 
 class AuthSpec(SpecPart, frozen=True, kw_only=True):
-    """How the source knows us: by a header or by a parameter."""
+    """How requests are authenticated: with a header or a parameter."""
 
     env: Variable
     header: Text | None = None
     param: Text | None = None
     scheme: Text | None = None
-    """Stands before the secret, as in "Bearer"."""
+    """Precedes the secret, for example "Bearer"."""
 
 
 class SourceSpec(SpecPart, frozen=True, kw_only=True):
     name: Name
     kind: Literal["json", "ocm"] = "json"
-    """"ocm" is Open Charge Map's own client; "json" is any other source."""
+    """"ocm" uses the client for Open Charge Map; "json" is any other source."""
     base_url: Text | None = None
     file: Text | None = None
-    """Instead of a base_url: a file of JSON lines or CSV."""
+    """A file with JSON lines or CSV, instead of base_url."""
     format: Literal["jsonl", "csv"] | None = None
     auth: AuthSpec | None = None
     headers: dict[str, Text] = {}
     limits: list[str] = []
-    """As the source states them: "50/second"."""
+    """As the source states them, for example "50/second"."""
     concurrency: Annotated[int, Meta(ge=1, le=1_000)] | None = None
 
 
 class Stamp(SpecPart, frozen=True, kw_only=True):
-    """When the source says that a record was changed."""
+    """When the source last changed a record."""
 
     field: JsonPath
     granularity: Duration = "1s"
     lag: Duration = "0s"
-    """How long until a change can be seen."""
+    """How long until a change becomes visible."""
     optional: bool = False
-    """Whether a record may come without one."""
+    """Whether records may lack a stamp."""
     format: Literal["auto", "iso", "epoch", "epoch_ms"] = "auto"
 
     @property
@@ -73,17 +73,17 @@ class Stamp(SpecPart, frozen=True, kw_only=True):
 
 
 class PagingSpec(SpecPart, frozen=True, kw_only=True, tag_field="cursor"):
-    """What all ways of paging share."""
+    """Fields of all kinds of paging."""
 
     limit: PageLimit = 100
     limit_param: Text | None = None
-    """How the source calls the size of a page. None: it has its own."""
+    """The parameter for the page size. None: the source determines it."""
     limit_min: PageLimit | None = None
-    """Pages that are too heavy are halved down to this; None: to 50."""
+    """Pages that are too heavy are halved down to this size. None: 50."""
     fixed: dict[str, Param] = {}
-    """Parameters that the way of paging needs, such as an order."""
+    """Parameters that the paging needs, such as an order."""
     short_page_is_end: bool = False
-    """Only if the source promises it: a short page is confirmed otherwise."""
+    """Set only if the source promises it. Otherwise a short page is confirmed with another request."""
 
     @property
     def kind(self) -> str:
@@ -95,22 +95,22 @@ class PagingSpec(SpecPart, frozen=True, kw_only=True, tag_field="cursor"):
 
 
 class KeysetPaging(PagingSpec, frozen=True, kw_only=True, tag="keyset"):
-    """The records after a key, in the order of their keys."""
+    """The records after a key, in the order of keys."""
 
     param: Text
     start: int | str | None = None
     is_inclusive: bool = False
-    """Whether the source also sends the record that has the key itself."""
+    """Whether the source also returns the record with the key itself."""
     more: JsonPath | None = None
-    """Where the reply says whether there is more."""
+    """The path in a reply that says whether there are more records."""
 
 
 class OffsetPaging(PagingSpec, frozen=True, kw_only=True, tag="offset"):
-    """The records after so many."""
+    """The records after a number of records."""
 
     param: Text = "offset"
     total: JsonPath | None = None
-    """Where the reply says how many there are."""
+    """The path in a reply that says how many records there are."""
 
 
 class PageNumberPaging(PagingSpec, frozen=True, kw_only=True, tag="page"):
@@ -118,18 +118,18 @@ class PageNumberPaging(PagingSpec, frozen=True, kw_only=True, tag="page"):
     start: Annotated[int, Meta(ge=0, le=1)] = 1
     total: JsonPath | None = None
     pages: JsonPath | None = None
-    """Where the reply says how many pages there are."""
+    """The path in a reply that says how many pages there are."""
 
 
 class LinkPaging(PagingSpec, frozen=True, kw_only=True, tag="link"):
-    """The reply names the address of the next page."""
+    """A reply contains the URL of the next page."""
 
     next: JsonPath | None = None
-    """None: in its Link header."""
+    """None: in the Link header."""
 
 
 class TokenPaging(PagingSpec, frozen=True, kw_only=True, tag="token"):
-    """The reply holds a word for the next page."""
+    """A reply contains a token for the next page."""
 
     param: Text
     next: JsonPath
@@ -137,15 +137,16 @@ class TokenPaging(PagingSpec, frozen=True, kw_only=True, tag="token"):
 
 
 class SinglePaging(PagingSpec, frozen=True, kw_only=True, tag="none"):
-    """There are no pages: one reply holds everything, or was cut."""
+    """No pages: one reply contains everything, or was truncated."""
 
 
 Paging = KeysetPaging | OffsetPaging | PageNumberPaging | LinkPaging | TokenPaging | SinglePaging
 
 
 class Filter(SpecPart, frozen=True, kw_only=True):
-    """How the source is asked for a part: by values (`param`), by a range (`lower`, `upper`), or by a box (`param` and
-    `box`)."""
+    """How to request a part of the source: by values (`param`), by a range (`lower`, `upper`), or by a box (`param` and
+    `box`).
+    """
 
     param: Text | None = None
     lower: Text | None = None
@@ -155,25 +156,27 @@ class Filter(SpecPart, frozen=True, kw_only=True):
     format: Literal["plain", "iso", "date", "epoch", "epoch_ms"] = "plain"
     """How instants are written."""
     path: JsonPath | None = None
-    """Where a record says it: what the source does not apply we do, and what it ignores we notice."""
+    """The path of the value in a record. leaseway applies what the source does not, and notices when the source ignores
+    a filter.
+    """
     values: list[str | int] | None = None
     values_from: Reference | None = None
     separator: Annotated[str, Meta(min_length=1, max_length=5)] = ","
     rows: dict[str, Annotated[int, Meta(ge=0, le=10**12)]] = {}
-    """About how many rows a value has. By these, small values share a shard."""
+    """Approximate rows per value. Small values share a shard."""
     rows_from: Reference | None = None
-    """Where the source says how many: as many numbers as `values_from` has values, in the same order."""
+    """Where the source reports the rows per value: as many numbers as `values_from` has values, in the same order."""
     box: Literal["(south,west),(north,east)", "west,south,east,north", "south,west,north,east"] | None = None
     """How the four sides of a box are written."""
     latitude: JsonPath | None = None
-    """Where a record says where it is. A point on an edge belongs to one box alone."""
+    """The path of the latitude in a record. A point on an edge belongs to one box."""
     longitude: JsonPath | None = None
     is_geodesic: bool = False
-    """Whether the source draws the edges of a box as great circles: then it is asked for a slightly larger one."""
+    """Whether the source draws the edges of a box as great circles. Then a slightly larger box is requested."""
 
 
 class Partition(SpecPart, frozen=True, kw_only=True, tag_field="by"):
-    """How the source is cut into shards."""
+    """How the source is divided into shards."""
 
     @property
     def kind(self) -> str:
@@ -188,7 +191,7 @@ class IdRange(Partition, frozen=True, kw_only=True, tag="id_range"):
     size: Count
     lower: int = 0
     upper: Annotated[int, Meta(ge=1)] | Reference | None = None
-    """The largest id, or where the source says it. The last shard has no upper end."""
+    """The largest id, or where the source reports it. The last shard has no upper end."""
 
 
 class Windows(Partition, frozen=True, kw_only=True, tag="window"):
@@ -205,14 +208,14 @@ class Country(Partition, frozen=True, kw_only=True, tag="country"):
     group_below: Annotated[int, Meta(ge=0)] = 0
     """Countries with fewer rows than this share a shard."""
     then: Windows | None = None
-    """Each of them is cut again, by time."""
+    """Divides each of them again, by time."""
 
 
 class Boxes(Partition, frozen=True, kw_only=True, tag="box"):
-    """A grid of bounding boxes. A box with more than the source gives is cut in four."""
+    """A grid of bounding boxes. A box with more rows than the source returns is split in four."""
 
     area: tuple[float, float, float, float] = (-90.0, -180.0, 90.0, 180.0)
-    """South, west, north, east. West may be larger than east: then it reaches over the antimeridian."""
+    """South, west, north, east. If west is larger than east, the area crosses the antimeridian."""
     degrees: Annotated[float, Meta(ge=0.01, le=90)] = 10.0
     then: Windows | None = None
 
@@ -223,7 +226,7 @@ class ColumnSpec(SpecPart, frozen=True, kw_only=True):
 
 
 class QualityCheck(SpecPart, frozen=True, kw_only=True):
-    """What must be true of a field; a row that breaks it is a bad row."""
+    """A condition on a field. A row that does not meet it is a bad row."""
 
     range: tuple[float, float] | None = None
     one_of: list[str | int | float | bool] | None = None
@@ -233,29 +236,29 @@ class QualityCheck(SpecPart, frozen=True, kw_only=True):
 class OnBadRow(SpecPart, frozen=True, kw_only=True):
     policy: Literal["quarantine", "skip", "fail"] = "quarantine"
     max_ratio: Share = 0.01
-    """More of a shard than this, and it fails."""
+    """A shard with a larger share of bad rows is parked."""
 
 
 class GuardSettings(SpecPart, frozen=True, kw_only=True):
     pages_max: Count = 10_000
-    """Of one shard; the same for the next two."""
+    """Per shard, like the next two fields."""
     rows_max: Count = 10_000_000
     bytes_max: Count = 100_000_000_000
     row_bytes_max: Count = 1_048_576
     """A larger document is a bad row."""
     yield_floor: Share = 0.5
-    """Fewer rows than this share of the last complete run make a run suspect."""
+    """A run with fewer rows than this share of the last complete run is suspect."""
     duplicate_ratio_max: Share = 0.05
 
 
 class Incremental(SpecPart, frozen=True, kw_only=True):
-    """Only what has changed since the last complete run."""
+    """Read only changes since the last complete run."""
 
     overlap: Duration
-    """How far a run looks back beyond the last one: at least the source's lag and granularity together."""
+    """How far a run reads back before the last one: at least the source's lag plus its granularity."""
     filter: Name = "window"
     reconcile: Duration = "7d"
-    """A full run after this time: it also finds changes without a new stamp."""
+    """Time until the next full run, which also finds changes without a new stamp."""
 
     @property
     def reconcile_us(self) -> int:
@@ -267,13 +270,13 @@ class Incremental(SpecPart, frozen=True, kw_only=True):
 
 
 class FlagFeed(SpecPart, frozen=True, kw_only=True):
-    """With these parameters the source sends records that are no more."""
+    """Parameters with which the source returns deleted records."""
 
     params: dict[str, Param]
 
 
 class ConfirmSettings(SpecPart, frozen=True, kw_only=True):
-    """How the source is asked for records by their ids."""
+    """How to request records by id."""
 
     param: Text
     batch: Annotated[int, Meta(ge=1, le=1_000)] = 100
@@ -281,13 +284,13 @@ class ConfirmSettings(SpecPart, frozen=True, kw_only=True):
 
 
 class SweepSettings(SpecPart, frozen=True, kw_only=True):
-    """After a full run: what it did not see may be gone."""
+    """After a full run, find rows that it did not see."""
 
     confirm: ConfirmSettings | None = None
     after: Annotated[int, Meta(ge=1, le=10)] = 2
-    """So many full runs in a row must miss a record before it is marked as deleted."""
+    """How many consecutive full runs must miss a record before it is marked as deleted."""
     max_ratio: Share = 0.02
-    """More absent rows than this make the run suspect, and nothing is deleted."""
+    """With a larger share of absent rows, the run is suspect and nothing is deleted."""
 
 
 class DeleteSettings(SpecPart, frozen=True, kw_only=True):
@@ -296,17 +299,17 @@ class DeleteSettings(SpecPart, frozen=True, kw_only=True):
 
 
 class RunBudget(SpecPart, frozen=True, kw_only=True):
-    """Of one run. What is used up stops it cleanly; `resume` with a larger one goes on."""
+    """The budget of one run. A used-up budget stops the run cleanly; resume it with a larger one."""
 
     requests: Count | None = None
     price: Annotated[float, Meta(gt=0)] | None = None
-    """What one request costs."""
+    """The price of one request."""
     money: Annotated[float, Meta(gt=0)] | None = None
     currency: Annotated[str, Meta(min_length=1, max_length=10)] = "USD"
 
     @property
     def requests_max(self) -> int | None:
-        """In requests, whichever bound is the tighter one."""
+        """The tighter of both limits, in requests."""
         by_money = None if self.money is None or self.price is None else int(self.money / self.price + 1e-9)
         return min((bound for bound in (self.requests, by_money) if bound is not None), default=None)
 
@@ -314,12 +317,12 @@ class RunBudget(SpecPart, frozen=True, kw_only=True):
 class Resource(SpecPart, frozen=True, kw_only=True):
     key: JsonPath
     path: str = ""
-    """Below the base_url."""
+    """Relative to base_url."""
     params: dict[str, Param] = {}
     records: JsonPath = "$"
     stamp: Stamp | None = None
     volatile: list[JsonPath] = []
-    """Fields that change without a change: not part of the content hash."""
+    """Fields that change without a real change. They are not part of the content hash."""
     page: Paging = SinglePaging()
     filters: dict[Name, Filter] = {}
     partition: Whole | IdRange | Country | Windows | Boxes = Whole()
@@ -334,7 +337,7 @@ class Resource(SpecPart, frozen=True, kw_only=True):
 class SinkSpec(SpecPart, frozen=True, kw_only=True):
     url: Text
     table: TableName
-    """With its schema, where there are schemas."""
+    """With its schema, in databases that have schemas."""
 
 
 class Spec(SpecPart, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Data ─► structs, one field after the other, so that every problem has its place and none hides another."""
+"""Tables ─► structs, field by field, so that every problem has its field and none hides another."""
 
 import re
 from difflib import get_close_matches
@@ -31,7 +31,7 @@ EXAMPLES = {
 
 
 def parse_value(type_: Any, data: Any, place: str, problems: Problems) -> Any:
-    """The value, or None with at least one more problem."""
+    """Returns the value, or None after adding at least one problem."""
     options = union_members(type_)
     structs = [option for option in options if isinstance(option, type) and issubclass(option, Struct)]
     if structs and not (data is None and NoneType in options):
@@ -79,7 +79,7 @@ def parse_fields(struct: type[Struct], data: dict[str, Any], place: str, problem
 
 
 def parse_table(type_: Any, data: dict[str, Any], place: str, problems: Problems) -> Any:
-    """A table whose keys are the user's own."""
+    """A table whose keys the user chooses."""
     key_type, value_type = get_args(type_)
     values = {}
     for name, value in data.items():
@@ -101,7 +101,7 @@ def parse_leaf(type_: Any, data: Any, place: str, problems: Problems, is_key: bo
 
 
 def explain_error(text: str, type_: Any, value: Any) -> str:
-    """What the decoder says, as a sentence about the field."""
+    """The decoder's message as a sentence about the field."""
     is_now = f" (is {render_given(value)})"
     if found := BOUND.search(text):
         return f"must be {AT_LEAST[found[1]]} {format_number(found[2])}{is_now}"
@@ -124,7 +124,7 @@ def type_names(names: str) -> str:
 
 
 def literal_values(type_: Any) -> list[str]:
-    """Of a Literal or an enum, wherever it stands in the type."""
+    """The values of a Literal or an enum, anywhere in the type."""
     if get_origin(type_) is Annotated:
         return literal_values(get_args(type_)[0])
     if isinstance(type_, type) and hasattr(type_, "__members__"):
@@ -144,7 +144,7 @@ def suggestion(name: object, known: Any, list_all: bool = False) -> str:
 
 
 def child_field(place: str, name: str) -> str:
-    """As TOML would write it."""
+    """The field name in TOML syntax."""
     word = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
     return f"{place}.{word}" if place else word
 

@@ -1,9 +1,9 @@
-"""An import as its user writes it down: which source, which records, how they are paged and cut, where rows go.
+"""Read a spec: the source, its records, paging and partition, and the sink.
 
-    text of a TOML file ─► data ─► Spec, or every problem with its place
+    text of a TOML file ─► tables ─► Spec, or all problems with their fields
 
-A spec is data and paths, never a template or an expression: all of it can be checked before the first request.
-Secrets are not in it, only the names of the environment variables that hold them.
+A spec contains data and paths, no templates or expressions, so all of it is checked before the first request. It does
+not contain secrets, only the names of the environment variables that hold them.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ TEXT_LENGTH_MAX = 1_000_000
 
 
 class BadSpec(UsageError):
-    """A spec that cannot work, with everything that is wrong about it, each with its place."""
+    """An invalid spec, with all problems and their fields."""
 
     def __init__(self, path: str, problems: list[tuple[str, str]]) -> None:
         super().__init__("\n".join(f"{path}: {place}: {problem}" for place, problem in problems))
@@ -33,7 +33,7 @@ class BadSpec(UsageError):
 
 
 def read_spec(text: str, path: str) -> Spec:
-    """`path` is where the text came from, for messages only."""
+    """`path` is used in messages only."""
     if len(text) > TEXT_LENGTH_MAX:
         raise BadSpec(path, [("spec", f"must be at most {TEXT_LENGTH_MAX:,} characters (has {len(text):,})")])
     try:
@@ -50,8 +50,8 @@ def read_spec(text: str, path: str) -> Spec:
     return spec
 
 
-# What may change between two halves of a run without changing which rows come and what they look like: how fast it
-# goes, who we say that we are, and when it gives up. The sink's address may hold a password, and a run lives in it.
+# Fields that may change between start and resume, because they do not change which rows a run produces: pace,
+# identification and guards. The URL of the sink may contain a password, and the run is stored there anyway.
 UNHASHED = {
     "source": ("limits", "concurrency", "auth", "headers"),
     "resource": ("guards", "on_bad_row", "incremental", "deletes"),
@@ -60,14 +60,14 @@ UNHASHED = {
 
 
 def spec_hash(spec: Spec) -> str:
-    """Equal for specs that bring the same rows. Nothing in it is secret."""
+    """Equal for specs that produce the same rows. Contains no secrets."""
     data: dict[str, Any] = msgspec.to_builtins(spec)
     del data["budget"]
     for section, fields in UNHASHED.items():
         for field in fields:
             data[section].pop(field, None)
     if not isinstance(spec.resource.page, PageNumberPaging):
-        # The number of a page means something else with another size; every other cursor does not.
+        # A page number has another meaning with another page size; other cursors do not.
         data["resource"]["page"].pop("limit", None)
     data["resource"]["page"].pop("limit_min", None)
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:16]

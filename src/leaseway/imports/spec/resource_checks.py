@@ -1,4 +1,6 @@
-"""Whether the filters of a spec can express how it is cut into shards. Each problem says the way out."""
+"""Whether filters, partition, incremental runs and deletes of a resource fit together. Every problem names the
+way out.
+"""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""Sources with a client of their own: what their client knows need not be in a spec, and must not be.
+"""Sources with a built-in client: the client provides fields that the spec must not repeat.
 
-data of a TOML file, `kind = "ocm"` ─► the same data with what the client says, or every field that is too many
+tables with `kind = "ocm"` ─► the same tables with the client's fields, or a problem for each field that is too many
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,10 +37,10 @@ OCM_FILTERS = {
     },
 }
 OCM_FLAG: dict[str, Any] = {"params": {}}
-"""How the feed is asked for is the client's."""
+"""The client requests the feed itself."""
 OCM_PARTITION = {"by": "id_range", "size": 20_000}
 OCM_LIMITS = {"limits": ["1/second"], "concurrency": 2}
-"""They publish no number, and ban by hand. This is what their policy asks for, as we read it."""
+"""Open Charge Map publishes no limit and bans clients manually. This follows its usage policy."""
 
 OPEN = {
     "source.auth": {"env"},
@@ -50,12 +50,12 @@ OPEN = {
     "resource.filters.country": {"values", "rows"},
     "resource.deletes.flag": {"params"},
 }
-"""What may be written in a table. The rest is the client's, and what no source has is refused with its place later."""
+"""The fields that a spec may set in a table. All others belong to the client; unknown fields are refused later."""
 CLIENTS = {"source": {"file", "format"}, "resource": {"params", "records", *OCM}}
 
 
 def apply_preset(data: dict[str, Any], problems: Problems) -> dict[str, Any]:
-    """The data of any other kind stays as it is, and so does what is no table where one is due: the reader says so."""
+    """Other kinds, and values that are not tables, are returned unchanged: the parser reports problems."""
     if table_at(data, "source").get("kind") != "ocm":
         return data
     problems.extend(preset_conflicts(data))
@@ -63,7 +63,7 @@ def apply_preset(data: dict[str, Any], problems: Problems) -> dict[str, Any]:
 
 
 def table_at(data: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Empty if there is none."""
+    """Returns an empty table if there is none."""
     found: Any = data
     for name in place.split("."):
         found = found.get(name) if isinstance(found, dict) else None
@@ -110,7 +110,7 @@ def complete_resource(data: Mapping[str, Any]) -> Any:
 
 
 def merge_allowed(data: Mapping[str, Any], place: str, known: Mapping[str, Any]) -> Any:
-    """What the client knows, and what may be written beside it."""
+    """The client's fields plus the allowed fields of the spec."""
     above, _, name = place.rpartition(".")
     given = table_at(data, above).get(name, {})
     if not isinstance(given, dict):

@@ -1,10 +1,14 @@
-"""Rows in a collection of MongoDB, and the books of the imports in collections beside it.
+"""A sink for MongoDB.
 
-address   which database, and what may be shown       clients    one client for each event loop; transactions
-failures  the driver's errors in our words            fitting    a row becomes fields that MongoDB takes
-places    where rows and books are, and their shape   rows       rows that are news are written, and counted once
-runs, shards, quarantine: the books                  sweeping   what a complete run did not see
-sink      the port
+sink          the port
+address       the URL, and the form that may be shown
+connection    one client per event loop; transactions and retries
+collections   the collections, their indexes and checks
+errors        errors of the driver ─► errors of leaseway
+row_encoding  row ─► BSON fields
+rows          merge the rows of a page
+runs, shards, quarantine: the run tables
+sweep         rows that a complete run did not see; changes between two instants
 """
 
 from leaseway.imports.sinks.mongodb.sink import MongoSink

@@ -1,4 +1,4 @@
-"""mongodb://user:password@host:27017/database?replicaSet=rs0: as the driver takes it, with the database in its path."""
+"""mongodb://user:password@host:27017/database?replicaSet=rs0: the driver's URL, with the database in the path."""
 
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -10,7 +10,7 @@ class Address(NamedTuple):
     url: str
     """For the driver."""
     shown: str
-    """For people: without the password."""
+    """For messages: without the password."""
     database: str
 
 

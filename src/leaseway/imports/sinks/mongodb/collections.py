@@ -1,7 +1,7 @@
-"""Where rows and books are. Made if missing; a collection that holds other things is refused.
+"""The collections of a sink. Missing ones are created; a collection with other documents is refused.
 
-A row's `_id` is {source, external_id}: the key is unique without an index beside it, and all rows of a source lie
-together, in the order of their ids.
+A row's `_id` is {source, external_id}: the key is unique without another index, and rows of a source are stored in the
+order of their ids.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ INDEXES: dict[str, tuple[str, ...]] = {
     SEEN: ("run",),
     ABSENT: ("target", "source", "external_id"),
 }
-"""Of the books, beside that of their `_id`."""
+"""Indexes of the run tables, besides `_id`."""
 VERSION = 1
 """Of the run tables."""
 VERSION_KEY = "run_tables_version"
 NAMESPACE_EXISTS = 48
 VERSION_MIN = (5, 0)
-"""The first that keeps names with dots and dollars as they are."""
+"""The first version that accepts field names with dots and dollars."""
 
 Collection = AsyncCollection[dict[str, Any]]
 
@@ -49,7 +49,7 @@ def row_key(source: str, external_id: str) -> Document:
 
 
 def source_range(source: str, after: str | None = None) -> dict[str, Any]:
-    """All its rows, or those after an id: a range of the index."""
+    """All rows of a source, or those after an id: a range of the index."""
     lowest = MinKey() if after is None else after
     return {
         "_id": {
@@ -60,7 +60,9 @@ def source_range(source: str, after: str | None = None) -> dict[str, Any]:
 
 
 async def prepare(database: Database, target: str, shown: str) -> bool:
-    """Make what is missing, and say whether the server has transactions. A refused collection leaves nothing behind."""
+    """Create missing collections, and return whether the server has transactions. If a collection is refused, nothing
+    is created.
+    """
     await refuse_old_server(database, shown)
     hello = await database.client.admin.command("hello")
     found = {each["name"]: each async for each in await database.list_collections()}
@@ -96,7 +98,7 @@ def refuse_other_kind(shown: str, target: str, found: Document) -> None:
 
 
 async def refuse_other_documents(shown: str, rows: Collection) -> None:
-    """Keys of other types lie before or after ours, so the first and the last one speak for all."""
+    """Other key types sort before or after, so checking the first and the last document is enough."""
     for direction in (ASCENDING, DESCENDING):
         first = await rows.find_one({}, {"_id": 1}, sort=[("_id", direction)])
         key = {} if first is None else first["_id"]
@@ -111,7 +113,7 @@ async def create_if_missing(database: Database, name: str) -> None:
     try:
         await database.create_collection(name)
     except CollectionInvalid:
-        return  # somebody was faster
+        return  # created concurrently
     except OperationFailure as error:
         if error.code != NAMESPACE_EXISTS:
             raise

@@ -1,7 +1,7 @@
-"""Clients, deadlines and transactions.
+"""Clients, timeouts and transactions.
 
-A client belongs to one event loop, and a sink is used from several: the worker's, that of plain callers. So each loop
-has a client of its own, which is closed with the loop.
+A client belongs to one event loop, but a sink is used from several: a worker's loop, and the loop of synchronous
+callers. So each loop has its own client, which is closed with the loop.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from leaseway.imports.sinks.mongodb.errors import WriteConflict, describe_error,
 CALL_SECONDS_MAX = 60.0
 CONNECT_SECONDS_MAX = 5.0
 TRIES_MAX = 180
-"""Some 90 s: a transaction whose worker was killed holds its rows until the server ends it, after a minute."""
+"""About 90 s: the server ends the transaction of a killed worker, which holds its rows, after a minute."""
 STEP_SECONDS = 0.005
 STEP_SECONDS_MAX = 0.5
 
@@ -38,7 +38,7 @@ Document = Mapping[str, Any]
 Database = AsyncDatabase[dict[str, Any]]
 Session = AsyncClientSession
 Work = Callable[[Session | None], Awaitable[T]]
-"""With a session it is part of a transaction, without one it stands for itself."""
+"""With a session it is part of a transaction, without one it is not."""
 
 
 class MongoClients:
@@ -55,21 +55,21 @@ class MongoClients:
         return own.database
 
     async def close(self) -> None:
-        """That of this loop; the others are closed with theirs."""
+        """Closes the client of this loop; the others are closed with their loops."""
         own = self._clients.pop(asyncio.get_running_loop(), None)
         if own is not None:
             await own.until_the_end.aclose()
 
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[Database]:
-        """Every wait for the server has an end, and every failure a meaning."""
+        """Limits every wait, and translates every error."""
         try:
             yield await self.database()
         except (PyMongoError, ValueError) as error:
             raise translate_error(error, self.address) from error
 
     async def read(self, query: Callable[[Database], Awaitable[T]]) -> T:
-        """What changes nothing: a lost reply is no riddle."""
+        """For calls that change nothing: after a lost reply, the caller may repeat the call."""
         try:
             async with self.calling() as database:
                 return await query(database)
@@ -77,7 +77,7 @@ class MongoClients:
             raise TransientError(str(error)) from error
 
     async def together(self, work: Work[T], *, in_transaction: bool) -> T:
-        """All of it or nothing, if in a transaction. Who was in another's way goes again from the beginning."""
+        """Run the work, in a transaction if requested. It is repeated after a conflict with another writer."""
         once = self._transact if in_transaction else self._plainly
         return await self.patiently(lambda: once(work))
 
@@ -88,7 +88,7 @@ class MongoClients:
             except WriteConflict:
                 if number == TRIES_MAX - 1:
                     raise
-            # The server has no queue for those who are in each other's way. Chance, so that they part.
+            # The server does not queue conflicting writers, so they wait for random times.
             await asyncio.sleep(min(STEP_SECONDS * 2 ** min(number, 10), STEP_SECONDS_MAX) * (0.5 + random.random()))  # noqa: TID251
         raise AssertionError("unreachable")
 
@@ -102,7 +102,7 @@ class MongoClients:
             try:
                 answer = await work(session)
             except PyMongoError as error:
-                # What failed before the commit has not happened, even if it is the reply that was lost.
+                # An error before the commit means that nothing was written, even if a reply was lost.
                 if error.has_error_label("TransientTransactionError"):
                     raise WriteConflict(
                         f"{self.address.shown}: the transaction was ended ({error}); try again"
@@ -118,7 +118,7 @@ class MongoClients:
 
 
 class LoopClient:
-    """Of one event loop."""
+    """The client of one event loop."""
 
     def __init__(self, address: Address) -> None:
         self._client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(
@@ -126,19 +126,20 @@ class LoopClient:
             appname="leaseway",
             serverSelectionTimeoutMS=CONNECT_SECONDS_MAX * 1_000,
             connectTimeoutMS=CONNECT_SECONDS_MAX * 1_000,
-            # Not `timeoutMS`: with it the driver repeats what failed until the time is over.
+            # Not `timeoutMS`: with it, the driver retries failed calls until the timeout.
             socketTimeoutMS=CALL_SECONDS_MAX * 1_000,
         )
         codec: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
-        # Whatever the address says: the books are read where they are written, and what is written is acknowledged.
+        # Whatever the URL says: run tables are read from the primary, and writes are acknowledged.
         self.database = self._client.get_database(
             address.database, codec, read_preference=ReadPreference.PRIMARY, write_concern=WriteConcern("majority")
         )
         self.until_the_end = self._closed_with_the_loop()
 
     async def _closed_with_the_loop(self) -> AsyncGenerator[None, None]:
-        """asyncio ends the async generators of a loop before it closes it: the one moment in which a client that nobody
-        closed can still be closed."""
+        """asyncio finishes the async generators of a loop before it closes the loop. This is the last chance to close
+        the client.
+        """
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""What happened, to what, and what to do next: the errors of driver and server in our words."""
+"""Errors of the driver and the server ─► errors that say what happened, to what, and what to do next."""
 
 from typing import Any
 
@@ -39,11 +39,11 @@ FULL = 14_031
 
 
 class WriteConflict(StoreBusy):
-    """Somebody else wrote what we had read. Nothing of ours counts yet, and it may go again."""
+    """Another writer changed what was read. Nothing was written, and the work can be repeated."""
 
 
 def translate_error(error: Exception, address: Address) -> LeasewayError:
-    """The meaning of an error that a command met."""
+    """The meaning of an error."""
     where, code = address.shown, error_code(error)
     if isinstance(error, driver.ServerSelectionTimeoutError):
         return TransientError(f"{where}: {unreachable(error)}")
@@ -76,7 +76,7 @@ def unreachable(error: Exception) -> str:
 
 
 def error_code(error: Exception) -> int | None:
-    """Of a command, or of the first write of many that failed."""
+    """The code of a command, or of the first failed write."""
     if isinstance(error, driver.BulkWriteError):
         codes = error_codes(error)
         return next((code for code in codes if code not in CONFLICTS), codes[0] if codes else None)

@@ -1,4 +1,4 @@
-"""Bad rows in the books: numbered, in the order in which they came."""
+"""Bad rows, numbered in the order in which they arrived."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,11 +27,11 @@ async def add(
     session: Session | None,
 ) -> None:
     number = held.row.pages
-    if session is None:  # what an interrupted writing of this page has left
+    if session is None:  # remove what an interrupted write of this page left
         await database[QUARANTINE].delete_many({"run": page.run, "shard": page.shard, "page": number})
     if not bad:
         return
-    # Numbers are not part of the transaction: pages must not wait for each other's, and gaps do no harm.
+    # Numbers are assigned outside the transaction, so that pages do not wait for each other; gaps do no harm.
     last: Any = await database[NUMBERS].find_one_and_update(
         {"_id": QUARANTINE}, {"$inc": {"last": len(bad)}}, upsert=True, return_document=ReturnDocument.AFTER
     )

@@ -1,8 +1,8 @@
-"""row ─► the fields of a document; or a bad row, if MongoDB would not take them.
+"""row ─► the fields of a document, or a bad row if MongoDB would refuse it.
 
-The record itself is kept as a sub-document, so that every field of it can be asked for. Names with dots and dollars
-stay as they are. Only what BSON has no place for is changed: integers of more than 64 bits become decimals, or texts if
-they are longer still, and characters that are none become U+FFFD.
+The record is stored as a sub-document, so that all its fields can be queried. Names with dots and dollars are kept.
+Only values that BSON cannot represent are changed: integers of more than 64 bits become decimals, or texts if they are
+longer, and invalid characters become U+FFFD.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,16 +21,16 @@ from leaseway.imports.sinks.columns import check_columns
 from leaseway.imports.sinks.row_encoding import INTEGER_MAX, INTEGER_MIN, Line, Unstorable, jsonb_text, replace_nul
 
 SIZE_BYTES_MAX = 16 * 2**20 - 65_536
-"""The server takes 16 MiB, with our own fields."""
+"""The server accepts 16 MiB, including leaseway's own fields."""
 DEPTH_MAX = 150
-"""The server takes 180 levels, with our own."""
+"""The server accepts 180 levels, including leaseway's own."""
 DECIMAL_DIGITS_MAX = 34
 CUT_TO = 1_000_000
 GROWTH_MAX = 10
-"""A character of JSON takes fewer bytes in BSON, even in a list of digits."""
+"""A character of JSON needs fewer bytes than this in BSON, even in a list of digits."""
 
 MARK = "leaseway_page"
-"""Which page wrote the row last: only on servers without transactions."""
+"""The page that wrote the row last, on servers without transactions."""
 
 
 def check_fields(columns: Mapping[str, ColumnType]) -> Mapping[str, ColumnType]:
@@ -43,7 +43,7 @@ def check_fields(columns: Mapping[str, ColumnType]) -> Mapping[str, ColumnType]:
 
 
 class MongoEncoder(PageEncoder):
-    """Lines whose document and JSON columns are values of BSON."""
+    """Encodes documents and JSON columns as BSON."""
 
     def __init__(self, columns: Mapping[str, ColumnType]) -> None:
         super().__init__(columns, document=encode_bson)
@@ -55,7 +55,7 @@ class MongoEncoder(PageEncoder):
         return line
 
     def _encode_page(self, rows: Sequence[Row]) -> list[Line]:
-        # Then all of them together are smaller than one row may be, and none needs to be measured.
+        # Then all rows together are smaller than the limit of one row, and none needs to be measured.
         if sum(map(length, rows)) * GROWTH_MAX > SIZE_BYTES_MAX:
             raise UnusualValue
         return super()._encode_page(rows)
@@ -66,9 +66,9 @@ def length(row: Row) -> int:
 
 
 def encode_bson(document: str) -> Any:
-    """A text of JSON as BSON has it. An object is encoded here, once, to see whether it can be."""
+    """JSON text ─► BSON. Objects are encoded here once, to find out whether they can be."""
     text = jsonb_text(document)
-    if text.count("{") + text.count("[") > DEPTH_MAX:  # else it cannot be too deep
+    if text.count("{") + text.count("[") > DEPTH_MAX:  # with fewer brackets it cannot be too deep
         refuse_depth(text)
     try:
         value = msgspec.json.decode(text)
@@ -83,7 +83,7 @@ def encode_bson(document: str) -> Any:
 
 
 def shorten_bad_row(bad: BadRow) -> BadRow:
-    """A bad row that even quarantine cannot hold is cut, and says so."""
+    """A bad row that is too large even for quarantine is shortened, and says so."""
     if len(bad.document) < SIZE_BYTES_MAX // 4 or len(replace_nul(bad.document).encode()) <= SIZE_BYTES_MAX:
         return bad
     problem = f"{bad.problem}; of the document, {CUT_TO:,} characters are kept here"
@@ -107,7 +107,7 @@ def refuse_depth(text: str) -> None:
 
 
 def replace_big_integers(value: Any) -> Any:
-    """Without integers that BSON does not have. As deep as `refuse_depth` lets it be."""
+    """Replaces integers that BSON cannot represent. The recursion is limited by `refuse_depth`."""
     if isinstance(value, dict):
         return {name: replace_big_integers(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -1,10 +1,10 @@
-"""The rows of a page: what is news is written, each row once, and each is counted once.
+"""Merge the rows of a page: changed rows are written once and counted once.
 
-A row is written only as what was read of it a moment before: a new one is inserted, a known one is replaced if it is
-still the same. Who finds it changed has a `WriteConflict`, and goes again from the beginning.
+A row is written only if it is still as it was read: new rows are inserted, and stored rows are replaced if unchanged
+since. Otherwise `WriteConflict` is raised, and the page is repeated.
 
-Without transactions a page may be half written. So each row carries the page that wrote it last (`leaseway_page`), and
-when the page comes again its own rows are counted as it had written them, not as known ones.
+Without transactions a page can be half written. So each row contains the page that wrote it last (`leaseway_page`), and
+when the page is repeated, its own rows are counted as if they had just been written.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,12 @@ from leaseway.imports.sinks.row_encoding import IS_DELETED, Line
 from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRow, classify_rows
 
 IDS_MAX = 2_000
-"""In one question: with the longest ids it is four megabytes, and the server takes sixteen."""
+"""Ids in one query: at most four megabytes, and the server accepts sixteen."""
 JUDGED_BY = {"stamp": 1, "content_hash": 1, "deleted_at": 1, MARK: 1}
 
 
 class PageMark(NamedTuple):
-    """A page that may come again."""
+    """A page that may be repeated."""
 
     run: str
     shard: str
@@ -43,7 +43,7 @@ class PageMark(NamedTuple):
 
 
 class RowMerge(NamedTuple):
-    """What all rows of a page have in common."""
+    """What all rows of a page share."""
 
     rows: Collection
     columns: Sequence[str]
@@ -51,7 +51,7 @@ class RowMerge(NamedTuple):
     run: str
     now: Instant
     mark: PageMark | None
-    """None: with a transaction, which is never half written."""
+    """None in a transaction, which is never half written."""
     session: Session | None
 
     async def merge(self, lines: Sequence[Line], quarantined: int = 0) -> WriteCounts:
@@ -94,7 +94,7 @@ class RowMerge(NamedTuple):
         return {"_id": row_key(self.source, line[0]), **self._changes(line, is_new=True), "first_seen": self.now}
 
     def _changes(self, line: Line, is_new: bool) -> dict[str, Any]:
-        """Fields of somebody else's stay as they are."""
+        """Other fields of the document are kept."""
         _, stamp, content_hash, document, is_deleted, *values = line
         row = {
             "stamp": stamp,
@@ -117,12 +117,12 @@ def stored_row(row: Document) -> StoredRow:
 
 
 def same_as(row: Document) -> dict[str, Any]:
-    """The row as it was read: if it is another one by now, nothing matches."""
+    """Matches the row as it was read; if it has changed since, nothing matches."""
     return {name: row.get(name) for name in ("_id", "stamp", "content_hash", "deleted_at")}
 
 
 def with_own(written: WriteCounts, own: Sequence[bool]) -> WriteCounts:
-    """Rows that an interrupted writing of the same page has written count as it would have counted them."""
+    """Count rows of an interrupted write of the same page as that write would have."""
     inserted = sum(own)
     return WriteCounts(
         written.inserted + inserted,

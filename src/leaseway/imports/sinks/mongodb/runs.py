@@ -1,4 +1,4 @@
-"""The runs of one collection, in the books."""
+"""The runs of one collection."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from leaseway.imports.sinks.mongodb.errors import WriteConflict
 
 
 def run_columns(found: Document) -> list[Any]:
-    """As the books of every sink have it, with its table at the end."""
+    """The columns of a run, with its target at the end, as `run_tables` expects them."""
     return [found["_id" if name == "id" else name] for name in (*run_tables.RUN_COLUMNS, "target")]
 
 
@@ -25,7 +25,7 @@ def known(target: str, run: str) -> dict[str, Any]:
 
 
 async def start(database: Database, target: str, run: RunRow, rows: list[ShardRow], session: Session | None) -> RunRow:
-    """Planned once: until all its shards are there a run is nobody's, and whoever starts it plans it anew."""
+    """A run is visible only after all its shards are stored; until then, starting it plans it again."""
     values = run_tables.run_values(run, target)
     new = {name: value for name, value in values.items() if name != "id"} | {"is_planned": False}
     found: Any = await database[RUNS].find_one_and_update(
@@ -69,7 +69,7 @@ async def finish(
 
 
 async def keep_notes(database: Database, run: RunRow, notes: str, **more: Any) -> None:
-    """Only if they are still those that were read: somebody may close the run while somebody else sweeps."""
+    """Only if the notes are unchanged: one process may finish the run while another one sweeps it."""
     same = {"_id": run.id, "notes": canonical(run.notes)}
     result = await database[RUNS].update_one(same, {"$set": {"notes": notes, **more}})
     if not result.matched_count:
@@ -80,7 +80,7 @@ async def spend(database: Database, target: str, run: str, requests: int) -> boo
     found = await require(database, target, run)
     if found.requests_max is None:
         return True
-    # The bound is in the statement that takes: two who ask at once are asked one after the other.
+    # The limit is part of the update, so concurrent calls cannot exceed it.
     room = {"$lte": [{"$add": ["$requests", requests]}, "$requests_max"]}
     bounded = {**known(target, run), "requests_max": {"$ne": None}, "$expr": room}
     taken = await database[RUNS].update_one(bounded, {"$inc": {"requests": requests}})

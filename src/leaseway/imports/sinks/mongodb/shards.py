@@ -1,7 +1,7 @@
-"""A shard in the books: read with the time, and kept only if nobody has changed it since.
+"""A shard is read with the server's time, and updated only if it has not changed since.
 
-Each keeping raises its version. So two workers who read the same shard cannot both keep it, with a transaction or
-without.
+Each update increments its version, so two workers that read the same shard cannot both update it, with or without a
+transaction.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class LockedShard(NamedTuple):
     source: str
     version: int
     writer: Document | None
-    """Who began to write a page, on a server without transactions."""
+    """The worker that started writing a page, on a server without transactions."""
     server_time: Instant
 
 
@@ -52,7 +52,7 @@ async def read(database: Database, target: str, run: str, key: str, session: Ses
 
 
 async def find_all(database: Database, target: str, run: str) -> list[ShardRow]:
-    """By key."""
+    """Ordered by key."""
     found = database[SHARDS].find({"run": run, "target": target}).sort("key", 1)
     return [decode_shard(each) async for each in found]
 
@@ -70,7 +70,9 @@ async def update(
 
 
 async def claim(database: Database, held: LockedShard, fence: int, sink: ObjectId) -> bool:
-    """Before a page that may be half written: of two with one fence, one writes rows. False: it is the other one."""
+    """Claim a shard before a page that may be half written, so that only one of two workers with one fence writes rows.
+    False: the other one has the claim.
+    """
     if held.writer is not None and held.writer["fence"] == fence and held.writer["sink"] != sink:
         return False
     claimed = await database[SHARDS].update_one(
@@ -83,7 +85,7 @@ async def claim(database: Database, held: LockedShard, fence: int, sink: ObjectI
 
 
 async def add(database: Database, target: str, source: str, rows: Sequence[ShardRow], session: Session | None) -> None:
-    """A shard that is there already is the same part of the source: its predicate is its key."""
+    """An existing shard is the same part of the source, because the key is derived from the predicate."""
     if not rows:
         return
     known = database[SHARDS].find({"run": rows[0].run}, {"key": 1}, session=session)

@@ -1,8 +1,8 @@
-"""What a complete run did not see, and what became different.
+"""Rows that a complete run did not see, and changes between two instants.
 
-A page that remembers keeps the ids of its rows in one document of `leaseway_seen`. A sweep reads them in order beside
-the rows in order, so that neither has to fit into memory. It needs no transaction: every step can be repeated, and the
-run's notes say when it is over.
+A page that remembers its ids stores them in one document of `leaseway_seen`. A sweep reads these ids and the rows side
+by side in order, so neither has to fit into memory. It needs no transaction: every step can be repeated, and the run's
+notes record the end.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ async def sweep(database: Database, rows: Collection, run: RunRow) -> Sweep:
     found = run_tables.stored_sweep(run)
     if found is None:
         absent = await marked_absent(database, rows, run)
-        # What this sweep did not miss again has been seen, or is deleted by now.
+        # A row that is not absent in this sweep was seen, or has been deleted.
         others = {"target": rows.name, "source": run.source, "run": {"$ne": run.id}}
         await database[ABSENT].delete_many(others)
         stored = await rows.count_documents({**source_range(run.source), "deleted_at": None})
@@ -45,8 +45,8 @@ async def sweep(database: Database, rows: Collection, run: RunRow) -> Sweep:
 
 
 async def marked_absent(database: Database, rows: Collection, run: RunRow) -> int:
-    # Rows that came or changed while it was running are no witnesses: their page may have been read before, and whoever
-    # wrote them has seen them.
+    # Rows that were written during the run are not considered: the run may have read their page before, and the writer
+    # saw them.
     asked = {**source_range(run.source), "deleted_at": None, "updated_at": {"$lt": run.started_at}}
     stored = rows.find(asked, {"_id": 1}, batch_size=10 * BATCH).sort("_id", 1)
     count, batch = 0, []
@@ -62,7 +62,7 @@ async def marked_absent(database: Database, rows: Collection, run: RunRow) -> in
 
 
 async def seen_ids(database: Database, run: str) -> AsyncIterator[str]:
-    """In order; some of them twice."""
+    """In order, with duplicates."""
     stages: list[Document] = [
         {"$match": {"run": run}},
         {"$unwind": "$ids"},
@@ -74,7 +74,7 @@ async def seen_ids(database: Database, run: str) -> AsyncIterator[str]:
 
 
 async def unseen(stored: AsyncIterator[str], seen: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Both come in order, so one look at each is enough."""
+    """Both are sorted, so one pass is enough."""
     at: str | None = await anext(seen, None)
     async for key in stored:
         while at is not None and at < key:
@@ -84,7 +84,7 @@ async def unseen(stored: AsyncIterator[str], seen: AsyncIterator[str]) -> AsyncI
 
 
 def missed(target: str, run: RunRow, key: str) -> UpdateOne:
-    """Once for each run, however often it is said."""
+    """Counted once per run, however often it is called."""
     again = {"$cond": [{"$eq": ["$run", run.id]}, "$sweeps", {"$add": [{"$ifNull": ["$sweeps", 0]}, 1]}]}
     own = {"target": target, "source": run.source, "external_id": key}
     literal = {name: {"$literal": value} for name, value in own.items()}

@@ -1,1 +1,1 @@
-"""TODO: the map of this package."""
+"""A sink for Parquet files: `sink` is the port, `files` writes and publishes the files."""

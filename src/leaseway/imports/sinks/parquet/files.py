@@ -1,6 +1,6 @@
-"""The files of one table: written under a hidden name, and shown with a rename when the books know them.
+"""The Parquet files of one table: written under a hidden name, and published with a rename after the commit.
 
-A file is complete on the disk before the books name it. So whatever the books name can be shown, after any crash.
+A file is flushed before the run tables reference it, so every referenced file can be published after any crash.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ STORED_AS = {
     ColumnType.JSON: pa.string(),
 }
 GROUP_ROWS = 50_000
-"""Of a row group in a merged file: what is in memory at once."""
+"""Rows of a row group in a merged file: what is in memory at once."""
 
 
 class ParquetFolder:
@@ -53,25 +53,26 @@ class ParquetFolder:
     def __init__(self, folder: Path, columns: Mapping[str, ColumnType]) -> None:
         self.folder = folder
         self.made: list[int] = []
-        """Files of the transaction that holds the books."""
+        """Files of the current transaction."""
         self.schema = pa.schema([*OWN.items(), *((name, STORED_AS[kind]) for name, kind in columns.items())])
 
     def path(self, number: int) -> Path:
         return self.folder / f"{number:012d}.parquet"
 
     def hidden(self, number: int) -> Path:
-        """Readers of folders pass over names with a dot before them, and over other endings."""
+        """Readers of folders ignore names that start with a dot, and other extensions."""
         return self.folder / f".{number:012d}.parquet.part"
 
     def write(self, number: int, lines: Sequence[Sequence[Any]]) -> None:
-        """Hidden, and on the disk."""
+        """Write a hidden file and flush it."""
         columns = zip(*lines, strict=True)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, self.schema, strict=True)]
         self._keep(number, [pa.Table.from_arrays(arrays, schema=self.schema)])
 
     def merge(self, numbers: Iterable[int], into: int) -> bool:
-        """Hidden as well. What is in memory at once does not grow with the files. False: somebody else has merged and
-        removed them."""
+        """Merge files into a hidden file, with bounded memory. Returns False if another process has merged and removed
+        them.
+        """
         try:
             self._keep(into, self._groups(numbers))
         except FileNotFoundError:
@@ -99,7 +100,7 @@ class ParquetFolder:
         self._settle()
 
     def show(self, *numbers: int) -> None:
-        """Somebody else may have done it, after he found that we were late."""
+        """Another process may have published the file already."""
         for number in numbers:
             try:
                 self.hidden(number).replace(self.path(number))
@@ -113,12 +114,14 @@ class ParquetFolder:
             self.hidden(number).unlink(missing_ok=True)
 
     def recover(self, named: Sequence[int], gone: Iterable[int]) -> None:
-        """Show what was not shown yet, and remove what nobody will name any more. Only while nobody else writes."""
+        """Publish referenced files and remove unreferenced ones. Only while no other process writes."""
         for number in named:
             if not self.path(number).exists():
                 self._show_or_refuse(number)
         self.remove(*gone)
-        for path in self.folder.glob(".*.parquet.part"):  # none of those is named: they have been shown
+        for path in self.folder.glob(
+            ".*.parquet.part"
+        ):  # all unreferenced by now
             path.unlink(missing_ok=True)
         if named:
             self._refuse_other_shape(named[-1])
@@ -133,7 +136,7 @@ class ParquetFolder:
             ) from None
 
     def _refuse_other_shape(self, number: int) -> None:
-        """A column may be new or gone, and must not have changed its type."""
+        """Columns may be added or removed, but must not change their type."""
         found = pq.read_schema(self.path(number))
         for field in self.schema:
             place = found.get_field_index(field.name)
@@ -144,7 +147,7 @@ class ParquetFolder:
                 )
 
     def _settle(self) -> None:
-        """The file's name must be on the disk, too."""
+        """Flush the directory entry as well."""
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -156,7 +159,7 @@ T = TypeVar("T")
 
 
 class LoggedConnection(Connection):
-    """The books. What a transaction wrote beside them is shown as soon as it is committed."""
+    """A connection to the run tables that publishes the files of a transaction after its commit."""
 
     def __init__(self, path: str, folder: ParquetFolder) -> None:
         super().__init__(path, random.random)
@@ -166,8 +169,8 @@ class LoggedConnection(Connection):
         made: list[int] = []
 
         def logged(connection: sqlite3.Connection) -> T:
-            made.clear()  # what failed in company runs again alone
-            self._folder.made = made  # the books are ours until we commit, and so is this
+            made.clear()  # a failed batch runs again one by one
+            self._folder.made = made  # this transaction holds the write lock
             return work(connection)
 
         answer = await super().write(logged)
@@ -177,11 +180,11 @@ class LoggedConnection(Connection):
 
 
 class LoggedPages(LoggedConnection, PageConnection):
-    """For pages, which do not wait until the books are on the disk. Their files are there before, in any case."""
+    """For pages, whose commits do not wait for the disk. Their files are flushed before."""
 
 
 def translate_errors(step: Callable[[], T]) -> T:
-    """What happened, to what, and what to do next."""
+    """Translate errors of the file system and of Arrow."""
     try:
         return step()
     except LeasewayError:

@@ -1,1 +1,1 @@
-"""TODO: the map of this package."""
+"""A sink for PostgreSQL: `sink` is the port, `tables` creates and checks tables."""

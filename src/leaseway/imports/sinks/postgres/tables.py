@@ -1,4 +1,4 @@
-"""The user's table and the books in PostgreSQL: made if they are missing, brought up to date, or refused."""
+"""The target table and the run tables in PostgreSQL: created, upgraded or refused."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ STAGED: Mapping[str, ColumnType] = {
     **{name: OWN[name] for name in ("external_id", "stamp", "content_hash", "document")},
     "deleted_at": ColumnType.BOOLEAN,
 }
-"""Whether a row is deleted is a yes or no here, under a name that no column of the user's can have."""
+"""Here `deleted_at` is a boolean, under a name that no user column can have."""
 MARKS = frozenset({"deleted_at", "deleted_reason"})
 
 DECLARED: Mapping[ColumnType, str] = {
@@ -45,11 +45,11 @@ HELD_BY: Mapping[ColumnType, frozenset[str]] = {
     ColumnType.TIMESTAMP: frozenset({"timestamp with time zone"}),
     ColumnType.JSON: frozenset({"jsonb"}),
 }
-"""Types that take every value of ours, and give it back."""
+"""Types that store every value without loss."""
 
 
 class Statement(NamedTuple):
-    """SQL with numbered parameters, and their names in this order."""
+    """SQL with numbered parameters, and their names in order."""
 
     text: str
     names: tuple[str, ...]
@@ -117,7 +117,7 @@ async def check_existing_table(
 
 
 def own_statements(schema: str, table: str, columns: Mapping[str, ColumnType], ending: str) -> dict[str, Statement]:
-    """All verbs, with the names that the user gave."""
+    """All statements, with the user's names."""
     written = {name: kind for name, kind in {**STAGED, **columns}.items() if name not in MARKS}
     changes = [f"{quote_name(name)} = excluded.{quote_name(name)}" for name in written if name != "external_id"]
     names = {
@@ -137,8 +137,9 @@ def own_statements(schema: str, table: str, columns: Mapping[str, ColumnType], e
 
 
 def staged_as(kind: ColumnType) -> str:
-    """The driver would make infinities of the first and the last instant, so timestamps travel as texts. Documents do
-    as well: those that are known already need not be read."""
+    """The driver would turn the first and the last instant into infinities, so timestamps are sent as text. Documents
+    are sent as text, too: unchanged ones need not be parsed.
+    """
     return "text" if kind in (ColumnType.TIMESTAMP, ColumnType.JSON) else DECLARED[kind]
 
 
@@ -147,7 +148,9 @@ def unstaged(name: str, kind: ColumnType) -> str:
 
 
 def number_parameters(text: str, names: Mapping[str, str], schema: str) -> Statement:
-    """:name becomes $1, $2 …; the books get their schema. In one pass: names that users gave are not read again."""
+    """Replace :name by $1, $2 … and qualify the run tables. One pass, so that text inside user-given names is not
+    replaced again.
+    """
     parameters: list[str] = []
 
     def written(found: re.Match[str]) -> str:

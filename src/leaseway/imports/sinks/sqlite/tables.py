@@ -1,4 +1,4 @@
-"""The user's table and the books in an SQLite file: made if they are missing, brought up to date, or refused."""
+"""The target table and the run tables in an SQLite file: created, upgraded or refused."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ DECLARED: Mapping[ColumnType, str] = {
     ColumnType.TIMESTAMP: "TEXT",
     ColumnType.JSON: "TEXT",
 }
-"""Timestamps are texts that SQLite's own functions of time understand."""
+"""Timestamps are texts that SQLite's date functions understand."""
 HELD_BY: Mapping[ColumnType, frozenset[str]] = {
     ColumnType.TEXT: frozenset({"TEXT", "BLOB"}),
     ColumnType.INTEGER: frozenset({"INTEGER", "NUMERIC", "BLOB"}),
@@ -37,9 +37,9 @@ HELD_BY: Mapping[ColumnType, frozenset[str]] = {
     ColumnType.TIMESTAMP: frozenset({"TEXT", "BLOB"}),
     ColumnType.JSON: frozenset({"TEXT", "BLOB"}),
 }
-"""Affinities that leave a value as it is."""
+"""Affinities that keep a value unchanged."""
 ONCE = (*KEY, "first_seen")
-"""What an update leaves as it is."""
+"""Columns that an update does not change."""
 AFFINITIES = (("INT", "INTEGER"), ("CHAR", "TEXT"), ("CLOB", "TEXT"), ("TEXT", "TEXT"), ("BLOB", "BLOB"))
 REALS = ("REAL", "FLOA", "DOUB")
 
@@ -82,12 +82,12 @@ def check_existing_table(
 
 
 def own_statements(table: str, columns: Mapping[str, ColumnType]) -> dict[str, str]:
-    """All verbs, with the names that the user gave."""
+    """All statements, with the user's names."""
     name = quote_name(table)
     lines = [f"{quote_name(column)} {declared(column, kind)}" for column, kind in {**OWN, **columns}.items()]
     written = written_columns(columns)
     changes = ", ".join(f"{column} = {value}" for column, value in written.items() if column not in ONCE)
-    # The name comes last: whatever is in it is not read again.
+    # The name is inserted last, so that its text is not replaced.
     found = {
         verb: text.replace(":bytewise", "").replace(":table", name)
         for verb, text in run_tables.statements("sqlite").items()
@@ -102,7 +102,9 @@ def own_statements(table: str, columns: Mapping[str, ColumnType]) -> dict[str, s
 
 
 def written_columns(columns: Mapping[str, ColumnType]) -> dict[str, str]:
-    """Each column and what it gets: of source, run and now, and of a line from the fourth place on."""
+    """Each column and its value: source, run and time first, then the values of the line from the fourth
+    parameter on.
+    """
     return {
         "source": "?1",
         "external_id": "?4",
@@ -131,7 +133,7 @@ def holds(kind: ColumnType, declared_type: str) -> bool:
 
 
 def affinity(declared_type: str) -> str:
-    """How SQLite reads a declared type: section 3.1 of its page on datatypes."""
+    """The affinity of a declared type, as defined in section 3.1 of SQLite's documentation of datatypes."""
     upper = declared_type.upper()
     if not upper:
         return "BLOB"
