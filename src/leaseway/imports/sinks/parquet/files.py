@@ -119,9 +119,7 @@ class ParquetFolder:
             if not self.path(number).exists():
                 self._show_or_refuse(number)
         self.remove(*gone)
-        for path in self.folder.glob(
-            ".*.parquet.part"
-        ):  # all unreferenced by now
+        for path in self.folder.glob(".*.parquet.part"):  # all unreferenced by now
             path.unlink(missing_ok=True)
         if named:
             self._refuse_other_shape(named[-1])
