@@ -15,9 +15,9 @@ UNSUCCESSFUL = "state IN ('failed', 'cancelled')"
 WINDOW = "FROM :schema.{table} WHERE {base} AND id < $1 ORDER BY id DESC LIMIT"
 SCAN_BY_ID = f"""
 WITH matching AS MATERIALIZED (
-  SELECT id FROM (SELECT {{columns}} {WINDOW} {{looks}}) AS scanned WHERE {{fits}} ORDER BY id DESC LIMIT $2)
+  SELECT id FROM (SELECT {{columns}} {WINDOW} {{rows_max}}) AS scanned WHERE {{fits}} ORDER BY id DESC LIMIT $2)
 SELECT ARRAY(SELECT id FROM matching) AS ids,
-       CASE WHEN (SELECT count(*) FROM matching) < $2 THEN (SELECT id {WINDOW} 1 OFFSET {{looks}} - 1)
+       CASE WHEN (SELECT count(*) FROM matching) < $2 THEN (SELECT id {WINDOW} 1 OFFSET {{rows_max}} - 1)
             ELSE (SELECT min(id) FROM matching) END AS upto
 """
 # SCAN_SUBSET reads all rows of a small subset, without ORDER BY and LIMIT, with which the planner would scan by id.
@@ -43,7 +43,7 @@ class Sought(NamedTuple):
     """The filter, and what the counters of the lanes say before jobs are read."""
 
     which: JobFilter
-    looks: int
+    rows_max: int
     lanes: list[int] | None
     """The lanes that match; None: all."""
     counted: dict[str, int]
@@ -68,8 +68,8 @@ def unfinished_scans(sought: Sought) -> Iterator[str]:
     """By state and lane if that leaves few rows, else from new to old."""
     states = sought.states - FINISHED
     by_lane = states & {"scheduled"} if sought.lanes_are_few else set()
-    if sum(sought.counted[state] for state in states - by_lane) > sought.looks:
-        yield scan(SCAN_BY_ID, "jobs", "true", sought, sought.looks)
+    if sum(sought.counted[state] for state in states - by_lane) > sought.rows_max:
+        yield scan(SCAN_BY_ID, "jobs", "true", sought, sought.rows_max)
         return
     if by_lane:
         yield scan_each_lane("jobs", "state = 'scheduled'", sought)
@@ -86,17 +86,17 @@ def finished_scans(sought: Sought) -> Iterator[str]:
     if sought.lanes_are_few:
         yield scan_each_lane("history", "true", sought)
     else:
-        yield scan(SCAN_BY_ID, "history", "true" if "done" in states else UNSUCCESSFUL, sought, sought.looks)
+        yield scan(SCAN_BY_ID, "history", "true" if "done" in states else UNSUCCESSFUL, sought, sought.rows_max)
 
 
 def scan_each_lane(table: str, base: str, sought: Sought) -> str:
-    share = max(sought.looks // len(sought.lanes or [0]), 1)
+    share = max(sought.rows_max // len(sought.lanes or [0]), 1)
     return EACH_LANE.format(scan=scan(SCAN_BY_ID, table, f"{table}.lane = each.lane AND {base}", sought, share))
 
 
-def scan(form: str, table: str, base: str, sought: Sought, looks: int) -> str:
+def scan(form: str, table: str, base: str, sought: Sought, rows_max: int) -> str:
     fits = render_conditions(sought, PAYLOAD_COLUMN[table])
-    return form.format(table=table, base=base, columns=COLUMNS[table], fits=fits, looks=looks)
+    return form.format(table=table, base=base, columns=COLUMNS[table], fits=fits, rows_max=rows_max)
 
 
 def render_conditions(sought: Sought, payload_column: str) -> str:

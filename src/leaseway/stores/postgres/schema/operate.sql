@@ -1,6 +1,6 @@
 -- What operators do with jobs: cancel, retry, discard.
 
--- Returns 'cancelled', 'requested' (the job is leased; its worker is told), 'finished' or 'unknown'.
+-- Returns 'cancelled', 'requested' (the job is leased; its worker is notified), 'finished' or 'unknown'.
 CREATE FUNCTION cancel(job text, at bigint DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE

@@ -226,6 +226,6 @@ CREATE FUNCTION report_progress(ids text[], tokens text[], progresses text[]) RE
 SET search_path FROM CURRENT SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 BEGIN
-  UPDATE jobs SET progress = told.progress FROM unnest(ids, tokens, progresses) AS told (id, token, progress)
-   WHERE jobs.id = told.id AND jobs.token = told.token;
+  UPDATE jobs SET progress = sent.progress FROM unnest(ids, tokens, progresses) AS sent (id, token, progress)
+   WHERE jobs.id = sent.id AND jobs.token = sent.token;
 END $$;
