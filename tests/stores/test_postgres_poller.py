@@ -12,7 +12,7 @@ from leaseway.domain.exchange import Gate
 from leaseway.domain.ids import SECOND_US
 from leaseway.stores.postgres import notify
 from leaseway.stores.postgres.jobs import FORECASTS_MAX, PostgresJobs, Question
-from leaseway.stores.postgres.notify import Forecast
+from leaseway.stores.postgres.notify import IdleForecast
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.contract.actors import Worker, new_job
 from leaseway.testing.postgres import PostgresServer
@@ -20,7 +20,7 @@ from leaseway.testing.postgres import PostgresServer
 QUEUES = ("default",)
 
 
-def beliefs_in(store: PostgresStore) -> dict[Question, Forecast]:
+def beliefs_in(store: PostgresStore) -> dict[Question, IdleForecast]:
     return cast(PostgresJobs, store.jobs)._forecasts
 
 

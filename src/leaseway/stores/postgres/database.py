@@ -9,7 +9,7 @@ from leaseway.domain.ids import Instant
 from leaseway.stores.local_notifier import Bell
 from leaseway.stores.postgres.address import parse_address
 from leaseway.stores.postgres.connection import Connections, Record
-from leaseway.stores.postgres.notify import Listener, Notifier
+from leaseway.stores.postgres.notify import NotificationListener, Notifier
 from leaseway.stores.postgres.statements import statements_for
 
 
@@ -45,4 +45,4 @@ class JobDatabase(Database):
         super().__init__(url, now_us)
         self.bell = Bell()
         self.notifier = Notifier(self.connections, self.bell)
-        self.listener = Listener(self.connections, self.bell, self.notifier.is_own)
+        self.listener = NotificationListener(self.connections, self.bell, self.notifier.is_own)

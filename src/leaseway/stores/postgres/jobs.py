@@ -16,7 +16,7 @@ from leaseway.stores.postgres import rows
 from leaseway.stores.postgres.caller_transaction import fetch_in_transaction, fetch_in_transaction_blocking
 from leaseway.stores.postgres.database import JobDatabase
 from leaseway.stores.postgres.errors import may_be_stored
-from leaseway.stores.postgres.notify import Forecast
+from leaseway.stores.postgres.notify import IdleForecast
 from leaseway.stores.postgres.rows import filter_conditions
 from leaseway.stores.postgres.submit_coalescer import SubmitCoalescer
 
@@ -31,7 +31,7 @@ class PostgresJobs:
     def __init__(self, database: JobDatabase) -> None:
         self._database = database
         self._coalescer = SubmitCoalescer(self._write)
-        self._forecasts: dict[Question, Forecast] = {}
+        self._forecasts: dict[Question, IdleForecast] = {}
 
     # -- submit -----------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class PostgresJobs:
             and forecast.is_valid(self._database.bell.rings)
         ):
             return forecast.wait_us()
-        seen = Forecast(self._database.bell.rings)
+        seen = IdleForecast(self._database.bell.rings)
         ((seen.answer_us,),) = await self._database.read(
             "wait_us", list(queues), self._database.at(), rows.render_gates(closed)
         )
@@ -142,7 +142,7 @@ class PostgresJobs:
             self._database.notifier.notify()
         return seen.answer_us
 
-    def _remember(self, question: Question, seen: Forecast) -> None:
+    def _remember(self, question: Question, seen: IdleForecast) -> None:
         self._forecasts.pop(question, None)
         self._forecasts[question] = seen
         if len(self._forecasts) > FORECASTS_MAX:

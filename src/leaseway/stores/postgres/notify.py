@@ -125,7 +125,7 @@ class Notifier:
         await cancel(self._sending.pop(asyncio.get_running_loop(), None))
 
 
-class Listener:
+class NotificationListener:
     """Receives notifications, on one connection for each event loop that waits."""
 
     def __init__(self, connections: Connections, bell: Bell, is_own: Callable[[int], bool]) -> None:
@@ -249,7 +249,7 @@ class ListeningConnection:
             await close_politely(connection)
 
 
-class Forecast:
+class IdleForecast:
     """The answer of a poll: for how long there is nothing to do, unless a notification arrives."""
 
     def __init__(self, notifications: int) -> None:
@@ -266,7 +266,7 @@ class Forecast:
             return None
         return max(self.answer_us - int((time.monotonic() - self._polled_at) * SECOND_US), 0)
 
-    def is_news_to(self, before: "Forecast | None") -> bool:
+    def is_news_to(self, before: "IdleForecast | None") -> bool:
         """Whether there is work now that no notification has announced since the poll before."""
         if before is None or before._notifications != self._notifications:
             return False

@@ -11,12 +11,11 @@ from leaseway.ports.reads import Inspection, JobReads
 from leaseway.ports.schedule_store import ScheduleStore
 from leaseway.ports.tenant_store import LanePauses, TenantStore
 from leaseway.stores.postgres.database import JobDatabase
+from leaseway.stores.postgres.definitions import PostgresPauses, PostgresSchedules, PostgresTenants
 from leaseway.stores.postgres.jobs import PostgresJobs, PostgresOperations, PostgresTransactionalSubmission
 from leaseway.stores.postgres.keys import PostgresKeys, PostgresSessions
 from leaseway.stores.postgres.reads import PostgresInspection, PostgresReads
-from leaseway.stores.postgres.schedules import PostgresSchedules
 from leaseway.stores.postgres.schema import migrate, read_versions
-from leaseway.stores.postgres.tenants import PostgresPauses, PostgresTenants
 
 
 class PostgresStore:
