@@ -134,7 +134,7 @@ async def test_records_in_quarantine_are_looked_at_and_discarded(page: Page, tmp
         await expect(row.locator("pre")).to_contain_text("onerror")
         assert await page.locator("img[src=x]").count() == 0
         await page.get_by_role("button", name="Try again").click()
-        await expect(page.locator(".toast")).to_contain_text("1 record stayed")
+        await expect(page.locator(".toast")).to_contain_text("1 record kept in quarantine")
         await row.get_by_role("button", name="Discard record 7").click()
         await page.locator("dialog button[type=submit]").click()
         await expect(row).to_have_count(0)
