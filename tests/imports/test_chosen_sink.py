@@ -44,6 +44,7 @@ def test_a_folder_without_a_name_is_refused(url: str) -> None:
 
 
 def test_an_unknown_sink_is_refused() -> None:
+    """After a mistyped sink URL, the user must learn which kinds of sink exist."""
     with pytest.raises(
         StoreRefused, match=r"sink.url: mysql:// is no sink; there are sqlite:///data.db, .*parquet:///"
     ):

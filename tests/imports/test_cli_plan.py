@@ -21,6 +21,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_a_plan_makes_neither_sink_nor_store(desk: Desk) -> None:
+    """A plan that creates files would change the system that it only describes."""
     desk.write(things(3))
     told = desk.ok("plan", "things.toml").out
     assert "things: 1 shard into things" in told
@@ -31,6 +32,7 @@ def test_a_plan_makes_neither_sink_nor_store(desk: Desk) -> None:
 
 
 def test_a_table_of_another_shape_is_refused_in_the_plan(desk: Desk) -> None:
+    """A wrong table must be found before the first paid request."""
     with open_sqlite(desk.folder / "data.db") as file:
         file.execute("CREATE TABLE things (name TEXT)")
     told = desk.run("plan", "things.toml")
@@ -41,6 +43,7 @@ def test_a_table_of_another_shape_is_refused_in_the_plan(desk: Desk) -> None:
 
 
 def test_a_sink_in_no_folder_is_refused_in_the_plan(desk: Desk) -> None:
+    """A mistyped path must be found in the plan, and must not be created by it."""
     desk.write_spec(old="data.db", new="nowhere/data.db")
     told = desk.run("plan", "things.toml", "--json")
     assert told.code == 2
@@ -73,6 +76,7 @@ partition = { by = "window", start = "2026-01-01T00:00Z", end = "2026-04-01T00:0
 
 
 def test_windows_without_an_upper_bound_are_refused_with_their_price(desk: Desk) -> None:
+    """Without an upper bound, every window would read everything after its start."""
     desk.spec.write_text(HTTP.replace("FILTER", WINDOWS), "utf-8")
     told = desk.run("plan", "things.toml")
     assert told.code == 2
@@ -80,6 +84,7 @@ def test_windows_without_an_upper_bound_are_refused_with_their_price(desk: Desk)
 
 
 def test_a_wish_that_the_spec_cannot_fulfil_is_refused_in_the_plan(desk: Desk) -> None:
+    """A silent full run instead of an incremental one could cost a hundred times as much."""
     told = desk.run("plan", "things.toml", "--incremental")
     assert told.code == 2
     assert "refused: the spec does not say how to ask for changes; add [resource.incremental]" in told.out
@@ -99,6 +104,7 @@ currency = "EUR"
 
 
 async def test_a_budget_that_will_not_do_is_told_before_the_first_page(desk: Desk) -> None:
+    """A user can raise a budget before the run, but cannot get back requests that were spent on half an import."""
     async with standin(0, listings={"things": Listing(things(10))}) as it:
         desk.spec.write_text(HTTP.replace("URL", it.url).replace("FILTER", BY_IDS) + BUDGET, "utf-8")
         told = (await asyncio.to_thread(desk.ok, "plan", "things.toml")).out
@@ -114,18 +120,21 @@ IDS = [make_shard("s", "a", {"id": [0, 1_000]}), make_shard("s", "b", {"id": [1_
 
 
 def test_rows_are_shared_out_by_the_ids_of_each_shard() -> None:
+    """The request forecast depends on the rows of each shard, because every shard ends with its own partial page."""
     found = make_forecast(Plan(IDS, 400, None, None, id_max=2_999), None, 100, None)
     assert (found.by_shard, found.rows, found.is_most) == ([133, 267], 400, False)
     assert found.requests == (2 + 3) + 2 * 2
 
 
 def test_ids_are_the_most_that_there_can_be() -> None:
+    """Ids have gaps, so a forecast from ids must be shown as a maximum."""
     found = make_forecast(Plan(IDS, None, None, None, id_max=2_999), None, 100, None)
     assert (found.by_shard, found.rows, found.is_most) == ([1_000, 2_000], 3_000, True)
     assert found.requests == 10 + 20 + 4
 
 
 def test_nothing_is_made_up_where_nothing_is_known() -> None:
+    """A made-up forecast would be trusted when money is decided."""
     for plan in (
         Plan(IDS, None, None, None),
         Plan([make_shard("s", "all", {})], None, None, None),
@@ -136,6 +145,7 @@ def test_nothing_is_made_up_where_nothing_is_known() -> None:
 
 
 def test_money_and_time_follow_from_the_requests() -> None:
+    """Cost and duration are the figures by which a user decides to start a run."""
     budget = RunBudget(money=5.0, price=0.5)
     found = make_forecast(
         Plan([make_shard("s", "all", {}, 1_000)], 1_000, None, None), Limit("s", "1/second"), 100, budget

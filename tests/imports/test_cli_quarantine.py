@@ -38,6 +38,7 @@ def rows(desk: Desk) -> dict[str, Any]:
 
 
 def test_bad_rows_are_listed_with_what_is_wrong_with_them(desk: Desk) -> None:
+    """A bad row can only be corrected if its id and its problem are known."""
     desk.imported("one", [*things(30), *bad(2), "no JSON at all"])
     text = desk.ok("quarantine", "list", "things.toml").out
     assert "size: must be a whole number (is 'large')" in text
@@ -61,6 +62,7 @@ def test_a_run_that_left_records_out_says_where_they_are(desk: Desk) -> None:
 
 
 def test_an_empty_quarantine_is_said_to_be_empty(desk: Desk) -> None:
+    """Empty output alone could also mean that the command looked in the wrong place."""
     desk.imported("one", things(3))
     for words in (("list",), ("replay",)):
         told = desk.ok("quarantine", *words, "things.toml")
@@ -69,6 +71,7 @@ def test_an_empty_quarantine_is_said_to_be_empty(desk: Desk) -> None:
 
 
 def test_a_mended_spec_makes_rows_of_what_was_bad(desk: Desk) -> None:
+    """Without a replay, one wrong column type would cost a second import of everything."""
     desk.imported("one", [*things(30), *bad(3)])
     assert set(rows(desk)) == {str(number) for number in range(1, 31)}
     unmended = desk.ok("quarantine", "replay", "things.toml")
@@ -82,6 +85,7 @@ def test_a_mended_spec_makes_rows_of_what_was_bad(desk: Desk) -> None:
 
 
 def test_a_server_is_looked_at_and_mended_as_a_file_is(desk: Desk, server: PostgresServer) -> None:
+    """These commands are written once for all sinks, so a difference between SQLite and PostgreSQL is a defect."""
     schema = f"desk_{desk.folder.name.replace('-', '_')}"
     asyncio.run(server_does(server, f"CREATE SCHEMA {schema}"))
     url = f"{server.url}?schema={schema}"
@@ -123,6 +127,7 @@ def test_a_replay_passes_over_those_that_stay_and_reaches_all_others(desk: Desk)
 
 
 def test_a_list_for_people_is_short_and_says_that_there_is_more(desk: Desk) -> None:
+    """A cut list that looks complete would hide bad rows."""
     desk.write_spec(LENIENT)
     desk.imported("one", [*things(1), *bad(120)])
     told = desk.ok("quarantine", "list", "things.toml")
@@ -141,6 +146,7 @@ def test_an_old_document_without_a_stamp_does_not_replace_a_newer_row(desk: Desk
 
 
 def test_with_stamps_the_sink_decides_which_document_is_newer(desk: Desk) -> None:
+    """A replayed old document must not overwrite a newer row."""
     old, new = "2026-01-01T00:00Z", "2026-01-02T00:00Z"
     desk.write_spec(STAMPED)
     desk.imported("one", [*things(30, changed=old), *bad(2, changed=old)])
@@ -152,6 +158,7 @@ def test_with_stamps_the_sink_decides_which_document_is_newer(desk: Desk) -> Non
 
 
 def test_a_record_that_came_twice_in_a_page_is_not_chosen_by_chance(desk: Desk) -> None:
+    """Without a stamp, the newer of two records is unknown, and a guess could destroy the right one."""
     desk.imported("one", [*things(30), {"id": 30, "size": 31}])
     told = desk.ok("quarantine", "replay", "things.toml", "--json").json
     assert (told["written"], list(told["by_code"])) == (0, ["no_stamp"])
@@ -193,6 +200,7 @@ def test_a_record_of_the_feed_of_deleted_ones_stays_deleted(desk: Desk) -> None:
 
 
 def test_what_is_hopeless_can_be_discarded_by_its_number(desk: Desk) -> None:
+    """Records that can never become rows would otherwise hide the ones that need attention."""
     desk.imported("one", [*things(30), *bad(3)])
     told = desk.ok("quarantine", "replay", "things.toml", "--discard", "1", "--discard", "3")
     assert "2 records discarded" in told.out

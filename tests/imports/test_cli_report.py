@@ -25,6 +25,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_a_report_adds_up_and_says_what_became_of_each_record(desk: Desk) -> None:
+    """A report whose figures do not add up proves nothing about lost records."""
     assert desk.imported("one", [*things(30), {"id": 99, "size": "large"}]) is RunState.COMPLETE
     told = desk.ok("report", "things.toml", "--json").json
     assert (told["run"], told["state"], told["exit_code"], told["mode"]) == ("one", "complete", 0, "full")
@@ -39,6 +40,7 @@ def test_a_report_adds_up_and_says_what_became_of_each_record(desk: Desk) -> Non
 
 
 def test_a_report_of_a_partial_run_says_why_and_what_to_type(desk: Desk) -> None:
+    """A user must learn the cause and the next command without reading logs."""
     assert desk.imported("one", [{"name": "no key"}] * 20) is RunState.PARTIAL
     told = desk.ok("report", "things.toml", "--json").json
     (parked,) = told["parked"]
@@ -82,12 +84,14 @@ def test_a_list_of_many_items_does_not_make_the_sample_larger() -> None:
 
 
 def test_a_type_that_is_rare_among_many_is_no_change_of_type() -> None:
+    """A warning for every odd record would be ignored when the source really changes."""
     before, after = {"a": {"text": 1_000}}, {"a": {"text": 999, "null": 1}}
     assert compare_profiles(before, after) == Drift()
     assert compare_profiles(before, {"a": {"null": 1_000}}) == Drift(changed=(TypeChange("a", ("text",), ("null",)),))
 
 
 def test_without_a_profile_nothing_is_said_about_drift() -> None:
+    """A comparison with an empty profile would report every field as new."""
     assert compare_profiles({}, {"a": {"text": 1}}) is None
     assert compare_profiles({"a": {"text": 1}}, {}) is None
     assert merge_profiles([{"a": {"text": 1}}, {"a": {"text": 2, "null": 1}}]) == {"a": {"text": 3, "null": 1}}
@@ -97,6 +101,7 @@ def test_without_a_profile_nothing_is_said_about_drift() -> None:
 
 
 def test_a_diff_names_the_rows_that_changed_between_the_last_two_runs(desk: Desk) -> None:
+    """Counts alone do not show whether the right rows changed."""
     desk.write_spec(STAMPED)
     desk.imported("zero", things(2, changed="2026-01-01T00:00Z"))
     desk.imported("one", things(20, changed="2026-01-01T00:00Z"))
@@ -118,6 +123,7 @@ def test_a_diff_names_the_rows_that_changed_between_the_last_two_runs(desk: Desk
 
 
 def test_two_runs_can_be_named_in_any_order(desk: Desk) -> None:
+    """A diff in reverse order would report added rows as removed."""
     for run in ("one", "two", "three"):
         desk.imported(run, things(3))
     for words in (("one",), ("one", "three"), ("three", "one")):
@@ -127,6 +133,7 @@ def test_two_runs_can_be_named_in_any_order(desk: Desk) -> None:
 
 
 def test_a_diff_needs_two_runs(desk: Desk) -> None:
+    """A diff of a run with itself is always empty and would look like good news."""
     desk.imported("one", things(3))
     alone = desk.run("diff", "things.toml")
     assert alone.code == 2
@@ -160,6 +167,7 @@ def test_a_look_at_runs_needs_no_key(desk: Desk) -> None:
 
 
 def test_status_counts_in_good_english(desk: Desk) -> None:
+    """Text such as "1 shards" makes the reader doubt the figure."""
     desk.imported("one", things(1))
     text = desk.ok("status", "things.toml").out
     assert "\n1 shard: 1 done\n" in text
@@ -167,6 +175,7 @@ def test_status_counts_in_good_english(desk: Desk) -> None:
 
 
 def test_status_shows_what_parked_a_shard(desk: Desk) -> None:
+    """A parked shard stays parked until its cause is corrected."""
     desk.imported("one", [{"name": "no key"}] * 20)
     text = desk.ok("status", "things.toml").out
     assert "parked: all: resource.key: no record of a page has 'id'" in text
@@ -230,6 +239,7 @@ def test_a_look_at_a_sink_that_is_not_there_makes_none(desk: Desk, words: tuple[
 
 
 def test_a_look_at_a_folder_of_files_that_is_not_there_makes_none(desk: Desk) -> None:
+    """A read-only command that creates a folder would hide a mistyped path."""
     desk.write_spec(old="sqlite:///data.db", new="parquet:///places")
     assert desk.run("status", "things.toml").code == 2
     desk.ok("plan", "things.toml")
@@ -240,6 +250,7 @@ def test_a_look_at_a_folder_of_files_that_is_not_there_makes_none(desk: Desk) ->
 
 @pytest.mark.parametrize("words", LOOKS[:3])
 def test_a_source_without_runs_says_how_to_begin(desk: Desk, words: tuple[str, ...]) -> None:
+    """A new user must learn the command that starts the first run."""
     desk.imported("one", things(3))
     desk.write_spec(old='name = "things"', new='name = "others"')
     told = desk.run(*words, "things.toml")
@@ -248,6 +259,7 @@ def test_a_source_without_runs_says_how_to_begin(desk: Desk, words: tuple[str, .
 
 
 def test_an_unknown_run_lists_the_known_ones(desk: Desk) -> None:
+    """Run names are generated, so a user cannot guess them."""
     desk.imported("one", things(3))
     desk.imported("two")
     for words in (("status",), ("report",), ("quarantine", "list"), ("quarantine", "replay"), ("resume",)):
@@ -257,6 +269,7 @@ def test_an_unknown_run_lists_the_known_ones(desk: Desk) -> None:
 
 
 def test_the_run_of_another_source_is_not_shown_as_ours(desk: Desk) -> None:
+    """Two sources may share a sink, and figures of the wrong source would mislead the user."""
     desk.imported("one", things(3))
     desk.write_spec(old='name = "things"', new='name = "others"')
     desk.imported("two")
@@ -267,6 +280,7 @@ def test_the_run_of_another_source_is_not_shown_as_ours(desk: Desk) -> None:
 
 @pytest.mark.parametrize("words", [("plan",), ("run",), ("resume",), ("status",), ("report",), ("work",)])
 def test_a_spec_that_is_not_there_is_an_error_of_one_line(desk: Desk, words: tuple[str, ...]) -> None:
+    """A mistyped file name is the most common error, and a traceback would hide it."""
     told = desk.run(*words, "thongs.toml")
     assert told.code == 2
     assert "no spec thongs.toml" in told.err
@@ -274,5 +288,6 @@ def test_a_spec_that_is_not_there_is_an_error_of_one_line(desk: Desk, words: tup
 
 
 def test_an_error_is_json_where_json_was_asked_for(desk: Desk) -> None:
+    """A script that parses the output must be able to parse errors, too."""
     told = desk.run("report", "things.toml", "--json")
     assert json.loads(told.err)["error"]["exit_code"] == 2

@@ -66,6 +66,7 @@ async def leaseway(*words: str, **environ: str) -> "subprocess.CompletedProcess[
 
 
 def test_a_complete_run_exits_with_0_and_asks_for_nothing(desk: Desk) -> None:
+    """A cron job relies on the exit code, and a reused name would mix the figures of two runs."""
     desk.write(things(5))
     told = desk.run("run", "things.toml", "--run", "one", "--workers", "1")
     assert told.code == 0
@@ -78,6 +79,7 @@ def test_a_complete_run_exits_with_0_and_asks_for_nothing(desk: Desk) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 121, "größe"])
 def test_a_name_that_no_job_could_have_leaves_no_run_behind(desk: Desk, name: str) -> None:
+    """A run that is recorded before its jobs are refused could never finish."""
     told = desk.run("run", "things.toml", "--run", name)
     assert told.code == 2
     assert "run: must be 1 to 120 letters" in told.err
@@ -106,6 +108,7 @@ async def numbers(shard, cursor, limit, http):
 
 
 async def test_an_importer_is_named_by_its_module_and_uses_the_store_of_its_app(desk: Desk) -> None:
+    """Jobs in another store than that of the app would never be run by its workers."""
     (desk.folder / "shop.py").write_text(IMPORTER, "utf-8")
     environ = {"LEASEWAY_STORE": ""}
     ran = await leaseway("run", "shop:numbers", "--workers", "1", "--json", **environ)
@@ -120,6 +123,7 @@ async def test_an_importer_is_named_by_its_module_and_uses_the_store_of_its_app(
 
 
 def test_a_partial_run_exits_with_1_and_names_the_next_command(desk: Desk) -> None:
+    """A script must not treat a partial import as success."""
     desk.write([{"name": "no key"}] * 20)
     told = desk.run("run", "things.toml", "--workers", "1", "--json")
     assert told.code == told.json["exit_code"] == 1
@@ -161,6 +165,8 @@ def test_a_suspect_run_exits_with_3_and_sends_to_the_report(desk: Desk) -> None:
 
 
 async def test_a_budget_stops_the_run_and_a_larger_one_goes_on(desk: Desk) -> None:
+    """Each request above the budget costs money that the user did not approve, and a resumed run must not pay twice for
+    pages it has."""
     async with standin(0, listings={"things": Listing(things(300))}) as it:
         desk.spec.write_text(PAGED.replace("URL", it.url), "utf-8")
         stopped = await leaseway("run", "things.toml", "--workers", "1", "--requests-max", "12")
@@ -182,6 +188,7 @@ async def test_a_budget_stops_the_run_and_a_larger_one_goes_on(desk: Desk) -> No
 
 
 async def test_the_budget_of_the_spec_counts_unless_another_is_typed(desk: Desk) -> None:
+    """If you raise the budget in the spec, you expect the resumed run to use it."""
     async with standin(0, listings={"things": Listing(things(30))}) as it:
         spec = PAGED.replace("URL", it.url)
         desk.spec.write_text(spec + "[budget]\nrequests = 2\n", "utf-8")
@@ -193,6 +200,7 @@ async def test_the_budget_of_the_spec_counts_unless_another_is_typed(desk: Desk)
 
 
 async def test_a_run_knows_how_many_shards_can_be_worked_on_at_once(desk: Desk) -> None:
+    """Shards are split for idle workers, so a wrong figure would split too much or never."""
     async with standin(0, listings={"things": Listing(things(5))}) as it:
         spec = PAGED.replace("URL", it.url).replace("[resource]", "concurrency = 3\n[resource]", 1)
         desk.spec.write_text(spec, "utf-8")
@@ -201,6 +209,7 @@ async def test_a_run_knows_how_many_shards_can_be_worked_on_at_once(desk: Desk) 
 
 
 async def test_status_watches_until_the_run_has_ended(desk: Desk) -> None:
+    """A watch that never returns would block the script that waits for it."""
     async with standin(0, listings={"things": Listing(things(300))}) as it:
         desk.spec.write_text(PAGED.replace("URL", it.url), "utf-8")
         async with asyncio.TaskGroup() as group:

@@ -44,10 +44,12 @@ def shard(label: str, rows: int = 0, state: ShardState = ShardState.DONE, **more
 
 
 def test_a_run_whose_shards_are_done_or_split_is_complete() -> None:
+    """The children of a split shard carry its rows, so the parent must not keep the run open."""
     assert judge_shards(RUN, [shard("a"), shard("b", state=ShardState.SPLIT)]).state is RunState.COMPLETE
 
 
 def test_a_partial_run_says_how_many_shards_and_why() -> None:
+    """Without the cause, a user can only resume and hope."""
     shards = [
         shard("a"),
         shard("b", state=ShardState.PARKED),
@@ -62,6 +64,7 @@ def test_a_partial_run_says_how_many_shards_and_why() -> None:
 
 
 def test_a_run_whose_budget_is_used_up_says_so() -> None:
+    """A used-up budget needs more money, not a correction of the spec."""
     run = replace(RUN, requests_max=1_000, requests=1_000)
     verdict = judge_shards(run, [shard("a"), shard("b", state=ShardState.RUNNING, why="whatever")])
     assert (verdict.state, verdict.why) == (
@@ -71,12 +74,14 @@ def test_a_run_whose_budget_is_used_up_says_so() -> None:
 
 
 def test_a_shard_that_is_parked_does_not_wait_for_a_budget() -> None:
+    """A larger budget would not help a shard that has a wrong key."""
     run = replace(RUN, requests_max=1_000, requests=1_000)
     verdict = judge_shards(run, [shard("a"), shard("b", state=ShardState.PARKED, why="the key is wrong")])
     assert verdict.why == "1 of 2 shards parked: b: the key is wrong"
 
 
 def test_a_run_that_failed_stays_failed() -> None:
+    """A failure must not turn into success because the shards look finished."""
     verdict = judge_shards(replace(RUN, state=RunState.FAILED, why="the key is wrong"), [shard("a")])
     assert (verdict.state, verdict.why) == (RunState.FAILED, "the key is wrong")
 
@@ -120,17 +125,20 @@ def test_a_shard_that_was_shared_out_is_compared_with_its_children() -> None:
 
 
 def test_deleted_records_are_no_yield() -> None:
+    """A long feed of deleted records would hide that the source shows almost no rows."""
     feed = shard("f", 1_000, shard=make_shard("s", "f", {"deleted": True}))
     assert find_yield_collapse([shard("a", 10), feed], [shard("a", 100)], GUARDS) is not None
 
 
 @pytest.mark.parametrize(("absent", "is_suspect"), [(0, False), (2, False), (3, True)])
 def test_more_absent_rows_than_allowed_are_suspect(absent: int, is_suspect: bool) -> None:
+    """A source that hides its rows for a while must not cause their deletion."""
     assert (find_excess_absence(100, absent, SweepSettings(max_ratio=0.02)) is not None) is is_suspect
 
 
 @pytest.mark.parametrize(("doubled", "warns"), [(0, False), (5, False), (6, True)])
 def test_records_that_came_twice_are_a_warning(doubled: int, warns: bool) -> None:
+    """Many duplicates show that pages shift while they are read, so other rows may be missing."""
     shards = [shard("a", 60, guards={"duplicate": doubled}), shard("b", 40)]
     assert (duplicate_warning(shards, GUARDS) is not None) is warns
 
@@ -139,6 +147,7 @@ def test_records_that_came_twice_are_a_warning(doubled: int, warns: bool) -> Non
 
 
 async def test_a_source_that_shows_half_of_its_rows_makes_the_run_suspect(tmp_path: Path) -> None:
+    """If the watermark moved, later incremental runs would never fetch the missing changes."""
     async with changing(tmp_path, more="guards = { yield_floor = 0.9 }") as place:
         await place.run("first")
         place.later(60)
@@ -159,6 +168,7 @@ async def test_a_source_that_shows_half_of_its_rows_makes_the_run_suspect(tmp_pa
 
 
 async def test_a_run_is_never_compared_with_a_suspect_one(tmp_path: Path) -> None:
+    """A second collapsed run would look normal next to the first."""
     async with changing(tmp_path) as place:
         await place.run("first")
         hide(place, 200)
@@ -167,6 +177,7 @@ async def test_a_run_is_never_compared_with_a_suspect_one(tmp_path: Path) -> Non
 
 
 async def test_changes_are_few_and_no_collapse(tmp_path: Path) -> None:
+    """An incremental run has few rows by design, and must not raise an alarm each time."""
     async with changing(tmp_path) as place:
         await place.run("first")
         place.later(60)
@@ -174,6 +185,7 @@ async def test_changes_are_few_and_no_collapse(tmp_path: Path) -> None:
 
 
 async def test_anybody_may_finish_a_run_again_and_the_answer_is_the_same(tmp_path: Path) -> None:
+    """Several processes may finish a run at the same time, and deletes must not be counted twice."""
     async with changing(tmp_path, more=SWEEP) as place:
         await place.run("first")
         hide(place, 2)
@@ -190,6 +202,7 @@ async def test_anybody_may_finish_a_run_again_and_the_answer_is_the_same(tmp_pat
 
 
 async def test_a_run_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    """A mistyped run name must not look like a finished run."""
     async with changing(tmp_path) as place:
         await place.parts.sink.open()
         with pytest.raises(NoSuchJob, match="nobody"):
@@ -198,6 +211,7 @@ async def test_a_run_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
 
 
 async def test_who_finishes_a_run_too_early_finds_it_partial_and_does_no_harm(tmp_path: Path) -> None:
+    """A sweep over a partial run would delete the rows that are not imported yet."""
     async with changing(tmp_path, more=SWEEP) as place:
         await place.run("first")
         plan = await place.plan(FULL)

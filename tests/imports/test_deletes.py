@@ -72,6 +72,7 @@ def hide(place: Changing, count: int, first: int = 10) -> list[int]:
 
 
 async def test_a_record_that_the_source_flags_is_marked_and_kept(tmp_path: Path) -> None:
+    """Some sources report deletes only through a flag, and a restored record must become visible again."""
     async with changing(tmp_path, more=FLAG) as place:
         await place.run("first")
         assert all("submissionstatustypeid" not in path for path in place.asked()), "nothing was there to be deleted"
@@ -108,6 +109,7 @@ async def test_a_full_run_reads_the_feed_from_the_last_watermark_on(tmp_path: Pa
 
 
 async def test_a_vanished_row_is_marked_after_two_sweeps_and_a_question(swept: Changing) -> None:
+    """One absence can be a fault of the source, and a wrong delete destroys trust in the data."""
     gone = hide(swept, 3)
     assert await swept.run("second", FULL) is RunState.COMPLETE
     assert swept.gone() == {}, "one absence is no proof"
@@ -123,6 +125,7 @@ async def test_a_vanished_row_is_marked_after_two_sweeps_and_a_question(swept: C
 
 
 async def test_changes_alone_never_count_as_a_sweep(swept: Changing) -> None:
+    """An incremental run sees few rows, so a sweep after it would delete almost everything."""
     hide(swept, 3)
     for name in ("second", "third", "fourth"):
         swept.later(60)
@@ -155,6 +158,7 @@ async def test_a_row_that_was_absent_for_a_moment_in_every_sweep_is_not_deleted(
 
 
 async def test_a_row_that_comes_back_is_a_row_again(swept: Changing) -> None:
+    """A tombstone that stays would hide a row that the source lists again."""
     (victim,) = hide(swept, 1)
     for name in ("second", "third"):
         await swept.run(name, FULL)
@@ -211,6 +215,7 @@ def answering(place: Changing, change: Callable[[str], str]) -> Callable[[], Non
 async def test_an_answer_without_the_records_that_must_be_there_deletes_nothing(
     swept: Changing, change: Callable[[str], str]
 ) -> None:
+    """A source that answers with an empty list during an outage must not empty the table."""
     gone = hide(swept, 1)
     await swept.run("second", FULL)
     mend = answering(swept, change)
@@ -245,6 +250,7 @@ async def test_an_answer_that_was_cut_deletes_nothing(swept: Changing) -> None:
 
 
 async def test_a_source_that_takes_one_id_at_a_time_is_asked_one_by_one(swept: Changing) -> None:
+    """A list of ids that the source does not understand would make present rows look absent."""
     swept.write(more=SWEEP.replace("batch = 5", "batch = 1"))
     gone = hide(swept, 2)
     for name in ("second", "third"):
@@ -272,6 +278,7 @@ async def test_a_row_of_a_parked_shard_is_not_absent(swept: Changing) -> None:
 
 
 async def test_without_a_way_to_ask_two_sweeps_are_enough(tmp_path: Path) -> None:
+    """Many sources cannot be asked for single ids, and their deleted rows must still disappear."""
     async with changing(tmp_path, more=ALONE) as place:
         await place.run("first")
         gone = hide(place, 2)
@@ -306,6 +313,7 @@ async def test_a_run_that_began_without_a_sweep_does_not_end_with_one(tmp_path: 
 
 
 async def test_another_database_forgets_in_the_same_way(tmp_path: Path, server: PostgresServer) -> None:
+    """Deletes are SQL of each sink, so a mistake in one would go unnoticed in the other."""
     schema = f"deletes_{tmp_path.name.replace('-', '_')}"
     connection = await asyncpg.connect(server.url)
     await connection.execute(f"CREATE SCHEMA {schema}")
@@ -340,6 +348,7 @@ async def test_what_is_no_longer_in_a_file_is_gone(tmp_path: Path) -> None:
 
 
 async def test_the_client_of_open_charge_map_knows_deletes_by_itself(tmp_path: Path) -> None:
+    """A user of the built-in client must not have to find out how this API reports deletes."""
     path = tmp_path / "ocm.toml"
     async with standin(50) as it, httpx2.AsyncClient() as http:
         path.write_text(CLIENT.format(url=it.url), "utf-8")
@@ -384,5 +393,6 @@ FILE = PLAIN.replace('base_url = "https://s.example"', 'file = "s.jsonl"')
     ],
 )
 def test_deletes_that_cannot_work_are_refused_with_the_way_out(text: str, problem: str) -> None:
+    """A setting that can never delete anything would be believed to work."""
     with pytest.raises(Exception, match=problem.replace("(", r"\(")):
         read_spec(text, "s.toml")

@@ -59,6 +59,7 @@ async def records_of(source: FileSource, limit: int) -> list[Any]:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 async def test_json_lines_in_pages_of_any_size(tmp_path: Path, limit: int) -> None:
+    """A byte position that is off by one would lose or repeat a record at every page boundary."""
     things = [{"id": number, "text": "zwölf\n" * number} for number in range(3)]
     it = source(tmp_path / "t.jsonl", "".join(f"{json.dumps(thing)}\n" for thing in things))
     assert await records_of(it, limit) == things
@@ -83,6 +84,7 @@ FIELD = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 async def test_any_csv_in_pages_is_the_csv_at_once(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], limit: int
 ) -> None:
+    """Quoted fields may contain line breaks, so a page boundary must not be placed by counting lines."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows([["id", "b"], *rows])
     it = source(tmp_path_factory.mktemp("csv") / "t.csv", text.getvalue())
@@ -90,6 +92,7 @@ async def test_any_csv_in_pages_is_the_csv_at_once(
 
 
 async def test_the_end_is_known_without_another_page(tmp_path: Path) -> None:
+    """An extra empty page would cost a round trip per shard."""
     it = source(tmp_path / "t.jsonl", '{"id":1}\n{"id":2}\n\n  \n')
     (page,) = await pages_of(it, 2)
     assert (page.is_end, page.next, page.raw_count, page.size_bytes) == (True, None, 2, 18)
@@ -97,6 +100,7 @@ async def test_the_end_is_known_without_another_page(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.csv"])
 async def test_an_empty_file_has_an_end(tmp_path: Path, name: str) -> None:
+    """A shard without an end would be read for ever."""
     (page,) = await pages_of(source(tmp_path / name, ""), 10)
     assert (page.records, page.is_end) == ([], True)
 
@@ -112,6 +116,7 @@ async def test_a_line_that_cannot_be_read_becomes_a_bad_row(tmp_path: Path) -> N
 
 
 async def test_a_csv_line_with_too_many_fields_becomes_a_bad_row(tmp_path: Path) -> None:
+    """One damaged line must not stop the import of a large file."""
     it = source(tmp_path / "t.csv", b"id,b\n1,2\n3,4,5\n6\n\xff,7\n8,9\n")
     rows, bad = RowBuilder(spec_of("t.csv").resource).rows_of(await records_of(it, 2))
     assert [row.external_id for row in rows] == ["1", "8"]
@@ -126,6 +131,7 @@ async def test_an_open_quote_stops_the_import(tmp_path: Path) -> None:
 
 
 async def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    """One of the two columns would silently overwrite the other."""
     it = source(tmp_path / "t.csv", "id,b,b\n1,2,3\n")
     with pytest.raises(UsageError, match="two columns are called 'b'; their names must differ"):
         await records_of(it, 10)
@@ -144,6 +150,7 @@ async def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("name", "problem"), [("missing.jsonl", "No such file"), ("folder.csv", "is no file")])
 async def test_no_such_file(tmp_path: Path, name: str, problem: str) -> None:
+    """A missing file must name the field of the spec, not end in a traceback."""
     (tmp_path / "folder.csv").mkdir()
     it = FileSource(spec_of(name), tmp_path)
     with pytest.raises(UsageError, match=rf"^source\.file: .*{problem}"):

@@ -63,6 +63,7 @@ async def test_two_who_begin_a_run_of_one_name_at_once_share_it(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
+    """One line of progress on stdout would break every program that parses the output."""
     it = Import(tmp_path, [*things(20), "no JSON at all"])
     told = ran([*words_of(it), "--json"])
     assert json.loads(told.stdout)["state"] == "complete"

@@ -94,6 +94,7 @@ def looped() -> dict[str, Any]:
     ids=["looped", "float", "bool", "nul", "surrogate", "long", "nameless"],
 )
 async def test_a_record_that_no_table_takes_costs_no_other(run: Run, bad: dict[Any, Any]) -> None:
+    """One bad record must not lose the good ones on its page."""
     progress = await run(lambda: Page.last([{"id": 7}, bad, {"id": "e\u0301"}, {"id": "\u00e9"}]))
     (shard,) = progress.shards
     assert (progress.state, shard.inserted, shard.quarantined) == (RunState.COMPLETE, 3, 1)

@@ -72,6 +72,7 @@ async def test_a_run_goes_on_when_an_operator_has_discarded_its_jobs(it: Import)
 
 
 async def test_a_run_goes_on_when_an_operator_has_cancelled_its_jobs(tmp_path: Path) -> None:
+    """A cancelled job must not leave a run that can never be completed."""
     it = Import(tmp_path, things(3))
     await it.parts.sink.open()
     app, handle = import_app(it.parts, it.store)
@@ -102,6 +103,7 @@ async def test_a_run_begins_anew_in_a_new_sink_though_its_jobs_are_done(tmp_path
 
 
 async def test_to_resume_twice_makes_no_second_job(it: Import) -> None:
+    """Two jobs for one shard would fetch and pay for every page twice."""
     app, handle = import_app(it.parts, it.store)
     async with app:
         store = await app.store()
@@ -122,6 +124,7 @@ async def test_a_job_of_a_shard_that_a_later_job_has_ended_ends_as_well(tmp_path
 
 
 async def test_a_job_of_a_shard_that_a_later_job_is_still_at_is_not_done(it: Import) -> None:
+    """A late job that reports success would end the shard while its pages are still being fetched."""
     with pytest.raises(LeaseLost):
         await it.attempt(1)
 

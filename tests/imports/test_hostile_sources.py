@@ -198,6 +198,8 @@ async def test_a_small_reply_that_unpacks_to_gigabytes_is_asked_for_in_smaller_p
 
 @pytest.mark.parametrize("key", [2**63, 2**64, "9" * 25])
 async def test_a_key_that_no_column_holds_is_a_key_as_any_other(tmp_path: Path, key: Any) -> None:
+    """Providers use ids above 64 bits, and an overflow would stop the whole shard."""
+
     def answers(query: dict[str, str]) -> Reply:
         found = [each for each in things(1, 2, key) if int(each["id"]) > int(query["after"])]
         return Reply({"items": found[:10]})

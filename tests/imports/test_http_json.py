@@ -174,6 +174,7 @@ async def test_an_empty_page_out_of_the_blue_proves_nothing(http: Http, way: str
 
 
 async def test_one_reply_for_everything(http: Http, it: Provider) -> None:
+    """A full page without paging may be cut, and a cut list must not count as complete."""
     source = source_at(it.url, 'page = { cursor = "none", limit_param = "limit" }')
     reply(it, THINGS[:3])
     page = await source.fetch(ALL, None, 4, http)
@@ -192,6 +193,7 @@ async def test_a_source_that_ignores_the_size_of_a_page(http: Http, it: Provider
 
 
 async def test_a_source_that_says_whether_there_is_more(http: Http, it: Provider) -> None:
+    """If this flag is ignored, the import stops early or asks for ever."""
     source = source_at(
         it.url, 'page = { cursor = "keyset", param = "starting_after", more = "$.has_more" }\nrecords = "$.data"'
     )
@@ -207,6 +209,7 @@ async def test_a_source_that_says_whether_there_is_more(http: Http, it: Provider
 
 
 async def test_the_secret_goes_as_a_header(http: Http, it: Provider) -> None:
+    """A secret in the URL would appear in the logs of proxies."""
     source = source_at(it.url, "", 'auth = { header = "Authorization", env = "THINGS_KEY", scheme = "Bearer" }')
     reply(it, [])
     await source.fetch(ALL, None, 1, http)
@@ -255,6 +258,7 @@ async def test_an_echoed_secret_is_not_in_the_error(http: Http, it: Provider) ->
     ],
 )
 def test_a_secret_that_is_not_there(environ: dict[str, str], problem: str) -> None:
+    """A missing key must be found before the first request, not as a 401 from the provider."""
     spec = read_spec((EXAMPLES / "ocm_by_hand.toml").read_text(), "ocm.toml")
     with pytest.raises(UsageError, match=problem):
         JsonSource(spec, environ)
@@ -292,6 +296,7 @@ async def test_a_body_that_makes_no_sense(http: Http, it: Provider, body: str, p
 
 
 async def test_a_missing_list_behind_a_star_is_not_an_empty_one(http: Http, it: Provider) -> None:
+    """A renamed field would otherwise look like a source without records."""
     source = source_at(it.url, 'records = "$.items[*].thing"')
     reply(it, {"items": []})
     assert (await source.fetch(ALL, None, 1, http)).raw_count == 0
@@ -301,6 +306,7 @@ async def test_a_missing_list_behind_a_star_is_not_an_empty_one(http: Http, it: 
 
 
 async def test_half_a_surrogate_pair_costs_one_record_not_the_page(http: Http, it: Provider) -> None:
+    """One broken character must not stop the import of a whole page."""
     source = source_at(it.url, "")
     it.answer(200, body='\ufeff[{"id": 1, "text": "\\ud800"}, {"id": 2}]')
     assert (await source.fetch(ALL, None, 5, http)).raw_count == 2
@@ -356,6 +362,7 @@ def test_the_limits_of_a_spec_become_a_limit() -> None:
 
 
 async def test_a_key_that_is_not_in_the_records(http: Http, it: Provider) -> None:
+    """Without a key, the next page would start at the beginning again."""
     source = source_at(it.url, 'page = { cursor = "keyset", param = "after" }')
     reply(it, [{"ID": 1, "name": "x"}])
     with pytest.raises(BadReply, match=r"none of 1 records has the key 'id'; they have ID, name …; check resource.key"):
@@ -376,6 +383,7 @@ async def test_a_key_that_is_not_in_the_records(http: Http, it: Provider) -> Non
     ],
 )
 async def test_nonsense_about_the_next_page(http: Http, it: Provider, resource: str, body: Any, problem: str) -> None:
+    """A guess about the next page would lose rows without an error."""
     source = source_at(it.url, f'{resource}\nrecords = "$.items"')
     reply(it, body)
     with pytest.raises(BadReply) as caught:
@@ -577,6 +585,7 @@ async def test_airports_by_their_spec_alone(http: Http) -> None:
 
 
 async def test_what_the_spec_refers_to_is_asked_for_once(http: Http, it: Provider) -> None:
+    """Each extra request counts against the provider's limit."""
     source = source_at(
         it.url,
         f'{KEYSET}\npartition = {{ by = "id_range", size = 10, upper = "/about#$.max" }}\n'
