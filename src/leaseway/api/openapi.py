@@ -17,7 +17,7 @@ from leaseway.api.schemas.problem import ProblemDocument
 
 REF = "#/components/schemas/"
 SUFFIX = "Document"
-"""Response structs carry it to be told from the domain's classes; in the OpenAPI document they go without."""
+"""The suffix of response structs, which tells them apart from domain classes. Component names do not have it."""
 SECURITY = {
     "key": {
         "type": "http", "scheme": "bearer", "description": "An API key (lw_…), or a JWT if an issuer is configured.",

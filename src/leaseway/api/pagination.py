@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 from fastapi import Query, Request
 
 from leaseway.api.errors import Problem
-from leaseway.api.responses import Page
+from leaseway.api.responses import DocumentPage
 from leaseway.api.service import get_service
 from leaseway.domain.identity import Caller
 
@@ -49,10 +49,10 @@ def build_page(
     document: Callable[[T], D],
     limit: int,
     cursor: str | None,
-) -> Page[D]:
+) -> DocumentPage[D]:
     """The same as `paginate`, with items as documents."""
     shown, more = paginate(request, caller, items, key, limit, cursor)
-    return Page([document(item) for item in shown], more)
+    return DocumentPage([document(item) for item in shown], more)
 
 
 def index_after(mark: str, keys: Sequence[str]) -> int:

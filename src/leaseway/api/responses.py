@@ -16,7 +16,7 @@ T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
 
 
-class Page(Struct, Generic[T]):
+class DocumentPage(Struct, Generic[T]):
     """One page of a list."""
 
     items: list[T]

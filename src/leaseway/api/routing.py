@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as Connection
 
 from leaseway.api.errors import Problem, missing_credential
-from leaseway.api.responses import Page, Reply, render
+from leaseway.api.responses import DocumentPage, Reply, render
 from leaseway.api.schemas.values import Document
 from leaseway.domain.identity import Caller, Scope
 from leaseway.domain.validators import check_name
@@ -123,7 +123,7 @@ def describe(
     returns = returns or get_type_hints(endpoint).get("return")
     if get_origin(returns) is Reply:
         (returns,) = get_args(returns)
-    is_page = get_origin(returns) is Page
+    is_page = get_origin(returns) is DocumentPage
     if is_page:
         (returns,) = get_args(returns)
     has_struct = isinstance(returns, type) and issubclass(returns, Document)
@@ -163,7 +163,7 @@ class FastRoutes:
         await response(scope, receive, send)
 
 
-# -- looking at routes ----------------------------------------------------------------------------------------------
+# -- finding routes -------------------------------------------------------------------------------------------------
 
 
 def every_route(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:

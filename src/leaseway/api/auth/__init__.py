@@ -1,4 +1,4 @@
-"""Who sends a request, and how much it may send.
+"""Authentication and rate limits.
 
 authentication     API key, JWT or session cookie ─► Caller
 jwt, jwks          JSON Web Tokens, and the public keys of their issuer

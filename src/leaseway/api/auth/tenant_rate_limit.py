@@ -39,7 +39,7 @@ def limit_definitions(settings: ServiceSettings) -> list[LimitDefinition]:
     ]
 
 
-class Admission:
+class AdmittedRequest:
     """One admitted request. It counts as in progress until the response begins, at the latest until it ends."""
 
     def __init__(self, quota: TenantQuota, headers: list[tuple[bytes, bytes]]) -> None:
@@ -83,7 +83,7 @@ class TenantRateLimit:
     def applies_to(self, caller: Caller) -> bool:
         return caller.role is Role.TENANT
 
-    async def admit(self, tenant: str) -> Admission:
+    async def admit(self, tenant: str) -> AdmittedRequest:
         """Problem 429: the limit is reached."""
         quota = self._quota(tenant)
         await quota.begin_request()
@@ -92,7 +92,9 @@ class TenantRateLimit:
         except BaseException:
             quota.in_progress -= 1
             raise
-        return Admission(quota, [(b"ratelimit-policy", self._policy), (b"ratelimit", quota.rate_limit_header.encode())])
+        return AdmittedRequest(
+            quota, [(b"ratelimit-policy", self._policy), (b"ratelimit", quota.rate_limit_header.encode())]
+        )
 
     def _quota(self, tenant: str) -> TenantQuota:
         found = self._quotas.get(tenant)

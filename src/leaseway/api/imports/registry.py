@@ -1,7 +1,7 @@
 """folder of specs ─► [the imports of the service] ─► routes
 
-Clients refer to an import by name and cannot send one. The person who starts the service decides which source is
-called, with which credentials, and where rows are written. Specs are read once, when the service starts.
+Clients refer to an import by name and cannot send one. The options of the service decide which source is called,
+with which credentials, and where rows are written. Specs are read once, when the service starts.
 
 The service plans a run, submits its shards as jobs, and finishes the run (`monitor`). The jobs run in workers that have
 the spec: `leaseway import work SPEC`.

@@ -19,7 +19,7 @@ Send = Callable[[Instant | None, str], Awaitable[None]]
 of a batch."""
 
 
-class Delivery:
+class FrameDelivery:
     def __init__(self, live: LiveHub, subscriber: Subscriber, credential: Credential, world: Environment) -> None:
         self._live = live
         self._subscriber = subscriber

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from leaseway.api.live.change_log import MARGIN_US, OPERATOR_KINDS, ChangeLog, PollResult
 from leaseway.api.live.settings import LiveSettings
-from leaseway.api.live.snapshot import TENANT_KINDS, JobSelection, SnapshotReader, StoreReading
+from leaseway.api.live.snapshot import TENANT_KINDS, PolledJobs, SnapshotReader, StoreReading
 from leaseway.api.live.subscribers import Subscriber
 from leaseway.api.schemas.imports import ImportProgressDocument
 from leaseway.domain.errors import LeasewayError
@@ -139,10 +139,10 @@ class Poller:
     def _has_shared(self) -> bool:
         return self._world.clock.monotonic() - self._shared_at < FRESH_SECONDS + self._settings().shared_seconds
 
-    def _selection(self) -> JobSelection:
+    def _selection(self) -> PolledJobs:
         settings = self._settings()
         part = 10 if len(self._subscribers) > settings.crowd else 1
-        return JobSelection(
+        return PolledJobs(
             settings.newest // part, settings.ended // part, settings.unfinished // part, self._next_followed()
         )
 

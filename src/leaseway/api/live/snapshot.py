@@ -30,7 +30,7 @@ IMPORTS_TENANT = "default"
 """The tenant of shard jobs."""
 
 
-class JobSelection(NamedTuple):
+class PolledJobs(NamedTuple):
     """The jobs that a poll reads: how many of each, and which ones."""
 
     newest: int
@@ -56,7 +56,7 @@ class SnapshotReader:
         """Unfinished jobs of earlier polls, the longest unread first: a subscriber that has received a job must receive
         its end, even if a thousand others were submitted since."""
 
-    async def read(self, wanted: JobSelection) -> StoreReading:
+    async def read(self, wanted: PolledJobs) -> StoreReading:
         """Lanes, totals, imports and jobs."""
         store = self._world.store
         if store.inspection is None:  # a store over HTTP: its own service has the live stream of jobs

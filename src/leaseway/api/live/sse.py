@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from leaseway.api.errors import Problem
 from leaseway.api.live.change_log import EventBatch
 from leaseway.api.live.credential_recheck import Credential
-from leaseway.api.live.delivery import Delivery
+from leaseway.api.live.delivery import FrameDelivery
 from leaseway.api.live.hub import LiveHub
 from leaseway.api.live.websocket import abort_connection
 from leaseway.domain.ids import Instant
@@ -56,7 +56,7 @@ class EventStream(Response):
             await send_text(send, f"retry: {RETRY_MS}\n\n")
             watching = asyncio.ensure_future(wait_for_disconnect(receive, lambda: subscriber.end("disconnected")))
             try:
-                reason = await Delivery(self._live, subscriber, self._credential, self._world).run(send_frame)
+                reason = await FrameDelivery(self._live, subscriber, self._credential, self._world).run(send_frame)
             finally:
                 watching.cancel()
                 await asyncio.wait([watching])

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from leaseway.api.errors import Problem, invalid_credential, missing_credential
 from leaseway.api.live.credential_recheck import Credential
-from leaseway.api.live.delivery import Delivery
+from leaseway.api.live.delivery import FrameDelivery
 from leaseway.api.live.hub import LiveHub, LiveService, check_ids
 from leaseway.api.live.subscribers import EndReason, Subscriber
 from leaseway.api.live.tickets import use_ticket
@@ -41,7 +41,7 @@ async def serve_websocket(websocket: WebSocket) -> None:
     received, follow = parse_seq(query.get("after", "")), query.getlist("follow")
     async with live.subscribe(credential.caller, received, follow, query.get("tenant")) as subscriber:
         await websocket.accept()
-        delivery = Delivery(live, subscriber, credential, service.world)
+        delivery = FrameDelivery(live, subscriber, credential, service.world)
         reason = await WebSocketTransport(live, subscriber, websocket.receive, websocket.send).run(delivery)
     if reason == "slow":
         await abort_connection(scope, service.world.clock)
@@ -55,7 +55,7 @@ class WebSocketTransport:
         self._send = send
         self._messages = 0
 
-    async def run(self, delivery: Delivery) -> EndReason:
+    async def run(self, delivery: FrameDelivery) -> EndReason:
         receiving = asyncio.ensure_future(self._receive_messages())
         try:
             reason = await delivery.run(self._send_frame)

@@ -17,7 +17,7 @@ from leaseway.api.preconditions import (
     etag,
 )
 from leaseway.api.request_body import body_fields, read_body
-from leaseway.api.responses import Page, Reply
+from leaseway.api.responses import DocumentPage, Reply
 from leaseway.api.routing import Authenticated, Routes
 from leaseway.api.schemas.budgets import (
     BudgetChangedDocument,
@@ -59,17 +59,17 @@ class BudgetBody(Struct, kw_only=True, forbid_unknown_fields=True):
 @routes.get("", Scope.OPERATE, problems=(400,))
 async def list_budgets(
     request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
-) -> Page[BudgetDocument]:
+) -> DocumentPage[BudgetDocument]:
     """List budgets with their windows: spent, held and left amounts, and the pace of spending."""
     world = get_service(request).world
     definitions = await world.ledger.definitions.all()
     shown, more = paginate(request, caller, definitions, lambda each: each[0].name, limit, cursor)
     accounts, now = await world.ledger.reads.balances(), await world.store.reads.now()
-    return Page([budget_document(*each, accounts_for(each[0], accounts), now) for each in shown], more)
+    return DocumentPage([budget_document(*each, accounts_for(each[0], accounts), now) for each in shown], more)
 
 
 @routes.get("/{name:path}/journal", Scope.OPERATE)
-async def show_journal(request: Request, name: str, limit: PageLimit = 50) -> Page[JournalEntryDocument]:
+async def show_journal(request: Request, name: str, limit: PageLimit = 50) -> DocumentPage[JournalEntryDocument]:
     """List the bookings of a budget, newest first."""
     check_name("name", name)
     ledger = get_service(request).world.ledger
@@ -78,7 +78,7 @@ async def show_journal(request: Request, name: str, limit: PageLimit = 50) -> Pa
         find_definition(
             name, await ledger.definitions.all(), await ledger.reads.balances()
         )  # 404 if there is no such budget
-    return Page([journal_entry_document(entry) for entry in entries], None)
+    return DocumentPage([journal_entry_document(entry) for entry in entries], None)
 
 
 @routes.get("/{name:path}", Scope.OPERATE)

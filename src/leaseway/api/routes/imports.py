@@ -14,7 +14,7 @@ from leaseway.api.errors import not_found
 from leaseway.api.imports.monitor import ImportMonitor
 from leaseway.api.imports.registry import ImportRegistry, KnownImport
 from leaseway.api.pagination import PageLimit, build_page, decode_cursor, encode_cursor, paginate
-from leaseway.api.responses import Page
+from leaseway.api.responses import DocumentPage
 from leaseway.api.routing import Authenticated, Routes
 from leaseway.api.schemas.imports import (
     ImportDocument,
@@ -49,13 +49,13 @@ RowsMax = Annotated[int, Query(ge=1, le=20_000, description="How many rows are r
 @routes.get("", Scope.IMPORTS_READ, problems=(400,))
 async def list_imports(
     request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
-) -> Page[ImportDocument]:
+) -> DocumentPage[ImportDocument]:
     """List the imports of the service, each with its last run."""
     imports = get_service(request).imports
     names = imports.names if imports is not None and caller.sees(OWNER) else []
     shown, more = paginate(request, caller, names, str, limit, cursor)
     documents = [import_document(imports, name) for name in shown if imports is not None]
-    return Page(list(await asyncio.gather(*documents)), more)
+    return DocumentPage(list(await asyncio.gather(*documents)), more)
 
 
 @routes.get("/{source}", Scope.IMPORTS_READ)
@@ -68,7 +68,7 @@ async def show_import(request: Request, caller: Authenticated, source: str) -> I
 @routes.get("/{source}/runs", Scope.IMPORTS_READ, problems=(400,))
 async def list_runs(
     request: Request, caller: Authenticated, source: str, limit: PageLimit = 50, cursor: str | None = None
-) -> Page[ImportRunDocument]:
+) -> DocumentPage[ImportRunDocument]:
     """List the runs of an import, newest first."""
     imports, _ = find_import(request, caller, source)
     runs = await (await imports.sink(source)).runs.find_all(source, RUNS_MAX)
@@ -94,7 +94,7 @@ async def list_shards(
     state: ShardStateFilter = None,
     limit: PageLimit = 50,
     cursor: str | None = None,
-) -> Page[ImportShardDocument]:
+) -> DocumentPage[ImportShardDocument]:
     """List the shards of a run with their predicates and counters."""
     find_import(request, caller, source)
     shards = await get_monitor(request).shards(source, run) if run.isprintable() else None
@@ -103,7 +103,7 @@ async def list_shards(
     wanted = [each for each in shards if state in (None, each.state)]
     shown, more = paginate(request, caller, wanted, lambda each: each.shard.key, limit, cursor)
     now = wall_clock_us()
-    return Page([shard_document(each, now) for each in shown], more)
+    return DocumentPage([shard_document(each, now) for each in shown], more)
 
 
 @routes.get("/{source}/runs/{run}/points", Scope.IMPORTS_READ, problems=(400,))
@@ -142,7 +142,7 @@ async def list_quarantine(
     run: str | None = None,
     limit: PageLimit = 50,
     cursor: str | None = None,
-) -> Page[QuarantinedDocument]:
+) -> DocumentPage[QuarantinedDocument]:
     """List the quarantined records of a run, by default of the last one, oldest first; at most 1,000 records."""
     imports, _ = find_import(request, caller, source)
     sink = await imports.sink(source)

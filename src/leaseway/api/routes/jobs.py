@@ -10,7 +10,7 @@ from leaseway.api.errors import Problem, problem_document, problem_from
 from leaseway.api.inspection import find_closed_gates, lane_closures, read_pauses
 from leaseway.api.pagination import PageLimit, decode_cursor, encode_cursor
 from leaseway.api.request_body import BULK_BYTES_MAX, decode, read_body
-from leaseway.api.responses import Page, Reply
+from leaseway.api.responses import DocumentPage, Reply
 from leaseway.api.routes.submissions import (
     REPLAYED,
     Submission,
@@ -123,7 +123,7 @@ async def list_jobs(
     shard_key: str | None = None,
     limit: PageLimit = 50,
     cursor: str | None = None,
-) -> Page[JobListedDocument]:
+) -> DocumentPage[JobListedDocument]:
     """List jobs, newest first. In a large store a page may contain fewer jobs than `limit`; follow `next`."""
     service = get_service(request)
     which = JobFilter(
@@ -141,7 +141,7 @@ async def list_jobs(
     before = None if cursor is None else JobId(decode_cursor(secret, cursor, context))
     found = await search_jobs(service.world.store, which, before, limit)
     more = None if found.upto is None else encode_cursor(secret, found.upto, context)
-    return Page([listed_job_document(job) for job in found.jobs], more)
+    return DocumentPage([listed_job_document(job) for job in found.jobs], more)
 
 
 async def find_by_key(store: Store, tenant: str, key: str) -> tuple[JobId, ...]:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from leaseway.api.errors import Problem
 from leaseway.api.pagination import CURSOR_LENGTH_MAX, PageLimit, decode_cursor, encode_cursor
 from leaseway.api.request_body import read_body
-from leaseway.api.responses import Page, Reply
+from leaseway.api.responses import DocumentPage, Reply
 from leaseway.api.routing import Authenticated, Routes
 from leaseway.api.schemas.keys import KeyDocument, KeyMadeDocument, key_document
 from leaseway.api.schemas.values import extend
@@ -54,7 +54,7 @@ async def list_keys(
     tenant: Annotated[str | None, Query(max_length=200)] = None,
     limit: PageLimit = 50,
     cursor: Annotated[str | None, Query(max_length=CURSOR_LENGTH_MAX)] = None,
-) -> Page[KeyDocument]:
+) -> DocumentPage[KeyDocument]:
     """List keys."""
     service = get_service(request)
     visible, secret = tenant if caller.sees_all else caller.tenant, service.settings.cursor_secret
@@ -64,7 +64,7 @@ async def list_keys(
     found = [key for key in await service.world.store.keys.all(visible) if key.id > after]
     shown, now = found[:limit], await service.world.store.reads.now()
     more = encode_cursor(secret, shown[-1].id, context) if len(found) > limit else None
-    return Page([key_document(key, now) for key in shown], more)
+    return DocumentPage([key_document(key, now) for key in shown], more)
 
 
 @routes.get("/{id}", Scope.ADMIN)

@@ -7,7 +7,7 @@ from leaseway.api.errors import Problem
 from leaseway.api.inspection import find_closed_gates, lane_closures, read_pauses, store_stats
 from leaseway.api.pagination import PageLimit, build_page, paginate
 from leaseway.api.request_body import read_body
-from leaseway.api.responses import Page
+from leaseway.api.responses import DocumentPage
 from leaseway.api.routing import Authenticated, Routes, visible_tenant
 from leaseway.api.schemas.lanes import (
     LanesDocument,
@@ -68,7 +68,7 @@ async def list_lanes(
 @routes.get("/pauses", Scope.OPERATE, problems=(400,))
 async def list_pauses(
     request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
-) -> Page[LanesPauseDocument]:
+) -> DocumentPage[LanesPauseDocument]:
     """List the pauses in effect, including those of queues without jobs."""
     pauses = await read_pauses(get_service(request).world)
     return build_page(request, caller, pauses, str, pause_document, limit, cursor)

@@ -6,7 +6,7 @@ from leaseway.api.errors import not_found
 from leaseway.api.inspection import try_read_levels
 from leaseway.api.pagination import PageLimit, paginate
 from leaseway.api.preconditions import etag
-from leaseway.api.responses import Page, Reply
+from leaseway.api.responses import DocumentPage, Reply
 from leaseway.api.routing import Authenticated, Routes
 from leaseway.api.schemas.limits import LimitDocument, limit_document
 from leaseway.api.service import get_service
@@ -20,7 +20,7 @@ routes = Routes("/v1/limits", "limits")
 @routes.get("", Scope.OPERATE, problems=(400,))
 async def list_limits(
     request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
-) -> Page[LimitDocument]:
+) -> DocumentPage[LimitDocument]:
     """List limits, how much of each is in use, and when it has permits again."""
     world = get_service(request).world
     defined = await limits_by_name(world.limiter)
@@ -29,7 +29,9 @@ async def list_limits(
         world.limiter, [PermitRequest(name, name) for name in shown if not template_fields(name)]
     )
     now = await world.store.reads.now()
-    return Page([limit_document(*defined[name], seen.get(PermitRequest(name, name)), now) for name in shown], more)
+    return DocumentPage(
+        [limit_document(*defined[name], seen.get(PermitRequest(name, name)), now) for name in shown], more
+    )
 
 
 @routes.get("/{name:path}", Scope.OPERATE)

@@ -4,7 +4,7 @@ from fastapi import Request
 
 from leaseway.api.errors import not_found
 from leaseway.api.pagination import PageLimit, build_page
-from leaseway.api.responses import Page
+from leaseway.api.responses import DocumentPage
 from leaseway.api.routing import Authenticated, Routes
 from leaseway.api.schemas.operations import ScheduleDocument, schedule_document
 from leaseway.api.service import get_service
@@ -17,7 +17,7 @@ routes = Routes("/v1/schedules", "schedules")
 @routes.get("", Scope.OPERATE, problems=(400,))
 async def list_schedules(
     request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
-) -> Page[ScheduleDocument]:
+) -> DocumentPage[ScheduleDocument]:
     """List schedules with their last and next fire times."""
     rows = await get_service(request).world.store.schedules.all()
     return build_page(request, caller, rows, lambda row: row.schedule.name, document, limit, cursor)

@@ -71,7 +71,7 @@ async def end(request: Request) -> Response:
 
 
 def is_https(request: Request) -> bool:
-    """Behind a proxy that terminates TLS, only the Origin header tells; the middleware has compared its host."""
+    """Behind a proxy that terminates TLS, only the Origin header shows it; the middleware has checked its host."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 

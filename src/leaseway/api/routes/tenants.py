@@ -7,7 +7,7 @@ from leaseway.api.errors import not_found
 from leaseway.api.pagination import PageLimit, build_page
 from leaseway.api.preconditions import change_lock
 from leaseway.api.request_body import body_fields, read_body
-from leaseway.api.responses import Page, Reply
+from leaseway.api.responses import DocumentPage, Reply
 from leaseway.api.routes.limits_write import RateBody, parse_rate_body
 from leaseway.api.routing import Authenticated, Routes
 from leaseway.api.schemas.operations import TenantDocument, tenant_document
@@ -36,7 +36,7 @@ class TenantBody(Struct, kw_only=True, forbid_unknown_fields=True):
 @routes.get("", Scope.OPERATE, problems=(400,))
 async def list_tenants(
     request: Request, caller: Authenticated, limit: PageLimit = 50, cursor: str | None = None
-) -> Page[TenantDocument]:
+) -> DocumentPage[TenantDocument]:
     """List tenants with settings. Every other tenant has weight 1 and no caps."""
     tenants = await get_service(request).world.store.tenants.all()
     return build_page(request, caller, tenants, lambda tenant: tenant.name, tenant_document, limit, cursor)

@@ -113,7 +113,7 @@ def render_reply(verb: Verb[Any, Any], reply: Any) -> Struct:
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Gives errors that a client must tell apart codes of their own."""
+    """Errors that a client must distinguish get codes of their own."""
     try:
         yield
     except UnknownLimit as error:
