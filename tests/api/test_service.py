@@ -1,4 +1,4 @@
-"""Submissions that wait together, and the service's beginning and end."""
+"""Submissions through the service, and what all its routes have in common."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ from tests.api.serving import serving
 
 from leaseway import App
 from leaseway.api.routing import FAST_ROUTES
-from leaseway.api.submit_batcher import SubmitBatcher
+from leaseway.api.submitter import Submitter
 from leaseway.domain.errors import KeyConflict, StoreFull
 from leaseway.domain.identity import Scope
 from leaseway.domain.ids import JobId
 from leaseway.domain.job import NewJob, Submitted
 
 
-class Slow:
-    """A store that waits for its turn, and can be full."""
+class SlowStore:
+    """A store that blocks until it is released, and can be full."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -39,55 +39,41 @@ def job(number: int, key: str | None = None) -> NewJob:
     return NewJob(id=JobId(f"{number:026}"), kind="x", payload="{}", key=key)
 
 
-def gathering_of(store: Slow) -> SubmitBatcher:
-    return SubmitBatcher(store, None)  # type: ignore[arg-type]
+def submitter_for(store: SlowStore) -> Submitter:
+    return Submitter(store, None)  # type: ignore[arg-type]
 
 
-async def test_who_comes_while_others_are_written_goes_together() -> None:
-    store = Slow()
-    gathering = gathering_of(store)
-    waiting = [asyncio.ensure_future(gathering.submit(job(0)))]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    waiting += [asyncio.ensure_future(gathering.submit(job(number))) for number in range(1, 700)]
-    await asyncio.sleep(0)
+async def test_one_refused_job_of_a_bulk_request_does_not_affect_the_others() -> None:
+    """Written one by one, a thousand jobs with one invalid key would cost a thousand transactions."""
+    store = SlowStore()
     store.free.set()
-    answers = await asyncio.gather(*waiting)
-    assert [answer.id for answer in answers] == [job(number).id for number in range(700)]
-    assert [len(batch) for batch in store.batches] == [1, 500, 199]
-    await gathering.close()
-
-
-async def test_only_he_whose_key_is_taken_hears_of_it_and_soon() -> None:
-    """One by one, a client that repeats such requests would make everybody else wait for hundreds of writes."""
-    store = Slow()
-    store.free.set()
-    gathering = gathering_of(store)
     jobs = [job(number, "taken" if number == 77 else None) for number in range(256)]
-    answers = await gathering.submit_many(jobs)
-    assert [number for number, answer in enumerate(answers) if isinstance(answer, KeyConflict)] == [77]
+    results = await submitter_for(store).submit_many(jobs)
+    assert [number for number, result in enumerate(results) if isinstance(result, KeyConflict)] == [77]
     assert len(store.batches) <= 2 * 8 + 1
 
 
-async def test_everybody_hears_that_the_store_is_full() -> None:
-    store = Slow()
+async def test_every_client_learns_that_the_store_is_full() -> None:
+    """A client that is not told believes that its job is stored."""
+    store = SlowStore()
     store.is_full = True
     store.free.set()
-    gathering = gathering_of(store)
-    answers = await asyncio.gather(*(gathering.submit(job(number)) for number in range(3)), return_exceptions=True)
-    assert [type(answer) for answer in answers] == [StoreFull] * 3
+    submitter = submitter_for(store)
+    results = await asyncio.gather(*(submitter.submit(job(number)) for number in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [StoreFull] * 3
     store.is_full = False
-    assert (await gathering.submit(job(9))).id == job(9).id
+    assert (await submitter.submit(job(9))).id == job(9).id
 
 
-async def test_a_client_that_goes_away_does_not_take_others_along() -> None:
-    store = Slow()
-    gathering = gathering_of(store)
-    gone, stays = (asyncio.ensure_future(gathering.submit(job(number))) for number in range(2))
+async def test_a_client_that_disconnects_does_not_block_its_key() -> None:
+    """Otherwise the repetition of an interrupted request would be refused until the service restarts."""
+    store = SlowStore()
+    submitter = submitter_for(store)
+    gone, repeated = (asyncio.ensure_future(submitter.submit(job(number, "k"))) for number in range(2))
     await asyncio.sleep(0)
     gone.cancel()
     store.free.set()
-    assert (await stays).id == job(1).id
+    assert (await repeated).id == job(1).id
 
 
 async def test_a_store_that_is_full_is_a_503_and_nothing_is_kept(

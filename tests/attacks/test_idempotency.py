@@ -65,7 +65,7 @@ async def test_while_the_first_is_still_being_stored_the_others_are_told_so(
     served: Served, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at once, because most stores take milliseconds; but nobody waits for one that hangs."""
-    monkeypatch.setattr("leaseway.api.submit_batcher.SAME_KEY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr("leaseway.api.submitter.SAME_KEY_SECONDS_MAX", 0.05)
     async with asyncio.TaskGroup() as group:
         async with hung(store_url):
             both = [group.create_task(post(served.client)) for _ in range(2)]

@@ -73,7 +73,7 @@ async def submit(request: Request, caller: Authenticated) -> Reply[SubmittedDocu
     service = get_service(request)
     given = await read_body(request, Submission)
     key = idempotency_key(request.headers, given.key)
-    submitted = await service.submissions.submit(new_job(service.app, given, caller.tenant, key))
+    submitted = await service.submitter.submit(new_job(service.app, given, caller.tenant, key))
     headers = {"Location": f"/v1/jobs/{submitted.id}", **(REPLAYED if submitted.replayed else {})}
     return Reply(SubmittedDocument(id=submitted.id, kind=given.kind), headers=headers)
 
@@ -87,7 +87,7 @@ async def submit_many(request: Request, caller: Authenticated) -> ManySubmittedD
     if not 1 <= len(given.items) <= BULK_MAX:
         raise Problem(422, "invalid", f"items: must be 1 to {BULK_MAX:,} (are {len(given.items):,})")
     parsed = [parse_item(request, bytes(raw), caller) for raw in given.items]
-    stored = iter(await service.submissions.submit_many([each for each in parsed if isinstance(each, NewJob)]))
+    stored = iter(await service.submitter.submit_many([each for each in parsed if isinstance(each, NewJob)]))
     items = [item_document(next(stored) if isinstance(each, NewJob) else each) for each in parsed]
     return ManySubmittedDocument(items=items)
 
