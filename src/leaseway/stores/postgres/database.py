@@ -43,6 +43,6 @@ class JobDatabase(Database):
 
     def __init__(self, url: str, now_us: Callable[[], Instant] | None = None) -> None:
         super().__init__(url, now_us)
-        self.bell = Bell()
-        self.notifier = Notifier(self.connections, self.bell)
-        self.listener = NotificationListener(self.connections, self.bell, self.notifier.is_own)
+        self.local = Bell()
+        self.notifier = Notifier(self.connections, self.local)
+        self.listener = NotificationListener(self.connections, self.local, self.notifier.is_own)

@@ -130,10 +130,10 @@ class PostgresJobs:
             connection is not None
             and not connection.is_poller
             and forecast is not None
-            and forecast.is_valid(self._database.bell.rings)
+            and forecast.is_valid(self._database.local.rings)
         ):
             return forecast.wait_us()
-        seen = IdleForecast(self._database.bell.rings)
+        seen = IdleForecast(self._database.local.rings)
         ((seen.answer_us,),) = await self._database.read(
             "wait_us", list(queues), self._database.at(), rows.render_gates(closed)
         )
@@ -176,7 +176,7 @@ class PostgresOperations:
 
     async def cancel(self, job: JobId) -> CancelResult:
         ((answer,),) = await self._database.call("cancel", job, self._database.at())
-        self._database.bell.ring()
+        self._database.local.ring()
         return CancelResult(answer)
 
     async def retry(self, which: JobFilter, limit: int) -> list[JobId]:

@@ -43,9 +43,9 @@ Loop = asyncio.AbstractEventLoop
 class Notifier:
     """Notifies all processes, and coalesces notifications that follow each other closely."""
 
-    def __init__(self, connections: Connections, bell: Bell) -> None:
+    def __init__(self, connections: Connections, local: Bell) -> None:
         self._connections = connections
-        self._bell = bell
+        self._local = local
         self._sql = statements_for(connections.address.quoted)["notify_workers"]
         self._sending: WeakKeyDictionary[Loop, asyncio.Task[None]] = WeakKeyDictionary()
         self._is_in_call = False
@@ -55,8 +55,8 @@ class Notifier:
         """The server process of the connection that sent the last notification."""
 
     def notify(self) -> None:
-        send = self._send_after_local if self._bell.is_awaited else self._send
-        self._bell.ring()
+        send = self._send_after_local if self._local.is_awaited else self._send
+        self._local.ring()
         self._requested += 1
         self._start(asyncio.get_running_loop(), send)
 
@@ -77,11 +77,11 @@ class Notifier:
             yield True
         finally:
             self._is_in_call = False
-        self._bell.ring()  # a worker of this process may have started to wait meanwhile
+        self._local.ring()  # a worker of this process may have started to wait meanwhile
         self._start(loop, partial(self._send_later, sent))
 
     def _is_quiet(self, loop: Loop) -> bool:
-        is_busy = self._bell.is_awaited or self._is_in_call or not self._connections.address.has_sessions
+        is_busy = self._local.is_awaited or self._is_in_call or not self._connections.address.has_sessions
         return not is_busy and not self._is_sending(loop)
 
     def _is_sending(self, loop: Loop) -> bool:
@@ -128,15 +128,15 @@ class Notifier:
 class NotificationListener:
     """Receives notifications, on one connection for each event loop that waits."""
 
-    def __init__(self, connections: Connections, bell: Bell, is_own: Callable[[int], bool]) -> None:
+    def __init__(self, connections: Connections, local: Bell, is_own: Callable[[int], bool]) -> None:
         self._connections = connections
-        self._bell = bell
+        self._local = local
         self._is_own = is_own
         self._listening: WeakKeyDictionary[Loop, ListeningConnection] = WeakKeyDictionary()
 
     async def wait(self, seconds: float) -> bool:
         self.connection()
-        with self._bell.heard() as rung, contextlib.suppress(TimeoutError):
+        with self._local.heard() as rung, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await rung.wait()
                 return True
@@ -149,7 +149,7 @@ class NotificationListener:
         loop = asyncio.get_running_loop()
         connection = self._listening.get(loop)
         if connection is None:
-            connection = self._listening[loop] = ListeningConnection(self._connections, self._bell, self._is_own)
+            connection = self._listening[loop] = ListeningConnection(self._connections, self._local, self._is_own)
         connection.open_soon(loop)
         return connection
 
@@ -168,9 +168,9 @@ class NotificationListener:
 class ListeningConnection:
     """One connection that listens. If it is lost, the next wait opens it again, at most once in RETRY_SECONDS."""
 
-    def __init__(self, connections: Connections, bell: Bell, is_own: Callable[[int], bool]) -> None:
+    def __init__(self, connections: Connections, local: Bell, is_own: Callable[[int], bool]) -> None:
         self._connections = connections
-        self._bell = bell
+        self._local = local
         self._is_own = is_own
         self._connection: asyncpg.Connection | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -202,11 +202,11 @@ class ListeningConnection:
                 connection.terminate()
                 raise
             self._connection = connection
-            self._bell.rings += 1  # earlier notifications were missed, so no forecast is valid any more
+            self._local.rings += 1  # earlier notifications were missed, so no forecast is valid any more
 
     def _receive(self, connection: object, session: int, *_: object) -> None:
         if not self._is_own(session):
-            self._bell.ring()
+            self._local.ring()
 
     async def check_poller(self) -> bool:
         """Whether this process is the designated poller. It becomes the poller if there is none."""
