@@ -19,20 +19,20 @@ BATCH = 500
 PAYLOAD = f'{{"text":"{TEXT}"}}'
 
 INSERT = """
-INSERT INTO jobs (id, lane, stage, kind, priority, run_at, attempts_max, lease_us, created_at, payload)
-VALUES (?, 1, 0, 'noop', 0, ?, 5, 15000000, ?, ?) ON CONFLICT (id) DO NOTHING
+INSERT INTO jobs (id, lane, state, kind, priority, run_at, attempts_max, lease_us, created_at, payload)
+VALUES (?, 1, 'ready', 'noop', 0, ?, 5, 15000000, ?, ?) ON CONFLICT (id) DO NOTHING
 """
 
 SETTLE = """
 UPDATE jobs
-   SET stage = 3, finished_at = ?, last_token = token, token = NULL, owner = NULL, until = NULL, result = 'null'
+   SET state = 'done', finished_at = ?, last_token = token, token = NULL, owner = NULL, until = NULL, result = 'null'
  WHERE seq = ? AND token = ?
 """
 
 CLAIM = """
 UPDATE jobs
-   SET stage = 2, attempts = attempts + 1, fence = fence + 1, token = ?, owner = 'raw', until = ? + lease_us
- WHERE seq IN (SELECT seq FROM jobs WHERE lane = 1 AND stage = 0 ORDER BY priority DESC, run_at, seq LIMIT ?)
+   SET state = 'leased', attempts = attempts + 1, fence = fence + 1, token = ?, owner = 'raw', until = ? + lease_us
+ WHERE seq IN (SELECT seq FROM jobs WHERE lane = 1 AND state = 'ready' ORDER BY priority DESC, run_at, seq LIMIT ?)
 RETURNING seq, id, kind, payload, attempts, attempts_max
 """
 

@@ -49,7 +49,7 @@ def lose_the_clock(place: Place) -> None:
 
 
 def strand_a_lease(place: Place) -> None:
-    place.sql("UPDATE jobs SET stage = 2, until = ?, owner = 'gone', token = 't'", 1_000_000_000 * SECOND_US)
+    place.sql("UPDATE jobs SET state = 'leased', until = ?, owner = 'gone', token = 't'", 1_000_000_000 * SECOND_US)
     place.sql("UPDATE lanes SET ready = 0, leased = 1")
 
 
@@ -66,12 +66,12 @@ def wait_long(place: Place) -> None:
 
 
 def be_overdue(place: Place) -> None:
-    place.sql("UPDATE jobs SET stage = 1, run_at = run_at - ?", HOUR_US)
+    place.sql("UPDATE jobs SET state = 'scheduled', run_at = run_at - ?", HOUR_US)
     place.sql("UPDATE lanes SET ready = 0, scheduled = 1")
 
 
 def fail(place: Place) -> None:
-    place.sql("UPDATE jobs SET stage = 4, finished_at = created_at, last_error_code = 'x'")
+    place.sql("UPDATE jobs SET state = 'failed', finished_at = created_at, last_error_code = 'x'")
     place.sql("UPDATE lanes SET ready = 0, failed = 1")
 
 

@@ -10,7 +10,7 @@ from tests.cli.place import Place
 from leaseway.cli.commands.jobs import change
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import JobFilter
-from leaseway.stores.sqlite.jobs import SqliteOperations
+from leaseway.stores.sqlite.operations import SqliteOperations
 
 NO_ID = "01aaaaaaaaaaaaaaaaaaaaaaaa"
 

@@ -2,9 +2,9 @@
 
 from tests.cli.place import Place
 
-from leaseway.stores.sqlite.statements import migrations
+from leaseway.stores.sqlite.migrate import MIGRATIONS
 
-NEWEST = len(migrations())
+NEWEST = len(MIGRATIONS)
 
 
 def test_a_check_changes_nothing_and_says_whether_there_is_something_to_do(place: Place) -> None:

@@ -175,11 +175,11 @@ class Lab:
         finally:
             connection.close()
 
-    def finished(self, stage: int = 3) -> int:
-        return self.number("SELECT count(*) FROM jobs WHERE stage = ?", stage)
+    def finished(self, state: str = "done") -> int:
+        return self.number("SELECT count(*) FROM jobs WHERE state = ?", state)
 
     def unfinished(self) -> int:
-        return self.number("SELECT count(*) FROM jobs WHERE stage < 3")
+        return self.number("SELECT count(*) FROM jobs WHERE finished_at IS NULL")
 
     def await_all_finished(self, seconds: float = 40) -> None:
         eventually(lambda: self.unfinished() == 0, seconds, "every job finished")
@@ -188,7 +188,7 @@ class Lab:
         eventually(lambda: self.number(sql) >= count, seconds, f"{count:.0f} of {sql}")
 
     def await_finished(self, id_: str, seconds: float = 20) -> Record:
-        eventually(lambda: self.job(id_)["stage"] > 2, seconds, f"job {id_} finished")
+        eventually(lambda: self.job(id_)["finished_at"] is not None, seconds, f"job {id_} finished")
         return self.job(id_)
 
     @contextmanager
@@ -209,7 +209,8 @@ class Lab:
         assert self.rows("PRAGMA integrity_check") == [("ok",)]
         assert self.rows(COUNTED) == self.rows(RECOUNTED), "the counters of the lanes differ from their jobs"
         stray = self.rows(
-            "SELECT id FROM jobs WHERE (stage = 2) <> (token IS NOT NULL) OR (stage > 2) <> (finished_at NOTNULL)"
+            "SELECT id FROM jobs WHERE (state = 'leased') <> (token IS NOT NULL)"
+            " OR (state IN ('done', 'failed', 'cancelled')) <> (finished_at IS NOT NULL)"
         )
         assert stray == [], "a leased job has no token, or a finished job has no time of completion"
 
@@ -236,8 +237,9 @@ def checked(lab: Lab) -> Iterator[Lab]:
 COUNTED = "SELECT id, ready, scheduled, leased, done, failed, cancelled FROM lanes ORDER BY id"
 RECOUNTED = """
 SELECT lanes.id,
-       count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1), count(*) FILTER (WHERE stage = 2),
-       count(*) FILTER (WHERE stage = 3), count(*) FILTER (WHERE stage = 4), count(*) FILTER (WHERE stage = 5)
+       count(*) FILTER (WHERE state = 'ready'), count(*) FILTER (WHERE state = 'scheduled'),
+       count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'done'),
+       count(*) FILTER (WHERE state = 'failed'), count(*) FILTER (WHERE state = 'cancelled')
   FROM lanes LEFT JOIN jobs ON jobs.lane = lanes.id GROUP BY lanes.id ORDER BY lanes.id
 """
 

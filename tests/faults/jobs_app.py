@@ -283,7 +283,7 @@ def patch_waiting(_: object) -> None:
 
 def patch_reply(seconds: float) -> None:
     """Block the worker's event loop after it has claimed `nap` jobs and before it has read the reply."""
-    import leaseway.stores.sqlite.threads as threads
+    import leaseway.stores.sqlite.connection as threads
     from leaseway.domain.exchange import ExchangeReply
     from leaseway.domain.ids import JobId
 

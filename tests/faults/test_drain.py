@@ -23,11 +23,11 @@ def test_a_drained_worker_claims_nothing_more_and_finishes_what_runs(lab: Lab) -
     worker.send(signal.SIGTERM)
     lab.await_event("draining", pid=worker.pid)
     lab.release("1-1")
-    assert lab.await_finished(running[0])["stage"] == 3, "its slot is free now and must stay free"
+    assert lab.await_finished(running[0])["state"] == "done", "its slot is free now and must stay free"
     lab.release("2-1")
     assert worker.wait_for_exit() == 0
-    assert [lab.job(job)["stage"] for job in running] == [3, 3]
-    assert [(lab.job(job)["stage"], lab.job(job)["attempts"]) for job in waiting] == [(0, 0)] * 5
+    assert [lab.job(job)["state"] for job in running] == ["done", "done"]
+    assert [(lab.job(job)["state"], lab.job(job)["attempts"]) for job in waiting] == [("ready", 0)] * 5
     assert lab.history("start", job=waiting[0]) == []
 
 
@@ -43,7 +43,7 @@ def test_jobs_claimed_during_the_signal_are_released_without_being_started(lab: 
     rows = [lab.job(job) for job in jobs]
     assert [row["fence"] for row in rows] == [1] * 5, "nothing was claimed, so this run proves nothing"
     assert lab.history("start") == []
-    assert [(row["stage"], row["attempts"]) for row in rows] == [(0, 0)] * 5
+    assert [(row["state"], row["attempts"]) for row in rows] == [("ready", 0)] * 5
 
 
 def test_jobs_that_outlast_the_grace_period_are_released_without_using_an_attempt(lab: Lab) -> None:
@@ -55,7 +55,7 @@ def test_jobs_that_outlast_the_grace_period_are_released_without_using_an_attemp
     assert worker.stop(0.5 + MARGIN_SECONDS) == 0
     for job in jobs:
         row = lab.job(job)
-        assert (row["stage"], row["attempts"], row["fence"], row["last_error_code"]) == (0, 0, 1, None)
+        assert (row["state"], row["attempts"], row["fence"], row["last_error_code"]) == ("ready", 0, 1, None)
     assert lab.history("stopped", job=jobs[0], told=True)
 
 
@@ -66,8 +66,8 @@ def test_the_command_line_drains_as_well(lab: Lab) -> None:
     for job in (finishing, unfinished):
         lab.await_event("start", job=job)
     assert worker.stop(1 + MARGIN_SECONDS) == 0, worker.output()
-    assert lab.job(finishing)["stage"] == 3
-    assert (lab.job(unfinished)["stage"], lab.job(unfinished)["attempts"]) == (0, 0)
+    assert lab.job(finishing)["state"] == "done"
+    assert (lab.job(unfinished)["state"], lab.job(unfinished)["attempts"]) == ("ready", 0)
 
 
 def test_a_second_signal_ends_the_grace_period(lab: Lab) -> None:
@@ -81,7 +81,7 @@ def test_a_second_signal_ends_the_grace_period(lab: Lab) -> None:
     worker.send(signal.SIGINT)
     assert worker.wait_for_exit(MARGIN_SECONDS) == 0
     row = lab.job(job)
-    assert (row["stage"], row["attempts"]) == (0, 0)
+    assert (row["state"], row["attempts"]) == ("ready", 0)
 
 
 def test_draining_at_any_moment_loses_no_job_and_costs_no_attempt(lab: Lab) -> None:
@@ -109,7 +109,7 @@ def test_draining_at_any_moment_loses_no_job_and_costs_no_attempt(lab: Lab) -> N
     assert all(stop["is_clean"] for stop in stops)
 
 
-DONE_PARENTS = "SELECT count(*) FROM jobs WHERE kind = 'parent' AND stage = 3"
+DONE_PARENTS = "SELECT count(*) FROM jobs WHERE kind = 'parent' AND state = 'done'"
 
 
 STUBBORN = ["stubborn", "hanging", "offloaded", "blocking"]
@@ -146,7 +146,7 @@ def signal_workers(lab: Lab, workers: dict[str, Process], repeat_signal_for: lis
     while time.monotonic() < until and any(worker.is_alive for worker in workers.values()):
         time.sleep(0.05)
     for kind in workers.keys() - {"blocking"}:
-        assert (lab.job(jobs[kind])["stage"], lab.job(jobs[kind])["attempts"]) == (0, 0), kind
+        assert (lab.job(jobs[kind])["state"], lab.job(jobs[kind])["attempts"]) == ("ready", 0), kind
     return [kind for kind, worker in workers.items() if worker.is_alive]
 
 

@@ -33,7 +33,7 @@ def test_a_frozen_worker_learns_that_it_lost_its_lease_and_continues(lab: Lab) -
     next_job = lab.submit("quick", n=2)
     assert lab.await_finished(next_job)["result"] == str(first.pid)
     row = lab.job(job)
-    assert (row["stage"], row["result"], row["attempts"], row["fence"]) == (3, str(second_pid), 2, 2)
+    assert (row["state"], row["result"], row["attempts"], row["fence"]) == ("done", str(second_pid), 2, 2)
     assert first.stop() == 0
 
 
@@ -47,7 +47,7 @@ def test_a_late_result_of_a_frozen_worker_is_refused(lab: Lab) -> None:
     next_job = lab.submit("quick", n=2)
     assert lab.await_finished(next_job)["result"] == str(first.pid)
     row = lab.job(job)
-    assert (row["stage"], row["result"], row["attempts"], row["fence"]) == (3, str(second_pid), 2, 2)
+    assert (row["state"], row["result"], row["attempts"], row["fence"]) == ("done", str(second_pid), 2, 2)
     assert lab.number("SELECT done FROM lanes") == 2
 
 
@@ -58,7 +58,7 @@ def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(lab: Lab) -> None:
     lab.await_event("start", job=job, pid=first.pid)
     second = lab.worker()
     row = lab.await_finished(job, 4 * LEASE_SECONDS + 5)
-    assert (row["stage"], row["result"], row["attempts"], row["fence"]) == (3, str(first.pid), 1, 1)
+    assert (row["state"], row["result"], row["attempts"], row["fence"]) == ("done", str(first.pid), 1, 1)
     assert [record["pid"] for record in lab.history("start", job=job)] == [first.pid]
     assert second.is_alive
 
@@ -71,7 +71,7 @@ def test_jobs_behind_a_blocked_loop_do_not_run_on_an_expired_lease(lab: Lab) -> 
     blocker = lab.submit("blocking", n=1, seconds=2 * LEASE_SECONDS, options={"priority": -1})
     behind = lab.submit_each("nap", 30, options={"priority": -2}, seconds=0.0)
     lab.await_event("start", job=blocker)
-    leased = {id_ for (id_,) in lab.rows("SELECT id FROM jobs WHERE kind = 'nap' AND stage = 2")}
+    leased = {id_ for (id_,) in lab.rows("SELECT id FROM jobs WHERE kind = 'nap' AND state = 'leased'")}
     lab.worker()
     lab.await_all_finished()
     print(f"{len(leased)} jobs were prefetched")
@@ -89,7 +89,7 @@ def test_a_job_behind_a_blocked_loop_keeps_its_attempt(lab: Lab) -> None:
     lab.await_event("start", job=blocker)
     lab.worker()
     lab.await_all_finished()
-    assert {(lab.job(job)["stage"], lab.job(job)["attempts"]) for job in behind} == {(3, 1)}
+    assert {(lab.job(job)["state"], lab.job(job)["attempts"]) for job in behind} == {("done", 1)}
 
 
 def test_a_claim_whose_reply_waits_behind_a_blocked_loop_is_released(lab: Lab) -> None:
@@ -99,7 +99,7 @@ def test_a_claim_whose_reply_waits_behind_a_blocked_loop_is_released(lab: Lab) -
     behind = lab.await_event("blocked", pid=first.pid)["jobs"]
     second = lab.worker()
     lab.await_all_finished()
-    assert {(lab.job(job)["stage"], lab.job(job)["attempts"]) for job in jobs} == {(3, 1)}
+    assert {(lab.job(job)["state"], lab.job(job)["attempts"]) for job in jobs} == {("done", 1)}
     assert second.stop() == 0
     last = lab.submit("nap", n=0, seconds=0.0)
     lab.await_event("end", job=last, pid=first.pid)  # the first worker has read its reply and continues

@@ -99,9 +99,9 @@ def test_a_worker_on_a_full_disk_continues_when_there_is_space_again(small_lab: 
     for n in range(10):
         for fence in range(1, 30):
             lab.release(f"{n}-{fence}")
-    assert lab.await_finished(running, 30)["stage"] == 3
+    assert lab.await_finished(running, 30)["state"] == "done"
     lab.await_all_finished()
-    assert lab.number("SELECT count(*) FROM jobs WHERE stage <> 3") == 0
+    assert lab.number("SELECT count(*) FROM jobs WHERE state <> 'done'") == 0
     assert acknowledged <= {id_ for (id_,) in lab.rows("SELECT id FROM jobs")}
     assert worker.stop() == 0
 

@@ -34,7 +34,7 @@ def test_killing_workers_at_any_moment_loses_no_job_and_accepts_no_result_twice(
     assert all(starts[job] <= fences[job] for job in jobs), "a handler ran without a lease"
 
 
-DONE_PARENTS = "SELECT count(*) FROM jobs WHERE kind = 'parent' AND stage = 3"
+DONE_PARENTS = "SELECT count(*) FROM jobs WHERE kind = 'parent' AND state = 'done'"
 
 
 def test_a_killed_workers_job_runs_again_within_a_lease_and_five_seconds(lab: Lab) -> None:
@@ -50,7 +50,7 @@ def test_a_killed_workers_job_runs_again_within_a_lease_and_five_seconds(lab: La
     assert again["at"] - killed <= LEASE_SECONDS + 5
     lab.release("1-2")
     row = lab.await_finished(job)
-    assert (row["stage"], row["attempts"], row["fence"]) == (3, 2, 2)
+    assert (row["state"], row["attempts"], row["fence"]) == ("done", 2, 2)
     assert lab.rows("SELECT attempt, code FROM errors WHERE job = ?", job) == [(1, "lease_expired")]
 
 
@@ -69,9 +69,9 @@ def test_a_job_that_kills_its_worker_uses_up_its_attempts(lab: Lab) -> None:
 
     eventually(supervised, 40, "every job finished")
     row = lab.job(poison)
-    assert (row["stage"], row["last_error_code"], row["attempts"]) == (4, "lease_expired", 3)
+    assert (row["state"], row["last_error_code"], row["attempts"]) == ("failed", "lease_expired", 3)
     assert [record["attempt"] for record in lab.history("start", job=poison)] == [1, 2, 3]
-    assert all(lab.job(other)["stage"] == 3 for other in others)
+    assert all(lab.job(other)["state"] == "done" for other in others)
     assert worker.is_alive
 
 

@@ -55,7 +55,7 @@ def test_a_worker_survives_a_store_that_is_locked_beyond_its_patience(lab: Lab) 
         eventually(lambda: len(lab.history("store_unavailable", pid=worker.pid)) >= 4)
         lab.release("1-1")
         lab.release("1-2")
-    assert lab.await_finished(running)["stage"] == 3
+    assert lab.await_finished(running)["state"] == "done"
     job = lab.submit("quick", n=2)
     assert lab.await_finished(job)["result"] == str(worker.pid)
     assert worker.stop() == 0

@@ -14,7 +14,7 @@ def test_a_plain_function_that_runs_three_leases_keeps_its_lease(lab: Lab) -> No
     lab.await_event("start", job=job, pid=first.pid)
     lab.worker()
     row = lab.await_finished(job, 4 * LEASE_SECONDS + 5)
-    assert (row["stage"], row["result"], row["attempts"], row["fence"]) == (3, str(first.pid), 1, 1)
+    assert (row["state"], row["result"], row["attempts"], row["fence"]) == ("done", str(first.pid), 1, 1)
     assert len(lab.history("start", job=job)) == 1
 
 
@@ -25,7 +25,7 @@ def test_a_plain_function_sees_that_it_was_cancelled(lab: Lab) -> None:
     lab.await_event("start", job=job)
     lab.cancel(job)
     assert lab.await_event("stopped", job=job)["told"] is True
-    assert lab.await_finished(job)["stage"] == 5
+    assert lab.await_finished(job)["state"] == "cancelled"
 
 
 def test_a_plain_function_that_takes_too_long_fails_with_timeout_and_is_told(lab: Lab) -> None:
@@ -33,7 +33,7 @@ def test_a_plain_function_that_takes_too_long_fails_with_timeout_and_is_told(lab
     worker = lab.worker(concurrency=1)
     job = lab.submit("plain", n=1, seconds=60, options={"timeout": 0.3, "attempts": 1})
     row = lab.await_finished(job)
-    assert (row["stage"], row["last_error_code"], row["attempts"]) == (4, "timeout", 1)
+    assert (row["state"], row["last_error_code"], row["attempts"]) == ("failed", "timeout", 1)
     assert lab.await_event("stopped", job=job)["told"] is True
     next_job = lab.submit("plain", n=2, seconds=0)
     assert lab.await_finished(next_job)["result"] == str(worker.pid)

@@ -19,7 +19,7 @@ def test_cancelling_reaches_a_handler_in_another_process(lab: Lab) -> None:
     assert told["told"] is True
     assert told["at"] - asked < 3
     row = lab.await_finished(job)
-    assert (row["stage"], row["attempts"]) == (5, 1)
+    assert (row["state"], row["attempts"]) == ("cancelled", 1)
 
 
 def test_an_idle_worker_in_another_process_is_woken_by_a_submission(lab: Lab) -> None:

@@ -14,8 +14,7 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.domain.limits.buckets import Granted, Notice, Wait
 from leaseway.domain.limits.limit import Limit, PermitRequest
 from leaseway.stores.sqlite import connection as sqlite_connection
-from leaseway.stores.sqlite.limit_levels import FileLevels
-from leaseway.stores.sqlite.limiter_clock import Timepiece, since_boot_us, timepiece, wall_us
+from leaseway.stores.sqlite.limit_levels import FileLevels, Timepiece, since_boot_us, timepiece, wall_us
 from leaseway.stores.sqlite.limits import SqliteLimiter
 from leaseway.testing.clock import FakeClock
 
@@ -108,7 +107,7 @@ async def test_where_starts_cannot_be_told_apart_grants_wait_for_the_disk(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the kernel's word nobody would notice what a power cut took."""
-    monkeypatch.setattr("leaseway.stores.sqlite.limiter_clock.BOOT_ID", Path("/nowhere"))
+    monkeypatch.setattr("leaseway.stores.sqlite.limit_levels.BOOT_ID", Path("/nowhere"))
     limiter = SqliteLimiter(path)
     await limiter.open()
     assert synchronous(limiter) == [2, 2]

@@ -11,7 +11,7 @@ from tests.stores.conftest import KEEPING, Keeping, kept
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.store import require_inspection
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.database import statements
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, new_job
@@ -30,8 +30,8 @@ async def test_a_look_at_a_file_reads_along_its_indexes(tmp_path: Path, clock: F
     store = SqliteStore(str(tmp_path / "plan.db"), now_us=clock.now_us)
     await store.open()
     for verb, values in (
-        ("glimpse_lately", {"newest": 5, "after": 0, "ended": 5}),
-        ("glimpse_list", {"ids": "[]"}),
+        ("recent_summaries", {"newest": 5, "after": 0, "ended": 5}),
+        ("summaries_by_id", {"ids": "[]"}),
     ):
         plan = await store.connection.read(partial(query_plan, sql=statements()[verb], values=values))
         scans = [step for _, step in plan if step.startswith("SCAN jobs") and "INDEX" not in step]

@@ -11,7 +11,7 @@ from tests.stores.conftest import KEEPING, Keeping, kept
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.store import require_inspection
 from leaseway.stores.memory.store import MemoryStore
-from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.database import statements
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, done, new_job
@@ -29,7 +29,7 @@ async def test_nothing_is_read_that_is_not_told(tmp_path: Path, clock: FakeClock
     store = SqliteStore(str(tmp_path / "plan.db"), now_us=clock.now_us)
     await store.open()
     values = {"now": 0, "most": 1, "after": 0}
-    for verb in ("owner_list", "waiting_list", "ended_list"):
+    for verb in ("owner_list", "oldest_waiting", "recent_outcomes"):
         sql = statements()[verb]
         named = {name: value for name, value in values.items() if f":{name}" in sql}
         plan = await store.connection.read(partial(plan_of, sql=sql, values=named))

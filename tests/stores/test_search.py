@@ -15,7 +15,7 @@ from leaseway.domain.inspection import NEWEST, JobFilter, SearchStep, merge_step
 from leaseway.domain.job import State
 from leaseway.stores.postgres import search as postgres
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.stores.sqlite.search import Sought, looked
+from leaseway.stores.sqlite.search import SearchQuery, search
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.contract.actors import Worker, failed, new_job
@@ -62,7 +62,7 @@ async def test_a_look_into_a_file_reads_no_more_than_it_may(which: JobFilter, tm
         counted = [0]
         with closing(sqlite3.connect(store.path)) as connection:
             connection.set_progress_handler(lambda: counted.append(0), 10)
-            looked(connection, Sought(which, NEWEST, 50, looks))
+            search(connection, SearchQuery(which, NEWEST, 50, looks))
         return len(counted)
 
     assert steps(LOOKS) * 5 < steps(MANY - 1)

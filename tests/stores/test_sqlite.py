@@ -1,18 +1,31 @@
-"""What only the SQLite store can get wrong."""
+"""Hazards that only the SQLite store has."""
 
 import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.sqlite_files import open_sqlite
 
+from leaseway.domain.errors import SchemaVersions, StoreRefused, TerminalError
 from leaseway.domain.exchange import Exchange, Wants
 from leaseway.domain.ids import JobId, Token, WorkerId
 from leaseway.domain.job import NewJob
-from leaseway.stores.sqlite.migrate import APPLICATION_ID
-from leaseway.stores.sqlite.statements import migrations, statements
+from leaseway.stores.sqlite import migrate
+from leaseway.stores.sqlite.database import statements
+from leaseway.stores.sqlite.migrate import Migration
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
+from leaseway.testing.contract.actors import Worker, done, id_of, new_job
+
+
+@asynccontextmanager
+async def opened(path: str, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path, clock.now_us)
+    await store.open()
+    yield store
+    await store.close()
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe", b"{", "{broken", 7], ids=repr)
@@ -62,33 +75,46 @@ async def test_no_hot_statement_reads_the_whole_table(tmp_path: Path, verb: str)
     assert [step for step in plan if step.startswith(("SCAN jobs", "SCAN lanes")) and "USING" not in step] == []
 
 
-async def test_a_file_from_before_lanes_had_needs_goes_on_with_all_its_jobs(tmp_path: Path) -> None:
-    """The table of lanes is made anew: jobs find theirs by its number, and its counters are counted nowhere else."""
-    path = tmp_path / "work.db"
-    connection = sqlite3.connect(path)
-    connection.executescript(migrations()[0])
-    connection.executescript(
-        f"PRAGMA user_version = 1; PRAGMA application_id = {APPLICATION_ID};"
-        "INSERT INTO lanes (id, queue, tenant, ready, done, served_at) VALUES (3, 'default', 'b', 1, 7, 9),"
-        " (7, 'default', 'a', 2, 0, 5);"
-        "INSERT INTO jobs (id, lane, stage, kind, priority, run_at, attempts_max, lease_us, created_at, payload) VALUES"
-        " ('one', 3, 0, 'k', 0, 0, 5, 9, 0, '{}'), ('two', 7, 0, 'k', 0, 0, 5, 9, 0, '{}'),"
-        " ('three', 7, 0, 'k', 0, 0, 5, 9, 0, '{}');"
-    )
-    connection.close()
-    store = SqliteStore(str(path), FakeClock().now_us)
-    assert await store.open() == len(migrations()) - 1
-    assert [(lane.tenant, lane.needs, lane.ready, lane.done) for lane in await store.reads.lanes()] == [
-        ("a", "", 2, 0),
-        ("b", "", 1, 7),
-    ]
-    await store.jobs.submit([NewJob(id=JobId("four"), kind="k", payload="{}", tenant="b")])
-    claimed = await store.jobs.exchange(Exchange(WorkerId("w"), (), Wants(("default",), 10, Token("t"))))
-    assert [(lease.id, lease.tenant) for lease in claimed.leases] == [
-        ("two", "a"),
-        ("three", "a"),
-        ("one", "b"),
-        ("four", "b"),
-    ]
-    assert len(await store.reads.lanes()) == 2
-    await store.close()
+ADD_COLUMN = (
+    "ALTER TABLE jobs ADD COLUMN note TEXT;\nCREATE INDEX jobs_with_note ON jobs (note) WHERE note IS NOT NULL;\n"
+)
+
+
+async def test_the_next_migration_keeps_every_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that adds version 2 proves it like this: jobs and leases of version 1 continue, and version 1 refuses
+    the migrated file instead of misreading it."""
+    path, clock = str(tmp_path / "work.db"), FakeClock()
+    async with opened(path, clock) as store:
+        await store.jobs.submit([new_job(1), new_job(2)])
+        lease = await Worker(store).claim_one()
+    (tmp_path / "note.sql").write_text(ADD_COLUMN)
+    with monkeypatch.context() as newer:
+        newer.setattr(migrate, "MIGRATIONS", (*migrate.MIGRATIONS, Migration("note", [tmp_path / "note.sql"])))
+        store = SqliteStore(path, clock.now_us)
+        assert await store.versions() == SchemaVersions(1, 2)
+        assert await store.open() == 1
+        assert await store.open() == 0
+        assert (await Worker(store).settle(done(lease))).lost == ()
+        assert [each.id for each in await Worker(store).claim(2)] == [id_of(2)]
+        await store.close()
+    older = SqliteStore(path, clock.now_us)
+    with pytest.raises(StoreRefused, match="schema version 2, and this leaseway supports versions up to 1"):
+        await older.open()
+    await older.close()
+
+
+async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file between two versions could be used by neither release."""
+    path, clock = str(tmp_path / "work.db"), FakeClock()
+    async with opened(path, clock) as store:
+        await store.jobs.submit([new_job(1)])
+    (tmp_path / "note.sql").write_text(ADD_COLUMN + "CREATE TABLE jobs (id TEXT);\n")
+    with monkeypatch.context() as newer:
+        newer.setattr(migrate, "MIGRATIONS", (*migrate.MIGRATIONS, Migration("note", [tmp_path / "note.sql"])))
+        store = SqliteStore(path, clock.now_us)
+        with pytest.raises(TerminalError):
+            await store.open()
+        await store.close()
+    async with opened(path, clock) as store:
+        assert await store.versions() == SchemaVersions(1, 1)
+        assert (await Worker(store).claim_one()).id == id_of(1)

@@ -133,3 +133,18 @@ def decide(lease: Lease, outcome: Outcome, backoff: Backoff, chance: float) -> S
             return Settlement(id=job, token=token, state=State.PENDING, gives_back=True)
         case Abandoned():
             return None
+
+
+LEASE_EXPIRED = "lease_expired"
+
+
+def state_after_expiry(attempts: int, attempts_max: int, cancel_requested: bool) -> State:
+    """The next state of a job whose lease has expired. The attempt counts; a requested cancellation takes effect."""
+    if cancel_requested:
+        return State.CANCELLED
+    return State.PENDING if attempts < attempts_max else State.FAILED
+
+
+def expired_lease(owner: str | None) -> Failure:
+    """The failure that a store records for an attempt whose lease has expired."""
+    return Failure(LEASE_EXPIRED, f"worker {owner} stopped renewing its lease")

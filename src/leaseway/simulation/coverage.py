@@ -187,9 +187,9 @@ def of_settlements(books: Promises, commit: Commit) -> Iterator[str]:
         before, after = commit.before[settlement.id], commit.after[settlement.id]
         if (before.until or 0) <= commit.now:
             yield "a lapsed lease was settled before anybody took it"
-        if before.cancel_requested and after.stage == CANCELLED:
+        if before.cancel_requested and after.state == CANCELLED:
             yield "a running job was cancelled"
-        if before.cancel_requested and after.stage == DONE:
+        if before.cancel_requested and after.state == DONE:
             yield "a running job was done before it could be cancelled"
         if commit.process.draining_at is not None:
             yield "a drain gave a job back" if settlement.gives_back else "a drain let a job finish"
@@ -199,9 +199,9 @@ def of_expiry(commit: Commit) -> Iterator[str]:
     for row in commit.taken_back():
         yield "a lease expired and was taken back"
         after = commit.after[row.id]
-        if after.stage == CANCELLED:
+        if after.state == CANCELLED:
             yield "the lease of a cancelled job expired"
-        if after.stage == FAILED and row.kind == "poison":
+        if after.state == FAILED and row.kind == "poison":
             yield "a poisoned job ended with lease_expired"
 
 
@@ -230,7 +230,7 @@ def of_cancelling(books: Promises, commit: Commit) -> Iterator[str]:
 
 
 def of_replay(books: Promises, commit: Commit) -> Iterator[str]:
-    if any(commit.before[job].stage == FAILED for job in commit.answer):
+    if any(commit.before[job].state == FAILED for job in commit.answer):
         yield "a failed job was replayed"
 
 

@@ -324,7 +324,7 @@ class Meter:
         """
         universe, now = self.universe, self.universe.loop.time()
         is_busy = self.provider.under_way or any(each.process.is_up for each in self._sittings)
-        if is_busy or any(row.stage == LEASED for row in universe.table.rows.values()):
+        if is_busy or any(row.state == LEASED for row in universe.table.rows.values()):
             self._idle_since = now
         if now - self._idle_since < IDLE_SECONDS or self.skips >= SKIPS_MAX:
             return 0.0

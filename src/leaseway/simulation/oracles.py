@@ -14,8 +14,8 @@ from leaseway.simulation.promises import (
     DONE,
     FAILED,
     LEASED,
+    READY,
     SCHEDULED,
-    STAGES,
     Commit,
     Promises,
     StoredRow,
@@ -63,8 +63,8 @@ CHANGED_BY: dict[str, set[str]] = {
     "renew": {"until"},
     "checkpoint": {"cursor"},
     "report": {"progress"},
-    "cancel": {"stage", "cancel_requested"},
-    "retry": {"stage", "attempts", "run_at", "cancel_requested", "last_token", "result"},
+    "cancel": {"state", "cancel_requested"},
+    "retry": {"state", "attempts", "run_at", "cancel_requested", "last_token", "result"},
 }
 
 
@@ -76,7 +76,7 @@ def only_what_it_may(books: Promises, commit: Commit) -> Iterator[str]:
         if before is None:
             continue
         if before.is_final and commit.verb != "retry":
-            yield f"I4 job {job} was {STAGES[before.stage]} and was changed by {commit.verb}"
+            yield f"I4 job {job} was {before.state} and was changed by {commit.verb}"
         if allowed is not None and (found := differences(before, after) - allowed):
             yield f"I2 {commit.verb} changed {', '.join(sorted(found))} of job {job}"
 
@@ -120,22 +120,22 @@ def outcomes_are_recorded(books: Promises, commit: Commit) -> Iterator[str]:
             if settlement.state.is_final:
                 yield f"I4 job {settlement.id} was settled as {settlement.state} and leased again"
             continue
-        wanted = stage_after(settlement, is_cancelled=books.jobs[settlement.id].cancel_wanted)
-        if after.stage not in wanted:
-            names = " or ".join(STAGES[stage] for stage in wanted)
-            yield f"I24 job {after.id} is {STAGES[after.stage]} after a settlement that makes it {names}"
+        wanted = state_after(settlement, is_cancelled=books.jobs[settlement.id].cancel_wanted)
+        if after.state not in wanted:
+            names = " or ".join(wanted)
+            yield f"I24 job {after.id} is {after.state} after a settlement that makes it {names}"
         if settlement.state is State.DONE and after.result != settlement.result:
             yield f"I4 job {after.id} is done with another result than the one that was sent"
 
 
-def stage_after(settlement: Settlement, *, is_cancelled: bool) -> tuple[int, ...]:
+def state_after(settlement: Settlement, *, is_cancelled: bool) -> tuple[str, ...]:
     match settlement.state:
         case State.DONE:
             return (DONE,)
         case State.FAILED:
             return (FAILED,)
         case State.PENDING if not is_cancelled:
-            return (0, 1)
+            return (READY, SCHEDULED)
     return (CANCELLED,)
 
 
@@ -182,10 +182,10 @@ def leases_are_taken_back_when_due(books: Promises, commit: Commit) -> Iterator[
         elif row.attempts >= row.attempts_max:
             wanted = {FAILED}
         else:
-            wanted = {LEASED} if row.id in claimed else {0}
-        if commit.after[row.id].stage not in wanted:
-            names = " or ".join(STAGES[stage] for stage in wanted)
-            yield f"I14 job {row.id} should be {names} after its lease expired, is {STAGES[commit.after[row.id].stage]}"
+            wanted = {LEASED} if row.id in claimed else {READY}
+        if commit.after[row.id].state not in wanted:
+            names = " or ".join(wanted)
+            yield f"I14 job {row.id} should be {names} after its lease expired, is {commit.after[row.id].state}"
 
 
 def the_well_keep_their_leases(books: Promises, commit: Commit) -> Iterator[str]:
@@ -222,7 +222,7 @@ def leases_are_true(books: Promises, commit: Commit) -> Iterator[str]:
     wants = commit.exchange.wants
     for lease in commit.exchanged.leases:
         row, book = commit.after[lease.id], books.jobs.get(lease.id)
-        if row.stage != LEASED or row.token != lease.token or row.owner != commit.exchange.worker:
+        if row.state != LEASED or row.token != lease.token or row.owner != commit.exchange.worker:
             yield f"I1 job {lease.id} was handed out, but the table does not say so"
         if (row.attempts, row.fence, row.cursor) != (lease.attempts, lease.fence, lease.cursor):
             yield f"I14 the lease of job {lease.id} differs from the table"
@@ -239,7 +239,7 @@ def leases_are_true(books: Promises, commit: Commit) -> Iterator[str]:
 def had_to_wait(commit: Commit, row: StoredRow) -> bool:
     """A job that has become ready stays ready, even if the clock is set back."""
     before = commit.before.get(row.id)
-    return before is None or before.stage == SCHEDULED or any(row.id == each.id for each in commit.accepted)
+    return before is None or before.state == SCHEDULED or any(row.id == each.id for each in commit.accepted)
 
 
 # -- the other verbs ------------------------------------------------------------------------------------------------
@@ -285,13 +285,13 @@ def cancelling_is_true(books: Promises, commit: Commit) -> Iterator[str]:
             yield f"I24 an unknown job {job} was answered {commit.answer}"
         return
     if before.is_final:
-        wanted, stage = CancelResult.FINISHED, before.stage
-    elif before.stage == LEASED:
-        wanted, stage = CancelResult.REQUESTED, LEASED
+        wanted, state = CancelResult.FINISHED, before.state
+    elif before.state == LEASED:
+        wanted, state = CancelResult.REQUESTED, LEASED
     else:
-        wanted, stage = CancelResult.CANCELLED, CANCELLED
-    if commit.answer is not wanted or after.stage != stage:
-        yield f"I24 cancelling job {job}, which was {STAGES[before.stage]}: {commit.answer}, {STAGES[after.stage]}"
+        wanted, state = CancelResult.CANCELLED, CANCELLED
+    if commit.answer is not wanted or after.state != state:
+        yield f"I24 cancelling job {job}, which was {before.state}: {commit.answer}, {after.state}"
     if wanted is CancelResult.REQUESTED and not after.cancel_requested:
         yield f"I24 the wish to cancel job {job} was acknowledged and forgotten"
 
@@ -354,8 +354,8 @@ def imbalances(books: Promises, commit: Commit, table: StoredRows) -> Iterator[s
     for job in commit.changed:
         row, book = commit.after[job], books.jobs[job]
         token = book.current.token if book.current else None
-        if row.token != token or (row.stage == LEASED) != (token is not None):
-            yield f"I1 job {job} is {STAGES[row.stage]} under token {row.token}, and was granted to {token}"
+        if row.token != token or (row.state == LEASED) != (token is not None):
+            yield f"I1 job {job} is {row.state} under token {row.token}, and was granted to {token}"
         if (row.attempts, row.fence) != (book.attempts, book.claims):
             yield f"I14 job {job} counts {row.attempts} attempts, fence {row.fence}: was {book.attempts}, {book.claims}"
         if row.cursor != book.cursor:

@@ -10,14 +10,14 @@ from leaseway.domain.ids import Instant, JobId, Token
 from leaseway.domain.job import Settlement, State, Submitted
 from leaseway.simulation.process import Process
 
-READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = range(6)
-STAGES = ("ready", "scheduled", "leased", "done", "failed", "cancelled")
+READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED = "ready", "scheduled", "leased", "done", "failed", "cancelled"
+STATES = (READY, SCHEDULED, LEASED, DONE, FAILED, CANCELLED)
 
 
 class StoredRow(NamedTuple):
     id: JobId
     lane: int
-    stage: int
+    state: str
     kind: str
     run_at: Instant
     attempts: int
@@ -36,7 +36,7 @@ class StoredRow(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        return self.stage > LEASED
+        return self.state in (DONE, FAILED, CANCELLED)
 
 
 Rows = dict[JobId, StoredRow]
@@ -77,7 +77,7 @@ class StoredRows:
         """The counters that the rows imply."""
         counts: dict[int, list[int]] = {}
         for row in self.rows.values():
-            counts.setdefault(row.lane, [0] * 6)[row.stage] += 1
+            counts.setdefault(row.lane, [0] * 6)[STATES.index(row.state)] += 1
         return {lane: tuple(found) for lane, found in counts.items()}
 
     def close(self) -> None:

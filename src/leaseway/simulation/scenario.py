@@ -19,7 +19,7 @@ from leaseway.simulation.fleet import SimulatedFleet
 from leaseway.simulation.limit_oracles import Meter
 from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.process import Process
-from leaseway.simulation.promises import STAGES, StoredRow
+from leaseway.simulation.promises import STATES, StoredRow
 from leaseway.simulation.swarm import FAULTY_SECONDS, LEASE_SECONDS, Swarm
 from leaseway.simulation.trace import Trace
 from leaseway.simulation.world import START_US, SimulatedWorld
@@ -198,7 +198,7 @@ class Scenario:
             seconds = self._universe.loop.time() - began
             self._universe.books.is_settled = seconds > SETTLE_SECONDS
             if seconds > self._load.calm_seconds_max:
-                left = [f"{row.id} {row.kind} {STAGES[row.stage]}" for row in self._rows() if not row.is_final]
+                left = [f"{row.id} {row.kind} {row.state}" for row in self._rows() if not row.is_final]
                 self._universe.judge.accuse([f"I3 {seconds:.0f} s after the last fault there is still {left}"])
                 await asyncio.sleep(LOOK_SECONDS)
         return last
@@ -240,7 +240,7 @@ class Scenario:
                 )
         for row in self._rows():
             if not row.is_final or row.token is not None:
-                self._universe.judge.accuse([f"I3 job {row.id} is {STAGES[row.stage]} in the end"])
+                self._universe.judge.accuse([f"I3 job {row.id} is {row.state} in the end"])
         if self._meter is not None:
             self._meter.conclude()
 
@@ -279,7 +279,7 @@ def run_load(
         if look is not None:
             look(path)
     books = universe.books
-    stages = [STAGES[row.stage] for row in universe.table.rows.values()]
+    states = [row.state for row in universe.table.rows.values()]
     return SimulationReport(
         seed=seed,
         violations=tuple(books.violations),
@@ -287,7 +287,7 @@ def run_load(
         trace_hash=trace.hash(),
         trace_lines=trace.lines,
         seconds=universe.loop.time(),
-        states={stage: stages.count(stage) for stage in STAGES if stage in stages},
+        states={state: states.count(state) for state in STATES if state in states},
     )
 
 

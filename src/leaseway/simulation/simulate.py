@@ -16,7 +16,7 @@ from leaseway.simulation.loop import SimLoop
 from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, Streams, draw
 from leaseway.simulation.world import START_US
-from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.database import statements
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.worker.submit import Bound
 

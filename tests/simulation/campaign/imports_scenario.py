@@ -34,7 +34,7 @@ from leaseway.simulation.process import HERE
 from leaseway.simulation.scenario import LOOK_SECONDS, Load, Scenario, SimulationReport, run_load
 from leaseway.simulation.swarm import FaultRates
 from leaseway.simulation.world import SimulatedWorld
-from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.database import statements
 from leaseway.testing.fake_open_charge_map import API_KEY
 from leaseway.worker import provider_http
 from leaseway.worker import run_handler as running_handlers

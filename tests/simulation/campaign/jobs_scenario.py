@@ -8,7 +8,7 @@ from tests.simulation.campaign.submissions import QUEUES, draw_plan
 from leaseway.domain.schedule import Missed, Schedule
 from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import Streams, draw
-from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.database import statements
 
 CRON = "42,45,48,51,54,57 6 * * * *"
 """Six fields, seconds first. A run begins at six minutes and forty seconds past an hour."""

@@ -29,7 +29,7 @@ from leaseway.simulation.process import HERE
 from leaseway.simulation.provider import UNHEARD, Temper
 from leaseway.simulation.scenario import Load, SimulationReport, run_load
 from leaseway.simulation.swarm import LEASE_SECONDS, FaultRates, Streams, Swarm, draw
-from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.database import statements
 from leaseway.worker import admission, limiter_client, loop, provider_calls
 from leaseway.worker.attempt import Attempt, Stop
 from leaseway.worker.context import Context

@@ -30,8 +30,8 @@ from leaseway.simulation.process import HERE
 from leaseway.stores.memory import budgets as memory_ledger
 from leaseway.stores.memory.budgets import MemoryLedger
 from leaseway.stores.sqlite import connection
-from leaseway.stores.sqlite.statements import statements
-from leaseway.stores.sqlite.transaction import Transaction
+from leaseway.stores.sqlite import jobs as sqlite_jobs
+from leaseway.stores.sqlite.database import Transaction, statements
 from leaseway.worker import settle
 from leaseway.worker import submit as submitting
 from leaseway.worker.admission import Admission, GateState
@@ -128,7 +128,7 @@ def decide_without_giving_back(lease: Lease, outcome: Outcome, *rest: Any) -> Se
     return replace(settlement, gives_back=False) if settlement and isinstance(outcome, Released) else settlement
 
 
-real_settle = Transaction._settle
+real_settle = sqlite_jobs.settle
 real_halt = Slots.halt
 real_look = LeaseRenewal.check
 
@@ -137,7 +137,7 @@ def settle_with_all_children(transaction: Transaction, settlements: Sequence[Set
     lost = real_settle(transaction, settlements)
     children = [child for each in settlements if each.id in lost for child in each.children]
     if children:
-        transaction.submit(children, conflicts_replay=True)
+        sqlite_jobs.submit(transaction, children, ignore_conflicts=True)
     return lost
 
 
@@ -265,14 +265,14 @@ SABOTAGES: dict[str, Sabotage] = {
         first=1,
         removes="settling compares the token, not the state",
         sql=(
-            ("settle", "jobs.token = settled.token", "jobs.stage = 2"),
-            ("settleable", "jobs.token = :token", "jobs.stage = 2"),
-            ("settle_done", "jobs.token = :token", "jobs.stage = 2"),
+            ("settle", "jobs.token = settled.token", "jobs.state = 'leased'"),
+            ("settleable", "jobs.token = :token", "jobs.state = 'leased'"),
+            ("settle_done", "jobs.token = :token", "jobs.state = 'leased'"),
         ),
     ),
     "renew_any_token": Sabotage(
         removes="renewing compares the token",
-        sql=(("renew", "jobs.token = held.token", "jobs.stage = 2"),),
+        sql=(("renew", "jobs.token = held.token", "jobs.state = 'leased'"),),
     ),
     "renew_lapsed": Sabotage(
         first=2,
@@ -282,17 +282,17 @@ SABOTAGES: dict[str, Sabotage] = {
     "checkpoint_any_token": Sabotage(
         first=10,
         removes="a checkpoint compares the token",
-        sql=(("checkpoint", "token = :token AND until > :now", "stage = 2"),),
+        sql=(("checkpoint", "token = :token AND until > :now", "state = 'leased'"),),
     ),
     "report_any_token": Sabotage(
         first=10,
         removes="a report of progress compares the token",
-        sql=(("report", "token = :token", "stage = 2"),),
+        sql=(("report", "token = :token", "state = 'leased'"),),
     ),
     "reclaim_early": Sabotage(
         removes="only expired leases are taken back, checked where they are found and where it is written",
         sql=(
-            ("due", "stage = 2 AND until <= :now", "stage = 2"),
+            ("due", "state = 'leased' AND until <= :now", "state = 'leased'"),
             ("expired", "until <= :now", "TRUE"),
             ("reclaim", "until <= :now", "TRUE"),
         ),
@@ -349,7 +349,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "children_anyway": Sabotage(
         first=24,
         removes="children are submitted only with an accepted settlement",
-        code=((Transaction, "_settle", settle_with_all_children),),
+        code=((sqlite_jobs, "settle", settle_with_all_children),),
     ),
     "cron_by_everybody": Sabotage(
         first=1,
@@ -362,7 +362,7 @@ SABOTAGES: dict[str, Sabotage] = {
     "cancel_lost_at_settle": Sabotage(
         first=1,
         removes="a job that is to be cancelled is not made pending by a settlement",
-        sql=(("settle", "settled.stage < 2 AND cancel_requested", "FALSE"),),
+        sql=(("settle", "settled.state IN ('ready', 'scheduled') AND cancel_requested", "FALSE"),),
     ),
     "cancel_lost_at_expiry": Sabotage(
         removes="a job that is to be cancelled does not come back when its lease expires",

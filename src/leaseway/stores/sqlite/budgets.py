@@ -58,9 +58,7 @@ from leaseway.domain.budgets.holds import (
 )
 from leaseway.domain.ids import Instant
 from leaseway.ports.ledger import BOOKS_MAX, BudgetDefinitions, BudgetReads, Expired
-from leaseway.stores.sqlite.database import Database
-from leaseway.stores.sqlite.rows import Row, as_json
-from leaseway.stores.sqlite.statements import SQL
+from leaseway.stores.sqlite.database import SQL, Database, Row, as_json
 
 T = TypeVar("T")
 

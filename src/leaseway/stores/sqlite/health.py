@@ -32,11 +32,10 @@ from leaseway.domain.health import (
 )
 from leaseway.domain.ids import Instant
 from leaseway.domain.lane import LaneCount
-from leaseway.stores.sqlite import rows
 from leaseway.stores.sqlite.budgets import Desk
 from leaseway.stores.sqlite.connection import translated
-from leaseway.stores.sqlite.migrate import look_into, schema
-from leaseway.stores.sqlite.statements import statements
+from leaseway.stores.sqlite.database import parse_lane, statements
+from leaseway.stores.sqlite.migrate import check_version, connect_read_only
 
 BOUND_SECONDS = 5.0
 """How long a check that reads everything may take unless it shall be deep."""
@@ -48,9 +47,9 @@ REMOTE = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "glusterfs", "lustre", "fus
 """How the types of file systems begin that reach over a network."""
 
 RECOUNT = """
-SELECT queue, tenant, needs, count(*) FILTER (WHERE stage = 0), count(*) FILTER (WHERE stage = 1),
-       count(*) FILTER (WHERE stage = 2), count(*) FILTER (WHERE stage = 3),
-       count(*) FILTER (WHERE stage = 4), count(*) FILTER (WHERE stage = 5)
+SELECT queue, tenant, needs, count(*) FILTER (WHERE state = 'ready'), count(*) FILTER (WHERE state = 'scheduled'),
+       count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'done'),
+       count(*) FILTER (WHERE state = 'failed'), count(*) FILTER (WHERE state = 'cancelled')
   FROM lanes LEFT JOIN jobs ON jobs.lane = lanes.id
  GROUP BY lanes.id ORDER BY queue, tenant, needs
 """
@@ -58,14 +57,14 @@ SELECT queue, tenant, needs, count(*) FILTER (WHERE stage = 0), count(*) FILTER 
 NEWEST = """
 SELECT max(at) FROM (
   SELECT max(created_at) AS at FROM (SELECT created_at FROM jobs ORDER BY seq DESC LIMIT 1000)
-  UNION ALL SELECT max(finished_at) FROM jobs WHERE stage > 2
+  UNION ALL SELECT max(finished_at) FROM jobs WHERE finished_at IS NOT NULL
   UNION ALL SELECT max(served_at) FROM lanes)
 """
-STUCK = "SELECT count(*), min(until) FROM jobs WHERE stage = 2 AND until <= ?"
+STUCK = "SELECT count(*), min(until) FROM jobs WHERE state = 'leased' AND until <= ?"
 # A scheduled job whose time has come counts as ready: only a worker would have made it so.
 OLDEST = """
 SELECT queue, min(run_at) FROM jobs JOIN lanes ON lanes.id = jobs.lane
- WHERE stage = 0 OR (stage = 1 AND run_at <= ?) GROUP BY queue ORDER BY queue
+ WHERE state = 'ready' OR (state = 'scheduled' AND run_at <= ?) GROUP BY queue ORDER BY queue
 """
 SERVED = "SELECT queue, max(served_at) FROM lanes GROUP BY queue"
 
@@ -86,7 +85,7 @@ def _look(path: Path, now: Instant, seconds_max: float | None) -> Iterator[Findi
     yield judge_log(log_bytes)
     yield _sqlite(sqlite3.sqlite_version_info)
     try:
-        with closing(look_into(str(path))) as connection:
+        with closing(connect_read_only(str(path))) as connection:
             yield from _look_inside(connection, path, now, seconds_max)
     except sqlite3.Error as error:
         yield _sick("database", translated(error, str(path)))
@@ -96,7 +95,7 @@ def _look_inside(
     connection: sqlite3.Connection, path: Path, now: Instant, seconds_max: float | None
 ) -> Iterator[Finding]:
     try:
-        found = schema(connection, str(path))
+        found = check_version(connection, str(path))
     except LeasewayError as error:
         yield _sick("schema", error)
         return
@@ -231,7 +230,7 @@ def _counters(connection: sqlite3.Connection, seconds_max: float | None) -> Find
     def check() -> Finding:
         connection.execute("BEGIN")  # both must see the same moment
         try:
-            return judge_counters(_lanes(connection), [rows.lane_of(row) for row in connection.execute(RECOUNT)])
+            return judge_counters(_lanes(connection), [parse_lane(row) for row in connection.execute(RECOUNT)])
         finally:
             connection.execute("ROLLBACK")
 
@@ -272,4 +271,4 @@ def _in_lanes(connection: sqlite3.Connection, now: Instant) -> Iterator[Finding]
 
 
 def _lanes(connection: sqlite3.Connection) -> list[LaneCount]:
-    return [rows.lane_of(row) for row in connection.execute(statements()["lane_list"])]
+    return [parse_lane(row) for row in connection.execute(statements()["lane_list"])]

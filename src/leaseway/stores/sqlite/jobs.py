@@ -1,15 +1,47 @@
-"""Submit, exchange, renew, checkpoint and operate jobs in one SQLite file. Each method is one transaction."""
+"""Submit and exchange jobs, renew leases and store checkpoints in one SQLite file. Each method is one transaction.
 
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+    submit ─► jobs ─► exchange: settle ─► reclaim expired leases ─► promote scheduled jobs ─► claim
 
-from leaseway.domain.exchange import Exchange, ExchangeReply, Gate, HeldLease, ProgressReport, Renewed
-from leaseway.domain.ids import JobId, Token
-from leaseway.domain.inspection import KEYS_PER_JOB, CancelResult, JobFilter
-from leaseway.domain.job import NewJob, State, Submitted
-from leaseway.stores.sqlite.database import Database
-from leaseway.stores.sqlite.rows import CANCELLED, READY, STATES, Row, as_json, filter_conditions
-from leaseway.stores.sqlite.transaction import Transaction
+The functions below the classes are the steps, in this order. Each works on the open transaction.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from itertools import groupby
+
+from leaseway.domain.errors import KeyConflict
+from leaseway.domain.exchange import (
+    ERRORS_MAX,
+    LANES_MAX,
+    PROMOTE_MAX,
+    RECLAIM_MAX,
+    Exchange,
+    ExchangeReply,
+    Gate,
+    Gated,
+    HeldLease,
+    ProgressReport,
+    Renewed,
+    Wants,
+)
+from leaseway.domain.ids import Instant, JobId, Token, WorkerId
+from leaseway.domain.job import Failure, Lease, NewJob, Settlement, State, Submitted
+from leaseway.domain.lane import LaneTurn, admits_by_gate, divide_claim
+from leaseway.domain.outcome import expired_lease, state_after_expiry
+from leaseway.stores.sqlite.database import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    LEASED,
+    READY,
+    SCHEDULED,
+    Database,
+    Row,
+    Transaction,
+    as_json,
+)
+
+LaneNames = Mapping[int, tuple[str, str, str]]
+"""Queue, tenant and needs of lanes, by their number."""
 
 
 class SqliteJobs:
@@ -17,12 +49,12 @@ class SqliteJobs:
         self._database = database
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        answers = await self._database.write(lambda transaction: transaction.submit(jobs))
+        answers = await self._database.write(lambda transaction: submit(transaction, jobs))
         self._database.notifier.ring()
         return answers
 
     async def exchange(self, call: Exchange) -> ExchangeReply:
-        answer = await self._database.write(lambda transaction: transaction.exchange(call))
+        answer = await self._database.write(lambda transaction: exchange(transaction, call))
         if any(settlement.state is State.PENDING or settlement.children for settlement in call.settlements):
             self._database.notifier.ring()
         return answer
@@ -67,72 +99,270 @@ class SqliteBlockingSubmission:
         self._database = database
 
     def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        answers = self._database.write_blocking(lambda transaction: transaction.submit(jobs))
+        answers = self._database.write_blocking(lambda transaction: submit(transaction, jobs))
         self._database.notifier.ring()
         return answers
 
 
-class SqliteOperations:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def cancel(self, job: JobId) -> CancelResult:
-        answer = await self._database.write(lambda transaction: cancel(transaction, job))
-        self._database.notifier.ring()
-        return answer
-
-    async def retry(self, which: JobFilter, limit: int) -> list[JobId]:
-        def work(transaction: Transaction) -> list[JobId]:
-            found = find(transaction.connection, which, "stage IN (4, 5)", limit)
-            for seq, _, lane, stage in found:
-                transaction.run("replay", seq=seq, now=transaction.now)
-                transaction.moved(lane, stage, READY)
-            return [id_ for _, id_, _, _ in found]
-
-        retried = await self._database.write(work)
-        self._database.notifier.ring()
-        return retried
-
-    async def discard(self, which: JobFilter, limit: int) -> list[JobId]:
-        def work(transaction: Transaction) -> list[JobId]:
-            found = find(transaction.connection, which, "stage > 2", limit)
-            delete(transaction, found)
-            return [id_ for _, id_, _, _ in found]
-
-        return await self._database.write(work)
-
-    async def prune(self, keep_us: int, limit: int) -> int:
-        def work(transaction: Transaction) -> int:
-            old = transaction.run("finished_before", before=transaction.now - keep_us, limit=max(limit, 0))
-            delete(transaction, old)
-            transaction.run("key_prune", now=transaction.now, limit=max(limit, 0) * KEYS_PER_JOB)
-            return len(old)
-
-        return await self._database.write(work)
+# -- submit -----------------------------------------------------------------------------------------------------------
 
 
-def cancel(transaction: Transaction, job: JobId) -> CancelResult:
-    found = transaction.run("stage", id=job)
+def submit(transaction: Transaction, jobs: Sequence[NewJob], *, ignore_conflicts: bool = False) -> list[Submitted]:
+    """Store the jobs that are new. Keys are looked up first.
+
+    With `ignore_conflicts`, a key that was used with other arguments is not an error: the caller is a worker or a
+    schedule, which cannot choose another key.
+    """
+    if all(job.key is None for job in jobs):
+        insert(transaction, jobs)
+        return [Submitted(job.id) for job in jobs]
+    distinct = {job.id: job for job in jobs}
+    first = {id_: job.key and known_job(transaction, job, ignore_conflicts) for id_, job in distinct.items()}
+    insert(transaction, [job for id_, job in distinct.items() if not first[id_]])
+    return [Submitted(answer := first[job.id] or job.id, answer != job.id) for job in jobs]
+
+
+def known_job(transaction: Transaction, job: NewJob, ignore_conflicts: bool) -> JobId | None:
+    """The stored job that stands for this one: the same id, or the first job with its key. None: it is new."""
+    if transaction.run("job_state", id=job.id):
+        return job.id
+    known = transaction.run("key_find", tenant=job.tenant, key=job.key, now=transaction.now)
+    if not known:
+        names = {"tenant": job.tenant, "key": job.key, "job": job.id, "fingerprint": job.fingerprint}
+        transaction.run("key_add", **names, expires_at=transaction.now + job.key_keep_us)
+        return None
+    ((first, fingerprint),) = known
+    if fingerprint != job.fingerprint and not ignore_conflicts:
+        raise KeyConflict(
+            f"key {job.key!r} of tenant {job.tenant!r} names job {first}, which was submitted with another kind or "
+            "other arguments; use a new key for a new job"
+        )
+    return JobId(first)
+
+
+def insert(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    for _, group in groupby(jobs, shared_fields):  # only neighbours, so that the order of submission stays
+        insert_uniform(transaction, list(group))
+
+
+def shared_fields(job: NewJob) -> Row:
+    """All fields of a new job except id and payload. Jobs with equal fields are stored by one statement."""
+    # fmt: off
+    return (job.queue, job.tenant, job.needs, job.kind, job.priority, job.attempts_max, job.lease_us, job.timeout_us,
+            job.shard_key, job.cursor, job.delay_us, job.run_at, job.trace)
+    # fmt: on
+
+
+def insert_uniform(transaction: Transaction, jobs: Sequence[NewJob]) -> None:
+    first = jobs[0]
+    lane = find_lane(transaction, first.queue, first.tenant, first.needs)
+    state, run_at = pending_state(first.run_at, first.delay_us, transaction.now)
+    shared = {
+        "lane": lane, "state": state, "kind": first.kind, "priority": first.priority, "run_at": run_at,
+        "attempts_max": first.attempts_max, "lease_us": first.lease_us, "timeout_us": first.timeout_us,
+        "shard_key": first.shard_key, "cursor": first.cursor, "now": transaction.now, "trace": first.trace,
+    }  # fmt: skip
+    if len(jobs) == 1:
+        stored = transaction.change("submit_one", id=first.id, payload=first.payload, **shared)
+    else:
+        payloads = as_json({job.id: job.payload for job in jobs})
+        stored = transaction.change("submit", payloads=payloads, **shared)
+    transaction.count(lane, state, stored)
+
+
+def pending_state(run_at: Instant | None, delay_us: int, now: Instant) -> tuple[str, Instant]:
+    """State and time to run of a pending job."""
+    at = now + delay_us if run_at is None else run_at
+    return (SCHEDULED if at > now else READY), at
+
+
+def find_lane(transaction: Transaction, queue: str, tenant: str, needs: str) -> int:
+    found = transaction.run("lane_find", queue=queue, tenant=tenant, needs=needs)
     if not found:
-        return CancelResult.UNKNOWN
-    ((lane, stage),) = found
-    if transaction.run("cancel_pending", id=job, now=transaction.now):
-        transaction.moved(lane, stage, CANCELLED)
-        return CancelResult.CANCELLED
-    transaction.run("cancel_leased", id=job)
-    return CancelResult.FINISHED if STATES[stage].is_final else CancelResult.REQUESTED
+        transaction.run("lane_open", queue=queue, tenant=tenant, needs=needs)
+        found = transaction.run("lane_find", queue=queue, tenant=tenant, needs=needs)
+    return int(found[0][0])
 
 
-def find(connection: sqlite3.Connection, which: JobFilter, stage: str, limit: int) -> list[Row]:
-    conditions, values = filter_conditions(which)
-    where = " AND ".join([*conditions, stage])
-    text = f"SELECT seq, jobs.id, lane, stage FROM jobs JOIN lanes ON lanes.id = lane WHERE {where} ORDER BY seq"
-    return connection.execute(f"{text} LIMIT :limit", {**values, "limit": max(limit, 0)}).fetchall()
+# -- exchange ---------------------------------------------------------------------------------------------------------
 
 
-def delete(transaction: Transaction, jobs: Iterable[Row]) -> None:
-    jobs = list(jobs)
-    transaction.run_each("delete_job", [(seq,) for seq, _, _, _ in jobs])
-    transaction.run_each("delete_errors", [(id_,) for _, id_, _, _ in jobs])
-    for _, _, lane, stage in jobs:
-        transaction.count(lane, stage, -1)
+def exchange(transaction: Transaction, call: Exchange) -> ExchangeReply:
+    lost = settle(transaction, call.settlements) if call.settlements else []
+    ((expired, promotable, to_cancel, has_gates),) = transaction.run("due", now=transaction.now)
+    if expired:
+        reclaim(transaction)
+    if promotable:
+        promote(transaction)
+    leases = lease(transaction, call.worker, call.wants, call.repeat) if call.wants else []
+    cancelled = transaction.run("to_cancel", worker=call.worker) if to_cancel else []
+    gated = list_gates(transaction, call.wants) if has_gates and call.wants and call.wants.count > 0 else []
+    return ExchangeReply(tuple(leases), tuple(lost), tuple(id_ for (id_,) in cancelled), tuple(gated))
+
+
+def settle(transaction: Transaction, settlements: Sequence[Settlement]) -> list[JobId]:
+    """Write the accepted settlements; return the jobs whose settlement is rejected."""
+    if len({settlement.id for settlement in settlements}) < len(settlements):
+        # A job is settled twice: the first settlement decides about the second.
+        return [job for settlement in settlements for job in settle(transaction, [settlement])]
+    done = [settlement for settlement in settlements if is_plain_done(settlement)]
+    others = [settlement for settlement in settlements if not is_plain_done(settlement)]
+    accepted = settle_done(transaction, done) | settle_others(transaction, others)
+    children = [child for settlement in settlements if settlement.id in accepted for child in settlement.children]
+    if children:
+        submit(transaction, children, ignore_conflicts=True)
+    return [] if len(accepted) == len(settlements) else rejected(transaction, settlements, accepted)
+
+
+def is_plain_done(settlement: Settlement) -> bool:
+    """Done, with a result and nothing else to write."""
+    return settlement.state is State.DONE and settlement.failure is None and settlement.progress is None
+
+
+def settle_done(transaction: Transaction, settlements: Sequence[Settlement]) -> set[JobId]:
+    """Settle with one statement per claim."""
+    results: dict[str, dict[str, str | None]] = {}
+    for settlement in settlements:
+        results.setdefault(settlement.token, {})[settlement.id] = settlement.result
+    accepted: set[JobId] = set()
+    for token, by_job in results.items():
+        sent = as_json(by_job)
+        for id_, lane in transaction.run_one("settleable", results=sent, token=token):
+            accepted.add(id_)
+            transaction.moved(lane, LEASED, DONE)
+        transaction.change("settle_done", results=sent, token=token, now=transaction.now)
+    return accepted
+
+
+def settle_others(transaction: Transaction, settlements: Sequence[Settlement]) -> set[JobId]:
+    if not settlements:
+        return set()
+    sent = as_json([settlement_row(settlement, transaction.now) for settlement in settlements])
+    attempts: dict[JobId, int] = {}
+    for id_, lane, state, count in transaction.run("settle", settlements=sent, now=transaction.now):
+        attempts[id_] = count
+        transaction.moved(lane, LEASED, state)
+    failed = [each for each in settlements if each.failure is not None and each.id in attempts]
+    add_errors(transaction, [(each.id, attempts[each.id] + each.gives_back, each.failure) for each in failed])
+    return set(attempts)
+
+
+def settlement_row(settlement: Settlement, now: Instant) -> Row:
+    """In the order of settle.sql."""
+    state, run_at = settlement.state.value, None
+    if settlement.state is State.PENDING:
+        state, run_at = pending_state(settlement.run_at, settlement.delay_us, now)
+    code = settlement.failure.code if settlement.failure else None
+    # fmt: off
+    return (settlement.id, settlement.token, state, run_at, int(settlement.gives_back), settlement.result,
+            code, settlement.progress)
+    # fmt: on
+
+
+def rejected(transaction: Transaction, settlements: Sequence[Settlement], accepted: Set[JobId]) -> list[JobId]:
+    """Jobs whose settlement was accepted neither now nor before."""
+    late = [settlement for settlement in settlements if settlement.id not in accepted]
+    sent = as_json([(settlement.id, settlement.token) for settlement in late])
+    before = {id_ for (id_,) in transaction.run("settled_before", settlements=sent)}
+    return [settlement.id for settlement in late if settlement.id not in before]
+
+
+def add_errors(transaction: Transaction, errors: Sequence[tuple[JobId, int, Failure | None]]) -> None:
+    rows = [
+        (job, attempt, transaction.now, failure.code, failure.message, failure.traceback)
+        for job, attempt, failure in errors
+        if failure is not None
+    ]
+    if rows:
+        transaction.run_each("error_add", rows)
+        transaction.run_each("error_trim", [(job, ERRORS_MAX) for job, *_ in rows])
+
+
+def reclaim(transaction: Transaction) -> None:
+    """End expired leases: the jobs become ready, failed or cancelled."""
+    errors: list[tuple[JobId, int, Failure | None]] = []
+    for seq, id_, lane, owner, attempts, *rest in transaction.run("expired", now=transaction.now, limit=RECLAIM_MAX):
+        state = AFTER_EXPIRY[state_after_expiry(attempts, *rest)]
+        failure = None if state == CANCELLED else expired_lease(owner)
+        transaction.run("reclaim", seq=seq, state=state, now=transaction.now, code=failure and failure.code)
+        transaction.moved(lane, LEASED, state)
+        errors.append((id_, attempts, failure))
+    add_errors(transaction, errors)
+
+
+AFTER_EXPIRY = {State.PENDING: READY, State.FAILED: FAILED, State.CANCELLED: CANCELLED}
+
+
+def promote(transaction: Transaction) -> None:
+    for (lane,) in transaction.run("promote", now=transaction.now, limit=PROMOTE_MAX):
+        transaction.moved(lane, SCHEDULED, READY)
+
+
+def lease(transaction: Transaction, worker: WorkerId, wants: Wants, repeat: bool) -> list[Lease]:
+    if repeat and (adopted := transaction.run_one("adoptable", token=wants.token, worker=worker)):
+        transaction.change("adopt", now=transaction.now, token=wants.token, worker=worker)
+        lanes = transaction.run("lane_names", lanes=as_json([row[-1] for row in adopted]))
+        names = {lane: (queue, tenant, needs) for lane, queue, tenant, needs in lanes}
+        return [parse_lease(row, wants.token, names) for row in adopted]
+    return claim(transaction, worker, wants) if wants.count > 0 else []
+
+
+def claim(transaction: Transaction, worker: WorkerId, wants: Wants) -> list[Lease]:
+    transaction.close()  # the counters must include the jobs that this transaction has made ready
+    admits = admits_by_gate(wants.admits)
+    queues, gates = as_json(wants.queues), as_json([(gate.needs, gate.tenant) for gate in admits])
+    floor = lane_floor(transaction, queues)
+    lanes = transaction.run(
+        "lanes_with_work", queues=queues, tenant=wants.tenant, admits=gates, floor=floor, lanes_max=LANES_MAX
+    )
+    turns = {row[0]: parse_turn(row) for row in lanes}
+    shares = divide_claim(wants.count, turns.values(), admits)
+    names = {lane: (queue, tenant, needs) for lane, queue, tenant, needs, *_ in lanes}
+    leases: list[Lease] = []
+    for lane, count in shares.items():
+        claimed = transaction.run_one("claimable", lane=lane, count=count)
+        jobs = as_json([row[0] for row in claimed])
+        transaction.change("claim", jobs=jobs, token=wants.token, worker=worker, now=transaction.now)
+        transaction.count(lane, READY, -len(claimed))
+        transaction.count(lane, LEASED, len(claimed))
+        leases += [parse_lease(row, wants.token, names) for row in claimed]
+    first = next(iter(turns.values())).place if turns else 0
+    served = [(transaction.now, turns[lane].moved(count), first, lane) for lane, count in shares.items()]
+    transaction.run_each("lane_served", served)
+    return leases
+
+
+def lane_floor(transaction: Transaction, queues: str) -> int:
+    ((floor,),) = transaction.run("lane_floor", queues=queues)
+    return int(floor)
+
+
+def list_gates(transaction: Transaction, wants: Wants) -> list[Gated]:
+    """The gates behind which jobs are still ready."""
+    transaction.close()  # the counters must include the jobs that were claimed
+    queues = as_json(wants.queues)
+    closed = as_json([(gate.needs, gate.tenant) for gate in wants.closed])
+    floor = lane_floor(transaction, queues)
+    found = transaction.run(
+        "lanes_gated", queues=queues, tenant=wants.tenant, closed=closed, floor=floor, gates_max=LANES_MAX
+    )
+    return [Gated(Gate(needs, tenant), ready) for needs, tenant, ready in found]
+
+
+def parse_turn(row: Row) -> LaneTurn:
+    """From the columns of lanes_with_work.sql."""
+    lane, _, tenant, needs, ready, weight, is_gated, place = row
+    return LaneTurn(lane, ready, weight, Gate(needs, tenant) if is_gated else None, place)
+
+
+def parse_lease(row: Row, token: Token, lanes: LaneNames) -> Lease:
+    """From the columns of claimable.sql and adoptable.sql."""
+    # fmt: off
+    (_, id_, fence, kind, payload, attempts, most, lease_us, timeout_us, shard_key, cursor, priority, lane) = row
+    # fmt: on
+    queue, tenant, needs = lanes[lane]
+    return Lease(
+        id=id_, token=token, fence=fence, kind=kind, queue=queue, tenant=tenant, payload=payload, attempts=attempts,
+        attempts_max=most, lease_us=lease_us, timeout_us=timeout_us, shard_key=shard_key, cursor=cursor,
+        priority=priority, needs=needs,
+    )  # fmt: skip

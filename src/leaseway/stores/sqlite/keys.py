@@ -6,9 +6,7 @@ from leaseway.domain.api_key import FORGET_MAX, FORGET_US, SESSIONS_MAX, ApiKey,
 from leaseway.domain.ids import Instant
 from leaseway.ports.key_store import KEYS_MAX
 from leaseway.stores.key_rows import COLUMNS, key_of, scopes_text, session_of, taken, too_many
-from leaseway.stores.sqlite.database import Database
-from leaseway.stores.sqlite.rows import as_json
-from leaseway.stores.sqlite.transaction import Transaction
+from leaseway.stores.sqlite.database import Database, Transaction, as_json
 
 
 class SqliteKeys:

@@ -5,22 +5,56 @@ of them, and not read at all while no other process has written.
 """
 
 import sqlite3
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from leaseway.domain.errors import StoreRefused, UsageError
+from leaseway.domain.ids import Instant
 from leaseway.domain.limits import buckets
 from leaseway.domain.limits.buckets import NEW, Acquisition, Level, Sizing
 from leaseway.domain.limits.limit import LimitDefinition
 from leaseway.stores.python_limiter import FORGET_MAX, Defined, Levels
-from leaseway.stores.sqlite.connection import Connection, Work
-from leaseway.stores.sqlite.limiter_clock import Timepiece
-from leaseway.stores.sqlite.migrate import APPLICATION_ID, refuse_foreign, split, version
-from leaseway.stores.sqlite.threads import Answer
+from leaseway.stores.sqlite.connection import Answer, Connection, Work
+from leaseway.stores.sqlite.migrate import read_version, refuse_foreign, split, write_version
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Timepiece(Struct, frozen=True):
+    ticks_us: Callable[[], int]
+    identity: str = ""
+    """What one started machine calls itself; empty: nobody would notice another start."""
+    wall_us: Callable[[], Instant] | None = None
+    """If ticks do not count from 1970."""
+    is_settable: bool = False
+    """Somebody may set it back."""
+
+    def ahead_us(self, since: Instant) -> int:
+        """From its ticks to our instants. They go on after the last fence even if the machine lost its date."""
+        return 0 if self.wall_us is None else max(self.wall_us(), since + 1) - self.ticks_us()
+
+
+def wall_us() -> Instant:
+    return time.time_ns() // 1_000
+
+
+def since_boot_us() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
+
+
+def timepiece() -> Timepiece:
+    """The best that this machine has."""
+    if hasattr(time, "CLOCK_BOOTTIME") and BOOT_ID.exists():
+        return Timepiece(since_boot_us, BOOT_ID.read_text("ascii").strip(), wall_us)
+    return Timepiece(wall_us, is_settable=True)
+
 
 SQL = files(__package__) / "sql" / "limits"
 SCHEMA_VERSION = 1
@@ -43,14 +77,13 @@ def text_of(value: Level | LimitDefinition) -> str:
 def make_tables(connection: sqlite3.Connection, path: str) -> None:
     """Once for each file, inside the caller's transaction."""
     refuse_foreign(connection, path)
-    present = version(connection)
+    present = read_version(connection)
     if present > SCHEMA_VERSION:
         raise StoreRefused(f"{path}: was written by a newer leaseway (version {present}); install that one")
     if present == 0:
         for statement in split(statements()["schema"]):
             connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        write_version(connection, SCHEMA_VERSION)
 
 
 def defined(connection: sqlite3.Connection, name: str) -> Defined | None:

@@ -19,13 +19,14 @@ from leaseway.stores.sqlite.connection import Connection
 from leaseway.stores.sqlite.limit_levels import (
     FileLevels,
     LevelsFile,
+    Timepiece,
     defined,
     definition_of,
     make_tables,
     statements,
     text_of,
+    timepiece,
 )
-from leaseway.stores.sqlite.limiter_clock import Timepiece, timepiece
 
 T = TypeVar("T")
 

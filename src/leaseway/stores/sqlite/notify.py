@@ -1,7 +1,7 @@
-"""Hints between and inside processes: somebody wrote to the file.
+"""Notifications that the file was written, within a process and between processes.
 
-Inside a process a bell rings. Other processes see it in the file's data version, which SQLite keeps in shared memory:
-one look costs some microseconds and takes no lock.
+Within a process the notifier wakes waiting tasks. Writes of other processes change the file's data version, which
+SQLite keeps in shared memory: reading it takes microseconds and no lock.
 """
 
 import asyncio
@@ -12,16 +12,16 @@ from weakref import WeakKeyDictionary
 
 from leaseway.stores.local_notifier import Bell
 
-LOOK_SECONDS = 0.010
+POLL_SECONDS = 0.010
 
 
-class FileWakeups:
+class FileNotifications:
     def __init__(self, bell: Bell, connect: Callable[[], sqlite3.Connection]) -> None:
         self._bell = bell
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._seen: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        """The version that each waiting task has seen: what wakes one must not be taken from another."""
+        """The version that each waiting task has seen, so that a change wakes every task."""
 
     async def wait(self, seconds: float) -> bool:
         with self._bell.heard() as rung:
@@ -31,7 +31,7 @@ class FileWakeups:
                 if self._changed():
                     return True
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left, LOOK_SECONDS)):
+                    async with asyncio.timeout(min(left, POLL_SECONDS)):
                         await rung.wait()
                         return True
         return False
@@ -42,7 +42,7 @@ class FileWakeups:
                 self._connection = self._connect()
             version = int(self._connection.execute("PRAGMA data_version").fetchone()[0])
         except sqlite3.Error:
-            return False  # a hint may be lost; the poll is on
+            return False  # a notification may be lost; workers poll as well
         task = asyncio.current_task()
         changed = self._seen.get(task) != version
         self._seen[task] = version

@@ -22,10 +22,8 @@ from leaseway.domain.inspection import (
 )
 from leaseway.domain.job import ErrorRecord, Job
 from leaseway.domain.lane import LaneCount
-from leaseway.stores.sqlite import rows
-from leaseway.stores.sqlite.database import Database
-from leaseway.stores.sqlite.rows import STATES, Row, as_json, filter_conditions
-from leaseway.stores.sqlite.search import Sought, looked
+from leaseway.stores.sqlite.database import STATES, Database, Row, as_json, parse_lane
+from leaseway.stores.sqlite.search import SearchQuery, filter_conditions, search
 
 
 class SqliteReads:
@@ -42,10 +40,10 @@ class SqliteReads:
         )
 
     async def errors(self, job: JobId) -> list[ErrorRecord]:
-        return [rows.error_of(row) for row in await self._database.read("error_list", job=job)]
+        return [parse_error(row) for row in await self._database.read("error_list", job=job)]
 
     async def lanes(self) -> list[LaneCount]:
-        return [rows.lane_of(row) for row in await self._database.read("lane_list")]
+        return [parse_lane(row) for row in await self._database.read("lane_list")]
 
     async def now(self) -> Instant:
         return self._database.now_us()
@@ -58,8 +56,8 @@ class SqliteInspection:
     async def search(
         self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
     ) -> SearchPage:
-        sought = Sought(which, before or NEWEST, limit, looks)
-        ids, upto = await self._database.connection.read(lambda connection: looked(connection, sought))
+        query = SearchQuery(which, before or NEWEST, limit, looks)
+        ids, upto = await self._database.connection.read(lambda connection: search(connection, query))
         if not ids:
             return SearchPage([], upto)
         return SearchPage(await SqliteReads(self._database).jobs(JobFilter(ids=tuple(ids)), limit=limit), upto)
@@ -67,10 +65,10 @@ class SqliteInspection:
     async def recent(self, newest: int, ended_after: Instant, ended: int) -> tuple[Instant, list[JobSummary]]:
         now = self._database.now_us()
         bounds = {"newest": max(newest, 0), "after": ended_after, "ended": max(ended, 0)}
-        return now, [parse_summary(row) for row in await self._database.read("glimpse_lately", **bounds)]
+        return now, [parse_summary(row) for row in await self._database.read("recent_summaries", **bounds)]
 
     async def summaries(self, ids: Sequence[JobId]) -> list[JobSummary]:
-        found = await self._database.read("glimpse_list", ids=as_json(list(ids[:SUMMARIES_MAX])))
+        found = await self._database.read("summaries_by_id", ids=as_json(list(ids[:SUMMARIES_MAX])))
         return [parse_summary(row) for row in found]
 
     async def owners(self) -> list[LeaseOwner]:
@@ -81,14 +79,14 @@ class SqliteInspection:
         ]
 
     async def waiting(self) -> list[LaneWait]:
-        found = await self._database.read("waiting_list")
+        found = await self._database.read("oldest_waiting")
         return [LaneWait(queue=queue, tenant=tenant, needs=needs, since=since) for queue, tenant, needs, since in found]
 
     async def ended(self, after: Instant) -> tuple[Instant, list[EndedCount]]:
-        found = await self._database.read("ended_list", after=after, most=ENDED_MAX)
+        found = await self._database.read("recent_outcomes", after=after, most=ENDED_MAX)
         counts = [
-            EndedCount(queue=queue, tenant=tenant, state=STATES[stage], count=count)
-            for queue, tenant, stage, count, _ in found
+            EndedCount(queue=queue, tenant=tenant, state=STATES[state], count=count)
+            for queue, tenant, state, count, _ in found
         ]
         is_all = sum(each.count for each in counts) < ENDED_MAX
         return after if is_all else min(first for *_, first in found), counts
@@ -114,15 +112,32 @@ def select_jobs(
     cursor = connection.cursor()
     cursor.row_factory = sqlite3.Row
     found = cursor.execute(text, {**values, "before": before, "limit": max(min(limit, PAGE_MAX), 0)})
-    return [rows.job_of(row) for row in found.fetchall()]
+    return [parse_job(row) for row in found.fetchall()]
 
 
 def parse_summary(row: Row) -> JobSummary:
-    (id_, kind, queue, tenant, stage, priority, attempts, most, progress, owner, until, cancel_requested, created_at,
+    (id_, kind, queue, tenant, state, priority, attempts, most, progress, owner, until, cancel_requested, created_at,
      run_at, finished_at, error_code, error_at) = row  # fmt: skip
     return JobSummary(
-        id=id_, kind=kind, queue=queue, tenant=tenant, state=STATES[stage], priority=priority, attempts=attempts,
+        id=id_, kind=kind, queue=queue, tenant=tenant, state=STATES[state], priority=priority, attempts=attempts,
         attempts_max=most, progress=progress, lease_owner=owner, lease_until=until,
         cancel_requested=bool(cancel_requested), created_at=created_at, run_at=run_at, finished_at=finished_at,
         last_error_code=error_code, last_error_at=error_at,
     )  # fmt: skip
+
+
+def parse_job(row: sqlite3.Row) -> Job:
+    return Job(
+        id=JobId(row["id"]), kind=row["kind"], queue=row["queue"], tenant=row["tenant"], state=STATES[row["state"]],
+        priority=row["priority"], attempts=row["attempts"], attempts_max=row["attempts_max"], fence=row["fence"],
+        payload=row["payload"], shard_key=row["shard_key"], cursor=row["cursor"], progress=row["progress"],
+        result=row["result"], lease_owner=row["owner"], lease_until=row["until"], lease_us=row["lease_us"],
+        timeout_us=row["timeout_us"], cancel_requested=bool(row["cancel_requested"]), created_at=row["created_at"],
+        run_at=row["run_at"], finished_at=row["finished_at"], last_error_code=row["last_error_code"],
+        last_error_at=row["last_error_at"], needs=row["needs"],
+    )  # fmt: skip
+
+
+def parse_error(row: Row) -> ErrorRecord:
+    job, attempt, at, code, message, traceback = row
+    return ErrorRecord(job=job, attempt=attempt, at=at, code=code, message=message, traceback=traceback)

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 
 from leaseway.domain.ids import Instant
 from leaseway.domain.job import NewJob
-from leaseway.domain.schedule import Schedule, StoredSchedule
-from leaseway.stores.sqlite import rows
-from leaseway.stores.sqlite.database import Database
-from leaseway.stores.sqlite.rows import Row
-from leaseway.stores.sqlite.transaction import Transaction
+from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
+from leaseway.stores.sqlite.database import Database, Row, Transaction
+from leaseway.stores.sqlite.jobs import submit
 
 
 class SqliteSchedules:
@@ -25,13 +23,13 @@ class SqliteSchedules:
 
     async def all(self) -> list[StoredSchedule]:
         found = await self._database.read("schedule_list")
-        return [rows.schedule_of(row, self._database.now_us()) for row in found]
+        return [parse_schedule(row, self._database.now_us()) for row in found]
 
     async def fire(self, name: str, seen: Instant, upto: Instant, jobs: Sequence[NewJob]) -> bool:
         def work(transaction: Transaction) -> bool:
             if not transaction.run("schedule_fire", name=name, seen=seen, upto=upto):
                 return False
-            transaction.submit(jobs, conflicts_replay=True)
+            submit(transaction, jobs, ignore_conflicts=True)
             return True
 
         fired = await self._database.write(work)
@@ -43,3 +41,9 @@ class SqliteSchedules:
             return transaction.run("schedule_pause", name=name, paused=paused, now=transaction.now)
 
         return bool(await self._database.write(work))
+
+
+def parse_schedule(row: Row, now: Instant) -> StoredSchedule:
+    name, kind, cron, tz, missed, seen, last_fire, paused = row
+    schedule = Schedule(name=name, kind=kind, cron=cron, tz=tz, missed=Missed(missed))
+    return StoredSchedule(schedule=schedule, seen=seen, now=now, last_fire=last_fire, paused=bool(paused))

@@ -1,53 +1,56 @@
-"""Jobs sought in one SQLite file, by looks that end."""
+"""Filters as SQL, and bounded searches of one SQLite file.
+
+A search scans the index that excludes most jobs, from new to old, and stops after a bounded number of jobs.
+"""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from leaseway.domain.ids import JobId
 from leaseway.domain.inspection import SEARCH_LANES_MAX, JobFilter, SearchStep, merge_steps
-from leaseway.stores.sqlite.rows import FAILED, LEASED, READY, SCHEDULED, STATES, as_json
+from leaseway.stores.sqlite.database import FAILED, LEASED, READY, SCHEDULED, STATES, as_json
 
-ALIVE = {READY, SCHEDULED, LEASED}
-WINDOW = "jobs {index} WHERE {base} AND id < :before ORDER BY id DESC LIMIT"
-LOOKED = f"SELECT id, lane, stage, kind, last_error_code, shard_key FROM {WINDOW} :looks"
-MATCHING = f"SELECT id FROM ({LOOKED}) WHERE {{fits}} LIMIT :most"
-END = f"SELECT id FROM {WINDOW} 1 OFFSET :looks - 1"
-# Without the plus SQLite would follow the order of ids, past all the others.
-WHOLE = "SELECT id FROM jobs WHERE {base} AND +id < :before AND {fits} ORDER BY +id DESC LIMIT :most"
+UNFINISHED = {READY, SCHEDULED, LEASED}
+SCAN = "jobs {index} WHERE {base} AND id < :before ORDER BY id DESC LIMIT"
+SCANNED = f"SELECT id, lane, state, kind, last_error_code, shard_key FROM {SCAN} :looks"
+MATCHING = f"SELECT id FROM ({SCANNED}) WHERE {{matches}} LIMIT :most"
+END = f"SELECT id FROM {SCAN} 1 OFFSET :looks - 1"
+# The plus keeps SQLite from using the index on ids, which would lead through all other jobs.
+COMPLETE = "SELECT id FROM jobs WHERE {base} AND +id < :before AND {matches} ORDER BY +id DESC LIMIT :most"
 
 
-class Sought(NamedTuple):
+class SearchQuery(NamedTuple):
     which: JobFilter
     before: JobId
     limit: int
     looks: int
 
     @property
-    def stages(self) -> set[int]:
-        states = self.which.states
-        return {stage for stage, state in enumerate(STATES) if states is None or state in states}
+    def states(self) -> set[str]:
+        wanted = self.which.states
+        return {name for name, state in STATES.items() if wanted is None or state in wanted}
 
 
-class Way(NamedTuple):
+class IndexScan(NamedTuple):
     base: str
-    """Which jobs it goes through."""
+    """The condition of the index: which jobs it contains."""
     hint: str = ""
-    is_whole: bool = False
-    """It holds so few that it is gone to its end, in whatever order."""
+    is_complete: bool = False
+    """The index contains few jobs: all of them are examined, in any order."""
 
 
-def looked(connection: sqlite3.Connection, sought: Sought) -> SearchStep:
-    lanes = lanes_of(connection, sought.which)
-    if lanes == [] or not sought.stages:
+def search(connection: sqlite3.Connection, query: SearchQuery) -> SearchStep:
+    lanes = find_lanes(connection, query.which)
+    if lanes == [] or not query.states:
         return SearchStep([], None)
-    ways = list(ways_of(connection, lanes, sought))
-    share = sought._replace(looks=max(sought.looks // len(ways), 1))
-    return merge_steps([gone(connection, way, lanes, share) for way in ways], sought.limit)
+    scans = list(choose_scans(connection, lanes, query))
+    share = query._replace(looks=max(query.looks // len(scans), 1))
+    return merge_steps([run_scan(connection, scan, lanes, share) for scan in scans], query.limit)
 
 
-def lanes_of(connection: sqlite3.Connection, which: JobFilter) -> list[int] | None:
-    """None: any."""
+def find_lanes(connection: sqlite3.Connection, which: JobFilter) -> list[int] | None:
+    """The lanes that match the filter. None: any lane."""
     named = {name: value for name, value in (("queue", which.queue), ("tenant", which.tenant)) if value is not None}
     if not named:
         return None
@@ -55,46 +58,73 @@ def lanes_of(connection: sqlite3.Connection, which: JobFilter) -> list[int] | No
     return [id_ for (id_,) in connection.execute(f"SELECT id FROM lanes WHERE {conditions}", named)]
 
 
-def ways_of(connection: sqlite3.Connection, lanes: list[int] | None, sought: Sought) -> Iterator[Way]:
-    """Along the index that leaves out most."""
-    if sought.stages <= ALIVE and alive(connection) <= sought.looks:
-        yield from (Way(f"stage = {stage}", is_whole=True) for stage in sought.stages)
+def choose_scans(connection: sqlite3.Connection, lanes: list[int] | None, query: SearchQuery) -> Iterator[IndexScan]:
+    """The index that excludes most jobs; one scan per state or lane."""
+    if query.states <= UNFINISHED and count_unfinished(connection) <= query.looks:
+        yield from (IndexScan(f"state = '{state}'", is_complete=True) for state in query.states)
     elif lanes is not None and len(lanes) <= SEARCH_LANES_MAX:
-        yield from (Way(f"lane = {lane}", "INDEXED BY jobs_of_lane") for lane in lanes)
-    elif sought.stages == {FAILED}:
-        yield Way(f"stage = {FAILED}", "INDEXED BY jobs_failed")
+        yield from (IndexScan(f"lane = {lane}", "INDEXED BY jobs_of_lane") for lane in lanes)
+    elif query.states == {FAILED}:
+        yield IndexScan(f"state = '{FAILED}'", "INDEXED BY jobs_failed")
     else:
-        yield Way("TRUE")
+        yield IndexScan("TRUE")
 
 
-def alive(connection: sqlite3.Connection) -> int:
-    """By the lanes' counters, which only decide which way is taken."""
+def count_unfinished(connection: sqlite3.Connection) -> int:
+    """From the counters of the lanes; the count only decides which index is scanned."""
     ((count,),) = connection.execute("SELECT coalesce(sum(ready + scheduled + leased), 0) FROM lanes").fetchall()
     return int(count)
 
 
-def gone(connection: sqlite3.Connection, way: Way, lanes: list[int] | None, sought: Sought) -> SearchStep:
-    which, most = sought.which, sought.limit + 1
+def run_scan(
+    connection: sqlite3.Connection, scan: IndexScan, lanes: list[int] | None, query: SearchQuery
+) -> SearchStep:
+    which, most = query.which, query.limit + 1
     values = {
-        "before": sought.before, "looks": sought.looks, "most": most, "kind": which.kind,
+        "before": query.before, "looks": query.looks, "most": most, "kind": which.kind,
         "error_code": which.error_code, "lanes": as_json(lanes), "shard_key": which.shard_key,
     }  # fmt: skip
-    fits = fitting(which, lanes, sought.stages)
-    text = WHOLE if way.is_whole else MATCHING
-    ids = [id_ for (id_,) in connection.execute(text.format(base=way.base, index=way.hint, fits=fits), values)]
-    if way.is_whole or len(ids) == most:
+    text = COMPLETE if scan.is_complete else MATCHING
+    matches = search_conditions(which, lanes, query.states)
+    ids = [id_ for (id_,) in connection.execute(text.format(base=scan.base, index=scan.hint, matches=matches), values)]
+    if scan.is_complete or len(ids) == most:
         return SearchStep(ids, ids[-1] if len(ids) == most else None)
-    end = connection.execute(END.format(base=way.base, index=way.hint), values).fetchone()
+    end = connection.execute(END.format(base=scan.base, index=scan.hint), values).fetchone()
     return SearchStep(ids, None if end is None else end[0])
 
 
-def fitting(which: JobFilter, lanes: list[int] | None, stages: set[int]) -> str:
-    """Fixed texts, values always bound."""
+def search_conditions(which: JobFilter, lanes: list[int] | None, states: Set[str]) -> str:
     conditions = [
-        "TRUE" if len(stages) == len(STATES) else f"stage IN ({', '.join(map(str, sorted(stages)))})",
+        "TRUE" if len(states) == len(STATES) else state_condition(states),
         "TRUE" if lanes is None else "lane IN (SELECT value FROM json_each(:lanes))",
         "TRUE" if which.kind is None else "kind = :kind",
         "TRUE" if which.error_code is None else "last_error_code = :error_code",
         "TRUE" if which.shard_key is None else "shard_key = :shard_key",
     ]
     return " AND ".join(conditions)
+
+
+def filter_conditions(which: JobFilter) -> tuple[list[str], dict[str, object]]:
+    """A filter as SQL: the texts are fixed, and every value is bound."""
+    conditions = []
+    values: dict[str, object] = {}
+    if which.ids is not None:
+        conditions.append("jobs.id IN (SELECT value FROM json_each(:ids))")
+        values["ids"] = as_json(which.ids)
+    if which.states is not None:
+        conditions.append(state_condition({name for name, state in STATES.items() if state in which.states}))
+    for field in ("kind", "queue", "tenant", "shard_key"):
+        if getattr(which, field) is not None:
+            conditions.append(f"{field} = :{field}")
+            values[field] = getattr(which, field)
+    if which.error_code is not None:
+        conditions.append("last_error_code = :error_code")
+        values["error_code"] = which.error_code
+    return conditions, values
+
+
+def state_condition(states: Set[str]) -> str:
+    """A single state is compared by equality: only then does SQLite use the partial index on that state."""
+    if len(states) == 1:
+        return f"state = '{next(iter(states))}'"
+    return f"state IN ({', '.join(repr(state) for state in sorted(states))})"

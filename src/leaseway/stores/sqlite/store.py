@@ -13,14 +13,14 @@ from leaseway.ports.reads import Inspection, JobReads
 from leaseway.ports.schedule_store import ScheduleStore
 from leaseway.ports.tenant_store import LanePauses, TenantStore
 from leaseway.stores.sqlite.connection import Connection
-from leaseway.stores.sqlite.database import Database
-from leaseway.stores.sqlite.jobs import SqliteBlockingSubmission, SqliteJobs, SqliteOperations
+from leaseway.stores.sqlite.database import Database, statements
+from leaseway.stores.sqlite.jobs import SqliteBlockingSubmission, SqliteJobs
 from leaseway.stores.sqlite.keys import SqliteKeys, SqliteSessions
-from leaseway.stores.sqlite.migrate import migrate, schema_at
-from leaseway.stores.sqlite.notify import FileWakeups
+from leaseway.stores.sqlite.migrate import migrate, read_versions
+from leaseway.stores.sqlite.notify import FileNotifications
+from leaseway.stores.sqlite.operations import SqliteOperations
 from leaseway.stores.sqlite.reads import SqliteInspection, SqliteReads
 from leaseway.stores.sqlite.schedules import SqliteSchedules
-from leaseway.stores.sqlite.statements import statements
 from leaseway.stores.sqlite.tenants import SqlitePauses, SqliteTenants
 
 
@@ -38,7 +38,7 @@ class SqliteStore:
         self.path = path
         self.connection = Connection(path, random, durable=durable, inline=inline)
         self.database = database = Database(self.connection, now_us, statements() if sql is None else sql)
-        self._wakeups = FileWakeups(database.notifier, self.connection.connect)
+        self._notifications = FileNotifications(database.notifier, self.connection.connect)
         self.jobs: JobStore = SqliteJobs(database)
         self.operations: JobOperations = SqliteOperations(database)
         self.reads: JobReads = SqliteReads(database)
@@ -46,7 +46,7 @@ class SqliteStore:
         self.tenants: TenantStore = SqliteTenants(database)
         self.keys: KeyStore = SqliteKeys(database)
         self.sessions: SessionStore = SqliteSessions(database)
-        self.notifications: Notifications = self._wakeups
+        self.notifications: Notifications = self._notifications
         self.inspection: Inspection | None = SqliteInspection(database)
         self.pauses: LanePauses | None = SqlitePauses(database)
         self.blocking: BlockingSubmission | None = SqliteBlockingSubmission(database)
@@ -58,8 +58,8 @@ class SqliteStore:
         return await self.connection.write(lambda connection: migrate(connection, self.path))
 
     async def versions(self) -> SchemaVersions:
-        return await asyncio.to_thread(schema_at, self.path)
+        return await asyncio.to_thread(read_versions, self.path)
 
     async def close(self) -> None:
-        self._wakeups.close()
+        self._notifications.close()
         await self.connection.close()

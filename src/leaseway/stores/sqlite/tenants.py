@@ -1,11 +1,13 @@
 """Weights and caps of tenants, and paused lanes, in one SQLite file."""
 
+import msgspec
+
 from leaseway.domain.lane import Pause, check_pause
+from leaseway.domain.limits.limit import Rate
 from leaseway.domain.tenant import Tenant
-from leaseway.stores.sqlite import rows
-from leaseway.stores.sqlite.database import Database
-from leaseway.stores.sqlite.rows import as_json
-from leaseway.stores.sqlite.transaction import Transaction
+from leaseway.stores.sqlite.database import Database, Row, Transaction, as_json
+
+_decode_rates = msgspec.json.Decoder(tuple[Rate, ...]).decode
 
 
 class SqliteTenants:
@@ -22,7 +24,7 @@ class SqliteTenants:
         self._database.notifier.ring()
 
     async def all(self) -> list[Tenant]:
-        return [rows.tenant_of(row) for row in await self._database.read("tenant_list")]
+        return [parse_tenant(row) for row in await self._database.read("tenant_list")]
 
     async def forget(self, name: str) -> bool:
         forgotten = await self._database.write(lambda transaction: transaction.run("tenant_forget", name=name))
@@ -51,3 +53,8 @@ class SqlitePauses:
     async def all(self) -> list[Pause]:
         found = await self._database.read("pause_list")
         return [Pause(queue, tenant or None, since) for queue, tenant, since in found]
+
+
+def parse_tenant(row: Row) -> Tenant:
+    name, weight, starts, concurrency = row
+    return Tenant(name=name, weight=weight, starts=_decode_rates(starts), concurrency=concurrency)

@@ -41,7 +41,7 @@ from leaseway.imports.sinks.row_encoding import IS_DELETED, Line
 from leaseway.imports.sinks.shard_transitions import FLAGGED, StoredRow, classify_rows
 from leaseway.imports.sinks.sql_tables import DeleteRows, MergeRows, SqlRuns
 from leaseway.imports.sinks.sqlite.sink import SqliteSink, SqliteTables, json_list
-from leaseway.stores.sqlite.limiter_clock import wall_us
+from leaseway.stores.sqlite.limit_levels import wall_us
 
 RUN_TABLES = "leaseway.db"
 FILES = """

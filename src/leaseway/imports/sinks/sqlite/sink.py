@@ -40,7 +40,7 @@ from leaseway.imports.sinks.sql_tables import (
 )
 from leaseway.imports.sinks.sqlite.tables import own_statements, prepare
 from leaseway.stores.sqlite.connection import Connection
-from leaseway.stores.sqlite.limiter_clock import wall_us
+from leaseway.stores.sqlite.limit_levels import wall_us
 
 T = TypeVar("T")
 

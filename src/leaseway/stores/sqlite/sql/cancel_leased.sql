@@ -1,2 +1,2 @@
 -- A job that runs is asked to stop.
-UPDATE jobs SET cancel_requested = 1 WHERE id = :id AND stage = 2
+UPDATE jobs SET cancel_requested = 1 WHERE id = :id AND state = 'leased'

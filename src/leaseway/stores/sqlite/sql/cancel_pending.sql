@@ -1,2 +1,2 @@
 -- A job that waits is cancelled at once.
-UPDATE jobs SET stage = 5, finished_at = :now WHERE id = :id AND stage IN (0, 1) RETURNING lane
+UPDATE jobs SET state = 'cancelled', finished_at = :now WHERE id = :id AND state IN ('ready', 'scheduled') RETURNING lane

@@ -1,5 +1,5 @@
 -- Lease jobs. The attempt is counted here, so that a job that kills its worker cannot come back for ever.
 UPDATE jobs
-   SET stage = 2, attempts = attempts + 1, fence = fence + 1,
+   SET state = 'leased', attempts = attempts + 1, fence = fence + 1,
        token = :token, owner = :worker, until = :now + lease_us
- WHERE seq IN (SELECT value FROM json_each(:jobs)) AND stage = 0
+ WHERE seq IN (SELECT value FROM json_each(:jobs)) AND state = 'ready'

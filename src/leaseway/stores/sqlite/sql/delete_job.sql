@@ -1,2 +1,2 @@
 -- Forget a finished job.
-DELETE FROM jobs WHERE seq = ? AND stage > 2
+DELETE FROM jobs WHERE seq = ? AND finished_at IS NOT NULL

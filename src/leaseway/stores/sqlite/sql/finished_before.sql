@@ -1,3 +1,3 @@
 -- Jobs that finished long enough ago, oldest first, a bounded number at a time.
-SELECT seq, id, lane, stage FROM jobs
- WHERE stage > 2 AND finished_at <= :before ORDER BY finished_at, seq LIMIT :limit
+SELECT seq, id, lane, state FROM jobs
+ WHERE finished_at <= :before ORDER BY finished_at, seq LIMIT :limit

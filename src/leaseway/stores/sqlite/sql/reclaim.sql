@@ -1,8 +1,8 @@
 -- Take back one expired lease. The condition is checked again where it is written.
 UPDATE jobs
-   SET stage = :stage,
-       finished_at = CASE WHEN :stage > 2 THEN :now END,
+   SET state = :state,
+       finished_at = CASE WHEN :state IN ('failed', 'cancelled') THEN :now END,
        last_error_code = coalesce(:code, last_error_code),
        last_error_at = CASE WHEN :code IS NULL THEN last_error_at ELSE :now END,
        token = NULL, owner = NULL, until = NULL
- WHERE seq = :seq AND stage = 2 AND until <= :now
+ WHERE seq = :seq AND state = 'leased' AND until <= :now

@@ -1,6 +1,6 @@
 -- Store one job, without the detour through JSON that pays for many.
-INSERT INTO jobs (id, lane, stage, kind, priority, run_at, attempts_max, lease_us, timeout_us,
+INSERT INTO jobs (id, lane, state, kind, priority, run_at, attempts_max, lease_us, timeout_us,
                   shard_key, cursor, created_at, payload, trace)
-VALUES (:id, :lane, :stage, :kind, :priority, :run_at, :attempts_max, :lease_us, :timeout_us,
+VALUES (:id, :lane, :state, :kind, :priority, :run_at, :attempts_max, :lease_us, :timeout_us,
         :shard_key, :cursor, :now, :payload, :trace)
 ON CONFLICT (id) DO NOTHING

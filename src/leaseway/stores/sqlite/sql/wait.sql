@@ -5,5 +5,5 @@ SELECT EXISTS (SELECT 1 FROM lanes LEFT JOIN tenants ON tenants.name = tenant
                   AND NOT EXISTS (SELECT 1 FROM pauses WHERE pauses.queue = lanes.queue AND pauses.tenant IN ('', lanes.tenant))
                   AND ((needs = '' AND coalesce(is_capped, 0) = 0)
                        OR (needs, tenant) NOT IN (SELECT value ->> 0, value ->> 1 FROM json_each(:closed)))) AS is_ready,
-       (SELECT min(run_at) FROM jobs WHERE stage = 1) AS run_at,
-       (SELECT min(until) FROM jobs WHERE stage = 2) AS until
+       (SELECT min(run_at) FROM jobs WHERE state = 'scheduled') AS run_at,
+       (SELECT min(until) FROM jobs WHERE state = 'leased') AS until

@@ -1,5 +1,5 @@
--- Keys of the API, by id. Of the secret only a hash is kept, and so it is with the sessions of browsers.
--- `scopes` is JSON. Not to be mixed up with `keys`, which makes submissions idempotent.
+-- API keys and browser sessions. Only hashes of their secrets are stored. `scopes` is JSON.
+-- The table `keys` is something else: it holds idempotency keys.
 CREATE TABLE api_keys (
   id TEXT PRIMARY KEY,
   hash TEXT NOT NULL,

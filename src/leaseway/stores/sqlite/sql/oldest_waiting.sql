@@ -1,11 +1,11 @@
 -- Since when the oldest ready job of each lane waits. A lane's index is ordered by priority, and then by time: its first
 -- entry of each priority is looked at, and the rest is leapt over.
 WITH RECURSIVE firsts (lane, seq) AS (
-  SELECT id, (SELECT seq FROM jobs WHERE stage = 0 AND lane = lanes.id ORDER BY priority DESC, run_at LIMIT 1)
+  SELECT id, (SELECT seq FROM jobs WHERE state = 'ready' AND lane = lanes.id ORDER BY priority DESC, run_at LIMIT 1)
     FROM lanes WHERE ready > 0
   UNION ALL
   SELECT firsts.lane, (SELECT later.seq FROM jobs AS later
-                        WHERE later.stage = 0 AND later.lane = firsts.lane AND later.priority < first.priority
+                        WHERE later.state = 'ready' AND later.lane = firsts.lane AND later.priority < first.priority
                         ORDER BY later.priority DESC, later.run_at LIMIT 1)
     FROM firsts JOIN jobs AS first ON first.seq = firsts.seq
 )

@@ -1,8 +1,8 @@
 -- The newest jobs, and those that ended last: each along its index, so that a million others cost nothing.
-SELECT jobs.id, kind, queue, tenant, stage, priority, attempts, attempts_max, progress, owner, until, cancel_requested,
+SELECT jobs.id, kind, queue, tenant, state, priority, attempts, attempts_max, progress, owner, until, cancel_requested,
        created_at, run_at, finished_at, last_error_code, last_error_at
   FROM (SELECT seq FROM (SELECT seq FROM jobs ORDER BY id DESC LIMIT :newest)
          UNION
-        SELECT seq FROM (SELECT seq FROM jobs INDEXED BY jobs_finished WHERE stage > 2 AND finished_at > :after
+        SELECT seq FROM (SELECT seq FROM jobs INDEXED BY jobs_finished WHERE finished_at > :after
                           ORDER BY finished_at DESC LIMIT :ended)) AS late
  CROSS JOIN jobs ON jobs.seq = late.seq JOIN lanes ON lanes.id = jobs.lane

@@ -1,9 +1,12 @@
--- A lane is named by what its jobs need, too. SQLite cannot change a UNIQUE constraint, so the table is made anew.
-CREATE TABLE lanes_by_needs (
+-- Lanes: the jobs of one queue and tenant with the same requirements. A lane is created with its first job and stays.
+-- Instants are microseconds since 1970 on the store's clock.
+
+CREATE TABLE lanes (
   id INTEGER PRIMARY KEY,
   queue TEXT NOT NULL,
   tenant TEXT NOT NULL,
   needs TEXT NOT NULL DEFAULT '',
+  -- The number of jobs in each state.
   ready INTEGER NOT NULL DEFAULT 0,
   scheduled INTEGER NOT NULL DEFAULT 0,
   leased INTEGER NOT NULL DEFAULT 0,
@@ -11,21 +14,17 @@ CREATE TABLE lanes_by_needs (
   failed INTEGER NOT NULL DEFAULT 0,
   cancelled INTEGER NOT NULL DEFAULT 0,
   served_at INTEGER NOT NULL DEFAULT 0,
-  -- How much it has been served, and how far everybody was then: leaseway.domain.lane.
+  -- The virtual time of the lane, and that of the lane furthest behind when this one was last served:
+  -- see leaseway.domain.lane.
   vtime INTEGER NOT NULL DEFAULT 0,
   vfloor INTEGER NOT NULL DEFAULT 0,
   UNIQUE (queue, tenant, needs)
 );
-INSERT INTO lanes_by_needs (id, queue, tenant, ready, scheduled, leased, done, failed, cancelled, served_at)
-SELECT id, queue, tenant, ready, scheduled, leased, done, failed, cancelled, served_at FROM lanes;
-DROP TABLE lanes;
-ALTER TABLE lanes_by_needs RENAME TO lanes;
-
 CREATE INDEX lanes_ready ON lanes (queue, vtime) WHERE ready > 0;
 CREATE INDEX lanes_floor ON lanes (queue, vfloor);
 CREATE INDEX lanes_needy ON lanes (queue) WHERE needs <> '';
 
--- What was agreed with tenants. `starts` is JSON.
+-- Weights and caps of tenants. `starts` is JSON.
 CREATE TABLE tenants (
   name TEXT PRIMARY KEY,
   weight INTEGER NOT NULL,
@@ -34,3 +33,11 @@ CREATE TABLE tenants (
   is_capped INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX tenants_capped ON tenants (name) WHERE is_capped = 1;
+
+-- Paused lanes: nothing is claimed from them. An empty tenant stands for all tenants of the queue, future ones included.
+CREATE TABLE pauses (
+  queue TEXT NOT NULL,
+  tenant TEXT NOT NULL,
+  since INTEGER NOT NULL,
+  PRIMARY KEY (queue, tenant)
+) WITHOUT ROWID;

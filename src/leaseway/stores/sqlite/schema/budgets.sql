@@ -1,4 +1,4 @@
--- Budgets: what is agreed, what each window has seen, who holds what, and the journal of every move.
+-- Budgets: definitions, the balance of each window, holds, and the journal of every booking.
 -- Amounts are micro-units. Instants are microseconds since 1970 on the store's clock.
 
 CREATE TABLE budgets (
@@ -46,7 +46,7 @@ CREATE TABLE hold_lines (
 ) WITHOUT ROWID;
 CREATE INDEX hold_lines_of_window ON hold_lines (window_id);
 
--- Only ever added to. AUTOINCREMENT: a number that was pruned never comes again.
+-- Rows are only added. AUTOINCREMENT: the number of a pruned row is never used again.
 CREATE TABLE budget_journal (
   seq INTEGER PRIMARY KEY AUTOINCREMENT,
   at INTEGER NOT NULL,

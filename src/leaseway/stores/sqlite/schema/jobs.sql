@@ -1,0 +1,67 @@
+-- Jobs, their failed attempts and their idempotency keys.
+-- Each access path has a partial index, so that a million waiting jobs cost nothing where other jobs are looked up.
+
+-- SQLite reads a row from the front, so long texts come last.
+CREATE TABLE jobs (
+  seq INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  lane INTEGER NOT NULL REFERENCES lanes (id),
+  -- A pending job is ready, or scheduled for later.
+  state TEXT NOT NULL CHECK (state IN ('ready', 'scheduled', 'leased', 'done', 'failed', 'cancelled')),
+  kind TEXT NOT NULL,
+  priority INTEGER NOT NULL,
+  run_at INTEGER NOT NULL,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  attempts_max INTEGER NOT NULL,
+  fence INTEGER NOT NULL DEFAULT 0,
+  lease_us INTEGER NOT NULL,
+  timeout_us INTEGER,
+  created_at INTEGER NOT NULL,
+  -- Set if and only if the job is done, failed or cancelled.
+  finished_at INTEGER,
+  -- Set if and only if the job is leased, like owner and until.
+  token TEXT,
+  -- The token of the last accepted settlement, to recognize its repetition.
+  last_token TEXT,
+  owner TEXT,
+  until INTEGER,
+  cancel_requested INTEGER NOT NULL DEFAULT 0,
+  last_error_code TEXT,
+  last_error_at INTEGER,
+  shard_key TEXT,
+  cursor TEXT,
+  progress TEXT,
+  payload TEXT NOT NULL,
+  result TEXT,
+  -- The trace context of the submission; NULL without tracing.
+  trace TEXT
+);
+CREATE INDEX jobs_ready ON jobs (lane, priority DESC, run_at) WHERE state = 'ready';
+CREATE INDEX jobs_scheduled ON jobs (run_at) WHERE state = 'scheduled';
+CREATE INDEX jobs_leased ON jobs (until) WHERE state = 'leased';
+CREATE INDEX jobs_finished ON jobs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX jobs_failed ON jobs (id) WHERE state = 'failed';
+CREATE INDEX jobs_to_cancel ON jobs (owner) WHERE state = 'leased' AND cancel_requested = 1;
+-- For lists of a small tenant among a million jobs of others. Neither column changes, so only submissions pay for it.
+CREATE INDEX jobs_of_lane ON jobs (lane, id);
+
+CREATE TABLE errors (
+  job TEXT NOT NULL,
+  attempt INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  code TEXT NOT NULL,
+  message TEXT NOT NULL,
+  traceback TEXT NOT NULL
+);
+CREATE INDEX errors_of_job ON errors (job);
+
+-- Idempotency keys. They outlive their jobs.
+CREATE TABLE keys (
+  tenant TEXT NOT NULL,
+  key TEXT NOT NULL,
+  job TEXT NOT NULL,
+  fingerprint TEXT NOT NULL,
+  expires_at INTEGER NOT NULL,
+  PRIMARY KEY (tenant, key)
+) WITHOUT ROWID;
+CREATE INDEX keys_expiring ON keys (expires_at);

@@ -1,5 +1,0 @@
--- A second life: fresh attempts, the old cursor.
-UPDATE jobs
-   SET stage = 0, attempts = 0, run_at = :now, finished_at = NULL, result = NULL, cancel_requested = 0,
-       last_token = NULL
- WHERE seq = :seq AND stage IN (4, 5)

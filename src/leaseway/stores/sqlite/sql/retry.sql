@@ -1,0 +1,5 @@
+-- A second life: fresh attempts, the old cursor.
+UPDATE jobs
+   SET state = 'ready', attempts = 0, run_at = :now, finished_at = NULL, result = NULL, cancel_requested = 0,
+       last_token = NULL
+ WHERE seq = :seq AND state IN ('failed', 'cancelled')

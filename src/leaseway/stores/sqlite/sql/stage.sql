@@ -1,2 +1,0 @@
--- Where a job is in its life.
-SELECT lane, stage FROM jobs WHERE id = :id
