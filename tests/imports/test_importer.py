@@ -67,6 +67,7 @@ IDS = [str(record["id"]) for record in RECORDS]
 
 
 def test_a_page_by_key_goes_on_after_its_last_record() -> None:
+    """A cursor that moves back would fetch pages twice, and an empty page is not proof of the end."""
     page = Page.keyset(RECORDS[:3], key="id")
     assert (page.next, page.is_end, page.raw_count) == ({"after": 3}, None, 3)
     assert Page.keyset([], key="id").next is None
@@ -79,6 +80,7 @@ def test_a_page_by_key_goes_on_after_its_last_record() -> None:
 
 
 def test_a_page_by_offset_counts_what_came() -> None:
+    """An offset that counts requested instead of received rows would skip rows after a short page."""
     assert Page.offset(RECORDS[:3], None).next == {"offset": 3}
     assert Page.offset(RECORDS[:3], {"offset": 7}, total=20).next == {"offset": 10}
     last = Page.offset(RECORDS[:3], {"offset": 7}, total=10)
@@ -88,6 +90,7 @@ def test_a_page_by_offset_counts_what_came() -> None:
 
 
 def test_the_last_page_says_so() -> None:
+    """Without an explicit end, every shard would cost one more request."""
     assert Page.last([]).is_end is True
     assert Page.last(RECORDS[:2]).raw_count == 2
 
@@ -96,6 +99,8 @@ def test_the_last_page_says_so() -> None:
 
 
 async def test_a_function_by_offset_brings_every_row_once(place: Place) -> None:
+    """This is the shape of importer that most users write first."""
+
     async def things(cursor: Mapping[str, Any] | None, limit: int, http: Any) -> Page:
         offset = cursor["offset"] if cursor else 0
         reply = await http.get(f"{place.it.url}/offset/things", params={"offset": offset, "limit": limit})
@@ -133,6 +138,8 @@ async def test_a_function_by_key_is_cut_into_ranges_that_it_knows_nothing_of(pla
 
 
 async def test_a_plain_function_runs_in_a_thread_with_a_plain_client(place: Place) -> None:
+    """A blocking call on the event loop would stop lease renewal for all shards."""
+
     def things(shard: Shard, cursor: Mapping[str, Any] | None, limit: int, http: Any) -> Any:
         params = {"limit": limit, **({"cursor": cursor["token"]} if cursor else {})}
         body = http.get(f"{place.it.url}/token/things", params=params).json()
@@ -152,6 +159,7 @@ class Shop:
 
 
 async def test_an_object_that_can_be_called_and_a_decorated_function_are_functions_too(place: Place) -> None:
+    """Users wrap their functions with retries and tracing, and the parameters must still be recognized."""
     shop = Shop(place.it.url)
     assert (await place.importer(shop).run()).rows == 250
 
@@ -169,6 +177,8 @@ async def test_an_object_that_can_be_called_and_a_decorated_function_are_functio
 
 
 async def test_a_function_gets_the_countries_of_its_shard(place: Place) -> None:
+    """A function that does not see its part would fetch everything once per shard."""
+
     async def of(shard: Shard, http: Any) -> Page:
         country = shard.predicate["country"]
         return Page.last([{"id": f"{code}-{number}", "country": code} for code in country for number in range(3)])
@@ -204,6 +214,8 @@ async def test_a_function_that_ignores_its_range_is_noticed(place: Place) -> Non
 
 
 async def test_limits_are_kept_by_the_importer(place: Place) -> None:
+    """Limits that are declared but not applied would get the user's key blocked by the provider."""
+
     async def things(cursor: Any, limit: int, http: Any) -> Page:
         offset = cursor["offset"] if cursor else 0
         return Page.offset((await http.get(f"{place.it.url}/offset/things?offset={offset}")).json()["items"], cursor)
@@ -334,6 +346,8 @@ async def test_a_wrong_key_stops_the_whole_run(place: Place) -> None:
 
 
 async def test_a_status_that_will_not_pass_parks_the_shard(place: Place) -> None:
+    """Retries of a 404 spend requests and never succeed."""
+
     def things(http: Any) -> Any:
         return http.get(f"{place.it.url}/offset/nowhere").raise_for_status().json()
 
@@ -344,6 +358,7 @@ async def test_a_status_that_will_not_pass_parks_the_shard(place: Place) -> None
 
 
 async def test_what_may_pass_is_tried_again(place: Place) -> None:
+    """A short outage of the provider must not park a shard."""
     tries: list[int] = []
 
     async def things() -> Page:
@@ -371,6 +386,8 @@ async def test_a_parked_run_goes_on_with_a_mended_function(place: Place) -> None
 
 
 async def test_a_run_has_a_name_of_its_own(place: Place) -> None:
+    """Two runs under one name would mix their progress."""
+
     async def things() -> Page:
         return Page.last(RECORDS)
 
@@ -433,6 +450,8 @@ async def test_a_mode_can_be_given_as_text(place: Place) -> None:
 
 
 async def test_a_budget_stops_the_run(place: Place) -> None:
+    """Each request above the budget costs money that the user did not approve."""
+
     async def things(cursor: Any, http: Any) -> Page:
         offset = cursor["offset"] if cursor else 0
         reply = await http.get(f"{place.it.url}/offset/things", params={"offset": offset, "limit": 100})
@@ -469,6 +488,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "message"), BAD_OPTIONS, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_wrong_option_is_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """A user must learn which option to change."""
     known = {"key": "id", "sink": "sqlite:///data.db", "table": "things"}
     with pytest.raises(BadOption) as caught:
         App("memory://").importer("shop", **{**known, **options})(nothing)
@@ -476,6 +496,7 @@ def test_a_wrong_option_is_named(tmp_path: Path, options: dict[str, Any], messag
 
 
 def test_all_wrong_options_are_told_at_once() -> None:
+    """One error per attempt makes the user start the program again for each of them."""
     with pytest.raises(BadOption) as caught:
         App("memory://").importer("shop", sink="sqlite:///x.db", table="a b", page_limit=0)(nothing)  # type: ignore[call-arg]
     assert [line.split(": ")[1] for line in str(caught.value).split("\n")] == ["key", "page_limit", "table"]
@@ -513,6 +534,8 @@ def test_two_importers_of_one_name_are_refused() -> None:
 
 
 def test_calling_an_importer_fetches_a_page(place_less: Callable[[Fetch], Importer]) -> None:
+    """The decorated function must stay testable as a plain function."""
+
     def things(limit: int) -> Any:
         """Some things."""
         return RECORDS[:limit]
@@ -524,6 +547,8 @@ def test_calling_an_importer_fetches_a_page(place_less: Callable[[Fetch], Import
 
 
 def test_the_options_are_the_hash_and_the_function_is_not() -> None:
+    """A hash that changes too often refuses a resume, and one that never changes mixes two shapes of rows."""
+
     def made(function: Fetch, **options: Any) -> str:
         known = {"key": "id", "sink": "sqlite:///x.db", "table": "things"}
         return App("memory://").importer("shop", **{**known, **options})(function).parts.task.spec_hash
@@ -567,6 +592,7 @@ def module(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_importer_is_found_by_its_name(module: Path) -> None:
+    """Worker processes know an importer only by its name."""
     parts = load_import("shop_of_tests:things", {})
     assert (parts.spec.source.name, str(parts.path)) == ("shop", "shop_of_tests:things")
 
@@ -583,6 +609,7 @@ def test_an_importer_is_found_by_its_name(module: Path) -> None:
     ],
 )
 def test_a_wrong_name_of_an_importer(module: Path, name: str, message: str) -> None:
+    """A typing error must lead to the right name."""
     with pytest.raises(UsageError) as caught:
         load_import(name, {})
     assert message in str(caught.value)
@@ -601,6 +628,7 @@ async def script(module: Path, *command: str) -> str:
 
 @pytest.mark.slow
 async def test_a_script_imports_without_a_word_of_async(module: Path) -> None:
+    """Many users of imports write plain scripts and do not know asyncio."""
     assert await script(module, module.name) == "1 250 complete shop_of_tests:things\n"
 
 

@@ -112,6 +112,7 @@ async def ocm(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 async def test_an_import_brings_every_row_once(ocm: Place) -> None:
+    """This is the main promise of an import, and the provider's own table decides it."""
     assert await ocm.run() is RunState.COMPLETE
     assert set(ocm.rows()) == ocm.truth()
     shards = await ocm.shards()
@@ -119,6 +120,7 @@ async def test_an_import_brings_every_row_once(ocm: Place) -> None:
 
 
 async def test_a_second_run_over_unchanged_data_rewrites_nothing(ocm: Place) -> None:
+    """Rewriting unchanged rows costs disk writes and makes every row look changed."""
     await ocm.run("first")
     assert await ocm.run("second") is RunState.COMPLETE
     shards = await ocm.shards("second")
@@ -227,6 +229,8 @@ async def test_a_run_that_was_given_up_goes_on_where_it_was(ocm: Place) -> None:
 
 
 async def test_the_command_line_plans_runs_and_tells(ocm: Place) -> None:
+    """The commands are run one after the other by users, so each must find what the previous one left."""
+
     def leaseway(*words: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "leaseway.cli", "import", *words, "--store", ocm.store]
         return subprocess.run(command, env={**os.environ, "OCM_API_KEY": API_KEY}, capture_output=True, text=True)

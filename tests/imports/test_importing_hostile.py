@@ -256,6 +256,7 @@ async def test_a_worker_that_dies_after_a_split_has_its_children_submitted_by_th
 
 
 async def test_children_of_a_split_are_imported_once_by_the_same_run(make: Make) -> None:
+    """A child that is submitted twice or never would duplicate or lose a part of the source."""
     it = make(things(3))
     children = [make_shard("things", label, {"part": [label]}) for label in ("left", "right")]
     it.changed(
@@ -285,6 +286,7 @@ async def test_a_parked_shard_is_tried_again_by_resume(make: Make) -> None:
 
 
 async def test_a_parked_shard_that_is_not_mended_is_parked_again(make: Make) -> None:
+    """A resume without a correction must not fill the quarantine with the same records each time."""
     it = make(["{}"] * 20)
     for again in (False, True, True):
         assert await it.worked(again=again) is RunState.PARTIAL
@@ -304,6 +306,7 @@ async def test_a_key_that_is_not_in_the_records_is_never_a_complete_run(make: Ma
 
 
 async def test_a_few_bad_rows_are_kept_aside_and_can_be_listed(make: Make) -> None:
+    """A few bad records must neither stop the import nor disappear."""
     it = make([*things(30), "no JSON at all", '{"name": "no key"}'])
     assert await it.worked() is RunState.COMPLETE
     assert len(it.ids()) == 30
@@ -331,6 +334,7 @@ async def test_what_the_spec_says_of_bad_rows_is_done(
 
 
 async def test_many_bad_rows_on_the_page_of_a_split_park_it_instead(make: Make) -> None:
+    """A wrong spec that is split would multiply into many shards with the same error."""
     it = make([*things(20), *["no JSON at all"] * 20, *things(5)])
     children = [make_shard("things", label, {"part": [label]}) for label in ("left", "right")]
     it.changed(page_limit=40, ceilings=Ceilings(rows=1), split=lambda *_: children)
@@ -341,6 +345,7 @@ async def test_many_bad_rows_on_the_page_of_a_split_park_it_instead(make: Make) 
 
 @pytest.mark.parametrize("count", [0, 1])
 async def test_a_source_of_nothing_or_of_one_record_is_complete(make: Make, count: int) -> None:
+    """Empty and tiny sources are where page arithmetic is off by one."""
     it = make(things(count))
     it.changed(page_limit=1)
     assert await it.worked() is RunState.COMPLETE
@@ -348,6 +353,7 @@ async def test_a_source_of_nothing_or_of_one_record_is_complete(make: Make, coun
 
 
 async def test_an_empty_listing_over_http_is_confirmed_and_complete(tmp_path: Path) -> None:
+    """An empty source is valid, and must not stay partial for ever."""
     async with standin(0, listings={"none": Listing([], key="id")}) as it:
         text = FILE.format(name="none", file="", folder=tmp_path, key="id")
         text = text.replace('file = ""', f'base_url = "{it.url}"').replace(
@@ -362,6 +368,7 @@ async def test_an_empty_listing_over_http_is_confirmed_and_complete(tmp_path: Pa
 
 
 async def test_two_runs_at_once_finish_both_and_write_each_row_once(make: Make) -> None:
+    """A cron job may start a run while the previous one is still at work."""
     it = make(things(40))
     it.changed(page_limit=5)
     assert set(await asyncio.gather(it.worked("one"), it.worked("two"))) == {RunState.COMPLETE}
@@ -394,6 +401,7 @@ async def test_a_worker_with_another_spec_writes_nothing_into_a_run(make: Make) 
 
 
 async def test_resume_with_a_changed_spec_is_refused_with_the_way_out(make: Make) -> None:
+    """A run under two specs would leave rows of two shapes in one table."""
     it = await make(things(3)).begun()
     it.path.write_text(it.path.read_text("utf-8").replace('key = "id"', 'key = "name"'), "utf-8")
     told = await it.leaseway("resume", str(it.path))
@@ -445,6 +453,7 @@ def started(it: Import) -> "subprocess.Popen[str]":
 
 
 async def test_a_run_says_one_json_document_and_shows_why_it_is_partial(make: Make) -> None:
+    """A script must be able to parse the result of a partial run, too."""
     it = make(things(20), key="nowhere")
     told = await it.leaseway("run", str(it.path), "--json", "--workers", "1")
     assert told.returncode == 1
@@ -470,6 +479,7 @@ async def died() -> None:
 
 
 async def test_an_unreachable_source_is_an_error_of_one_line(make: Make) -> None:
+    """A provider outage is not a bug of the program, and a traceback would suggest one."""
     it = make([])
     text = it.path.read_text("utf-8").replace('file = "things.jsonl"', 'base_url = "http://127.0.0.1:9"')
     it.path.write_text(text, "utf-8")
@@ -480,6 +490,7 @@ async def test_an_unreachable_source_is_an_error_of_one_line(make: Make) -> None
 
 
 async def test_a_sink_of_another_shape_is_refused_before_anything_is_written(make: Make) -> None:
+    """The table may belong to another program, and its rows must stay as they are."""
     it = make(things(3))
     with open_sqlite(it.folder / "data.db") as file:
         file.execute("CREATE TABLE things (name TEXT)")
@@ -492,6 +503,7 @@ async def test_a_sink_of_another_shape_is_refused_before_anything_is_written(mak
 
 
 async def test_a_sink_in_no_folder_is_refused_in_one_line(make: Make) -> None:
+    """A mistyped path is a common error, and a traceback would hide it."""
     it = make(things(3))
     text = it.path.read_text("utf-8").replace("/data.db", "/nowhere/data.db")
     it.path.write_text(text, "utf-8")
@@ -502,6 +514,7 @@ async def test_a_sink_in_no_folder_is_refused_in_one_line(make: Make) -> None:
 
 
 def test_ids_of_two_kinds_are_a_disorder_and_no_crash() -> None:
+    """A source may mix numbers and text, and a TypeError would stop the shard without a reason."""
     assert find_disorder([1, "a"], None) is not None
     assert find_disorder(["b"], {"after": 7}) is not None
     assert find_disorder([1, None, 2], {"after": 0}) is None
@@ -514,5 +527,6 @@ def test_ids_that_no_encoding_takes_still_tell_pages_apart() -> None:
 
 
 def test_pages_are_halved_down_to_what_the_spec_bears() -> None:
+    """Pages that shrink without a lower bound would cost one request per row."""
     assert [halve_page_limit(100), halve_page_limit(60), halve_page_limit(8)] == [50, 50, 8]
     assert [halve_page_limit(8, 2), halve_page_limit(2, 2), halve_page_limit(1, 1)] == [4, 2, 1]

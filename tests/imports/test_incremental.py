@@ -34,6 +34,7 @@ def complete(id: str, watermark: int, mode: RunMode = RunMode.FULL) -> RunRow:
 
 
 def test_a_run_begins_at_the_last_watermark_less_the_overlap_on_the_sources_grain() -> None:
+    """Changes that become visible late are lost if the next run starts exactly at the watermark."""
     base = complete("a", NOON)
     course = choose_scope(WEEKLY, GRAIN, RunHistory(base, base), None, NOON + 61 * MINUTE_US + 7)
     assert course.mode is RunMode.INCREMENTAL
@@ -53,23 +54,27 @@ def test_a_run_begins_at_the_last_watermark_less_the_overlap_on_the_sources_grai
 def test_everything_is_read_when_nothing_tells_where_to_begin(
     history: RunHistory, wanted: RunMode | None, why: str
 ) -> None:
+    """An incremental run without a complete base would leave gaps that no later run fills."""
     course = choose_scope(WEEKLY, GRAIN, history, wanted, NOON)
     assert (course.mode, course.since, course.watermark) == (RunMode.FULL, None, NOON)
     assert why in course.why
 
 
 def test_a_full_run_that_is_due_can_be_put_off_by_asking_for_changes() -> None:
+    """An operator must be able to keep a costly full run out of a busy hour."""
     history = RunHistory(complete("b", NOON), complete("a", NOON - 8 * DAY_US))
     assert choose_scope(WEEKLY, GRAIN, history, RunMode.INCREMENTAL, NOON).mode is RunMode.INCREMENTAL
 
 
 @pytest.mark.parametrize("incremental", [WEEKLY, None])
 def test_changes_that_cannot_be_asked_for_are_refused_with_the_way_out(incremental: Incremental | None) -> None:
+    """A silent full run could spend the whole budget."""
     with pytest.raises(UsageError, match="without --incremental"):
         choose_scope(incremental, GRAIN, RunHistory(), RunMode.INCREMENTAL, NOON)
 
 
 def test_an_overlap_shorter_than_the_lag_of_the_source_is_refused() -> None:
+    """A change that appears after the overlap has passed would be lost for ever."""
     with pytest.raises(BadValue, match=r"resource.incremental.overlap: must be at least .* 660 s"):
         choose_scope(Incremental(overlap="10m"), GRAIN, RunHistory(), None, NOON)
 
@@ -132,6 +137,7 @@ def test_changes_are_divided_by_geography_or_not_at_all(partition: str, predicat
 
 
 def test_a_source_without_a_clock_is_measured_by_ours() -> None:
+    """Many sources send no server time, and a run without a watermark could never become incremental."""
     spec = read_spec(MARKS, "s.toml")
     plan = build_plan(spec, JsonSource(spec, {}).caps, SourceProbe(), None, 100, now=NOON + 7)
     assert (plan.mode, plan.watermark) == (RunMode.FULL, NOON)
@@ -155,6 +161,7 @@ def test_after_a_change_of_the_spec_the_feed_goes_on_where_it_was() -> None:
 
 
 def test_windows_with_an_end_are_no_place_for_changes() -> None:
+    """Changes after the fixed end would never be fetched."""
     window = '{ by = "window", start = "2020-01-01T00:00Z", end = "2021-01-01T00:00Z", step = "30d" }'
     with pytest.raises(UsageError, match=r"resource.partition.end: is an end to all changes"):
         read_spec(MARKS.replace('key = "id"\n', f'key = "id"\npartition = {window}\n'), "s.toml")
@@ -164,6 +171,7 @@ def test_windows_with_an_end_are_no_place_for_changes() -> None:
 
 
 async def test_a_second_run_asks_for_what_has_changed_and_for_nothing_else(tmp_path: Path) -> None:
+    """Incremental runs exist to save requests, and must still leave the table equal to the source."""
     async with changing(tmp_path, more="") as place:
         assert await place.run("first") is RunState.COMPLETE
         first = await place.row("first")
@@ -206,6 +214,7 @@ async def test_a_run_that_did_not_become_complete_moves_nothing(tmp_path: Path) 
 
 
 async def test_a_full_run_is_due_after_the_time_of_reconcile_and_finds_what_no_stamp_tells(tmp_path: Path) -> None:
+    """Sources change records without a new stamp, and only a full run finds those changes."""
     async with changing(tmp_path) as place:
         await place.run("first")
         victim = place.it.table.truth[min(place.truth())]
@@ -232,6 +241,7 @@ async def test_another_spec_begins_anew(tmp_path: Path) -> None:
 
 
 async def test_changes_of_countries_are_asked_for_country_by_country(tmp_path: Path) -> None:
+    """If the time filter replaced the country filter, each shard would fetch the changes of all countries."""
     async with changing(tmp_path, partition='{ by = "country" }') as place:
         await place.run("first")
         place.later(60)

@@ -41,6 +41,7 @@ def test_what_is_there(text: str, first: object) -> None:
 
 
 def test_everything_below_a_star() -> None:
+    """A missing list must give no values instead of an error, because optional fields are common."""
     assert parse_path("path", "$.a.b[*].c").all(DOCUMENT) == [1, None]
     assert parse_path("path", "$.items[*]").all(DOCUMENT) == []
     assert parse_path("path", "$.nothing[*]").all(DOCUMENT) == []
@@ -48,6 +49,7 @@ def test_everything_below_a_star() -> None:
 
 @pytest.mark.parametrize("text", ["$", "$.a.b[0]", "$['odd name'][*].c", "$.x-y"])
 def test_a_path_is_written_as_it_is_read(text: str) -> None:
+    """Error messages show paths, and users copy them back into the spec."""
     assert str(parse_path("path", text)) == text
     assert parse_path("path", str(parse_path("path", text))) == parse_path("path", text)
 
@@ -69,6 +71,7 @@ def test_a_path_is_written_as_it_is_read(text: str) -> None:
     ],
 )
 def test_a_wrong_path_is_told_with_its_character(text: str, problem: str) -> None:
+    """A long path with one wrong character is hard to correct without its position."""
     with pytest.raises(BadValue, match=r"^resource\.key: ") as caught:
         parse_path("resource.key", text)
     assert problem in str(caught.value)

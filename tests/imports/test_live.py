@@ -72,6 +72,7 @@ def test_the_last_range_has_no_end_and_stops_nobody_from_measuring() -> None:
 
 
 def test_estimated_rows_go_before_ids_and_an_estimate_that_was_too_low_never_exceeds_the_whole() -> None:
+    """Progress above 100 percent makes all other figures doubtful."""
     shards = [
         row({"country": ["ES"]}, estimate=100, rows=150),
         row({"country": ["FR"]}, WAITING, estimate=150),
@@ -81,6 +82,7 @@ def test_estimated_rows_go_before_ids_and_an_estimate_that_was_too_low_never_exc
 
 
 def test_without_ids_and_estimates_shards_are_counted() -> None:
+    """A run without estimates still needs a progress figure."""
     shards = [row({"country": ["ES"]}, DONE), row({"country": ["FR"]}), row({"country": ["IT"]}, PARKED)]
     assert completed_share(run_row(), [*shards, row({"country": ["NL"]}, WAITING)]) == pytest.approx(0.5)
 
@@ -95,6 +97,7 @@ def test_a_split_shard_counts_for_what_it_has_read_and_its_children_for_the_rest
 
 
 def test_a_run_without_shards_is_nowhere() -> None:
+    """A division by zero would end the display of a run that has just started."""
     assert completed_share(run_row(), []) == 0
 
 
@@ -125,6 +128,7 @@ def test_a_resumed_run_does_not_count_what_was_there_as_its_pace() -> None:
 
 
 def test_the_time_left_follows_from_the_pace_and_is_not_guessed_too_early() -> None:
+    """An estimate from one sample can be wrong by hours."""
     watching = ProgressTracker()
     assert seen(watching, 0, 0).seconds_left is None
     assert seen(watching, 1, 0, after=1_000).seconds_left is None
@@ -133,6 +137,7 @@ def test_the_time_left_follows_from_the_pace_and_is_not_guessed_too_early() -> N
 
 
 def test_a_run_that_stands_still_names_no_time() -> None:
+    """A time left for a stalled run would hide that it is stalled."""
     watching = ProgressTracker()
     for second in range(30):
         snapshot = seen(watching, second, 0, after=5_000)
@@ -140,6 +145,7 @@ def test_a_run_that_stands_still_names_no_time() -> None:
 
 
 def test_of_several_limits_the_tightest_one_is_shown() -> None:
+    """The user must see the limit that actually slows the run down."""
     day = Rate(86_400_000_000, 20_000)
     assert tightest([FIFTY, day]) is day
     assert tightest([]) is None
@@ -149,6 +155,7 @@ def test_of_several_limits_the_tightest_one_is_shown() -> None:
 
 
 def test_reactions_errors_and_the_budget_are_shown() -> None:
+    """A run that is in trouble must not look healthy."""
     shards = [
         row({"id": [0, 10]}, RUNNING, guards={"empty_page": 2}, why="HTTP 503", quarantined=1),
         row({"id": [10, 20]}, PARKED, guards={"empty_page": 1, "bad_rows": 1}, why="too many", quarantined=2),
@@ -180,6 +187,7 @@ def drawn(snapshot: RunSnapshot, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_frame_has_all_figures_and_fits(width: int) -> None:
+    """A line that wraps would destroy the redrawn display."""
     lines = drawn(snapshot_with(guards={"empty_page": 3}, budget=RequestBudget(641, 2_000)), width)
     text = " ".join(" ".join(lines).split())
     for figure in (
@@ -191,6 +199,7 @@ def test_a_frame_has_all_figures_and_fits(width: int) -> None:
 
 
 def test_wide_terminals_show_more_shards_and_narrow_ones_say_how_many_are_not_shown() -> None:
+    """Hidden shards must be counted, or the display looks complete."""
     assert "and 4 more" in "\n".join(drawn(snapshot_with(running=12), 80))
     wide = "\n".join(drawn(snapshot_with(running=12), 120))
     assert "more" not in wide
@@ -205,6 +214,7 @@ def test_a_frame_keeps_its_height_whoever_is_at_work(width: int) -> None:
 
 
 def test_a_shard_whose_size_nobody_knows_has_no_bar() -> None:
+    """A bar for an unknown size would show invented progress."""
     known = drawn(snapshot_with(running=1, strips=[RunningShard("all", 7, 0.5)], share=0), 80)
     unknown = drawn(snapshot_with(running=1, strips=[RunningShard("all", 7, None)], share=0), 80)
     (bar,), (none,) = ([each for each in lines if each.startswith("all")] for lines in (known, unknown))
@@ -213,6 +223,7 @@ def test_a_shard_whose_size_nobody_knows_has_no_bar() -> None:
 
 
 def test_troubles_are_told_on_one_line_each_and_not_without_end() -> None:
+    """Twenty long errors would push the figures off the screen."""
     troubles = [ShardProblem(f"id={number}", "HTTP 503 " * 40, number == 0) for number in range(20)]
     lines = drawn(snapshot_with(troubles=troubles), 80)
     assert sum(each.startswith("parked: id=0: HTTP 503") for each in lines) == 1
@@ -220,6 +231,7 @@ def test_troubles_are_told_on_one_line_each_and_not_without_end() -> None:
 
 
 def test_a_limit_is_shown_in_its_own_window() -> None:
+    """Users compare the figure with the limit in their spec, which has the same unit."""
     assert asked(snapshot_with(limit=Rate(60_000_000, 100), requests_per_second=1.5)) == "90.0 of 100 requests/min"
     assert asked(snapshot_with(limit=Rate(2_500_000, 100), requests_per_second=4)) == "10.0 of 100 requests/2.5 s"
     assert asked(snapshot_with(limit=None)) == "47.8 requests/s"
@@ -227,6 +239,7 @@ def test_a_limit_is_shown_in_its_own_window() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (3_599, "59:59"), (3_661, "1:01:01")])
 def test_spans_are_read_at_a_glance(seconds: float, text: str) -> None:
+    """Rounding must not show 0:60."""
     assert span(seconds) == text
 
 
@@ -254,6 +267,7 @@ def test_what_stays_on_the_terminal_is_how_far_it_came_and_no_pace() -> None:
 
 
 def test_a_line_says_what_went_wrong() -> None:
+    """Logs without a terminal show only this line."""
     text = line(snapshot_with(quarantined=5, troubles=[ShardProblem("a", "b", True), ShardProblem("c", "d", False)]))
     assert text.endswith("0:11 left, in quarantine 5, parked 1")
 

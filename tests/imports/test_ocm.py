@@ -88,6 +88,7 @@ def readable(place: Place) -> list[int]:
 
 
 def test_it_is_a_source_with_the_modest_limit_that_its_policy_asks_for() -> None:
+    """Open Charge Map is a free service that asks its clients to send few requests."""
     source: Source = OpenChargeMap(API_KEY)
     assert source.caps.order == "ID"
     limit = OpenChargeMap(API_KEY).limit
@@ -104,6 +105,7 @@ def test_a_name_that_they_refuse_is_refused_here(agent: str) -> None:
 
 @pytest.mark.parametrize("key", ["", "test", "0123"])
 def test_a_key_that_is_none_is_refused_here_and_not_shown(key: str) -> None:
+    """A malformed key would cost a request to find out, and error messages end up in logs."""
     with pytest.raises(BadValue, match=r"key: must look like"):
         OpenChargeMap(key)
 
@@ -118,6 +120,7 @@ async def test_the_key_travels_in_a_header_only(place: Place) -> None:
 
 
 async def test_what_it_says_about_itself(place: Place) -> None:
+    """The plan depends on these values, and each further request counts against the limit."""
     probe = await place.source.probe(place.http)
     assert probe.id_max == max(place.it.table.truth)
     assert probe.server_time == NOW
@@ -185,11 +188,13 @@ async def test_one_window_for_each_country(place: Place) -> None:
 
 
 async def test_history_windows_are_refused() -> None:
+    """The API has no upper bound for times, so every window would fetch everything after its start."""
     with pytest.raises(BadValue, match="no upper bound for times"):
         check_plan(window_shards("ocm", 0, BULK_MINUTE, 30 * 86_400_000_000, 60_000_000), CAPS)
 
 
 async def test_children_of_a_split_read_exactly_the_rest(place: Place) -> None:
+    """A gap between children loses rows, and an overlap pays for them twice."""
     shard = make_shard("ocm", "x", {"id": [101, 900]})
     first = await place.fetch(shard)
     children = split_shard(shard, first.next, "idle", CAPS)
@@ -231,6 +236,7 @@ async def test_a_page_out_of_order_is_shown_whole_and_proves_no_end() -> None:
 
 
 async def test_an_empty_page_is_no_end() -> None:
+    """This API sometimes answers with an empty list, and believing it would lose the rest of the shard."""
     async with placed(1_000, empty_every=1) as place:
         page = await place.fetch()
     assert (page.raw_count, page.next, page.is_end) == (0, None, None)
@@ -266,6 +272,7 @@ async def test_each_wrong_reply_has_its_meaning(place: Place, answer: tuple[int,
 
 
 async def test_a_status_without_a_highest_id_makes_no_plan(place: Place) -> None:
+    """A plan from an invalid status would cover a part of the source and look complete."""
     place.it.answer(200, body=b'{"maxPOIId": null}')
     with pytest.raises(BadReply, match="maxPOIId must be a whole number"):
         await place.source.probe(place.http)

@@ -62,6 +62,7 @@ async def test_a_run_never_asks_more_often_than_its_budget_allows(tmp_path: Path
 
 
 async def test_a_run_whose_budget_was_raised_goes_on(tmp_path: Path) -> None:
+    """After a raise, the run must continue with the missing rows instead of starting again."""
     async with standin(5_000) as it:
         place = place_of(tmp_path, it)
         assert await imported(place, requests_max=20) is RunState.PARTIAL
@@ -100,6 +101,7 @@ async def test_one_long_shard_is_shared_among_those_who_have_nothing_to_do(
 async def test_nothing_is_cut_while_everybody_has_something_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Splitting a shard while no worker is idle only adds requests."""
     monkeypatch.setattr(import_shard, "LOOK_SECONDS", 0.0)
     async with standin(4_000) as it:
         place = place_of(tmp_path, it, size=2_000)
@@ -109,6 +111,7 @@ async def test_nothing_is_cut_while_everybody_has_something_to_do(
 
 
 def test_what_is_left_is_guessed_from_what_was_found() -> None:
+    """Splits are decided by this estimate, and a wrong one splits shards that are almost done."""
     half = make_shard("s", "a", {"id": [0, 1_000]})
     assert rows_left(half, {"after": 499}, 100, None) == 100
     assert rows_left(half, {"after": 999}, 100, None) == 0
@@ -130,6 +133,7 @@ def test_a_long_label_still_makes_one_key_of_its_own() -> None:
 
 
 async def test_every_reaction_is_counted_with_the_page_that_followed_it(tmp_path: Path) -> None:
+    """Without these counts, an unreliable source looks healthy in the report."""
     async with standin(3_000, faults=Faults(html_every=7, empty_every=5)) as it:
         place = place_of(tmp_path, it)
         assert await imported(place) is RunState.COMPLETE
@@ -140,6 +144,7 @@ async def test_every_reaction_is_counted_with_the_page_that_followed_it(tmp_path
 
 
 async def test_all_requests_are_in_the_books_also_those_that_were_repeated(tmp_path: Path) -> None:
+    """The provider bills repeated requests, too, so an uncounted one exceeds the budget."""
     async with standin(3_000, faults=Faults(html_every=7)) as it:
         place = place_of(tmp_path, it)
         await place.parts.sink.open()
@@ -251,6 +256,7 @@ async def test_a_key_that_stops_working_at_the_very_end_fails_the_run(
 
 
 async def test_the_books_tell_what_documents_look_like(tmp_path: Path) -> None:
+    """The drift report compares these profiles between runs."""
     async with standin(500) as it:
         place = place_of(tmp_path, it)
         await imported(place)
@@ -263,6 +269,7 @@ async def test_the_books_tell_what_documents_look_like(tmp_path: Path) -> None:
 
 
 def test_a_profile_names_paths_and_types() -> None:
+    """A path or type that is missing here hides a change of the source's format."""
     records = [{"a": 1, "b": {"c": [{"d": None}, {"d": 1.5}]}}, {"a": "x", "b": True}]
     assert profile_documents(records) == {
         "a": {"integer": 1, "text": 1},

@@ -319,5 +319,6 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, table: str) -> No
 
 
 def test_the_column_of_versions_is_ours(tmp_path: Path) -> None:
+    """A user column of this name would collide with the version column that every file has."""
     with pytest.raises(BadValue, match=r"columns\.leaseway_version: every file has a column with this name"):
         ParquetSink(str(tmp_path), "poi", {"leaseway_version": ColumnType.TEXT})

@@ -109,6 +109,7 @@ def test_every_instant_of_a_span_has_exactly_one_window(start: int, days: int, s
 
 
 def test_a_window_without_an_end_is_one() -> None:
+    """An open window that is divided would have to invent an end and lose what comes after it."""
     shards = window_shards("ocm", APRIL + 1, None, DAY_US, MINUTE_US)
     assert [shard.predicate for shard in shards] == [{"window": ["2026-04-01T00:00Z", None]}]
 
@@ -161,6 +162,8 @@ def test_every_point_has_exactly_one_box_of_a_grid(latitude: float, longitude: f
 def test_every_point_has_exactly_one_box_of_a_tree_and_no_box_has_too_many(
     points: list[tuple[float, float]], rows_max: int
 ) -> None:
+    """A point on an edge that belongs to no box is lost, and one in two boxes is imported twice."""
+
     def count(box: Box) -> int:
         return sum(owns(box, *point) for point in points)
 
@@ -209,6 +212,7 @@ def test_a_planar_box_does_leave_points_out() -> None:
 
 
 def test_geography_first_then_windows() -> None:
+    """Two shards with the same key would be one job, so a part of the source would never be read."""
     months = window_shards("ocm", APRIL, APRIL + 60 * DAY_US, 30 * DAY_US, MINUTE_US)
     shards = cross_shards("ocm", country_shards("ocm", ["ES", "DE"], {"ES": 100, "DE": 50}), months)
     assert [shard.label for shard in shards] == [
@@ -279,6 +283,7 @@ def test_a_filter_that_the_source_does_not_have_is_refused() -> None:
     ],
 )
 def test_id_ranges_that_a_source_cannot_end_are_refused(caps: SourceCapabilities, problem: str) -> None:
+    """Without an end or an order, each range would read the source to its last row."""
     with pytest.raises(BadValue, match=problem):
         check_plan(id_range_shards("x", 0, 100, 10), caps)
     check_plan(id_range_shards("x", 0, 100, 10), LOWER_ONLY)
@@ -288,11 +293,13 @@ def test_id_ranges_that_a_source_cannot_end_are_refused(caps: SourceCapabilities
     "area", [[1, 2, 3], [50, 0, 40, 10], [0, 0, 91, 1], [0, 5, 1, 5], [0, 0, 1, 181], [0, 0, float("nan"), 1]]
 )
 def test_an_impossible_area_is_refused(area: list[float]) -> None:
+    """An impossible area would produce an empty plan that looks complete."""
     with pytest.raises(BadValue, match=r"partition.area: "):
         grid_shards("ocm", area, 1)
 
 
 def test_a_plan_of_a_million_shards_is_a_mistake() -> None:
+    """A wrong unit in the spec must not fill the queue with a million jobs."""
     with pytest.raises(BadValue, match=r"partition.size: makes 1,000,001 shards"):
         id_range_shards("ocm", 0, 1_000_000, 1)
     with pytest.raises(BadValue, match=r"partition.step: makes"):
@@ -323,6 +330,7 @@ def test_children_have_exactly_the_ids_that_are_left(low: int, length: int, read
 
 
 def test_an_open_range_is_divided_at_what_is_known_and_stays_open() -> None:
+    """New records get ids above the known maximum, and a closed last child would miss them."""
     shard = make_shard("ocm", "x", {"id": [300_000, None]})
     assert split_shard(shard, after(310_000), "idle", LOWER_ONLY) == []
     children = split_shard(shard, after(310_000), "idle", LOWER_ONLY, id_max=330_000)
@@ -334,6 +342,7 @@ def test_an_open_range_is_divided_at_what_is_known_and_stays_open() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 10_000), st.integers(0, 20_000))
 def test_halves_of_a_window_meet_on_a_grain(start: int, length: int, at: int) -> None:
+    """A boundary between two grains of the source's clock would lose or repeat records."""
     low, high = APRIL + start * MINUTE_US, APRIL + (start + length) * MINUTE_US
     shard = make_shard("ocm", "x", {"window": [format_instant(low), format_instant(high)]})
     caps = SourceCapabilities(cursor="token", filters=frozenset({"window"}), granularity_us=MINUTE_US)
@@ -348,6 +357,7 @@ def test_halves_of_a_window_meet_on_a_grain(start: int, length: int, at: int) ->
 def test_quadrants_have_exactly_what_their_box_has(
     south: float, west: float, side: float, latitude: float, longitude: float
 ) -> None:
+    """A point on the line between two quadrants must be imported exactly once."""
     box = (south, west, min(south + side, 90.0), min(west + side, 180.0))
     children = quadrants(box)
     corners = [(latitude, longitude), (box[0], box[1]), ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)]

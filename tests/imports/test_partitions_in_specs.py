@@ -161,10 +161,12 @@ BOX = {"box": [40.0, -4.0, 50.0, 6.0]}
     ],
 )
 def test_a_box_is_written_as_the_source_wants_it(box: str, written: str) -> None:
+    """Swapped coordinates give a valid box at the wrong place and an import without errors."""
     assert narrowing(box).params(BOX) == {"bbox": written}
 
 
 def test_a_server_with_great_circles_is_asked_for_more() -> None:
+    """The edges of a geodesic box bend, so a plain box would miss points near them."""
     south, west, north, east = map(
         float, narrowing("south,west,north,east", is_geodesic=True).params(BOX)["bbox"].split(",")
     )
@@ -210,6 +212,7 @@ def test_what_lies_under_a_bent_edge_is_no_stranger() -> None:
 
 @pytest.mark.slow
 async def test_countries_of_the_clients_own_list(place: Place) -> None:
+    """A country that is missing in the list would be missing in the import."""
     state, shards = await place.run(CLIENT, 'by = "country"')
     assert state is RunState.COMPLETE
     assert place.rows() == place.truth()
@@ -217,6 +220,7 @@ async def test_countries_of_the_clients_own_list(place: Place) -> None:
 
 
 async def test_some_countries_only_and_the_small_ones_together(place: Place) -> None:
+    """One shard per tiny country would spend most requests on empty pages."""
     chosen = 'by = "country"\ngroup_below = 100\n[resource.filters.country]\nvalues = ["ES", "PT", "AD", "FR"]\n'
     chosen += "rows = { ES = 5000, PT = 30, AD = 5, FR = 9000 }"
     state, shards = await place.run(CLIENT, chosen)
@@ -248,6 +252,7 @@ table = "poi"
 
 
 async def test_the_source_itself_says_which_countries_are_small(tmp_path: Path) -> None:
+    """Counts assigned to the wrong country would make unbalanced shards without an error."""
     rows = {"AD": 5, "ES": 5_000, "FR": 9_000, "PT": 30}
     listed: list[dict[str, Any]] = [{"code": code, "count": count} for code, count in rows.items()]
     listings = {"countries": Listing(listed, "code"), "things": Listing([{"id": 1}])}
@@ -323,6 +328,7 @@ def test_windows_without_an_end_go_on_until_now_and_beyond() -> None:
 
 
 def test_geography_first_and_then_windows() -> None:
+    """Two shards with the same key would be one job, and one of them would never run."""
     plan = plan_for(f'by = "country"\n{MONTHS}')
     assert len(plan.shards) == 2 * 3
     assert plan.shards[0].predicate == {"country": ["ES"], "window": ["2026-01-01T00:00Z", "2026-01-31T00:00Z"]}
@@ -343,6 +349,7 @@ def test_what_a_source_cannot_express_is_refused_with_its_place() -> None:
 
 
 async def test_a_function_that_is_cut_by_country_and_time_brings_every_row_once(tmp_path: Path) -> None:
+    """Two partitions at once double the number of edges at which a row can be lost."""
     records: list[dict[str, Any]] = [
         {"id": number, "country": ("ES", "FR")[number % 2], "at": f"2026-0{1 + number % 3}-{1 + number % 28:02}T00:00Z"}
         for number in range(500)
@@ -366,6 +373,7 @@ async def test_a_function_that_is_cut_by_country_and_time_brings_every_row_once(
 
 
 async def test_a_function_that_is_cut_by_boxes_is_held_to_them(tmp_path: Path) -> None:
+    """A function that includes both edges of a box would count rows on an edge twice."""
     app = App(f"sqlite:///{tmp_path}/jobs.db")
     records = [{"id": number, "lat": number % 90 - 45, "lon": number * 7 % 360 - 180} for number in range(1_000)]
 
@@ -386,6 +394,7 @@ async def test_a_function_that_is_cut_by_boxes_is_held_to_them(tmp_path: Path) -
 
 
 async def test_the_client_needs_a_key_and_nothing_else(place: Place) -> None:
+    """The shortest spec is the one that new users copy."""
     state, shards = await place.run(CLIENT.replace("[resource.partition]\nPARTITION\n", ""), "")
     assert state is RunState.COMPLETE
     assert place.rows() == place.truth()
@@ -402,6 +411,7 @@ async def test_the_client_needs_a_key_and_nothing_else(place: Place) -> None:
     ids=["key", "agent"],
 )  # fmt: skip
 def test_a_key_or_a_name_that_they_refuse_is_not_even_tried(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """A request that the provider is certain to refuse only uses up its quota."""
     path = tmp_path / "spec.toml"
     path.write_text(
         CLIENT.replace("URL", "https://ocm.example").replace("PARTITION", 'by = "country"').replace(old, new)
@@ -412,6 +422,7 @@ def test_a_key_or_a_name_that_they_refuse_is_not_even_tried(tmp_path: Path, old:
 
 
 def test_the_pace_of_the_client_is_modest_unless_the_spec_says_otherwise(tmp_path: Path) -> None:
+    """The default must follow the provider's policy, and users with an agreement need more."""
     path = tmp_path / "spec.toml"
     text = CLIENT.replace("URL", "https://ocm.example").replace("PARTITION", 'by = "country"')
     path.write_text(text)

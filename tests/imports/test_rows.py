@@ -48,6 +48,7 @@ def bad(spec: Resource, record: Any, server_time: int | None = None) -> tuple[st
 
 
 def test_a_good_record() -> None:
+    """Every later comparison depends on this mapping of fields to columns."""
     record = poi(Connections=[{"PowerKW": 22.0, "ID": 1}], DataProviderID=1)
     row = good(OCM, record)
     assert (row.external_id, row.stamp) == ("7", APRIL)
@@ -99,6 +100,7 @@ def test_a_good_record() -> None:
     ],
 )
 def test_a_bad_record_has_a_code_and_a_reason(record: Any, code: str, problem: str) -> None:
+    """A user can only correct the spec or the source if each bad record says what is wrong with it."""
     assert bad(OCM, record) == (code, problem)
 
 
@@ -160,6 +162,7 @@ def test_a_stamp_may_be_missing_only_if_the_spec_says_so() -> None:
     )
 )
 def test_nothing_that_a_source_sends_stops_a_page(record: Any) -> None:
+    """One unexpected value must not lose the good rows of its page."""
     rows, bad_rows = RowBuilder(OCM).rows_of([record, poi(1)])
     assert len(rows) + len(bad_rows) == 2
     assert rows
@@ -195,6 +198,7 @@ def test_stamps_in_every_notation(value: Any) -> None:
     "value", [None, "", "-", "soon", "20260401x", [], {}, True, 1e300, -1e300, float("nan"), float("inf"), "9" * 40]
 )
 def test_what_is_no_stamp(value: Any) -> None:
+    """A wrong stamp in the far future would block all later updates of its row."""
     assert parse_stamp(value) is None
 
 
@@ -217,6 +221,7 @@ def test_volatile_fields_do_not_change_the_hash() -> None:
 
 
 def test_everything_else_does_and_the_stamp_too() -> None:
+    """A change that does not change the hash would never be written."""
     first = good(OCM, poi()).content_hash
     assert good(OCM, poi(DateLastStatusUpdate="2026-04-01T00:01:00Z")).content_hash != first
     assert good(OCM, poi(NumberOfPoints=2)).content_hash != first
@@ -224,17 +229,20 @@ def test_everything_else_does_and_the_stamp_too() -> None:
 
 
 def test_the_order_of_fields_does_not_change_the_hash() -> None:
+    """JSON objects have no order, so a reordered reply must not rewrite every row."""
     turned = dict(reversed(poi().items()))
     assert good(OCM, turned).content_hash == good(OCM, poi()).content_hash
 
 
 def test_the_document_keeps_what_the_hash_leaves_out() -> None:
+    """Ignored fields must not disappear from the stored document."""
     record = poi(IsRecentlyVerified=True)
     assert json.loads(good(OCM, record).document)["IsRecentlyVerified"] is True
     assert record["IsRecentlyVerified"] is True
 
 
 def test_volatile_fields_inside_lists() -> None:
+    """A counter inside a list would mark every row as changed in every run."""
     spec = resource(volatile=["items[*].seen", "items[*].deep.seen", "first[0]", "whole", "whole.part"])
     plain = {"id": 1, "items": [{"a": 1, "deep": {}}, 5], "first": [None, 2]}
     noisy = {"id": 1, "items": [{"a": 1, "seen": 9, "deep": {"seen": 3}}, 5], "first": [7, 2], "whole": {"part": 1}}
@@ -298,5 +306,6 @@ def test_what_does_not_is_a_bad_row(type_: str, value: Any) -> None:
 
 
 def test_a_column_of_many_values() -> None:
+    """Nested lists are common in APIs, and keeping only the first value would lose the others."""
     spec = resource(columns={"powers": {"path": "list[*].kw", "type": "json"}})
     assert good(spec, {"id": 1, "list": [{"kw": 1}, {"kw": 2}]}).values == {"powers": "[1,2]"}

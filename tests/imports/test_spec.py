@@ -54,6 +54,7 @@ def test_the_examples_are_valid(name: str) -> None:
 
 
 def test_a_small_spec_needs_little() -> None:
+    """A spec that needs many fields keeps new users from starting."""
     spec = read_spec(PLAIN, "import.toml")
     assert spec.resource.page.kind == "none"
     assert spec.resource.partition.kind == "none"
@@ -230,6 +231,7 @@ def test_a_wrong_field_is_named_with_its_place(old: str, new: str, message: str)
     ],
 )
 def test_a_source_that_does_not_fit_together(lines: str, message: str) -> None:
+    """Fields that contradict each other would make one of them silently ignored."""
     assert f"import.toml: {message}" in problems_of(with_source(lines))
 
 
@@ -244,6 +246,7 @@ def test_a_source_that_does_not_fit_together(lines: str, message: str) -> None:
     ],
 )
 def test_a_wrong_address(url: str, message: str) -> None:
+    """A password in the URL would end up in logs and in the run tables."""
     text = PLAIN.replace("https://shop.example/api", url)
     assert problems_of(text) == [f"import.toml: source.base_url: {message}"]
     assert "secret@" not in str(problems_of(text))
@@ -512,6 +515,7 @@ def test_what_a_client_knows_is_not_written(lines: str, message: str) -> None:
     ],
 )
 def test_a_client_needs_little_and_takes_nothing_else(old: str, new: str, message: str) -> None:
+    """A field that the built-in client ignores would be believed to work."""
     assert problems_of(SHORT.replace(old, new))[0].startswith(f"import.toml: {message}")
 
 
@@ -537,6 +541,7 @@ def test_the_spec_of_a_client_says_what_the_client_does() -> None:
     ],
 )
 def test_a_wrong_file(file: str, message: str) -> None:
+    """A wrong file must be refused with the field to change, before the run starts."""
     text = PLAIN.replace('base_url = "https://shop.example/api"', f'file = "{file}"')
     assert f"import.toml: {message}" in problems_of(text)
 
@@ -549,11 +554,13 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_broken_toml_is_told_with_its_line() -> None:
+    """A syntax error in a long file cannot be found without its line."""
     assert problems_of("version = 1\nsource = [") == ["import.toml: TOML: Invalid value (at end of document)"]
     assert "at line 2" in problems_of("version = 1\nsource = ]")[0]
 
 
 def test_a_spec_of_absurd_size_is_not_read() -> None:
+    """A data file passed as a spec must not use up the memory."""
     assert "must be at most 1,000,000 characters" in problems_of("#" * 1_000_001)[0]
 
 
@@ -616,12 +623,14 @@ def test_what_does_not_change_the_rows_leaves_the_hash() -> None:
 
 
 def test_the_order_of_keys_does_not_matter_to_the_hash() -> None:
+    """A reformatted spec must not refuse to resume a run."""
     swapped = OCM.replace("{ compact = true, verbose = false,", "{ verbose = false, compact = true,")
     assert swapped != OCM
     assert spec_hash(read_spec(swapped, "a")) == spec_hash(read_spec(OCM, "a"))
 
 
 def test_a_page_number_depends_on_the_size_of_its_page() -> None:
+    """Page 7 of another size starts at another row, so a resumed run would skip rows."""
     text = with_resource('page = { cursor = "page", limit_param = "size", limit = 10 }')
     assert spec_hash(read_spec(text, "a")) != spec_hash(read_spec(text.replace("= 10 }", "= 20 }"), "a"))
 
@@ -641,4 +650,5 @@ def test_the_schema_explains_the_fields() -> None:
 
 
 def test_a_bad_spec_is_the_users_to_fix() -> None:
+    """Only usage errors exit with code 2 and without a traceback."""
     assert issubclass(BadSpec, UsageError)

