@@ -124,6 +124,7 @@ async def test_a_request_has_one_credential_and_one_way_to_bring_it(served_with_
 
 
 async def test_a_key_may_have_less_than_its_role(served_with_keys: Served) -> None:
+    """A key with few scopes limits the damage when it leaks."""
     served = served_with_keys
     reader = await key_for(served, scopes=(Scope.JOBS_READ,))
     assert (await served.client.get("/v1/jobs", headers=bearer(reader))).status_code == 200
@@ -168,6 +169,7 @@ async def test_a_revocation_elsewhere_is_felt_within_a_minute(town: Town) -> Non
 
 
 async def test_a_revocation_here_is_felt_at_once(town: Town) -> None:
+    """A leaked key must not stay valid for the lifetime of a cache entry."""
     made = await town.key()
     assert await town.opens(made.text)
     await town.store.keys.revoke(made.key.id)
@@ -246,6 +248,7 @@ async def test_the_last_use_is_written_now_and_then(town: Town) -> None:
 
 
 async def test_a_last_use_that_cannot_be_written_stops_nobody(town: Town) -> None:
+    """A busy store must not lock callers out because of a statistic."""
     made = await town.key()
     town.keys.is_busy = True
     assert await town.opens(made.text)
@@ -353,6 +356,7 @@ async def test_of_two_cookies_with_one_name_none_is_believed(town: Town) -> None
 
 
 async def test_a_wrong_key_begins_no_session(served_with_keys: Served) -> None:
+    """A cookie for a wrong key would bypass authentication."""
     served = served_with_keys
     for body in ({"key": f"lw_{'a' * 12}_{'A' * 27}"}, {"key": ""}, {"key": "a.b.c"}):
         answer = await served.client.post("/v1/session", json=body)
@@ -363,6 +367,7 @@ async def test_a_wrong_key_begins_no_session(served_with_keys: Served) -> None:
 
 
 async def test_without_authentication_nobody_has_to_log_in(served: Served) -> None:
+    """On a developer's machine, a login page without any key would be a dead end."""
     who = (await served.client.get("/v1/session")).json()
     assert (who["name"], who["role"], who["csrf_token"]) == ("local", "operator", None)
     assert (await served.client.post("/v1/session", json={"key": "x"})).json()["code"] == "no_authentication"

@@ -46,10 +46,12 @@ def code_of(raw: bytes) -> str:
     ],
 )
 def test_what_is_no_strict_json_is_refused_with_a_reason(raw: bytes, code: str) -> None:
+    """A body that two parsers read differently can pass a check in one and take effect in the other."""
     assert code_of(raw) == code
 
 
 def test_text_that_only_looks_like_nul_or_like_brackets_is_taken() -> None:
+    """A check on raw bytes must not refuse valid text of a user."""
     assert parse_strictly(rb'{"x": "\\u0000"}', Anything).x == r"\u0000"
     text = "[" * 500 + '\\"' + "{" * 500
     assert len(parse_strictly(f'{{"x": "{text}"}}'.encode(), Anything).x) == 1_001
@@ -57,11 +59,14 @@ def test_text_that_only_looks_like_nul_or_like_brackets_is_taken() -> None:
 
 @pytest.mark.parametrize("inner", [b"", b'"]"', b'"\\"["', b"1, {}, []"])
 def test_depth_is_counted_outside_of_text(inner: bytes) -> None:
+    """Brackets in text are not nesting, and counting them would refuse valid bodies."""
     assert not is_deeper_than(b"[" * DEPTH_MAX + inner.replace(b"{}, []", b"2") + b"]" * DEPTH_MAX, DEPTH_MAX)
     assert is_deeper_than(b"[" * (DEPTH_MAX + 1) + inner + b"]" * (DEPTH_MAX + 1), DEPTH_MAX)
 
 
 def test_an_error_points_at_its_place() -> None:
+    """In a body with many items, the client must learn which one to correct."""
+
     class Deep(Struct):
         items: list[Anything]
 
@@ -86,6 +91,7 @@ async def test_too_large_is_refused_whatever_was_announced(served: Served) -> No
 
 
 async def test_only_plain_json_is_taken(served: Served) -> None:
+    """A browser form can send text/plain across origins, and packed bodies can be decompression bombs."""
     for headers in ({"Content-Type": "text/plain"}, {"Content-Encoding": "gzip"}):
         answer = await served.client.post("/v1/jobs", content=b"{}", headers=headers)
         assert answer.status_code == 415

@@ -52,6 +52,7 @@ async def test_a_budget_in_total_does_not_burn_by_time(served: Served) -> None:
 
 
 async def test_the_journal_tells_what_was_booked(served: Served) -> None:
+    """The journal is the evidence when the provider's bill differs."""
     await served.client.put("/v1/budgets/spend", json=SPEND)
     assert (await served.client.get("/v1/budgets/spend/journal")).json() == {"items": [], "next": None}
     await spend(served, MICRO)
@@ -106,6 +107,7 @@ async def test_bad_input_is_pointed_at(served: Served) -> None:
 
 
 async def test_dollars_do_not_become_tokens(served: Served) -> None:
+    """A changed unit would turn 25 dollars into 25 of something else."""
     await served.client.put("/v1/budgets/spend", json=SPEND)
     answer = await served.client.put("/v1/budgets/spend", json={**SPEND, "unit": "tokens"})
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/unit")

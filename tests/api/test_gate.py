@@ -45,10 +45,12 @@ async def test_a_name_that_somebody_pointed_at_us_is_refused(small: Served, host
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8420", "[::1]:8420"])
 async def test_the_loopback_has_its_names(small: Served, host: str) -> None:
+    """A local user must reach the service under every usual name of the machine."""
     assert (await small.client.get("/healthz", headers={"Host": host})).status_code == 200
 
 
 def test_a_host_that_is_more_than_a_name_is_none() -> None:
+    """A lenient parser would accept an attacker's host that contains an allowed name."""
     for text in ("localhost@evil.example", "localhost/evil", "localhost:80:90", "[::1", "localhost:x", "a b", ""):
         assert host_name(text) == ""
 
@@ -64,6 +66,7 @@ def test_addresses_are_taken_only_where_others_than_ourselves_may_come() -> None
 
 
 def test_two_hosts_are_none() -> None:
+    """A proxy and the service could each believe another of the two names."""
     raw = [(b"host", b"localhost"), (b"host", b"evil.example")]
     with pytest.raises(Problem, match="not a host name of this service"):
         OriginChecks(ServiceSettings()).check_host(Headers(raw=raw))
@@ -79,6 +82,7 @@ async def test_pages_of_others_change_nothing(small: Served) -> None:
 
 
 async def test_our_own_page_and_programs_may_change(small: Served) -> None:
+    """Protection against foreign pages must not block the dashboard or scripts."""
     own = small.url
     for headers in ({}, {"Sec-Fetch-Site": "same-origin", "Origin": own}, {"Sec-Fetch-Site": "none"}, {"Origin": own}):
         answer = await small.client.post("/v1/jobs", json={"kind": "x"}, headers=headers)
@@ -88,6 +92,7 @@ async def test_our_own_page_and_programs_may_change(small: Served) -> None:
 
 
 async def test_every_answer_has_the_headers_that_keep_browsers_from_harm(small: Served) -> None:
+    """One response without these headers, such as an error page, is enough for an attack."""
     answers = [
         await small.client.get("/v1/jobs"),
         await small.client.get("/nothing"),
@@ -106,6 +111,8 @@ async def test_every_answer_has_the_headers_that_keep_browsers_from_harm(small: 
 
 
 async def test_a_request_id_is_taken_if_it_is_harmless(small: Served) -> None:
+    """The id is written to logs, so an arbitrary one could forge log lines."""
+
     async def id_for(text: str) -> str:
         return str((await small.client.get("/healthz", headers={"X-Request-Id": text})).headers["x-request-id"])
 
@@ -117,6 +124,8 @@ async def test_a_request_id_is_taken_if_it_is_harmless(small: Served) -> None:
 
 
 async def test_what_breaks_says_nothing_of_our_insides(small: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """Exception texts contain passwords and paths, and the operator still needs them in the log."""
+
     class Broken:
         @property
         def inspection(self) -> None:
@@ -138,6 +147,7 @@ async def test_before_it_is_open_nobody_is_let_in_as_if_there_were_no_door(tmp_p
 
 
 async def test_requests_are_logged_for_those_who_want_it(small: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator needs the tenant and the route of a request, and query strings can hold secrets."""
     caplog.set_level("INFO", "leaseway.access")
     await small.client.get("/v1/jobs?cursor=secret", headers={"X-Request-Id": "find-me"})
     (facts,) = [record.__dict__["facts"] for record in caplog.records if record.name == "leaseway.access"]
@@ -149,11 +159,13 @@ async def test_requests_are_logged_for_those_who_want_it(small: Served, caplog: 
 
 
 async def test_a_method_that_is_not_there_names_those_that_are(small: Served) -> None:
+    """HTTP requires the Allow header, and a client developer needs it."""
     answer = await small.client.patch("/v1/jobs", headers={"Origin": small.url})
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
 
 
 def test_a_route_that_says_nothing_of_its_scope_does_not_start() -> None:
+    """A new route without a scope would be open to every caller."""
     api = FastAPI(openapi_url=None)
 
     @api.get("/secret")
@@ -179,6 +191,7 @@ async def test_headers_without_end_are_cut_off(small: Served) -> None:
 async def test_who_sends_his_headers_slowly_does_not_keep_a_connection(
     small: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Slow clients could otherwise occupy all connections at almost no cost."""
     monkeypatch.setattr("leaseway.api.connection.HEADER_SECONDS", 0.05)
     port = int(small.url.rpartition(":")[2])
     for first in (b"", b"GET /healthz HTTP/1.1\r\nHost: loc"):
@@ -189,6 +202,7 @@ async def test_who_sends_his_headers_slowly_does_not_keep_a_connection(
 
 
 async def test_who_sends_his_body_slowly_is_told_so(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow body occupies a request, and an honest client must learn why it ended."""
     monkeypatch.setattr("leaseway.api.request_body.BODY_SECONDS_MAX", 0.05)
     port = int(small.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -13,6 +13,7 @@ from leaseway.testing.postgres import PostgresServer
 
 
 async def test_the_process_lives(served: Served) -> None:
+    """A liveness probe that fails restarts a healthy process."""
     answer = await served.client.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 

@@ -203,6 +203,7 @@ async def test_clients_bring_no_specs(importing: Served) -> None:
 
 
 async def test_without_a_folder_there_are_no_imports(tmp_path: Path) -> None:
+    """A service without specs is normal and must not answer with an error."""
     async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         assert (await served.client.get("/v1/imports")).json() == {"items": [], "next": None}
         assert (await served.client.get(f"{BASE}/runs")).status_code == 404
@@ -282,6 +283,7 @@ async def test_what_was_kept_aside_is_listed_tried_again_and_discarded(tmp_path:
 
 
 async def test_a_record_is_discarded_by_its_number(importing: Served, folder: Path) -> None:
+    """Records that can never become rows would otherwise hide the ones that need attention."""
     await run_to_its_end(importing, folder)
     (kept,) = (await importing.client.get(f"{BASE}/quarantine")).json()["items"]
     body = {"run": "first", "numbers": [kept["number"]]}

@@ -24,6 +24,7 @@ async def seen(served: Served, id_: str) -> Any:
 
 
 async def test_a_job_is_submitted_run_and_shown(served: Served) -> None:
+    """This is the path that every client takes first."""
     answer = await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1, "b": 2}, "priority": 3})
     assert answer.status_code == 202
     assert answer.headers["location"] == f"/v1/jobs/{answer.json()['id']}"
@@ -36,6 +37,7 @@ async def test_a_job_is_submitted_run_and_shown(served: Served) -> None:
 
 
 async def test_what_a_submission_may_say(served: Served) -> None:
+    """An option that is accepted and ignored would run a job at the wrong time or in the wrong queue."""
     id_ = await submitted(
         served, queue="mail", priority=-5, delay_seconds=3_600, attempts=2, timeout_seconds=1.5, key="k"
     )
@@ -49,6 +51,7 @@ NOT_HIS = ("state", "attempts_max", "lease_until", "lease_seconds", "tenant", "c
 
 
 async def test_a_client_cannot_say_what_is_not_his_to_say(served: Served) -> None:
+    """A client that could set the tenant or the state could act for others."""
     for field in NOT_HIS:
         answer = await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1}, field: "x"})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
@@ -70,6 +73,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 async def test_an_error_names_its_place_in_the_body(served: Served) -> None:
+    """A client developer must learn which field to change."""
     for body, pointer in WRONG:
         answer = await served.client.post("/v1/jobs", json=body)
         assert answer.status_code == 422
@@ -78,6 +82,7 @@ async def test_an_error_names_its_place_in_the_body(served: Served) -> None:
 
 
 async def test_without_an_app_any_kind_is_taken(store_url: str) -> None:
+    """A service without the app's code cannot know its kinds, but must protect its own."""
     async with serving(App(store_url)) as served:
         refused = await served.client.post("/v1/jobs", json={"kind": "import:shop:finish", "arguments": {"run": "r"}})
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/kind")
@@ -91,6 +96,7 @@ async def test_without_an_app_any_kind_is_taken(store_url: str) -> None:
 
 @pytest.mark.parametrize("header", ['"order-1"', "order-1"])
 async def test_the_same_request_again_is_answered_as_the_first(served: Served, header: str) -> None:
+    """A client that lost the reply must be able to repeat the request without a second job."""
     body, headers = {"kind": "add", "arguments": {"a": 1}, "priority": 2}, {"Idempotency-Key": header}
     first = await served.client.post("/v1/jobs", json=body, headers=headers)
     await served.settle()
@@ -105,6 +111,8 @@ async def test_the_same_request_again_is_answered_as_the_first(served: Served, h
 
 
 async def test_two_hundred_at_once_with_one_key_make_one_job(served: Served) -> None:
+    """Repeated requests arrive at the same time when a client times out under load."""
+
     async def post(number: int) -> tuple[int, str, bool]:
         arguments = {"a": 1 if number % 4 else 2}
         answer = await served.client.post(
@@ -133,6 +141,7 @@ async def test_a_key_that_cannot_be_read_is_no_key(served: Served) -> None:
 
 
 async def test_the_key_may_stand_in_the_body_but_not_say_something_else(served: Served) -> None:
+    """With two different keys, it is unclear which request is repeated."""
     id_ = await submitted(served, key="k")
     body = {"kind": "add", "arguments": {"a": 1}, "key": "k"}
     again = await served.client.post("/v1/jobs", json=body, headers={"Idempotency-Key": '"k"'})
@@ -142,6 +151,7 @@ async def test_the_key_may_stand_in_the_body_but_not_say_something_else(served: 
 
 
 async def test_python_and_http_may_send_the_same_job(served: Served) -> None:
+    """A job must not run twice because a retry came through the other interface."""
     id_ = await submitted(served, key="k")
     again = await served.app.submit(served.app.bind("add", {"a": 1}, key="k"))
     assert (again.id, again.replayed) == (id_, True)
@@ -151,6 +161,7 @@ async def test_python_and_http_may_send_the_same_job(served: Served) -> None:
 
 
 async def test_many_are_submitted_each_with_its_own_answer(served: Served) -> None:
+    """One wrong item must not reject or hide the others."""
     await submitted(served, key="taken")
     good, key = {"kind": "add", "arguments": {"a": 1}}, {"key": "k"}
     bad = [
@@ -169,6 +180,7 @@ async def test_many_are_submitted_each_with_its_own_answer(served: Served) -> No
 
 
 async def test_a_thousand_go_in_one_call_and_not_one_more(served: Served) -> None:
+    """A batch without a bound would hold the store's write lock for too long."""
     items = [{"kind": "add", "arguments": {"a": number}} for number in range(1_001)]
     assert (await served.client.post("/v1/jobs/bulk", json={"items": items})).status_code == 422
     assert (await served.client.post("/v1/jobs/bulk", json={"items": []})).status_code == 422
@@ -180,6 +192,7 @@ async def test_a_thousand_go_in_one_call_and_not_one_more(served: Served) -> Non
 
 
 async def test_a_list_is_read_page_by_page(served: Served) -> None:
+    """A job that two pages skip would never be seen."""
     ids = [await submitted(served, queue="a" if number % 2 else "b") for number in range(7)]
     found, cursor, pages = [], None, 0
     while True:
@@ -208,6 +221,7 @@ def another(letter: str) -> str:
 
 
 async def test_a_cursor_is_ours_or_it_is_nothing(served: Served) -> None:
+    """A forged cursor would let a caller choose the position in the list."""
     for _ in range(3):
         await submitted(served)
     cursor = (await served.client.get("/v1/jobs", params={"limit": 1})).json()["next"]
@@ -239,12 +253,14 @@ ON_ONE = (("GET", ""), ("GET", "/why"), ("GET", "/result"), ("POST", "/cancel"),
 
 
 async def test_a_question_that_makes_no_sense_is_refused(served: Served) -> None:
+    """An ignored filter would show jobs that the user did not mean."""
     for query in SENSELESS:
         answer = await served.client.get(f"/v1/jobs?{query}")
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
 
 
 async def test_what_is_not_there_is_not_found(served: Served) -> None:
+    """Strange ids must not reach the store or the file system as something else."""
     for id_ in ("x", "0" * 26, "%00", "a" * 300, "..%2f", "0" * 25 + "%00"):
         for method, path in ON_ONE:
             answer = await served.client.request(method, f"/v1/jobs/{id_}{path}")
@@ -252,6 +268,7 @@ async def test_what_is_not_there_is_not_found(served: Served) -> None:
 
 
 async def test_failures_are_shown_with_their_attempts(served: Served) -> None:
+    """The error of each attempt is what a developer needs to correct the job."""
     answer = await served.client.post("/v1/jobs", json={"kind": "broken", "arguments": {"text": "<b>no</b>"}})
     await served.settle()
     job = await seen(served, answer.json()["id"])
@@ -263,6 +280,8 @@ async def test_failures_are_shown_with_their_attempts(served: Served) -> None:
 
 
 async def test_why_says_what_a_job_waits_for(served: Served) -> None:
+    """A pending job alone does not say whether anything has to be done."""
+
     async def why(id_: str) -> Any:
         return (await served.client.get(f"/v1/jobs/{id_}/why")).json()
 
@@ -276,6 +295,7 @@ async def test_why_says_what_a_job_waits_for(served: Served) -> None:
 
 
 async def test_a_result_is_waited_for(served: Served) -> None:
+    """Without a wait, clients poll and load the service."""
     id_ = await submitted(served)
     early = await served.client.get(f"/v1/jobs/{id_}/result")
     assert (early.status_code, early.json()["code"], early.json()["state"]) == (409, "not_finished", "pending")
@@ -288,6 +308,7 @@ async def test_a_result_is_waited_for(served: Served) -> None:
 
 
 async def test_a_job_is_cancelled_retried_and_discarded(served: Served) -> None:
+    """A change in the wrong state would run a job twice or lose it."""
     id_ = await submitted(served)
     post, path = served.client.post, f"/v1/jobs/{id_}"
     assert (await post(f"{path}/retry")).json()["code"] == "not_retryable"
@@ -302,6 +323,7 @@ async def test_a_job_is_cancelled_retried_and_discarded(served: Served) -> None:
 
 
 async def test_many_are_changed_by_their_ids(served: Served) -> None:
+    """One wrong id must neither stop the others nor be ignored."""
     ids = [await submitted(served) for _ in range(3)]
     answer = (await served.client.post("/v1/jobs/cancel", json={"ids": [*ids, ids[0], "0" * 26]})).json()
     assert (answer["cancelled"], answer["refused"]) == (3, [{"id": "0" * 26, "reason": "there is no such job"}])
@@ -338,5 +360,6 @@ NO_CHANGE: list[Any] = [
 
 
 async def test_a_change_that_makes_no_sense_is_refused(served: Served) -> None:
+    """An empty or misspelled selection must not change all jobs."""
     for body in NO_CHANGE:
         assert (await served.client.post("/v1/jobs/cancel", json=body)).status_code == 422

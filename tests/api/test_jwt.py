@@ -240,6 +240,7 @@ async def test_a_true_token_is_believed(jwts: JwtVerifier, text: str) -> None:
 
 
 async def test_the_tenant_is_in_the_claim_that_we_were_told(issuer: Issuer, clock: Moved) -> None:
+    """A tenant from another claim could be chosen by the user of the token."""
     jwts = JwtVerifier(ISSUER, AUDIENCE, Jwks(issuer.url, clock), "org")
     assert await status_of(jwts, token()) == 401
     assert (await jwts.caller(token(org="globex", tenant="acme"))).tenant == "globex"
@@ -273,6 +274,7 @@ async def test_a_new_key_of_the_issuer_is_found(jwts: JwtVerifier, issuer: Issue
 async def test_a_key_that_the_issuer_has_withdrawn_is_not_good_for_long(
     jwts: JwtVerifier, issuer: Issuer, clock: Moved
 ) -> None:
+    """An issuer withdraws a key after a leak, so tokens signed with it must soon be refused."""
     assert await status_of(jwts, token()) == 200
     issuer.keys = [jwk(OTHER_RSA_KEY, "new")]
     clock.advance(FRESH_SECONDS + 1)
@@ -317,6 +319,7 @@ HUGE = b'{"keys": [' + b" " * BYTES_MAX + b"]}"
 async def test_an_issuer_that_answers_nonsense_is_not_believed(
     jwts: JwtVerifier, issuer: Issuer, answer: bytes
 ) -> None:
+    """A wrong answer must neither let tokens in nor reject them for good."""
     issuer.answers = lambda: answer
     assert await status_of(jwts, token()) == 503
     assert issuer.requests == 1
@@ -349,6 +352,7 @@ async def test_an_issuer_that_answers_drop_by_drop_is_not_waited_for(
 async def test_while_one_request_waits_for_fresh_keys_the_others_go_on(
     jwts: JwtVerifier, issuer: Issuer, clock: Moved
 ) -> None:
+    """A slow issuer must not stop all requests of the service."""
     assert await status_of(jwts, token()) == 200
     issuer.waits = asyncio.Event()
     clock.advance(FRESH_SECONDS + 1)
@@ -435,6 +439,7 @@ def test_half_of_the_settings_is_a_mistake(clock: Moved) -> None:
     ],
 )
 def test_keys_are_never_fetched_in_the_clear(clock: Moved, url: str) -> None:
+    """An attacker on the network could replace the keys and sign any token."""
     with pytest.raises(BadValue, match="jwks_url"):
         Jwks(url, clock)
 

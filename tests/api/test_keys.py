@@ -122,6 +122,7 @@ async def test_keys_of_another_tenant_are_like_none(served_with_keys: Served) ->
     ],
 )
 async def test_what_cannot_be_is_refused_by_name(served: Served, body: dict[str, object], pointer: str) -> None:
+    """A key with impossible rights would be refused later, far from its cause."""
     refused = await served.client.post("/v1/keys", json=body)
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)
 
@@ -143,6 +144,7 @@ async def test_the_list_goes_on_where_it_stopped(served: Served) -> None:
 
 
 async def test_ids_that_nobody_has_are_not_found(served: Served) -> None:
+    """Strange ids must not reach the store as something other than an id."""
     for id_ in ("aaaaaaaaaaaa", "x" * 5_000, "%00", "'; DROP TABLE api_keys"):
         answer = await served.client.get(f"/v1/keys/{id_}")
         assert answer.status_code in (400, 404), id_

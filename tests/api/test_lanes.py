@@ -42,6 +42,7 @@ async def test_a_lane_says_why_and_until_when_it_waits(metered: Served) -> None:
 
 
 async def test_what_nobody_defined_is_said_with_the_way_out(metered: Served) -> None:
+    """Jobs that wait for an undefined limit would wait for ever without a reason."""
     await metered.client.post("/v1/jobs", json={"kind": "geocode", "arguments": {"place": "Bern"}})
     (lane,) = (await metered.client.get("/v1/lanes")).json()["items"]
     assert {each["why"] for each in lane["waits_for"]} == {"nobody has defined it"}
@@ -76,6 +77,7 @@ async def test_tenants_see_their_own_lanes(served_with_keys: Served) -> None:
 
 
 async def test_lanes_have_pages(served: Served) -> None:
+    """A lane that two pages skip would never be seen."""
     for queue in ("a", "b", "c"):
         await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1}, "queue": queue})
     first = (await served.client.get("/v1/lanes", params={"limit": 2})).json()

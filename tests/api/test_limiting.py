@@ -40,6 +40,7 @@ async def test_a_tenant_that_asks_too_much_is_told_when_to_come_back(app: App) -
 
 
 async def test_operators_and_workers_are_of_the_house(app: App) -> None:
+    """A tenant quota on workers would stop the work of all tenants."""
     async with serving(app, auth=True, requests_per_minute=10) as served:
         key = await key_for(served, None, Role.OPERATOR)
         async with served.with_key(key.text) as client:
@@ -48,6 +49,7 @@ async def test_operators_and_workers_are_of_the_house(app: App) -> None:
 
 
 async def test_all_processes_together_let_no_more_in_at_once(served: Served) -> None:
+    """A quota per process would grow with each process that is added."""
     settings = ServiceSettings(requests_at_once=10, requests_per_minute=100_000)
     processes = [limiting_of(served, settings, f"process {number}") for number in range(3)]
     for each in processes:
@@ -75,6 +77,7 @@ async def test_all_processes_together_let_no_more_in_at_once(served: Served) -> 
 
 
 async def test_seats_that_are_not_needed_are_left_to_other_processes(served: Served) -> None:
+    """A process that reserves capacity and does not use it would make the others refuse requests."""
     settings = ServiceSettings(requests_at_once=8)
     first, second = limiting_of(served, settings, "first"), limiting_of(served, settings, "second")
     await first.open()
@@ -89,6 +92,7 @@ async def test_seats_that_are_not_needed_are_left_to_other_processes(served: Ser
 
 
 async def test_a_request_that_is_refused_keeps_no_seat(served: Served) -> None:
+    """Capacity that leaks with each refusal would lock the tenant out."""
     limiting = limiting_of(served, ServiceSettings(requests_at_once=5, requests_per_minute=2), "one")
     await limiting.open()
     results = await asyncio.gather(*(limiting.admit("acme") for _ in range(20)), return_exceptions=True)
@@ -99,6 +103,7 @@ async def test_a_request_that_is_refused_keeps_no_seat(served: Served) -> None:
 
 
 async def test_a_busy_tenant_does_not_cost_a_call_for_each_request(served: Served) -> None:
+    """One limiter call per request would double the load on the store."""
     limiting = limiting_of(served, ServiceSettings(requests_per_minute=1_000_000), "one")
     await limiting.open()
     taken, take = 0, served.service.world.limiter.acquire
@@ -119,6 +124,7 @@ async def test_a_busy_tenant_does_not_cost_a_call_for_each_request(served: Serve
 
 
 async def test_a_limiter_that_does_not_answer_is_no_reason_to_refuse(served: Served) -> None:
+    """The quota protects the service, and its outage must not become an outage of the service."""
     limiting = limiting_of(served, ServiceSettings(), "one")
     await limiting.open()
 
@@ -131,6 +137,7 @@ async def test_a_limiter_that_does_not_answer_is_no_reason_to_refuse(served: Ser
 
 
 async def test_limits_that_somebody_forgot_are_declared_again(served: Served) -> None:
+    """An operator may delete the limit, and all requests would fail from then on."""
     limiting = limiting_of(served, ServiceSettings(), "one")
     await limiting.open()
     for definition in limit_definitions(ServiceSettings()):
@@ -141,6 +148,7 @@ async def test_limits_that_somebody_forgot_are_declared_again(served: Served) ->
 
 
 async def test_the_longest_name_of_a_tenant_has_a_limit_too(served: Served) -> None:
+    """A name that is too long for the limiter would be refused or be unlimited."""
     limiting = limiting_of(served, ServiceSettings(), "one")
     await limiting.open()
     assert (await limiting.admit("t" * 200)).headers

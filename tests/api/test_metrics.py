@@ -133,6 +133,7 @@ async def test_what_is_submitted_is_counted_by_its_answer(served: Served) -> Non
 
 
 async def test_what_workers_take_and_bring_back_over_http_is_counted(served: Served) -> None:
+    """Operators need to see lost leases, because each one is work done twice."""
     await submit(served)
     await submit(served)
     wants = {"queues": ["default"], "count": 5, "token": "token-1"}
@@ -202,6 +203,7 @@ async def test_while_the_store_is_away_the_process_tells_of_itself(served: Serve
 
 
 async def test_listeners_are_counted_and_why_they_went(served: Served) -> None:
+    """Subscribers that are dropped as slow show an overloaded service or client."""
     async with by_socket(served.url) as watcher:
         await watcher.frame()
         assert value_of(await scraped(served), "leaseway_live_subscribers") == 1
@@ -264,5 +266,6 @@ def test_queues_beyond_the_largest_are_one_series() -> None:
 
 
 def test_a_name_cannot_break_out_of_its_label() -> None:
+    """A queue name chosen by a tenant could otherwise forge metrics."""
     text = render_text([gauge("x", "Some.", [Sample(1, {"queue": 'a"} 7\nleaseway_y 1\\'})])])
     assert text.splitlines()[2] == 'leaseway_x{queue="a\\"} 7\\nleaseway_y 1\\\\"} 1'

@@ -20,6 +20,7 @@ def store_url(tmp_path: Path) -> str:
 
 
 async def test_the_page_leads_to_files_that_exist(served: Served) -> None:
+    """One wrong asset URL leaves the dashboard blank."""
     page = await served.client.get("/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     named = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page.text)
@@ -68,6 +69,7 @@ async def test_an_old_address_is_not_answered_with_new_files(served: Served) -> 
     "name", ["../index.html", "..%2f..%2fapi/pages.py", "%2e%2e/%2e%2e/jsconfig.json", "", "lib", "lib/"]
 )
 async def test_nothing_else_on_the_disk_is_served(served: Served, name: str) -> None:
+    """A path traversal would expose configuration and keys."""
     reply = await served.client.get(f"/assets/{ASSETS.version}/{name}")
     assert reply.status_code == 404
 
@@ -105,10 +107,12 @@ async def test_nothing_is_loaded_from_elsewhere_and_nothing_is_made_from_text() 
     ],
 )
 def test_only_who_accepts_gzip_gets_it(given: str, takes: bool) -> None:
+    """A client that cannot unpack the file would show binary data."""
     assert accepts_gzip(given) is takes
 
 
 async def test_a_packed_file_is_the_same_file(served: Served) -> None:
+    """A stale packed copy would show some users an old dashboard."""
     address = f"/assets/{ASSETS.version}/lib/dom.js"
     packed = await served.client.get(address, headers={"Accept-Encoding": "gzip"})
     plain = await served.client.get(address, headers={"Accept-Encoding": "identity"})

@@ -21,6 +21,7 @@ async def test_a_schedule_is_paused_and_resumed(served: Served) -> None:
 
 
 async def test_what_is_not_there_cannot_be_paused(served: Served) -> None:
+    """A mistyped name must not look like a paused schedule."""
     for path in ("nothing/pause", "nothing/resume"):
         assert (await served.client.post(f"/v1/schedules/{path}")).status_code == 404
     assert (await served.client.get("/v1/schedules/nothing")).status_code == 404

@@ -51,6 +51,7 @@ def answer(url: str, path: str, **options: Any) -> httpx2.Response:
 
 
 def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    """Service managers stop a process with SIGTERM and expect exit code 0."""
     (tmp_path / "tasks.py").write_text(TASKS)
     with running(tmp_path, "tasks:app", "--no-auth") as (process, url):
         assert url.startswith("http://127.0.0.1:")
@@ -82,6 +83,7 @@ def test_what_was_imported_is_not_looked_through_again(tmp_path: Path) -> None:
 
 
 def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
+    """A deployment must not look like an error to clients."""
     with running(tmp_path, "--no-auth") as (process, url):
         id_ = answer(url, "/v1/jobs", json={"kind": "x"}).json()["id"]
         host, _, port = url.removeprefix("http://").rpartition(":")
@@ -94,6 +96,7 @@ def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path) -> None:
 
 
 def test_with_authentication_nobody_gets_in_without_a_key(tmp_path: Path) -> None:
+    """The default must be safe without further configuration."""
     with running(tmp_path) as (_, url):
         refused = answer(url, "/v1/jobs")
         assert (refused.status_code, refused.json()["code"]) == (401, "not_authenticated")
@@ -111,12 +114,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_authentication_it_stays_on_the_loopback(
     place: Path, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
+    """An open service on the network gives full access to every client that can connect."""
     assert main(["serve", "--no-auth", "--host", host]) == 2
     assert "omit --no-auth and create keys" in capsys.readouterr().err
     assert list(place.iterdir()) == []
 
 
 def test_what_is_wrong_is_said_with_the_way_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator must learn which option to change."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -133,6 +138,7 @@ def test_what_is_wrong_is_said_with_the_way_out(place: Path, capsys: pytest.Capt
 def test_a_missing_extra_is_named(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A missing optional package must name the command that installs it."""
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "leaseway.api.server", raising=False)
     assert main(["serve"]) == 2
@@ -142,6 +148,7 @@ def test_a_missing_extra_is_named(
 def test_a_store_that_does_not_fit_is_said_as_other_commands_say_it(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The wrong file is a likely mistake, and a traceback does not explain it."""
     (place / "work.db").write_text("no database at all, but some text")
     assert main(["serve", "--port", "0", "--store", "sqlite:///work.db"]) == 2
     assert "Traceback" not in capsys.readouterr().err

@@ -281,6 +281,7 @@ def without_docs(api: FastAPI) -> FastAPI:
 
 
 def test_a_route_with_a_scope_is_served() -> None:
+    """A check that refuses every route would be switched off."""
     routes = Routes("/v1/fine", "fine")
     routes.get("", Scope.JOBS_READ)(nothing)
     routes.websocket("/live", Scope.JOBS_READ)(nothing)

@@ -80,6 +80,7 @@ async def world(served: Served) -> AsyncIterator[Callable[[str], Environment]]:
 
 
 async def test_a_worker_needs_no_more_than_an_address_and_a_key(served: Served) -> None:
+    """Remote workers must not need database credentials."""
     ids = [(await served.app.submit(served.app.bind("add", {"a": n}))).id for n in range(30)]
     key = (await key_for(served, None, Role.WORKER)).text
     async with with_jobs(App(served.url, key=key)) as app:
@@ -112,6 +113,7 @@ async def test_a_tenants_program_submits_by_the_same_address(served: Served) -> 
 async def test_a_worker_of_one_tenant_gets_nothing_of_others(
     served: Served, world: Callable[[str], Environment]
 ) -> None:
+    """Payloads of other tenants are confidential."""
     inside = served.service.world.store
     await inside.jobs.submit([new_job(n, tenant="acme" if n % 2 else "globex") for n in range(6)])
     store = world((await key_for(served, "acme", Role.WORKER)).text).store
@@ -131,6 +133,7 @@ async def test_a_worker_of_one_tenant_gets_nothing_of_others(
 async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
     served: Served, world: Callable[[str], Environment]
 ) -> None:
+    """A worker of one tenant could otherwise change schedules and limits of all tenants."""
     mine = world((await key_for(served, "acme", Role.WORKER)).text)
     await served.service.world.store.jobs.submit([new_job(1, tenant="acme")])
     (lease,) = await Worker(mine.store).claim(1)
@@ -152,6 +155,7 @@ async def test_a_worker_of_one_tenant_leaves_alone_what_belongs_to_all(
 async def test_what_is_defined_is_not_changed_by_a_worker_of_one_tenant(
     served: Served, world: Callable[[str], Environment]
 ) -> None:
+    """A tenant could otherwise raise the shared limit of a provider."""
     strict = Limit("maps", "1/minute").definition
     await served.service.world.limiter.definitions.declare([strict])
     mine = world((await key_for(served, "acme", Role.WORKER)).text)
@@ -161,6 +165,7 @@ async def test_what_is_defined_is_not_changed_by_a_worker_of_one_tenant(
 
 
 async def test_another_tenants_jobs_are_none(served: Served, world: Callable[[str], Environment]) -> None:
+    """Even the existence of a job is confidential."""
     await served.service.world.store.jobs.submit([new_job(1, tenant="globex")])
     store = world((await key_for(served, "acme")).text).store
     assert await store.reads.job(id_of(1)) is None
@@ -176,6 +181,7 @@ async def test_another_tenants_jobs_are_none(served: Served, world: Callable[[st
 
 
 async def test_an_operator_leases_nothing(served: Served, world: Callable[[str], Environment]) -> None:
+    """An operator's key in a browser must not be able to take work away from workers."""
     store = world((await operator_of(served)).text).store
     with pytest.raises(StoreRefused, match="lacks the scope work"):
         await Worker(store).claim(1)
@@ -185,6 +191,7 @@ async def test_an_operator_leases_nothing(served: Served, world: Callable[[str],
 async def test_who_is_not_known_is_told_how_to_be(
     served: Served, world: Callable[[Any], Environment], key: Any
 ) -> None:
+    """A worker without a key must name the variable to set."""
     with pytest.raises(StoreRefused, match="LEASEWAY_KEY"):
         await Worker(world(key).store).claim(1)
 
@@ -210,6 +217,7 @@ async def test_who_is_not_known_is_told_how_to_be(
     ],
 )
 async def test_nonsense_is_refused_by_name(path: str, body: Any, field: str) -> None:
+    """A value out of range that reaches the store would fail there without naming its field."""
     async with httpx2.AsyncClient(trust_env=False) as client:
         reply = await client.post(f"{shared().url}/v1/work{path}", json=body)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
@@ -217,6 +225,7 @@ async def test_nonsense_is_refused_by_name(path: str, body: Any, field: str) -> 
 
 
 def test_every_verb_has_one_route() -> None:
+    """A verb without a route would only fail when a remote worker uses it."""
     assert len({verb.url for verb in VERBS}) == len(VERBS)
     served = {path for path in shared().api.openapi()["paths"] if path.startswith("/v1/work/")}
     assert served == {verb.url for verb in VERBS} | {"/v1/work/wait"}
@@ -226,6 +235,7 @@ def test_every_verb_has_one_route() -> None:
 
 
 async def test_errors_are_the_same_at_both_ends() -> None:
+    """Code that handles errors must work the same with a local and a remote store."""
     async with service_in_memory(FakeClock()) as world:
         await world.store.jobs.submit([keyed_job(1)])
         with pytest.raises(KeyConflict, match="key-1"):
@@ -258,6 +268,7 @@ async def test_what_the_services_store_does_not_know_nobody_knows(error: type[Le
 
 
 def test_others_pass() -> None:
+    """A bug that is turned into a store error would be retried instead of reported."""
     with pytest.raises(ZeroDivisionError), store_errors():
         raise ZeroDivisionError
 
@@ -297,6 +308,7 @@ def said(status: int, body: str) -> bytes:
     ],
 )
 async def test_an_answer_that_did_not_come_is_not_a_no(answer: bytes | None, error: type[LeasewayError]) -> None:
+    """A client that believes the request failed would submit the job twice."""
     server, store = await spoken_to(answer)
     with pytest.raises(LeasewayError) as caught:
         await store.jobs.submit([new_job(1)])
@@ -307,6 +319,7 @@ async def test_an_answer_that_did_not_come_is_not_a_no(answer: bytes | None, err
 
 
 async def test_a_request_that_never_left_changed_nothing() -> None:
+    """A refused connection is safe to retry and must not be reported as an unknown outcome."""
     server, store = await spoken_to(None)
     server.close()
     await server.wait_closed()
@@ -325,6 +338,7 @@ async def test_every_loop_has_its_own_connections() -> None:
 
 
 async def test_who_waits_is_sent_home_when_the_service_stops() -> None:
+    """Long polls would otherwise delay every shutdown by their whole duration."""
     async with serving(App("memory://")) as served, asyncio.timeout(20):
         waiting = asyncio.ensure_future(served.client.get("/v1/work/wait", params={"seconds": 25}))
         await served.client.get("/healthz")  # so that the other one has been read
@@ -342,6 +356,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_keys_do_not_travel_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is sent without TLS can be read on the network."""
     with pytest.raises(StoreRefused, match="in the clear"):
         App("http://jobs.example")
     for url in ("http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://jobs.example/"):
@@ -351,6 +366,7 @@ def test_keys_do_not_travel_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_key_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Representations and error messages end up in logs."""
     key = f"lw_{'a' * 12}_{'B' * 27}"
     assert "BBB" not in repr(address_of("https://jobs.example", key))
     monkeypatch.setenv("LEASEWAY_KEY", key)

@@ -69,6 +69,7 @@ def written(notes: Path, least: int) -> None:
 
 @pytest.mark.timeout(2 * SECONDS_MAX)
 def test_a_service_that_dies_loses_nothing_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    """Services are killed during deployments while workers hold leases."""
     (tmp_path / "tasks.py").write_text(TASKS)
     notes, app = tmp_path / "notes.txt", App(f"sqlite:///{tmp_path / 'work.db'}")
     notes.touch()

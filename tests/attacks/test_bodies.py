@@ -54,6 +54,7 @@ def expected(name: str) -> str:
 
 
 async def test_a_hostile_body_is_refused_with_a_reason_and_stores_nothing(served: Served) -> None:
+    """A body that is refused after its job was stored would still run."""
     found = {name: await sent(served, "/v1/jobs", name) for name in HOSTILE}
     assert found == {name: expected(name) for name in HOSTILE}
     assert (await served.client.get("/v1/jobs")).json()["items"] == []
@@ -175,5 +176,6 @@ async def test_a_request_whose_end_is_doubtful_is_none(served: Served) -> None:
 
 
 async def test_a_body_that_is_packed_twice_is_not_unpacked(served: Served) -> None:
+    """A few kilobytes can unpack to gigabytes and use up the memory."""
     answer = await served.client.post("/v1/jobs", content=BOMB, headers={**JSON, "Content-Encoding": "gzip, gzip"})
     assert (answer.status_code, answer.json()["code"]) == (415, "encoded")

@@ -61,6 +61,7 @@ async def test_the_token_of_another_session_is_worth_nothing(served_with_keys: S
 
 
 async def test_a_foreign_page_changes_nothing_even_with_the_token(served_with_keys: Served, browser: Browser) -> None:
+    """A leaked CSRF token alone must not allow changes from another site."""
     holes = [
         (*way, origin, answer)
         for way, origin in zip(unsafe_ways_of(served_with_keys.api), cycle(FOREIGN_ORIGINS), strict=False)

@@ -43,6 +43,7 @@ async def test_nothing_that_a_worker_says_breaks_the_store(served: Served) -> No
 
 
 async def test_nothing_that_a_client_says_breaks_the_store(served: Served) -> None:
+    """A number that the database cannot hold must be the client's error, not a failure of the service."""
     described = served.api.openapi()["paths"]
     by_name = {each.body.__name__: each.body for each in DESCRIPTIONS.values() if each.body is not None}
     holes: list[tuple[object, ...]] = []

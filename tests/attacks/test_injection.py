@@ -87,6 +87,7 @@ OUTSIDE = (
 
 
 async def test_no_path_leads_out_of_the_dashboard(sqlite_url: str) -> None:
+    """A path traversal would expose configuration and keys."""
     async with serving(App(sqlite_url)) as served:
         places = [f"/assets/{ASSETS.version}/", "/assets/", "/assets/../", "/", "//", "/v1/"]
         for path in [place + path for place in places for path in OUTSIDE]:
@@ -116,6 +117,7 @@ async def said(served: Served, what: str, cursor: str, headers: dict[str, str]) 
 
 
 async def test_a_cursor_is_for_its_list_and_its_caller(served_with_keys: Served) -> None:
+    """A cursor contains a position in a list that another caller may not see."""
     served = served_with_keys
     mine, other = bearer(await operator_of(served)), bearer(await operator_of(served))
     await filled(served, mine)
@@ -133,6 +135,7 @@ async def test_a_cursor_is_for_its_list_and_its_caller(served_with_keys: Served)
 
 
 async def test_a_foreign_tenants_cursor_is_worth_nothing(served_with_keys: Served) -> None:
+    """A stolen cursor must not reveal positions in another tenant's list."""
     served = served_with_keys
     acme, other = bearer(await key_for(served)), bearer(await key_for(served, "other"))
     for _ in range(3):
@@ -143,6 +146,7 @@ async def test_a_foreign_tenants_cursor_is_worth_nothing(served_with_keys: Serve
 
 
 async def test_no_bit_of_a_cursor_can_be_changed(sqlite_url: str) -> None:
+    """A cursor that can be edited lets a caller choose what the store is asked."""
     async with serving(App(sqlite_url)) as served:
         for _ in range(3):
             await served.client.post("/v1/jobs", json={"kind": "x"})

@@ -73,6 +73,7 @@ async def test_no_wrong_credential_opens_a_websocket(
 
 
 async def test_a_ticket_opens_once_whoever_comes_first(served_with_keys: Served) -> None:
+    """Tickets are part of a URL and appear in logs, so a used one must be worthless."""
     served, acme = served_with_keys, await key_for(served_with_keys)
 
     async def ticket() -> str:
@@ -94,6 +95,7 @@ async def test_a_ticket_opens_once_whoever_comes_first(served_with_keys: Served)
 
 
 async def test_a_ticket_is_for_its_tenant_alone(served_with_keys: Served) -> None:
+    """A ticket must not give access to another tenant's events."""
     served = served_with_keys
     acme, other = await key_for(served), await key_for(served, "other")
     job = await submitted(served, **bearer(acme))

@@ -107,6 +107,7 @@ async def flood(line: Line, drop: bytes) -> None:
 
 
 async def test_a_body_without_end_is_not_collected(served: Served) -> None:
+    """A chunked body has no declared length, so it must be cut off before it fills the memory."""
     async with line_to(served) as line, asyncio.TaskGroup() as group:
         await line.say(CHUNKED)
         flooding = group.create_task(drip(line, CHUNK))

@@ -21,6 +21,7 @@ ELSEWHERE = "http://elsewhere.test/"
 
 
 async def test_what_is_wrong_on_a_page_fails_the_test(browser: Browser, shown: Filled) -> None:
+    """A browser harness that ignores errors would pass every page."""
     with pytest.raises(AssertionError) as told:
         await do_wrong(browser, shown.served.url)
     for complaint in (*WRONG.values(), f"asked elsewhere: {ELSEWHERE}"):
@@ -38,11 +39,13 @@ async def do_wrong(browser: Browser, url: str) -> None:
 
 
 async def test_what_is_allowed_does_not(browser: Browser) -> None:
+    """Expected messages must not hide the unexpected ones by failing every test."""
     async with paged(browser, ["by a page"]) as page:
         await page.evaluate("() => console.error('said by a page')")
 
 
 def test_a_package_that_is_not_what_it_was_is_refused(tmp_path: Path) -> None:
+    """A changed download would run foreign code in the test environment."""
     archive = tmp_path / "axe-core.tgz"
     archive.write_bytes(b"something else")
     with pytest.raises(ValueError, match="is not what it was"):

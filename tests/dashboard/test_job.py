@@ -21,6 +21,7 @@ async def test_what_a_job_says_stays_text(page: Page, tmp_path: Path) -> None:
 
 
 async def test_a_job_is_watched_from_ready_to_done(page: Page, tmp_path: Path) -> None:
+    """A page that shows an old state makes users submit the job again."""
     async with shop(tmp_path, page) as served:
         id_ = await submitted(served, "add", a=41)
         await page.goto(f"{served.url}/#/jobs/{id_}")
@@ -66,6 +67,7 @@ async def test_a_job_is_retried_cancelled_and_discarded_from_its_page(page: Page
 
 
 async def test_a_job_that_is_not_there_leads_back(page: Page, tmp_path: Path) -> None:
+    """Links to pruned jobs stay in chats and tickets."""
     async with shop(tmp_path, page) as served:
         await page.goto(f"{served.url}/#/jobs/01m7hpkezzg5vddjcv9v0j9999")
         await expect(page.locator(".empty")).to_contain_text("There is no such job")

@@ -49,6 +49,7 @@ async def test_many_are_retried_at_once_after_a_question_with_their_number(page:
 
 
 async def test_filters_are_in_the_address_and_survive_a_reload(page: Page, tmp_path: Path) -> None:
+    """Users share the URL of what they see."""
     async with shop(tmp_path, page) as served:
         await submitted(served, "broken")
         await submitted(served, "add", a=1)
@@ -64,6 +65,7 @@ async def test_filters_are_in_the_address_and_survive_a_reload(page: Page, tmp_p
 
 
 async def test_older_jobs_are_a_page_away_and_new_ones_do_not_come_in_there(page: Page, tmp_path: Path) -> None:
+    """Rows that move while a user selects them would lead to the wrong job."""
     async with shop(tmp_path, page) as served:
         items = [{"kind": "add", "arguments": {"a": number}} for number in range(60)]
         await served.client.post("/v1/jobs/bulk", json={"items": items})
@@ -79,6 +81,7 @@ async def test_older_jobs_are_a_page_away_and_new_ones_do_not_come_in_there(page
 
 
 async def test_an_id_opens_its_job_by_the_keyboard_alone(page: Page, tmp_path: Path) -> None:
+    """Users without a mouse need to reach a job, too."""
     async with shop(tmp_path, page) as served:
         id_ = await submitted(served, "add", a=1)
         await page.goto(f"{served.url}/#/jobs")

@@ -7,6 +7,7 @@ from tests.dashboard.showing import dashboard
 
 
 async def test_a_limit_is_made_and_used_at_once(page: Page, tmp_path: Path) -> None:
+    """A limit that differs from what the user typed would be noticed only by the provider."""
     async with dashboard(tmp_path, page, "/limits") as served:
         await page.get_by_role("button", name="New limit").click()
         await fill_in(page, name="maps", rates="100/minute, 5,000/day", concurrency="8")
@@ -49,6 +50,7 @@ async def test_a_change_is_confirmed(page: Page, tmp_path: Path) -> None:
 
 
 async def test_a_change_by_somebody_else_is_not_overwritten(page: Page, tmp_path: Path) -> None:
+    """Two operators may edit the same limit during an incident."""
     async with dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
         await page.get_by_role("button", name="Change maps").click()
@@ -60,6 +62,7 @@ async def test_a_change_by_somebody_else_is_not_overwritten(page: Page, tmp_path
 
 
 async def test_removing_is_confirmed_and_the_safe_button_has_the_focus(page: Page, tmp_path: Path) -> None:
+    """One key press must not remove the limit of a running system."""
     async with dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
         await page.get_by_role("button", name="Remove maps").click()
@@ -73,6 +76,7 @@ async def test_removing_is_confirmed_and_the_safe_button_has_the_focus(page: Pag
 
 
 async def test_a_budget_is_made_and_changed(page: Page, tmp_path: Path) -> None:
+    """A misread amount is real money."""
     async with dashboard(tmp_path, page, "/budgets") as served:
         await page.get_by_role("button", name="New budget").click()
         await fill_in(page, name="spend", limit="25")

@@ -24,6 +24,7 @@ async def test_without_websockets_news_come_as_a_stream(page: Page, tmp_path: Pa
 
 
 async def test_without_any_stream_the_page_asks(page: Page, tmp_path: Path) -> None:
+    """Some proxies block WebSockets and event streams, and the page must stay current there."""
     await Line(page, "socket", "stream").lay()
     async with dashboard(tmp_path, page) as served:
         await expect_way(page, "polling", "polling")

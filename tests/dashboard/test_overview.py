@@ -38,6 +38,7 @@ async def test_the_command_that_it_shows_works(page: Page, tmp_path: Path) -> No
 
 
 async def test_a_change_is_seen_without_a_reload(page: Page, tmp_path: Path) -> None:
+    """Operators leave the overview open and trust that it is current."""
     async with dashboard(tmp_path, page) as served:
         await expect(page.locator(".live-mark")).to_have_text("live")
         await submit(served, "add", 3, arguments={"a": 1})
@@ -61,6 +62,7 @@ async def test_a_lane_says_what_it_waits_for(page: Page, tmp_path: Path) -> None
 
 
 async def test_a_name_that_tries_to_be_markup_stays_text(page: Page, tmp_path: Path) -> None:
+    """A tenant chooses queue names, and a script in one would run with the operator's rights."""
     async with dashboard(tmp_path, page) as served:
         await submit(served, "add", arguments={"a": 1}, queue=HTML)
         await expect(page.locator("td.name")).to_contain_text(HTML)
@@ -90,6 +92,7 @@ async def test_the_first_page_is_light(page: Page, tmp_path: Path) -> None:
 
 
 async def test_everything_can_be_reached_by_keys(page: Page, tmp_path: Path) -> None:
+    """Users without a mouse need every page."""
     await page.clock.set_fixed_time(0)  # between two keys of one command lies no time, on the slowest machine
     async with dashboard(tmp_path, page) as served:
         await submit(served, "add", arguments={"a": 1})
@@ -108,6 +111,7 @@ async def test_everything_can_be_reached_by_keys(page: Page, tmp_path: Path) -> 
 
 
 async def test_who_tabs_can_skip_the_menu(page: Page, tmp_path: Path) -> None:
+    """Keyboard users would otherwise pass the whole menu on every page."""
     async with dashboard(tmp_path, page):
         # Where the first Tab leads differs between versions of the browser; in the page, nothing comes before it.
         first = page.locator("a, button, input, [tabindex]").first

@@ -48,6 +48,7 @@ async def test_the_dark_has_no_lamps(page: Page, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [390, 1280])
 async def test_nothing_is_wider_than_the_screen(page: Page, width: int) -> None:
+    """On a phone, a page that scrolls sideways hides its buttons."""
     await resize(page, width)
     assert await page.evaluate(SIDEWAYS) == []
     assert await page.evaluate("() => document.documentElement.scrollWidth") <= width

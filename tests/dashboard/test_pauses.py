@@ -7,6 +7,7 @@ from tests.dashboard.showing import dashboard, open_at, submit
 
 
 async def test_a_limit_is_paused_and_resumed(page: Page, tmp_path: Path) -> None:
+    """A pause stops the work of all workers, so one mistaken click must not be enough."""
     async with dashboard(tmp_path, page, "/limits") as served:
         await served.client.put("/v1/limits/maps", json={"rates": ["100/minute"]})
         board = page.get_by_label("maps", exact=True)

@@ -14,6 +14,7 @@ LIGHT, DARK = "rgb(245, 246, 248)", "rgb(13, 17, 22)"
 
 
 async def test_it_follows_the_system_until_somebody_chooses(page: Page, tmp_path: Path) -> None:
+    """A choice that a reload forgets is annoying at night."""
     await page.emulate_media(color_scheme="dark")
     async with dashboard(tmp_path, page):
         assert await page.evaluate(BACKGROUND) == DARK
@@ -52,6 +53,7 @@ async def test_nothing_serious_hinders_who_is_asked(page: Page, tmp_path: Path, 
 
 
 async def test_nothing_serious_hinders_who_logs_in(page: Page, tmp_path: Path, axe: str) -> None:
+    """An inaccessible login page locks users out of everything else."""
     async with dashboard(tmp_path, page, auth=True):
         await page.get_by_label("Key", exact=True).fill("lw_wrong")
         await page.get_by_role("button", name="Log in").click()

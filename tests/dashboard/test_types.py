@@ -12,6 +12,7 @@ CHECK_SECONDS_MAX = 300
 
 
 def test_the_types_of_the_pages_fit(typescript: Path) -> None:
+    """A misspelled field in JavaScript would only show in the browser of a user."""
     command = [str(node()), str(typescript), "--noEmit", "--pretty", "false", "-p", str(PROJECT)]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_SECONDS_MAX, check=False)
     assert checked.stdout == ""
