@@ -1,4 +1,4 @@
-"""An import from a source that changes, run after run, with its clock in our hands."""
+"""An import from a changing source, run after run, with a clock that the test controls."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from leaseway.system import wall_clock_us
 from leaseway.testing.fake_open_charge_map import API_KEY, StandIn, standin
 
 NOON: Instant = 1_790_000_040_000_000
-"""An hour on the day on which these tests begin, at the source."""
+"""The source's time at the start of these tests."""
 MINUTE_US = 60 * SECOND_US
 TIMEOUT_SECONDS = 60
 ROWS = 300
@@ -76,7 +76,7 @@ class Changing:
         self.parts: ImportParts
 
     def write(self, more: str = "", partition: str = IDS) -> None:
-        """The spec, anew."""
+        """Write the spec again, with changes."""
         path = self.folder / "spec.toml"
         path.write_text(SPEC.format(url=self.it.url, sink=self.sink, more=more, partition=partition), "utf-8")
         self.parts = load_import(path, {"OCM_API_KEY": API_KEY})
@@ -115,7 +115,7 @@ class Changing:
         finally:
             await self.parts.sink.close()
 
-    # -- looks --
+    # -- reads --
 
     async def row(self, name: str) -> RunRow:
         await self.parts.sink.open()
@@ -145,7 +145,7 @@ class Changing:
         return set(self.it.table.readable())
 
     def asked(self) -> list[str]:
-        """For pages, so far."""
+        """The requests for pages so far."""
         return [arrival.path for arrival in self.it.arrivals if "/v3/poi" in arrival.path]
 
 

@@ -1,4 +1,4 @@
-"""A folder with a spec, a file of records and their sink, and a command line that is typed there."""
+"""A folder with a spec, a file of records, a sink, and a command line that runs there."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ table = "things"
 STAMPED = 'stamp = { field = "changed" }'
 
 Records = Sequence[Any]
-"""Records, or lines that are none."""
+"""Write records, or raw lines that are not valid records."""
 
 
 class Desk:
@@ -57,7 +57,7 @@ class Desk:
         (self.folder / "things.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
     def imported(self, run: str, records: Records | None = None, **options: Any) -> RunState:
-        """By one worker in this process."""
+        """Run the import with one worker in this process."""
         if records is not None:
             self.write(records)
         return asyncio.run(self._imported(run, **options))
@@ -77,7 +77,7 @@ class Desk:
             await parts.sink.close()
 
     def run(self, *argv: str) -> Answer:
-        """Type it, in this process. Nothing that is typed may end in a traceback."""
+        """Run the command in this process. No command may end in a traceback."""
         self._capsys.readouterr()
         code = main(["import", *argv])
         out, err = self._capsys.readouterr()

@@ -1,4 +1,4 @@
-"""As `sink_victim`, for MongoDB and Parquet: python -m tests.imports.later_victim PLACE FENCE"""
+"""Like `sink_victim`, for MongoDB and Parquet: python -m tests.imports.later_victim PLACE FENCE"""
 
 import asyncio
 import sys

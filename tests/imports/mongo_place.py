@@ -1,4 +1,4 @@
-"""A collection of MongoDB, empty, and somebody who looks at it past the sink."""
+"""An empty MongoDB collection, and a way to read it without the sink."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -37,7 +37,9 @@ class MongoPlace:
             await client.leaseway[collection].insert_many(documents)
 
     async def empty(self) -> None:
-        """As a new user finds it, as far as a sink can tell: collections are costly to make, so they stay."""
+        """The collection as a new user finds it, as far as a sink can tell. Collections are slow to create, so they are
+        reused.
+        """
         async with self.client() as client:
             for name in await client.leaseway.list_collection_names():
                 if name in (TABLE, ELSEWHERE) or name.startswith("leaseway_"):
@@ -54,7 +56,7 @@ class MongoPlace:
 
 
 def seen(row: dict[str, Any]) -> dict[str, Any]:
-    """As the contract names it. The mark of a page is our own affair."""
+    """The row in the names of the contract, without the internal page marker."""
     flat = {**row.pop("_id"), **row}
     flat.pop(MARK, None)
     return {name: instant(value) if COLUMNS.get(name) == "timestamp" else value for name, value in flat.items()}

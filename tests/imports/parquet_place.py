@@ -1,4 +1,4 @@
-"""A folder of Parquet files, and somebody who looks at them past the sink."""
+"""A folder of Parquet files, and a way to read them without the sink."""
 
 import json
 import sqlite3
@@ -27,7 +27,7 @@ class ParquetPlace:
         return ParquetSink(str(self.folder), table, columns, now_us or wall_clock_us)
 
     def files(self) -> list[Path]:
-        """As a reader finds them."""
+        """The rows as a reader of the files finds them."""
         return sorted((self.folder / TABLE).glob("*.parquet"))
 
     def all_files(self) -> list[str]:
@@ -47,7 +47,7 @@ class ParquetPlace:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Instants as numbers: Python's dates end earlier than theirs."""
+    """Instants as numbers, because Python's dates have a smaller range than Parquet's."""
     fields = [
         pa.field(field.name, pa.int64() if pa.types.is_timestamp(field.type) else field.type) for field in table.schema
     ]

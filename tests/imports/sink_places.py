@@ -113,7 +113,7 @@ async def empty_postgres(server_url: str) -> PostgresPlace:
 
 
 async def empty_place(request: pytest.FixtureRequest, folder: Path) -> SqlitePlace | PostgresPlace:
-    """For a fixture with the names of places as its parameters."""
+    """Parameters for a fixture: the names of the places."""
     if request.param == "sqlite":
         return SqlitePlace(folder / "places.db")
     return await empty_postgres(request.getfixturevalue("server").url)

@@ -1,4 +1,4 @@
-"""An address in a spec becomes a sink, or an error that says what there is."""
+"""The URL in a spec opens a sink, or gives an error that lists the known sinks."""
 
 from pathlib import Path
 
@@ -24,12 +24,12 @@ KINDS = {
 
 @pytest.mark.parametrize(("url", "kind"), KINDS.items())
 def test_an_address_says_which_sink(url: str, kind: type) -> None:
-    """Without asking anybody: the sink is opened later."""
+    """A plan must be possible while the database is down, so the URL alone decides the sink."""
     assert type(sink_for_url(url, "poi", {"title": ColumnType.TEXT})) is kind
 
 
 def test_folders_are_named_as_files_are() -> None:
-    """Three slashes from here, four from the root, as with SQLite."""
+    """The same number of slashes must mean the same folder for Parquet as for SQLite."""
     near, far = sink_for_url("parquet:///a/b", "poi", {}), sink_for_url("parquet:////a/b", "poi", {})
     assert isinstance(near, ParquetSink)
     assert isinstance(far, ParquetSink)
@@ -38,7 +38,7 @@ def test_folders_are_named_as_files_are() -> None:
 
 @pytest.mark.parametrize("url", ["parquet://", "parquet:///", "parquet://places"])
 def test_a_folder_without_a_name_is_refused(url: str) -> None:
-    """It would be the folder that one happens to be in."""
+    """Without a name, the files would be written to the current directory."""
     with pytest.raises(StoreRefused, match=r"sink.url: .* names no folder; write three slashes"):
         sink_for_url(url, "poi", {})
 
@@ -56,7 +56,7 @@ def test_an_unknown_sink_is_refused() -> None:
     [("postgresql://host/a", "postgres"), ("mongodb://host/a", "mongodb"), ("parquet:///a", "parquet")],
 )
 def test_a_driver_that_is_missing_is_named(url: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with the name of a module, but with what to type."""
+    """A user needs the install command, not the name of a module."""
     monkeypatch.setattr("leaseway.imports.open_sink.find_spec", lambda name: None)
     with pytest.raises(StoreRefused, match=rf"pip install 'leaseway\[{extra}\]'"):
         sink_for_url(url, "poi", {})

@@ -1,4 +1,4 @@
-"""A plan says what a run will take and what stands in its way, and changes nothing."""
+"""A plan shows what a run will do and what prevents it, and changes nothing."""
 
 import asyncio
 from pathlib import Path
@@ -114,7 +114,7 @@ async def test_a_budget_that_will_not_do_is_told_before_the_first_page(desk: Des
     assert (wider["is_over_budget"], wider["requests_max"], wider["cost"]) == (False, 5_000, 12.0)
 
 
-# -- the arithmetic ---------------------------------------------------------------------------------------------------
+# -- the arithmetic --
 
 IDS = [make_shard("s", "a", {"id": [0, 1_000]}), make_shard("s", "b", {"id": [1_000, None]})]
 

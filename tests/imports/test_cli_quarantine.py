@@ -1,4 +1,4 @@
-"""What could not become a row is listed, tried again with a mended spec, or dropped; never lost on the way."""
+"""Bad rows are listed, replayed with a corrected spec, or discarded; never lost."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def bad(count: int, first: int = 101, **fields: Any) -> list[dict[str, Any]]:
-    """Bad by their size, and good by their measure."""
+    """Records with an invalid `size` and a valid `measure`."""
     return [{"id": number, "size": "large", "measure": 7, **fields} for number in range(first, first + count)]
 
 
@@ -53,7 +53,7 @@ def test_bad_rows_are_listed_with_what_is_wrong_with_them(desk: Desk) -> None:
 
 
 def test_a_run_that_left_records_out_says_where_they_are(desk: Desk) -> None:
-    """It is complete, and whoever reads no further would never miss them."""
+    """The run is complete, so without this line nothing shows that records were left out."""
     desk.imported("one", [*things(30), *bad(2)])
     told = desk.ok("status", "things.toml").out
     assert "2 records in quarantine; list them with: leaseway import quarantine things.toml" in told
@@ -114,7 +114,7 @@ async def server_does(server: PostgresServer, statement: str) -> None:
 
 
 def test_a_replay_passes_over_those_that_stay_and_reaches_all_others(desk: Desk) -> None:
-    """The sink lists the oldest first: 250 hopeless ones must neither hide the good ones nor be tried for ever."""
+    """The sink lists the oldest first: 250 hopeless records must neither hide the good ones nor be tried for ever."""
     desk.write_spec(LENIENT)
     hopeless = ["no JSON at all"] * 250
     assert desk.imported("one", [*things(1), *hopeless, *bad(2)]) is RunState.COMPLETE
@@ -136,7 +136,9 @@ def test_a_list_for_people_is_short_and_says_that_there_is_more(desk: Desk) -> N
 
 
 def test_an_old_document_without_a_stamp_does_not_replace_a_newer_row(desk: Desk) -> None:
-    """The second run has written the record as it is now. Nothing would say that the one in quarantine is older."""
+    """The second run has written the current record, and without a stamp nothing shows that the quarantined one is
+    older.
+    """
     desk.imported("one", [*things(30), *bad(1)])
     desk.imported("two", [*things(30), {"id": 101, "size": 9, "measure": 9}])
     desk.write_spec(old=OLD, new=NEW)
@@ -175,7 +177,7 @@ def test_a_stamp_from_the_far_future_stays_bad(desk: Desk) -> None:
 
 
 def test_a_record_of_the_feed_of_deleted_ones_stays_deleted(desk: Desk) -> None:
-    """Its shard says so, and not the record: as a row like any other it would be back from the dead."""
+    """Only the shard knows that the record is deleted; replayed as a normal row, it would appear in the table again."""
 
     async def deleted() -> None:
         parts = load_import(desk.spec)
@@ -210,7 +212,7 @@ def test_what_is_hopeless_can_be_discarded_by_its_number(desk: Desk) -> None:
 
 
 def test_a_wrong_number_discards_nothing(desk: Desk) -> None:
-    """Whoever mistypes one number may have mistyped the others."""
+    """If one number is mistyped, the others may be wrong, too."""
     desk.imported("one", [*things(30), *bad(3)])
     told = desk.run("quarantine", "replay", "things.toml", "--discard", "1", "--discard", "77")
     assert told.code == 2
@@ -219,7 +221,7 @@ def test_a_wrong_number_discards_nothing(desk: Desk) -> None:
 
 
 def test_the_quarantine_of_another_source_is_left_alone(desk: Desk) -> None:
-    """Two sources may share a table. The spec of the one says nothing about the records of the other."""
+    """Two sources may share a table, and the spec of one says nothing about the records of the other."""
     desk.imported("one", [*things(30), *bad(3)])
     desk.write_spec(old='name = "things"', new='name = "others"')
     desk.imported("two", things(3))

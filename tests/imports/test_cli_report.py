@@ -1,4 +1,4 @@
-"""What `report`, `diff` and `status` say about runs, and what they answer when there is nothing to say."""
+"""What `report`, `diff` and `status` print about runs, and what they answer when there are none."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def test_a_report_of_a_partial_run_says_why_and_what_to_type(desk: Desk) -> None
 
 
 def test_a_field_that_came_or_went_is_a_drift(desk: Desk) -> None:
-    """The run is complete all the same: nobody would hear of it otherwise."""
+    """The run is complete, so only the report can show that the source's format changed."""
     desk.imported("one", things(20, colour="red", weight=3))
     desk.imported("two", things(20, colour=7, height=2))
     told = desk.ok("report", "things.toml", "--json").json
@@ -68,7 +68,7 @@ def test_a_field_that_came_or_went_is_a_drift(desk: Desk) -> None:
 
 
 def test_what_a_sample_may_miss_by_chance_is_no_drift() -> None:
-    """A field of one document in fifty is absent from one sample in three. Told every night, nobody would read it."""
+    """A field of one document in fifty is absent from one sample in three; a warning every night would be ignored."""
     often, rare = {"id": {"integer": 50}, "seldom": {"text": 1}}, {"id": {"integer": 50}}
     assert compare_profiles(often, rare) == compare_profiles(rare, often) == Drift()
     always = {"id": {"integer": 50}, "seldom": {"text": 45}}
@@ -77,7 +77,7 @@ def test_what_a_sample_may_miss_by_chance_is_no_drift() -> None:
 
 
 def test_a_list_of_many_items_does_not_make_the_sample_larger() -> None:
-    """Ten documents with fifty tags each are ten: a field that all of them had was no rare one."""
+    """Ten documents with fifty tags each are ten documents; a larger count would make a common field look rare."""
     before = {"id": {"integer": 10}, "name": {"text": 10}, "tags[*]": {"text": 500}}
     after = {"name": {"text": 10}, "tags[*]": {"text": 10}}
     assert compare_profiles(before, after) == Drift(vanished=("id",))
@@ -97,7 +97,7 @@ def test_without_a_profile_nothing_is_said_about_drift() -> None:
     assert merge_profiles([{"a": {"text": 1}}, {"a": {"text": 2, "null": 1}}]) == {"a": {"text": 3, "null": 1}}
 
 
-# -- diff -------------------------------------------------------------------------------------------------------------
+# -- diff --
 
 
 def test_a_diff_names_the_rows_that_changed_between_the_last_two_runs(desk: Desk) -> None:
@@ -147,11 +147,11 @@ def test_a_diff_needs_two_runs(desk: Desk) -> None:
     assert "no run three; its latest runs: two, one" in unknown.err
 
 
-# -- status -----------------------------------------------------------------------------------------------------------
+# -- status --
 
 
 def test_a_look_at_runs_needs_no_key(desk: Desk) -> None:
-    """Whoever looks, on another machine or years later, should not have to know the secret."""
+    """Reading a report on another machine, or years later, must not require the secret."""
     desk.imported("one", things(3))
     desk.spec.write_text(
         desk.spec.read_text("utf-8").replace(
@@ -183,7 +183,7 @@ def test_status_shows_what_parked_a_shard(desk: Desk) -> None:
 
 
 def test_status_shows_a_shard_that_was_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its job is a dead letter, and the sink still believes that somebody will come."""
+    """Its job is a dead letter, while the run tables still show the shard as running."""
     monkeypatch.setattr("leaseway.imports.run.shard_jobs.ATTEMPTS", 1)
     desk.write_spec(old='file = "things.jsonl"', new='base_url = "http://127.0.0.1:9"')
     assert desk.imported("one", shards=[make_shard("things", "all", {})]) is RunState.PARTIAL
@@ -195,7 +195,7 @@ def test_status_shows_a_shard_that_was_given_up(desk: Desk, monkeypatch: pytest.
 
 
 def test_status_says_that_nobody_is_at_work(desk: Desk) -> None:
-    """Everything was killed at once: the books say `running`, and will do so until somebody resumes it."""
+    """After all workers are killed, the run tables say `running` until the run is resumed."""
     desk.write(things(3))
     asyncio.run(begun(desk))
     text = desk.ok("status", "things.toml").out
@@ -215,7 +215,7 @@ async def begun(desk: Desk) -> None:
 
 
 async def taken(desk: Desk) -> None:
-    """A worker leases the shard, and does not come back to it for a while."""
+    """A worker leases the shard and does not return to it for a while."""
     parts = load_import(desk.spec)
     app, _ = import_app(parts, "sqlite:///jobs.db")
     async with app:
@@ -224,7 +224,7 @@ async def taken(desk: Desk) -> None:
         assert answer.leases
 
 
-# -- nothing to look at -----------------------------------------------------------------------------------------------
+# -- missing sinks and runs --
 
 LOOKS = [("status",), ("report",), ("diff",), ("quarantine", "list"), ("quarantine", "replay")]
 

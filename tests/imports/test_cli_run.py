@@ -1,4 +1,4 @@
-"""`run` and `resume` with real worker processes: how they end, what they say, and what they tell to type next."""
+"""`run` and `resume` with real worker processes: exit codes, output, and the next command that they suggest."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ table = "poi"
 """
 
 PLANNING = 1
-"""The one question before a plan is made, which no budget counts."""
+"""The one request before planning, which no budget counts."""
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_name_that_no_job_could_have_leaves_no_run_behind(desk: Desk, name: st
 
 
 def test_jobs_that_live_in_one_process_are_refused(desk: Desk) -> None:
-    """Each worker would have a store of its own, and find nothing to do in it."""
+    """Each worker would have a store of its own, and find no jobs in it."""
     for words in (["run"], ["resume"], ["work"]):
         told = desk.run(*words, "things.toml", "--store", "memory://")
         assert told.code == 2
@@ -135,7 +135,7 @@ def test_a_partial_run_exits_with_1_and_names_the_next_command(desk: Desk) -> No
 
 
 async def test_a_refused_key_exits_with_2_and_says_that_it_must_be_mended(desk: Desk) -> None:
-    """It was withdrawn in the middle of a run. With the right one the run goes on where it was."""
+    """A key can be revoked during a run; with a valid key the run must continue where it stopped."""
     one_worker = ("things.toml", "--workers", "1")
     async with standin(400, keys=[API_KEY]) as it:
         desk.spec.write_text(KEYED.replace("URL", it.url), "utf-8")
@@ -153,7 +153,7 @@ async def test_a_refused_key_exits_with_2_and_says_that_it_must_be_mended(desk: 
 
 
 def test_a_suspect_run_exits_with_3_and_sends_to_the_report(desk: Desk) -> None:
-    """Two thirds of the rows are gone: everything came, and nobody should build on it unseen."""
+    """Two thirds of the rows are missing although all requests succeeded, so the data must not be used unchecked."""
     desk.imported("one", things(300))
     desk.write(things(100))
     told = desk.run("run", "things.toml", "--workers", "1")

@@ -1,4 +1,4 @@
-"""What becomes of a run when no job is left: its state must be true, whoever says it, and however often."""
+"""Finishing a run: its state must be correct, from any process and however often it is computed."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def shard(label: str, rows: int = 0, state: ShardState = ShardState.DONE, **more
     return ShardRow(run="r", shard=made, state=state, fence=1, cursor=None, rows=rows, **more)
 
 
-# -- the states of the shards -----------------------------------------------------------------------------------------
+# -- the states of the shards --
 
 
 def test_a_run_whose_shards_are_done_or_split_is_complete() -> None:
@@ -86,7 +86,7 @@ def test_a_run_that_failed_stays_failed() -> None:
     assert (verdict.state, verdict.why) == (RunState.FAILED, "the key is wrong")
 
 
-# -- the yield --------------------------------------------------------------------------------------------------------
+# -- the yield --
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,9 @@ def test_a_run_that_failed_stays_failed() -> None:
     ],
 )
 def test_a_yield_that_collapsed_is_suspect(now: Mapping[str, int], before: Mapping[str, int], problem: str) -> None:
-    """Half as many rows as the last time, all at once or in one shard, are a broken source far more often than a
-    cleaned one. Shards that are small or new say nothing."""
+    """Half as many rows as last time, in total or in one shard, are far more often a broken source than a cleaned one.
+    Small and new shards prove nothing.
+    """
     verdict = find_yield_collapse(
         [shard(*each) for each in now.items()], [shard(*each) for each in before.items()], GUARDS
     )
@@ -116,7 +117,9 @@ def test_a_yield_that_collapsed_is_suspect(now: Mapping[str, int], before: Mappi
 
 
 def test_a_shard_that_was_shared_out_is_compared_with_its_children() -> None:
-    """Its own rows are those before the split; nothing is missing."""
+    """The rows of a split shard are those before the split, so a comparison without its children would raise a false
+    alarm.
+    """
     parent = shard("a", 10, ShardState.SPLIT)
     child = shard("a1", 20, ShardState.SPLIT, parent=parent.shard.key)
     grandchild = shard("a2", 90, parent=child.shard.key)
@@ -143,7 +146,7 @@ def test_records_that_came_twice_are_a_warning(doubled: int, warns: bool) -> Non
     assert (duplicate_warning(shards, GUARDS) is not None) is warns
 
 
-# -- whole runs -------------------------------------------------------------------------------------------------------
+# -- whole runs --
 
 
 async def test_a_source_that_shows_half_of_its_rows_makes_the_run_suspect(tmp_path: Path) -> None:
@@ -158,7 +161,7 @@ async def test_a_source_that_shows_half_of_its_rows_makes_the_run_suspect(tmp_pa
         assert row.notes["guards"] == {"yield_collapse": 1}
         assert "260 rows, and the last complete full run had 300" in str(row.why)
         assert (await place.plan()).since == since, "a suspect run moves no watermark"
-        # Somebody has looked, and it is right: nothing is asked for again.
+        # After a review, the result is accepted, and no further requests are sent.
         place.write(more="guards = { yield_floor = 0.5 }")
         before = len(place.asked())
         assert await place.resume("second") is RunState.COMPLETE
@@ -250,7 +253,7 @@ def lose_replies(place: Changing) -> None:
 
 
 async def test_a_closing_that_dies_in_its_middle_is_done_by_the_next_attempt(tmp_path: Path) -> None:
-    """More rows than are asked for at once: some are marked when the worker goes, and the rest by whoever follows."""
+    """A worker can die after some of the rows are marked; the next attempt must finish the others."""
     async with changing(tmp_path, more=SWEEP) as place:
         await place.run("first")
         gone = hide(place, 6)
@@ -262,7 +265,7 @@ async def test_a_closing_that_dies_in_its_middle_is_done_by_the_next_attempt(tmp
 
 
 async def test_only_the_last_shard_lets_the_source_be_asked(tmp_path: Path) -> None:
-    """While another one reads, nobody knows what the run has not seen."""
+    """While another shard is still reading, the unseen rows are not yet known."""
     async with changing(tmp_path, more=SWEEP, partition=HUNDREDS) as place:
         await place.run("first")
         (victim,) = hide(place, 1)
@@ -278,7 +281,7 @@ async def test_only_the_last_shard_lets_the_source_be_asked(tmp_path: Path) -> N
 
 
 async def test_a_run_that_was_parked_and_resumed_asks_the_source_all_the_same(tmp_path: Path) -> None:
-    """Nobody may have asked in the name of the shards that were done, and used the one question up."""
+    """Shards that were done before must not have used up the confirmation request of the run."""
     async with changing(tmp_path, more=SWEEP, partition=HUNDREDS) as place:
         await place.run("first")
         (victim,) = hide(place, 1)
@@ -295,7 +298,9 @@ async def test_a_run_that_was_parked_and_resumed_asks_the_source_all_the_same(tm
 
 @pytest.mark.slow
 async def test_a_worker_killed_in_the_middle_of_the_questions_is_followed_by_another(tmp_path: Path) -> None:
-    """Half of the rows are marked when it dies. The next one asks for the others, and the books agree."""
+    """Half of the rows are marked when the worker dies; the next one must confirm the others, and the counters must
+    agree.
+    """
     async with changing(tmp_path, more=SWEEP) as place:
         await place.run("first")
         gone = hide(place, 6)
@@ -328,11 +333,11 @@ async def test_a_worker_killed_in_the_middle_of_the_questions_is_followed_by_ano
 
 
 QUESTIONS_BORNE = 3
-"""Both batches were asked for, and the first of them once more; it is marked before the next question."""
+"""Both batches were requested, and the first of them twice; it is marked before the next request."""
 
 
 def let_leases_lapse(place: Changing) -> None:
-    """Nobody waits here for the time of whoever is dead."""
+    """Expire the leases of the dead worker at once instead of waiting for them."""
     with closing(sqlite3.connect(place.store.removeprefix("sqlite:///"))) as file, file:
         file.execute("UPDATE jobs SET until = 0 WHERE stage = 2")
 

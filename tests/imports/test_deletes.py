@@ -1,4 +1,4 @@
-"""Rows that are gone at the source: marked when it is certain, and never before."""
+"""Rows that are deleted at the source: marked when it is certain, and never before."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -53,7 +53,7 @@ table = "poi"
 
 @pytest.fixture
 async def swept(tmp_path: Path) -> AsyncIterator[Changing]:
-    """After one full run, an hour ago."""
+    """An import after one full run, an hour ago."""
     async with changing(tmp_path, more=SWEEP) as place:
         assert await place.run("first") is RunState.COMPLETE
         place.later(60)
@@ -61,14 +61,14 @@ async def swept(tmp_path: Path) -> AsyncIterator[Changing]:
 
 
 def hide(place: Changing, count: int, first: int = 10) -> list[int]:
-    """They were removed: no list has them any more, and nothing says so."""
+    """Remove rows so that no list contains them, without any notice."""
     chosen = sorted(place.truth())[first : first + count]
     for id in chosen:
         place.it.table.put(replace(place.it.table.truth[id], status=210))
     return chosen
 
 
-# -- the feed ---------------------------------------------------------------------------------------------------------
+# -- the feed --
 
 
 async def test_a_record_that_the_source_flags_is_marked_and_kept(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_a_record_that_the_source_flags_is_marked_and_kept(tmp_path: Path)
         assert await place.run("second") is RunState.COMPLETE
         assert place.gone() == {victim: "flagged"}
         assert (await place.row("second")).notes["deletes"] == {"flagged": 1}
-        # Listed again, it is back.
+        # The record is listed again, so it becomes visible again.
         place.later(60)
         place.it.table.put(replace(row, submission=200, modified=place.now))
         assert await place.run("third") is RunState.COMPLETE
@@ -92,7 +92,7 @@ async def test_a_record_that_the_source_flags_is_marked_and_kept(tmp_path: Path)
 
 
 async def test_a_full_run_reads_the_feed_from_the_last_watermark_on(tmp_path: Path) -> None:
-    """It sets a watermark: what was deleted before would be asked for by nobody."""
+    """A full run sets a watermark, so records deleted before it would never be requested again."""
     async with changing(tmp_path, more=FLAG) as place:
         await place.run("first")
         place.later(60)
@@ -105,7 +105,7 @@ async def test_a_full_run_reads_the_feed_from_the_last_watermark_on(tmp_path: Pa
         assert feed.shard.predicate["window"] == [format_instant(NOON - 15 * MINUTE_US), None]
 
 
-# -- the sweep --------------------------------------------------------------------------------------------------------
+# -- the sweep --
 
 
 async def test_a_vanished_row_is_marked_after_two_sweeps_and_a_question(swept: Changing) -> None:
@@ -135,8 +135,9 @@ async def test_changes_alone_never_count_as_a_sweep(swept: Changing) -> None:
 
 
 async def test_a_row_that_was_absent_for_a_moment_in_every_sweep_is_not_deleted(swept: Changing) -> None:
-    """The mirror deletes rows and inserts them again, 300 ms later. At the worst it does so while two runs read, and at
-    the first question, too; at the second it has the row."""
+    """The mirror deletes rows and inserts them again 300 ms later. In the worst case it does so while two runs read,
+    and at the first confirmation, too; only the second confirmation finds the row.
+    """
     victim = sorted(swept.truth())[20]
     usual, questions = swept.it._pois, []
 
@@ -144,7 +145,7 @@ async def test_a_row_that_was_absent_for_a_moment_in_every_sweep_is_not_deleted(
         answer = usual(query)
         if "chargepointid" in query:
             questions.append(json.loads(answer.body))
-            swept.later(0.01)  # otherwise the source's clock stands still
+            swept.later(0.01)  # otherwise the source's clock does not move
         return answer
 
     swept.it._pois = moving  # type: ignore[method-assign]
@@ -171,7 +172,7 @@ async def test_a_row_that_comes_back_is_a_row_again(swept: Changing) -> None:
 
 
 async def test_many_absent_rows_make_the_run_suspect_and_nothing_is_deleted(swept: Changing) -> None:
-    """A source that shows half of its rows has a bad day, and did not lose the others."""
+    """A source that shows half of its rows has a fault; it did not lose the other half."""
     hide(swept, 7)
     since = (await swept.plan()).since
     for name in ("second", "third", "fourth"):
@@ -181,7 +182,7 @@ async def test_many_absent_rows_make_the_run_suspect_and_nothing_is_deleted(swep
         assert "7 of 300 rows are absent" in str(row.why)
     assert swept.gone() == {}
     assert (await swept.plan()).since == since, "a suspect run moves no watermark"
-    # Nor do they count as sweeps: with a larger share allowed, two more full runs have to miss the rows.
+    # These runs do not count as sweeps: with a larger ratio allowed, two more full runs have to miss the rows.
     swept.write(more=SWEEP.replace("0.02", "0.05"))
     assert await swept.run("fifth", FULL) is RunState.COMPLETE
     assert swept.gone() == {}
@@ -190,7 +191,7 @@ async def test_many_absent_rows_make_the_run_suspect_and_nothing_is_deleted(swep
 
 
 def answering(place: Changing, change: Callable[[str], str]) -> Callable[[], None]:
-    """From now on the source understands other ids than those it is asked for; until what is returned is called."""
+    """Make the source receive other ids than those in the request, until the returned function is called."""
     usual = place.it._pois
 
     def pois(query: Query) -> Answer:
@@ -222,14 +223,14 @@ async def test_an_answer_without_the_records_that_must_be_there_deletes_nothing(
     assert await swept.run("third", FULL) is RunState.COMPLETE
     assert swept.gone() == {}
     assert (await swept.row("third")).notes["deletes"]["waiting"] == 1
-    # Whoever resumes a run asks once more.
+    # A resumed run asks once more.
     mend()
     assert await swept.resume("third") is RunState.COMPLETE
     assert list(swept.gone()) == gone
 
 
 async def test_an_answer_that_was_cut_deletes_nothing(swept: Changing) -> None:
-    """The source sends three records at most, and does not say so. All six are there again when it is asked."""
+    """The source sends at most three records and does not say so, although all six are present again."""
     swept.write(more=SWEEP.replace("batch = 5", "batch = 10"))
     away = sorted(swept.truth())[10:16]
     usual = swept.it._pois
@@ -237,7 +238,7 @@ async def test_an_answer_that_was_cut_deletes_nothing(swept: Changing) -> None:
     def cut(query: Query) -> Answer:
         if "chargepointid" not in query:
             return usual(query)
-        swept.later(1)  # the rows are back
+        swept.later(1)  # the rows are present again
         return usual({**query, "maxresults": "3"})
 
     swept.it._pois = cut  # type: ignore[method-assign]
@@ -260,7 +261,7 @@ async def test_a_source_that_takes_one_id_at_a_time_is_asked_one_by_one(swept: C
 
 
 async def test_a_source_that_ignores_the_question_deletes_nothing(swept: Changing) -> None:
-    """It answers with its first records, whatever ids it is asked for."""
+    """The source answers with its first records, whatever ids are requested."""
     swept.write(more=SWEEP.replace("chargepointid", "whatever"))
     hide(swept, 1)
     await swept.run("second", FULL)
@@ -269,7 +270,7 @@ async def test_a_source_that_ignores_the_question_deletes_nothing(swept: Changin
 
 
 async def test_a_row_of_a_parked_shard_is_not_absent(swept: Changing) -> None:
-    """A run that is partial has not seen all there is: it does not sweep."""
+    """A partial run has not seen all records, so it must not sweep."""
     hide(swept, 1)
     plan = await swept.plan(FULL)
     swept.it.faults = Faults(error_every=2, error_status=404)
@@ -289,7 +290,7 @@ async def test_without_a_way_to_ask_two_sweeps_are_enough(tmp_path: Path) -> Non
 
 
 async def test_a_record_in_quarantine_is_not_gone(tmp_path: Path) -> None:
-    """It came, and could not become a row: what was there of it stays."""
+    """The record was sent and could not become a row, so its existing row must stay."""
     more = f"{ALONE}\nquality = {{ NumberOfPoints = {{ range = [0, 100] }} }}"
     async with changing(tmp_path, more=more) as place:
         await place.run("first")
@@ -302,7 +303,7 @@ async def test_a_record_in_quarantine_is_not_gone(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_began_without_a_sweep_does_not_end_with_one(tmp_path: Path) -> None:
-    """It has kept nothing of what it saw: all rows would be absent."""
+    """The run recorded no seen ids, so all rows would look absent."""
     async with changing(tmp_path) as place:
         await place.run("first")
         plan = await place.plan(FULL)
@@ -336,7 +337,7 @@ async def test_another_database_forgets_in_the_same_way(tmp_path: Path, server: 
 
 
 async def test_what_is_no_longer_in_a_file_is_gone(tmp_path: Path) -> None:
-    """Two exports in a row without it: a file cannot be asked."""
+    """A file cannot be asked for single ids, so two exports without the record must be enough."""
     path, file = tmp_path / "things.toml", tmp_path / "things.jsonl"
     path.write_text(THINGS.format(folder=tmp_path), "utf-8")
     place = Changing(tmp_path)
@@ -364,7 +365,7 @@ async def test_the_client_of_open_charge_map_knows_deletes_by_itself(tmp_path: P
         assert source.caps.deletes == {"flag", "confirm"}
 
 
-# -- the spec ---------------------------------------------------------------------------------------------------------
+# -- the spec --
 
 PLAIN = """
 version = 1

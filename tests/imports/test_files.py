@@ -1,4 +1,4 @@
-"""Files as sources: every record once, whatever the page size, and a place in the file that can be gone on from."""
+"""Files as sources: every record once, whatever the page size, and a position from which a run can resume."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ def source(path: Path, content: str | bytes) -> FileSource:
 async def pages_of(source: FileSource, limit: int, cursor: Cursor | None = None) -> list[Page]:
     pages = []
     for _ in range(1_000):
-        # As a sink would keep it: text.
+        # As text, like a sink stores it.
         page = await source.fetch(SHARD, json.loads(json.dumps(cursor)), limit, Nobody())
         pages.append(page)
         if page.is_end:
@@ -67,7 +67,7 @@ async def test_json_lines_in_pages_of_any_size(tmp_path: Path, limit: int) -> No
 
 @pytest.mark.parametrize("limit", [1, 2, 100])
 async def test_csv_in_pages_of_any_size(tmp_path: Path, limit: int) -> None:
-    """A field may hold the end of a line: a page must not begin in the middle of a record."""
+    """A field may contain a line break, so a page must not start in the middle of a record."""
     it = source(tmp_path / "t.csv", '\ufeffid,"na\nme"\r\n1,"one\r\nand, more"\r\n\r\n2,""\r\n3,"a ""b"""')
     assert await records_of(it, limit) == [
         {"id": "1", "na\nme": "one\r\nand, more"},
@@ -106,7 +106,7 @@ async def test_an_empty_file_has_an_end(tmp_path: Path, name: str) -> None:
 
 
 async def test_a_line_that_cannot_be_read_becomes_a_bad_row(tmp_path: Path) -> None:
-    """One broken line in a million must not stop the import, nor disappear."""
+    """One broken line in a million must neither stop the import nor disappear."""
     it = source(tmp_path / "t.jsonl", b'{"id":1}\n{"id":2,\nnull\n\xff\xfe\n{"id":"\\ud800"}\n{"id":3}\n')
     records = await records_of(it, 2)
     rows, bad = RowBuilder(spec_of("t.jsonl").resource).rows_of(records)
@@ -124,7 +124,7 @@ async def test_a_csv_line_with_too_many_fields_becomes_a_bad_row(tmp_path: Path)
 
 
 async def test_an_open_quote_stops_the_import(tmp_path: Path) -> None:
-    """It would swallow the rest of the file as one field."""
+    """An open quote would turn the rest of the file into one field."""
     it = source(tmp_path / "t.csv", 'id,b\n1,"open\n2,x\n')
     with pytest.raises(TerminalError, match=r"line 3: .*a quote may be open since an earlier line"):
         await records_of(it, 10)
@@ -138,7 +138,7 @@ async def test_two_columns_of_one_name(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path: Path) -> None:
-    """The place is in another file: rows would be left out, or read from their middle."""
+    """The position belongs to another file: rows would be skipped, or read from their middle."""
     path = tmp_path / "t.jsonl"
     it = source(path, '{"id":1}\n{"id":2}\n')
     page = await it.fetch(SHARD, None, 1, Nobody())

@@ -1,4 +1,4 @@
-"""leaseway import where nobody listens, where everything lies in one file, and where half of it cannot be reached."""
+"""`leaseway import` without a terminal, with everything in one file, and with parts that cannot be reached."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ def closed(command: list[str], streams: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_an_import_to_which_nobody_listens_is_done_all_the_same(tmp_path: Path, streams: str) -> None:
-    """As a service may be started: without a place for its words."""
+    """A service may be started without stdout, and the import must not fail because of it."""
     it = Import(tmp_path, things(3))
     assert ran(closed(words_of(it), streams)).returncode == 0
     assert it.ids() == ["0", "1", "2"]
@@ -28,7 +28,7 @@ def test_an_import_to_which_nobody_listens_is_done_all_the_same(tmp_path: Path, 
 
 @pytest.mark.slow
 def test_rows_and_jobs_may_lie_in_one_file(tmp_path: Path) -> None:
-    """Whoever comes first must not make it look like the file of another program."""
+    """Whichever of the two opens the file first, the other must not take it for the file of another program."""
     it = Import(tmp_path, things(3))
     it.store = f"sqlite:///{tmp_path}/data.db"
     told = ran(words_of(it))
@@ -38,7 +38,7 @@ def test_rows_and_jobs_may_lie_in_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_whose_jobs_nobody_can_keep_is_not_begun(tmp_path: Path) -> None:
-    """It would stand in the sink for ever, as one that goes on."""
+    """The run would stay in the sink as running for ever."""
     it = Import(tmp_path, things(3))
     it.store = f"sqlite:///{tmp_path}/nowhere/jobs.db"
     told = ran(words_of(it))
@@ -49,7 +49,7 @@ def test_a_run_whose_jobs_nobody_can_keep_is_not_begun(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_two_who_begin_a_run_of_one_name_at_once_share_it(tmp_path: Path) -> None:
-    """One of them may be told that it is there. Neither fails in any other way, and each row is written once."""
+    """One of them may be told that the run exists; neither may fail in another way, and each row is written once."""
     it = Import(tmp_path, things(500))
     both = [asyncio.to_thread(ran, words_of(it, "--run", "nightly")) for _ in range(2)]
     answers = await asyncio.gather(*both)

@@ -1,4 +1,4 @@
-"""Files that are not what they are called, and files with one bad line: the first are refused, the others are not."""
+"""Files of another format than their name says are refused; files with one bad line are not."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ async def imported(folder: Path, content: bytes) -> tuple[RunState, int, int, st
     ids=["array", "gzip", "html"],
 )
 async def test_a_file_without_a_single_object_is_never_a_complete_import(tmp_path: Path, content: bytes) -> None:
-    """All of it in quarantine and exit code 0 would look like success: few records are no excuse."""
+    """All records in quarantine with exit code 0 would look like success, even in a small file."""
     state, rows, quarantined, why = await imported(tmp_path, content)
     assert (state, rows, quarantined) == (RunState.PARTIAL, 0, 0)
     assert "no record of a page is an object" in why
@@ -37,14 +37,14 @@ async def test_a_file_without_a_single_object_is_never_a_complete_import(tmp_pat
 
 @pytest.mark.parametrize("line", ['{"id": 1', '{"name": "without a key"}'])
 async def test_a_last_page_of_one_bad_record_does_not_stop_the_others(tmp_path: Path, line: str) -> None:
-    """Where a page ends is chance. That the spec is right, the page before has shown."""
+    """Page boundaries are accidental, and the previous page has shown that the spec is right."""
     lines = [*things(PAGE_LINES), line]
     state, rows, quarantined, _ = await imported(tmp_path, "\n".join(lines).encode())
     assert (state, rows, quarantined) == (RunState.COMPLETE, PAGE_LINES, 1)
 
 
 async def test_a_long_field_of_a_csv_file_is_a_field(tmp_path: Path) -> None:
-    """As the outline of a country, which has more characters than the library takes by itself."""
+    """The outline of a country is longer than the default limit of Python's csv module."""
     it = Import(tmp_path, [])
     (tmp_path / "things.csv").write_text(f"id,outline\n1,{'x' * 200_000}\n2,y\n", "utf-8")
     it.path.write_text(it.path.read_text("utf-8").replace("things.jsonl", "things.csv"), "utf-8")

@@ -1,4 +1,4 @@
-"""Functions that fetch pages, and get it wrong: each mistake is named at once, or costs nothing but itself."""
+"""Importer functions with mistakes: each mistake is reported at once, or affects only its own record or attempt."""
 
 import asyncio
 import sys
@@ -36,7 +36,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
 
 
 async def test_a_page_that_says_nothing_of_the_next_one_is_named_at_once(run: Run) -> None:
-    """It would be asked for again and again, and each time have the same records behind it."""
+    """The same page would be requested again and again, with the same records."""
 
     def fetch(cursor: Any) -> Page:
         return Page(records=[{"id": 1}], raw_count=1, next=None)
@@ -64,7 +64,7 @@ def has_no_more() -> None:
 async def test_whatever_a_function_raises_is_an_attempt_that_failed(
     run: Run, deed: Callable[[], None], is_async: bool
 ) -> None:
-    """Not the end of the worker, nor of the shard: the next attempt has what this one left."""
+    """An exception must end neither the worker nor the shard; the next attempt continues where this one stopped."""
     calls = 0
 
     def fetch(cursor: Any) -> Any:
@@ -102,7 +102,7 @@ async def test_a_record_that_no_table_takes_costs_no_other(run: Run, bad: dict[A
 
 @pytest.mark.parametrize("name", ["x" * 200, "a\nb", "a\0b", "a\udc00"])
 async def test_a_run_with_an_impossible_name_is_not_begun(run: Run, tmp_path: Path, name: str) -> None:
-    """Its jobs could not be submitted, and it would stand in the sink for ever, as one that goes on."""
+    """Its jobs could not be submitted, and the run would stay in the sink as running for ever."""
     with pytest.raises(BadValue, match="must be 1 to 120 letters"):
         await run(lambda: Page.last([{"id": 1}]), run=name)
     with open_sqlite(tmp_path / "data.db") as file:

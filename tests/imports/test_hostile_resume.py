@@ -1,5 +1,6 @@
-"""A run must be able to go on, whatever became of its jobs: their store emptied or replaced, jobs discarded, cancelled,
-done or forgotten. The sink knows what is open, and that is enough."""
+"""A run must be resumable whatever happened to its jobs: store emptied or replaced, jobs discarded, cancelled, done or
+forgotten. The sink knows which shards are open, and that is enough.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from leaseway.system import wall_clock_us
 
 @pytest.fixture
 async def it(tmp_path: Path) -> AsyncIterator[Import]:
-    """An import of nine records, of which the first two were written, page by page: then a guard parked it."""
+    """An import of nine records: the first two were written, page by page, and then a guard parked it."""
     one = Import(tmp_path, things(9))
     mended = one.parts
     one.changed(page_limit=1, ceilings=Ceilings(pages=2), split=lambda *_: [])
@@ -46,14 +47,15 @@ async def resumed(it: Import) -> None:
 
 
 async def test_a_run_goes_on_with_an_empty_job_store(it: Import) -> None:
-    """Somebody has emptied it, or names another one. The fences of its jobs begin anew, and are not those of late
-    workers."""
+    """The job store may be emptied or replaced; new jobs start with small fences, which must not be taken for those of
+    late workers.
+    """
     remove(it.folder, "jobs.db*")
     await resumed(it)
 
 
 async def test_a_shard_that_had_many_attempts_goes_on_with_an_empty_job_store(it: Import) -> None:
-    """Else the new job would lose its lease as often as the old one was begun, fifteen seconds each."""
+    """Otherwise the new job would lose its lease once per attempt of the old one, fifteen seconds each."""
     for _ in range(3):
         it.changed(page_limit=1, ceilings=Ceilings(pages=2), split=lambda *_: [])
         assert await it.worked(again=True) is RunState.PARTIAL
@@ -63,7 +65,9 @@ async def test_a_shard_that_had_many_attempts_goes_on_with_an_empty_job_store(it
 
 
 async def test_a_run_goes_on_when_an_operator_has_discarded_its_jobs(it: Import) -> None:
-    """The store remembers the key of a job for a week, and not the job."""
+    """The store remembers the idempotency key of a discarded job for a week, so a new job could be refused as a
+    repeat.
+    """
     app, _ = import_app(it.parts, it.store)
     async with app:
         store = await app.store()
@@ -86,14 +90,16 @@ async def test_a_run_goes_on_when_an_operator_has_cancelled_its_jobs(tmp_path: P
 
 
 async def test_a_run_goes_on_after_its_keys_were_forgotten(it: Import) -> None:
-    """A week later a key names nothing any more: the new job is the shard's, and the old one has nothing to say."""
+    """After a week the key is forgotten; the new job owns the shard, and the old one must not write."""
     with open_sqlite(it.folder / "jobs.db") as file:
         assert file.execute("UPDATE keys SET expires_at = 0").rowcount == 1
     await resumed(it)
 
 
 async def test_a_run_begins_anew_in_a_new_sink_though_its_jobs_are_done(tmp_path: Path) -> None:
-    """Who deletes a table to start over, and keeps the name of the run, must not wait for jobs that are done."""
+    """After the table is deleted to start over under the same run name, the run must not wait for jobs that are
+    done.
+    """
     it = Import(tmp_path, things(3))
     for _ in range(3):
         assert await it.worked("nightly") is RunState.COMPLETE
@@ -115,7 +121,9 @@ async def test_to_resume_twice_makes_no_second_job(it: Import) -> None:
 
 
 async def test_a_job_of_a_shard_that_a_later_job_has_ended_ends_as_well(tmp_path: Path) -> None:
-    """A key was forgotten while its job still waited. Who is fenced for good must not come back with every lease."""
+    """A key was forgotten while its job still waited; a job that is fenced for good must not return with every
+    lease.
+    """
     it = await Import(tmp_path, things(3)).begun()
     later, earlier = await it.attempt(2), await it.attempt(1)
     assert (later.state, later.rows) == (earlier.state, earlier.rows) == ("done", 3)
@@ -130,7 +138,9 @@ async def test_a_job_of_a_shard_that_a_later_job_is_still_at_is_not_done(it: Imp
 
 
 async def test_a_job_whose_shard_is_in_no_plan_any_more_is_given_up_at_once(tmp_path: Path) -> None:
-    """Its run was begun anew in a new sink, with another plan. It would keep a worker for a quarter of an hour."""
+    """The run was started again in a new sink with another plan; the old job would occupy a worker for a quarter of an
+    hour.
+    """
     it = Import(tmp_path, things(3))
     await it.parts.sink.open()
     app, handle = import_app(it.parts, it.store)

@@ -1,5 +1,6 @@
-"""Sources that loop, lie, drip, bomb and shout: whatever they answer, a shard ends with all its rows, or says why not,
-and nobody is asked more often than makes sense."""
+"""Sources that loop, send wrong data, respond slowly or send huge replies: a shard ends with all its rows or with a
+reason, and the source gets no more requests than necessary.
+"""
 
 import asyncio
 import gzip
@@ -94,7 +95,7 @@ class Outcome(NamedTuple):
 
 
 async def imported(it: Provider, folder: Path, page: str, auth: str = "", **options: Any) -> Outcome:
-    """By one worker, until nothing is left to do."""
+    """Import with one worker, until no job is left."""
     path = folder / "evil.toml"
     path.write_text(SPEC.format(url=it.url, page=page, folder=folder, auth=auth), "utf-8")
     parts = load_import(path)
@@ -122,7 +123,9 @@ def things(*ids: Any) -> list[dict[str, Any]]:
 
 
 async def test_links_that_lead_around_without_a_record_are_parked(tmp_path: Path) -> None:
-    """Empty pages may be honest, as long as each leads on. In a circle they would go on for a hundred thousand."""
+    """Empty pages may be correct as long as each leads to a new one; in a circle they would continue for a hundred
+    thousand requests.
+    """
 
     def answers(query: dict[str, str]) -> Reply:
         number = int(query.get("page", "0"))
@@ -137,7 +140,7 @@ async def test_links_that_lead_around_without_a_record_are_parked(tmp_path: Path
 
 
 async def test_empty_pages_that_lead_on_are_followed(tmp_path: Path) -> None:
-    """A filter that finds nothing in some part of a table says so with an empty page, and a link to the next one."""
+    """A filter that matches nothing in a part of a table gives an empty page with a link to the next one."""
 
     def answers(query: dict[str, str]) -> Reply:
         number = int(query.get("page", "0"))
@@ -150,7 +153,7 @@ async def test_empty_pages_that_lead_on_are_followed(tmp_path: Path) -> None:
 
 
 async def test_a_run_with_a_budget_waits_as_long_as_the_provider_asks(tmp_path: Path) -> None:
-    """Where each request is paid for, the worst to do with a refusal is to ask again at once."""
+    """Where each request is paid for, an immediate retry after a refusal wastes money."""
     closed_until = 0.0
     too_early = 0
 
@@ -175,7 +178,7 @@ async def test_a_run_with_a_budget_waits_as_long_as_the_provider_asks(tmp_path: 
 async def test_a_small_reply_that_unpacks_to_gigabytes_is_asked_for_in_smaller_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it takes the worker with it, and the next one, fifty times."""
+    """Otherwise the reply would exhaust the memory of one worker after another, fifty times."""
     monkeypatch.setattr(provider_http, "REPLY_BYTES_MAX", 1_000_000)
     bomb = gzip.compress(b'{"items": []' + b" " * 100_000_000 + b"}", 9)
     assert len(bomb) < 200_000
@@ -210,14 +213,16 @@ async def test_a_key_that_no_column_holds_is_a_key_as_any_other(tmp_path: Path, 
 
 
 def test_a_key_with_more_digits_than_a_number_may_have_is_no_key() -> None:
-    """Python refuses to read it, and its page would fail for ever. The row is a bad one: its key is too long."""
+    """Python refuses to parse such a number, and its page would fail for ever; instead the row is bad, because its key
+    is too long.
+    """
     pager = KeysetPager(KeysetPaging(param="after", start=0), "id")
     assert pager.key_of({"id": "9" * 5_000}) is None
     assert pager.key_of({"id": "0042"}) == 42
 
 
 async def test_a_redirection_tells_nobody_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It repeats the whole address, and what is said about it is stored, logged and shown."""
+    """A redirect repeats the whole URL, and its error is stored, logged and shown."""
     monkeypatch.setenv("EVIL_KEY", "s3cret")
 
     def answers(query: dict[str, str]) -> Reply:

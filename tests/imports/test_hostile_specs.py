@@ -1,4 +1,4 @@
-"""Specs that ask for the absurd, or for what would go wrong in silence: refused, with the place and the way out."""
+"""Specs with absurd values, or with values that would fail silently: refused, with the field and the correction."""
 
 from pathlib import Path
 
@@ -39,14 +39,14 @@ def problem(text: str) -> str:
 
 
 def test_a_schema_is_refused_where_there_are_none() -> None:
-    """It would become a table whose name has a dot in it, which nobody finds by the name that was written."""
+    """The table would get a dot in its name, and could not be found under the name in the spec."""
     assert problem(spec(table="main.things")) == (
         "evil.toml: sink.table: SQLite has no schemas; write 'things' (is 'main.things')"
     )
 
 
 def test_bad_records_of_a_file_that_is_swept_are_not_skipped() -> None:
-    """They leave no trace, and the rows that they had would be taken for gone."""
+    """Skipped records leave no trace, so their rows would be taken for deleted."""
     swept = "deletes = { sweep = {} }\non_bad_row = { policy = 'POLICY' }"
     assert "resource.on_bad_row.policy" in problem(spec(resource=swept.replace("POLICY", "skip")))
     read_spec(spec(resource=swept.replace("POLICY", "quarantine")), "evil.toml")
@@ -54,14 +54,14 @@ def test_bad_records_of_a_file_that_is_swept_are_not_skipped() -> None:
 
 @pytest.mark.parametrize("upper", [10**12, 10**18, 10**30])
 def test_a_range_for_each_of_countless_ids_is_refused_before_it_is_made(upper: int) -> None:
-    """A source may claim to have any number of them."""
+    """A source may report any number of ids."""
     with pytest.raises(BadValue, match="100,000 are the most"):
         id_range_shards("evil", 0, upper, 1)
 
 
 @pytest.mark.parametrize("is_said", [True, False])
 def test_a_largest_id_that_no_table_holds_is_refused(tmp_path: Path, is_said: bool) -> None:
-    """Whether the spec says it or the source: it would end as an error of the database, when the run is stored."""
+    """From the spec or from the source, the value would only fail as a database error when the run is stored."""
     upper = '"/x#$.max"' if not is_said else str(10**30)
     partition = f'partition = {{ by = "id_range", size = {10**12}, upper = {upper} }}'
     path = tmp_path / "evil.toml"
