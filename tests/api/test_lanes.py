@@ -45,7 +45,7 @@ async def test_what_nobody_defined_is_said_with_the_way_out(metered: Served) -> 
     """Jobs that wait for an undefined limit would wait for ever without a reason."""
     await metered.client.post("/v1/jobs", json={"kind": "geocode", "arguments": {"place": "Bern"}})
     (lane,) = (await metered.client.get("/v1/lanes")).json()["items"]
-    assert {each["why"] for each in lane["waits_for"]} == {"nobody has defined it"}
+    assert {each["why"] for each in lane["waits_for"]} == {"it is not defined"}
     assert lane["waits_for"][0]["advice"]
     assert lane["until"] is None
 

@@ -121,5 +121,5 @@ async def test_a_wrong_decision_is_refused_and_not_booked_as_overdraft(tmp_path:
         with pytest.raises(TerminalError, match="CHECK"):
             await ledger.hold("b", ONE, SECOND_US)
     ((account),) = await ledger.reads.balances()
-    assert account.book.held_micros == LIMIT * MICRO
+    assert account.balance.held_micros == LIMIT * MICRO
     await store.close()

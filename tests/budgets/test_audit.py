@@ -42,7 +42,7 @@ async def test_the_journal_read_from_its_beginning_gives_the_books(ledger: Ledge
     assert sum_journal(entries[::-1]) == sum_balances(await ledger.reads.balances(since=0))
     audit = await ledger.reads.audit()
     assert audit.wrong() == []
-    assert len(audit.books) == 2
+    assert len(audit.balances) == 2
     assert judge_ledger(audit).level is FindingLevel.OK
 
 

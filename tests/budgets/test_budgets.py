@@ -117,9 +117,9 @@ def test_a_budget_is_what_was_written() -> None:
     [
         ({}, "no amount"),
         ({"usd": 1, "eur": 2}, "exactly one"),
-        ({"usx": 1}, "usx.*no currency"),
+        ({"usx.*not a known currency"),
         ({"USD": 1}, "USD"),
-        ({"to": 1}, "no unit"),
+        ({"to": 1}, "not a unit"),
         ({"evry": "day"}, "evry"),
         ({"usd": 1, "every": "year"}, "every.*hour, day, week, month, total"),
         ({"usd": 1, "over": "panic"}, "over.*wait, fail"),

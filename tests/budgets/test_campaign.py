@@ -84,7 +84,7 @@ async def swept(ledger: Ledger) -> dict[str, BudgetWindow]:
     while True:
         await ledger.expire(1_000)
         accounts = {account.name: account for account in await ledger.reads.balances()}
-        if not any(account.book.held_micros for account in accounts.values()):
+        if not any(account.balance.held_micros for account in accounts.values()):
             return accounts
         assert time.monotonic() < deadline, "something stays held for ever"
         await asyncio.sleep(0.05)
@@ -105,7 +105,7 @@ async def campaign(address: str, provider: Path) -> None:
         accounts = await swept(ledger)
         assert overspent(provider) == []
         for name, cost in truly_spent(provider).items():
-            book = accounts[name].book
+            book = accounts[name].balance
             assert cost <= book.spent_micros <= LIMITS[name] * MICRO, f"{name}: {book}"
             assert book.overdraft_micros == 0
         assert (await ledger.reads.audit()).wrong() == []
@@ -115,7 +115,7 @@ async def campaign(address: str, provider: Path) -> None:
 
 async def is_used_up(ledger: Ledger) -> bool:
     (account,) = await ledger.reads.balances(["provider"])
-    return account.book.spent_micros > 0.9 * account.book.limit_micros
+    return account.balance.spent_micros > 0.9 * account.balance.limit_micros
 
 
 def overspent(provider: Path) -> list[str]:

@@ -76,8 +76,8 @@ async def test_concurrent_holds_near_the_limit_get_no_false_errors(server: Postg
 
         answers = await asyncio.gather(*(work((one, other)[number % 2], number) for number in range(200)))
         (account,) = await one.reads.balances()
-        assert account.book.held_micros == 0
-        assert account.book.spent_micros == Counter(answers)["HoldGranted"] * MICRO // 2 <= 20 * MICRO
+        assert account.balance.held_micros == 0
+        assert account.balance.spent_micros == Counter(answers)["HoldGranted"] * MICRO // 2 <= 20 * MICRO
         assert Counter(answers)["HoldGranted"] >= 20
         assert (await one.reads.audit()).wrong() == []
 

@@ -146,9 +146,9 @@ async def live(ledgers: Sequence[Ledger], clock: FakeClock, life: Sequence[Step]
 async def seen(ledger: Ledger) -> Any:
     """What a ledger shows, after it was checked. Windows in which nothing ever happened may be there or not."""
     accounts = await ledger.reads.balances(since=0)
-    assert all(is_balanced(account.book) for account in accounts)
+    assert all(is_balanced(account.balance) for account in accounts)
     assert (await ledger.reads.audit()).wrong() == []
-    used = [each for each in accounts if each.book.used_micros]
+    used = [each for each in accounts if each.balance.used_micros]
     journal = [await ledger.reads.journal(charge.name) for charge in CHARGES]
     moves = [[(each.at, each.hold, each.window, each.kind, each.crossed) for each in entries] for entries in journal]
     return used, moves, await ledger.definitions.all()

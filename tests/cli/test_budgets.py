@@ -166,12 +166,12 @@ def test_a_change_names_the_old_and_the_new_one_and_keeps_the_rest(place: Place)
         (["--usd", "much"], "budget spend: usd: must be a number"),
         (["--usd", "0.0000001"], "must not be finer than a millionth"),
         (["--usd", "1", "--every", "fortnight"], "budget spend: every: must be one of hour, day, week, month, total"),
-        (["--usd", "1", "--tz", "Mars"], "budget spend: tz: there is no time zone 'Mars'"),
+        (["--usd", "1", "--tz", "Mars"], "budget spend: tz: unknown time zone 'Mars'"),
         (["--usd", "1", "--amount", "2"], "not both"),
         (["--amount", "2"], "budget spend: has no amount"),
-        (["--amount", "2", "--unit", "abc"], "budget spend: abc: is no currency that is known"),
+        (["--amount", "2", "--unit", "abc"], "budget spend: abc: is not a known currency"),
         (["--amount", "2", "--unit", "every"], "'every' is not a unit"),
-        (["--amount", "2", "--unit", "a b c d"], "is no unit"),
+        (["--amount", "2", "--unit", "a b c d"], "is not a unit"),
         (["--usd", "1", "--over", "cry"], "budget spend: over: must be one of wait, fail"),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_budget_is_forgotten_only_on_purpose_and_never_while_something_is_held
     place.ok("budgets", "set", "spend", "--usd", "1")
     assert "pass --yes" in place.run("budgets", "forget", "spend").err
     hold("spend", MICRO, "call")
-    assert "something is held" in place.run("budgets", "forget", "spend", "--yes").err
+    assert "has open holds" in place.run("budgets", "forget", "spend", "--yes").err
     with_ledger(lambda ledger: ledger.void("call"))
     assert place.ok("budgets", "forget", "spend", "--yes").out == "budget spend: forgotten, with its journal\n"
     assert place.json("budgets") == {"budgets": []}

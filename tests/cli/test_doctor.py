@@ -82,8 +82,8 @@ def leave_the_log(place: Place) -> None:
 SICKNESSES: list[tuple[Callable[[Place], None], str, str, str, str]] = [
     (lose_the_clock, "clock", "problem", "59 min in the future", "NTP"),
     (strand_a_lease, "leases", "problem", "1 expired", "No worker is running"),
-    (miscount, "counters", "problem", "1 of 1 lanes count wrong: default/default", "report it"),
-    (lose_rows, "counters", "problem", "1 of 1 lanes count wrong: default/default", "report it"),
+    (miscount, "counters", "problem", "1 of 1 lanes have wrong counters: default/default", "Report it"),
+    (lose_rows, "counters", "problem", "1 of 1 lanes have wrong counters: default/default", "Report it"),
     (wait_long, "waiting", "warning", "queue 'default': a job has been ready for 60 min; no worker", "--queue"),
     (be_overdue, "waiting", "warning", "no worker serves it", "leaseway work MODULE:APP --queue default"),
     (fail, "failed", "warning", "1 dead letter", "leaseway jobs list --state failed"),
@@ -211,7 +211,7 @@ def test_a_queue_that_is_served_but_late_needs_more_workers() -> None:
     now = 100 * HOUR_US
     (served,) = judge_waiting({"q": now - HOUR_US}, {"q": now - SECOND_US}, now)
     (alone,) = judge_waiting({"q": now - HOUR_US}, {"q": now - HOUR_US}, now)
-    assert "do not keep up" in served.text
+    assert "cannot keep up" in served.text
     assert "no worker serves it" in alone.text
 
 

@@ -60,7 +60,7 @@ def test_roles_have_the_tenant_that_they_need(place: Place) -> None:
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        ([], "tenant: a tenant's key belongs to one tenant; name it"),
+        ([], "tenant: a tenant's key belongs to one tenant; give its name"),
         (["--tenant", "*"], "tenant: * is for workers"),
         (
             ["--tenant", "acme", "--scope", "operate"],

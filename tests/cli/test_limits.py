@@ -191,7 +191,7 @@ def test_what_is_not_named_stays_as_it_is(place: Place) -> None:
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (["100/fortnight"], "limit maps: '100/fortnight': 'fortnight' is no unit of time"),
+        (["100/fortnight"], "limit maps: '100/fortnight': 'fortnight' is not a unit of time"),
         (["many"], "limit maps: cannot read the rate 'many'"),
         ([], "limit maps: limits nothing; give a rate"),
         (["--concurrency", "none"], "limit maps: limits nothing"),

@@ -60,13 +60,13 @@ def test_a_used_rate_is_named_with_the_time_of_the_next_token(place: Place) -> N
     told = place.json("jobs", "why", id_)
     assert (told["code"], told["text"]) == (
         "limit",
-        "It waits for limit maps: 100/day begins empty, since nobody knows what was used before.",
+        "It waits for limit maps: 100/day starts empty, because earlier use is not known.",
     )
     (shut,) = told["waits_for"]
     assert (shut["what"], shut["name"]) == ("limit", "maps")
     assert 0 < shut["wait_seconds"] < 1_000
     out = place.ok("jobs", "why", id_).out
-    assert "The next token comes in 1" in out
+    assert "The next permit is free in 1" in out
     assert "Start a worker" not in out
 
 
@@ -77,7 +77,7 @@ def test_a_provider_that_asked_to_wait_is_the_reason(place: Place) -> None:
         lambda limiter: limiter.observe(Notice("maps", "maps", 0, throttled=True, retry_after_us=7_300 * SECOND_US))
     )
     out = place.ok("jobs", "why", id_).out
-    assert "the provider asked us to wait" in out or "100/day is used up, and it is slowed to 70 %" in out
+    assert "the provider asked for a wait" in out or "100/day is used up, and it is slowed to 70 %" in out
 
 
 def test_a_spent_budget_is_named_with_the_next_window(place: Place) -> None:
@@ -88,7 +88,7 @@ def test_a_spent_budget_is_named_with_the_next_window(place: Place) -> None:
     told = place.json("jobs", "why", id_)
     assert (told["code"], told["text"]) == ("budget", "It waits for budget spend: 25 of 25 usd are spent.")
     assert told["until"] == place.json("budgets")["budgets"][0]["windows"][0]["end"]
-    assert "A window that is not used up begins in" in place.ok("jobs", "why", id_).out
+    assert "A window with room begins in" in place.ok("jobs", "why", id_).out
 
 
 def test_taken_seats_of_ones_own_tenant_are_a_reason_and_those_of_others_are_not(place: Place) -> None:
@@ -107,7 +107,7 @@ def test_a_capped_tenant_is_named_as_such(place: Place) -> None:
     place.ok("tenants", "set", "acme", "--starts", "5/day")
     id_ = place.submit("free", "--tenant", "acme")
     assert (
-        "It waits for tenant acme: 5/day begins empty, since nobody knows what was used before."
+        "It waits for tenant acme: 5/day starts empty, because earlier use is not known."
         in place.ok("jobs", "why", id_).out
     )
     assert place.json("jobs", "why", place.submit("free"))["code"] == "ready"
@@ -117,7 +117,7 @@ def test_a_limit_that_nobody_has_defined_needs_a_worker_or_an_operator(place: Pl
     """Before the first worker of an app has started, its limits are unknown."""
     place.ok("limits", "forget", "maps")
     out = place.ok("jobs", "why", place.submit("geocode")).out
-    assert "It waits for limit maps: nobody has defined it." in out
+    assert "It waits for limit maps: it is not defined." in out
     assert "leaseway limits set maps" in out
 
 
@@ -125,7 +125,7 @@ def test_a_limiter_out_of_reach_does_not_hide_the_job(place: Place) -> None:
     """Workers may reach a limiter that the operator cannot reach."""
     id_ = place.submit("geocode")
     answer = place.ok("jobs", "why", id_, "--limits", "redis://127.0.0.1:1/0")
-    assert "It waits for limit maps: it cannot be asked from here (" in answer.out
+    assert "It waits for limit maps: it cannot be read from here (" in answer.out
     assert "cannot be asked" in place.ok("lanes", "--limits", "redis://127.0.0.1:1/0").out
 
 
@@ -145,7 +145,7 @@ def test_lanes_tell_what_they_wait_for_only_if_one_is_shut(place: Place) -> None
     table = place.ok("lanes").out.splitlines()
     assert table[0].endswith("waits for")
     assert [
-        ("limit maps: 100/day begins empty, since nobody knows what was used before, " in line) for line in table[1:4]
+        ("limit maps: 100/day starts empty, because earlier use is not known, " in line) for line in table[1:4]
     ] == [False, True, False]
     told = {(lane["queue"], bool(lane["needs"])): lane["waits_for"] for lane in place.json("lanes")["lanes"]}
     assert (told["default", False], told["later", True]) == ([], [])

@@ -57,7 +57,7 @@ async def test_a_lane_says_what_it_waits_for(page: Page, tmp_path: Path) -> None
         await submit(served, "rare", 2, arguments={"n": 1})
         await page.reload()  # or wait until it asks again
         row = page.locator("tr", has_text="slow")
-        await expect(row.locator(".waits")).to_contain_text("limit rare nobody has defined it")
+        await expect(row.locator(".waits")).to_contain_text("limit rare it is not defined")
         await expect(row.locator(".waits")).to_contain_text("leaseway limits set rare")
 
 

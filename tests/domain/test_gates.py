@@ -71,15 +71,15 @@ def test_a_limit_that_nobody_has_used_yet_is_not_called_used_up() -> None:
     limit = Limit("maps", "3/second", "100/minute")
     found = shut(limit, since=NOW)
     assert found is not None
-    assert found.why == "100/minute begins empty, since nobody knows what was used before"
+    assert found.why == "100/minute starts empty, because earlier use is not known"
     assert found.wait_us == -(-size_limit(limit.definition).windows[1].token_ns // 1_000)
-    assert found.then == "The next token comes"
+    assert found.then == "The next permit is free"
 
 
 def test_a_heavy_call_waits_for_all_its_tokens() -> None:
     found = shut(Limit("maps", "100/minute", cost_max=5), since=NOW, cost=3)
     assert found is not None
-    assert found.then == "The 3 tokens for one call are there"
+    assert found.then == "The 3 permits for one call are free"
 
 
 def test_a_provider_that_asked_to_wait_is_named_as_the_reason() -> None:
@@ -89,14 +89,14 @@ def test_a_provider_that_asked_to_wait_is_named_as_the_reason() -> None:
     level = apply_notice(Acquisition(MAPS, size_limit(limit.definition), NEW), notice, NOW, SINCE)
     found = shut(limit, level)
     assert found is not None
-    assert found.why == "the provider asked us to wait, and it is slowed to 70 % since the provider refused calls"
+    assert found.why == "the provider asked for a wait, and it is slowed to 70 % because the provider throttled calls"
     assert found.wait_us == 90 * SECOND_US
 
 
 def test_nobody_knows_when_a_seat_is_left() -> None:
     """A time would be a promise that nobody made."""
     found = shut(Limit("maps", concurrency=2), Level(since=SINCE, seats={"a": InFlight(2, NOW + SECOND_US)}))
-    assert found == Closure("limit", "maps", "all its 2 seats are taken")
+    assert found == Closure("limit", "maps", "all its 2 calls are in flight")
     assert shut(Limit("maps", concurrency=3), Level(since=SINCE, seats={"a": InFlight(2, NOW + SECOND_US)})) is None
 
 
@@ -173,7 +173,7 @@ CHARGE = Charge("spend", "spend")
 def account(spent: int, day: int = 0, held: int = 0) -> BudgetWindow:
     window = window_at(Every.DAY, "UTC", NOW + day * 86_400 * SECOND_US)
     book = Balance(limit_micros=DAY.limit_micros, spent_micros=spent * 1_000_000, held_micros=held * 1_000_000)
-    return BudgetWindow(name="spend", budget="spend", unit="usd", window=window, book=book, has_begun=day == 0)
+    return BudgetWindow(name="spend", budget="spend", unit="usd", window=window, balance=book, has_begun=day == 0)
 
 
 def test_a_spent_budget_tells_how_much_and_when_the_next_window_begins() -> None:

@@ -58,7 +58,7 @@ def test_a_number_that_json_cannot_express_is_refused(
     number: float, wrap: Callable[[float], object], name: str
 ) -> None:
     """The encoder writes null, and a reader would get nothing where a number was sent."""
-    with pytest.raises(BadValue, match="JSON cannot express") as refusal:
+    with pytest.raises(BadValue, match="JSON cannot represent") as refusal:
         encode(wrap(number), "field")
     assert str(refusal.value).startswith(name)
 

@@ -91,7 +91,7 @@ def test_a_wish_to_cancel_is_told_while_the_worker_still_runs_it() -> None:
     assert explain(replace(LEASED, cancel_requested=True), LANE, NOW).code == "cancelling"
 
 
-@pytest.mark.parametrize(("attempts", "why"), [(5, "which was its last"), (1, "trying again was ruled out")])
+@pytest.mark.parametrize(("attempts", "why"), [(5, "which was its last"), (1, "the handler ruled out a retry")])
 def test_a_failed_job_tells_why_it_is_not_tried_again(attempts: int, why: str) -> None:
     reason = explain(replace(READY, state=State.FAILED, attempts=attempts, last_error_code="gone"), LANE, NOW)
     assert why in reason.text
@@ -109,7 +109,7 @@ def test_every_state_has_a_reason(state: State, lease_until: int | None) -> None
 # -- behind a gate --------------------------------------------------------------------------------------------------
 
 NEEDY = replace(READY, needs=render_needs(Needs((PermitRequest("maps", "maps"),), (Charge("spend", "spend"),))))
-USED_UP = Closure("limit", "maps", "100/minute is used up", 4 * SECOND_US, "The next token comes")
+USED_UP = Closure("limit", "maps", "100/minute is used up", 4 * SECOND_US, "The next permit is free")
 
 
 def test_a_ready_job_behind_a_shut_gate_tells_what_it_waits_for_and_until_when() -> None:
@@ -117,7 +117,7 @@ def test_a_ready_job_behind_a_shut_gate_tells_what_it_waits_for_and_until_when()
     reason = explain(NEEDY, LANE, NOW, [USED_UP])
     assert (reason.code, reason.until) == ("limit", NOW + 4 * SECOND_US)
     assert reason.text == "It waits for limit maps: 100/minute is used up."
-    assert (reason.then, reason.advice) == ("The next token comes", None)
+    assert (reason.then, reason.advice) == ("The next permit is free", None)
 
 
 def test_the_longest_wait_is_the_answer_and_the_others_are_named() -> None:

@@ -196,7 +196,7 @@ def fail(place: ServerPlace) -> None:
 @pytest.mark.parametrize(
     ("sicken", "check", "level", "text", "advice"),
     [
-        (miscount, "counters", "problem", "1 of 1 lanes count wrong: default/default", "report it"),
+        (miscount, "counters", "problem", "1 of 1 lanes have wrong counters: default/default", "Report it"),
         (strand_a_lease, "leases", "problem", "1 expired", "No worker is running"),
         (wait_long, "waiting", "warning", "a job has been ready for 60 min; no worker", "--queue default"),
         (be_overdue, "waiting", "warning", "no worker serves it", "leaseway work MODULE:APP --queue default"),

@@ -200,7 +200,7 @@ async def test_a_job_over_the_budget_waits_for_the_window_in_which_it_fits(app: 
     assert (sorted(ran), waiting.state, waiting.attempts) == ([3, 6], State.PENDING, 0)
     assert (await record(app, first)).state is State.DONE
     (now_, next_) = await app._world.ledger.reads.balances(["spend"])
-    assert (now_.book.spent_micros, next_.book.held_micros) == (9_000_000, 7_000_000)
+    assert (now_.balance.spent_micros, next_.balance.held_micros) == (9_000_000, 7_000_000)
     assert waiting.run_at == next_.window.start
 
 
@@ -232,7 +232,7 @@ async def test_a_call_that_nobody_settles_is_charged_in_full(app: App) -> None:
     await buy.submit_many([{"fails": True}, {"fails": False}])
     await app.run_worker(until_empty=True)
     (account,) = await app._world.ledger.reads.balances(["spend"])
-    assert (account.book.spent_micros, account.book.held_micros) == (4_000_000, 0)
+    assert (account.balance.spent_micros, account.balance.held_micros) == (4_000_000, 0)
 
 
 async def test_a_request_that_never_left_costs_nothing(app: App) -> None:
@@ -245,7 +245,7 @@ async def test_a_request_that_never_left_costs_nothing(app: App) -> None:
     await buy.submit()
     await app.run_worker(until_empty=True)
     (account,) = await app._world.ledger.reads.balances(["spend"])
-    assert (account.book.spent_micros, account.book.held_micros) == (0, 0)
+    assert (account.balance.spent_micros, account.balance.held_micros) == (0, 0)
 
 
 async def test_a_request_inside_a_call_is_that_call(app: App, api: Provider) -> None:
@@ -261,7 +261,7 @@ async def test_a_request_inside_a_call_is_that_call(app: App, api: Provider) -> 
     await buy.submit()
     await app.run_worker(until_empty=True)
     (account,) = await app._world.ledger.reads.balances(["spend"])
-    assert account.book.spent_micros == 500_000
+    assert account.balance.spent_micros == 500_000
 
 
 async def test_plain_functions_call_without_awaiting(app: App, api: Provider) -> None:
@@ -278,7 +278,7 @@ async def test_plain_functions_call_without_awaiting(app: App, api: Provider) ->
     await app.run_worker(until_empty=True)
     assert (await record(app, job)).result == "200"
     (account,) = await app._world.ledger.reads.balances(["spend"])
-    assert account.book.spent_micros == 500_000
+    assert account.balance.spent_micros == 500_000
 
 
 async def test_an_unreachable_limiter_stops_everything_and_fails_nothing(

@@ -606,8 +606,8 @@ async def test_a_handler_that_asks_again_books_the_next_window_once(app: App) ->
 
     await worked(app, await buy.submit())
     now, *later = await app._world.ledger.reads.balances(["spend"])
-    assert now.book.spent_micros == 8_000_000
-    assert [account.book.held_micros for account in later] == [8_000_000]
+    assert now.balance.spent_micros == 8_000_000
+    assert [account.balance.held_micros for account in later] == [8_000_000]
 
 
 async def test_jobs_of_a_budget_that_is_used_up_for_good_are_not_claimed_again_and_again(app: App) -> None:
@@ -681,7 +681,7 @@ async def test_a_job_cancelled_at_any_moment_of_its_call_never_calls_without_a_c
         steps = number
     assert steps > 5, "there must be something to cancel"
     (account,) = await app._world.ledger.reads.balances(["spend"])
-    assert (account.book.spent_micros, account.book.held_micros) == (len(sent) * 1_000_000, 0)
+    assert (account.balance.spent_micros, account.balance.held_micros) == (len(sent) * 1_000_000, 0)
     assert not any(holder._in_flight.values())
 
 
@@ -751,7 +751,7 @@ async def test_a_lost_reply_costs_no_job_no_attempt_and_no_money(part: str, verb
         jobs = [await record(app, answer) for answer in answers]
         assert {(job.state, job.attempts) for job in jobs} == {(State.DONE, 1)}
         (account,) = await app._world.ledger.reads.balances(["spend"])
-        assert (sent, account.book.spent_micros, account.book.held_micros) == (6, 6_000_000, 0)
+        assert (sent, account.balance.spent_micros, account.balance.held_micros) == (6, 6_000_000, 0)
 
 
 # -- who else submits ------------------------------------------------------------------------------------------------

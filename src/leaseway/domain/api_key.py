@@ -1,7 +1,8 @@
-"""Keys of the API: lw_<id>_<secret>. The secret has 160 random bits and is shown once; a hash of it is what is kept.
+"""API keys and browser sessions.
 
-With so much chance in it, one round of SHA-256 is enough: there is nothing to guess. A session is what a browser gets
-for a key: a random id in a cookie, good for some hours, and never longer than its key.
+A key reads lw_<id>_<secret>. The secret has 160 random bits and is shown once; only its hash is stored. A random secret
+of this length cannot be guessed, so one round of SHA-256 is enough. A browser exchanges a key for a session: a
+random id in a cookie that is valid for some hours, and never longer than the key.
 """
 
 import hashlib
@@ -23,22 +24,22 @@ SECRET_LENGTH = 27
 FORM = re.compile(r"lw_([a-z0-9]{12})_([A-Za-z0-9]{27})")
 
 ANY_TENANT = "*"
-"""Of a worker's key: it leases the jobs of all tenants."""
+"""The tenant of a worker's key that may claim the jobs of all tenants."""
 HOUR_US = 3_600 * SECOND_US
 LIFE_US_MAX = 10 * 366 * 24 * HOUR_US
 SESSION_US = 12 * HOUR_US
 GRACE_US = 24 * HOUR_US
 """So long does the old key live on beside the one that replaces it, unless something else was said."""
 FORGET_US = 90 * 24 * HOUR_US
-"""So long can be seen that there was a key, after it expired or was revoked."""
+"""How long an expired or revoked key stays visible."""
 FORGET_MAX = 100
-"""Of old keys and sessions, so many are forgotten whenever a new one is added."""
+"""How many old keys and sessions are deleted whenever a new one is added."""
 SESSIONS_MAX = 20
-"""Of one key. Who opens one more closes his oldest."""
+"""The sessions of one key. Opening another one ends the oldest."""
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):
-    """As it is stored."""
+    """An API key as it is stored."""
 
     id: str
     hash: str
@@ -46,7 +47,7 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     role: Role
     scopes: tuple[Scope, ...]
     name: str = ""
-    """For people."""
+    """A label for display."""
     created_at: Instant
     expires_at: Instant | None = None
     revoked_at: Instant | None = None
@@ -59,32 +60,32 @@ class ApiKey(Struct, frozen=True, kw_only=True):
         return hmac.compare_digest(self.hash, hash_secret(secret))
 
     def caller(self) -> Caller:
-        # What a role may have can shrink; a key that was made before does not keep it.
+        # The scopes of a role may have been reduced after the key was created.
         scopes = ROLE_SCOPES[self.role] & frozenset(self.scopes)
         return Caller(name=self.id, tenant=self.tenant, role=self.role, scopes=scopes, until=self.expires_at)
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """As it is stored. Like a key, it can be read without being of use to the reader."""
+    """A session as it is stored. It contains only a hash, so a copy of the database does not give access."""
 
     hash: str
     key: str
-    """The id of the key that it stands for."""
+    """The id of the key that opened it."""
     created_at: Instant
     expires_at: Instant
 
 
 class KeyRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody asks for."""
+    """What a new key shall be."""
 
     role: Role = Role.TENANT
     tenant: str | None = None
-    """None: of the default tenant; of all tenants for a worker. A tenant's key must name it."""
+    """None: the default tenant, or all tenants for a worker's key. Required for a tenant's key."""
     scopes: tuple[Scope, ...] | None = None
-    """None: all that the role can have."""
+    """None: all scopes that the role can have."""
     name: str = ""
     life_us: int | None = None
-    """None: until it is revoked."""
+    """None: valid until it is revoked."""
 
 
 def hash_secret(secret: str) -> str:
@@ -92,13 +93,13 @@ def hash_secret(secret: str) -> str:
 
 
 def parse_key_text(text: str) -> tuple[str, str] | None:
-    """Id and secret; None: it is no key."""
+    """Id and secret; None if the text is not a key."""
     found = FORM.fullmatch(text)
     return None if found is None else (found[1], found[2])
 
 
 def render_key_text(id_: str, secret: str) -> str:
-    """What its owner keeps, and secret scanners find."""
+    """The text of a key. The prefix lets secret scanners recognize it."""
     return f"{PREFIX}_{id_}_{secret}"
 
 
@@ -122,7 +123,7 @@ def make_key(wanted: KeyRequest, id_: str, secret: str, now: Instant) -> ApiKey:
 def key_tenant(wanted: KeyRequest) -> str:
     if wanted.tenant is None:
         if wanted.role is Role.TENANT:
-            raise BadValue("tenant", "a tenant's key belongs to one tenant; name it")
+            raise BadValue("tenant", "a tenant's key belongs to one tenant; give its name")
         return ANY_TENANT if wanted.role is Role.WORKER else "default"
     check_name("tenant", wanted.tenant)
     if wanted.tenant == ANY_TENANT and wanted.role is not Role.WORKER:
@@ -135,7 +136,7 @@ def key_scopes(wanted: KeyRequest) -> tuple[Scope, ...]:
     if wanted.scopes is None:
         return tuple(sorted(most))
     if not wanted.scopes:
-        raise BadValue("scopes", "must name at least one scope, or be left out for all that the role can have")
+        raise BadValue("scopes", "must name at least one scope; leave it out for all scopes of the role")
     beyond = sorted(set(wanted.scopes) - most)
     if beyond:
         raise BadValue(
@@ -145,7 +146,7 @@ def key_scopes(wanted: KeyRequest) -> tuple[Scope, ...]:
 
 
 def replacement_for(old: ApiKey) -> KeyRequest:
-    """The key that takes the place of an old one: the same rights, and as long a life, counted from now."""
+    """The key that replaces an old one: the same rights and the same lifetime, counted from now."""
     return KeyRequest(
         role=old.role,
         tenant=old.tenant,

@@ -1,23 +1,23 @@
-"""Everything that leaseway raises.
+"""Every error that leaseway raises on purpose.
 
 LeasewayError
-├── UsageError            the caller can fix it               exit 2
-│   ├── BadValue          a field has an impossible value; the message names it
+├── UsageError            the caller can fix it                exit 2, HTTP 4xx
+│   ├── BadValue          a field has an invalid value; the message names the field
 │   ├── UnknownKind       no handler is registered under this name
 │   ├── KeyConflict       the idempotency key was used with other arguments
-│   ├── Stale             somebody has changed it since it was looked at
+│   ├── Stale             the record was changed since it was read
 │   ├── NoSuchJob         no job, schedule or lane has this id
-│   ├── UnknownLimit      nobody has defined a limit of this name
-│   ├── UnknownBudget     nobody has defined a budget of this name
-│   └── StoreRefused      the address, file, rights or schema do not fit
-├── TransientError        the same call may succeed           exit 3, retried
-│   ├── StoreBusy         another process holds the store for too long
-│   ├── StoreFull         no room left; nothing was written
-│   ├── Throttled         the provider asks us to wait; the job waits in its lane (in replies.py)
-│   ├── TooLarge          a reply with more bytes than a process should hold (in replies.py)
-│   └── UnknownOutcome    the reply was lost: repeat the call, every mutation allows it
-├── TerminalError         it will not                         exit 1, stops
-└── LeaseLost             raised inside a handler: the job is no longer ours
+│   ├── UnknownLimit      no limit of this name is defined
+│   ├── UnknownBudget     no budget of this name is defined
+│   └── StoreRefused      the store's URL, file, permissions or schema do not fit
+├── TransientError        the same call may succeed later      exit 3, HTTP 503, retried
+│   ├── StoreBusy         another process held the store for too long
+│   ├── StoreFull         the store has no room left; nothing was written
+│   ├── Throttled         the provider asks for a long wait; the job waits in its lane (limits/rate_limit_headers.py)
+│   ├── TooLarge          a reply is larger than a process should hold (limits/rate_limit_headers.py)
+│   └── UnknownOutcome    the reply was lost: repeat the call, which has no second effect
+├── TerminalError         the same call will fail again        exit 1, HTTP 500
+└── LeaseLost             raised inside a handler: another worker may run the job now
 """
 
 import re
@@ -25,15 +25,15 @@ from typing import NamedTuple
 
 
 class LeasewayError(Exception):
-    """Base of every error that leaseway raises on purpose."""
+    """The base class of every error that leaseway raises on purpose."""
 
 
 class UsageError(LeasewayError):
-    """The caller can fix it."""
+    """The call is wrong. Change it, and it can succeed."""
 
 
 class BadValue(UsageError):
-    """A field has an impossible value."""
+    """A field has an invalid value. The message names the field."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -46,27 +46,27 @@ class UnknownKind(UsageError):
 
 
 class KeyConflict(UsageError):
-    """The idempotency key was used before, with other arguments."""
+    """The idempotency key was used before with another kind or other arguments."""
 
 
 class Stale(UsageError):
-    """Somebody has changed it since it was looked at. Nothing was changed."""
+    """The record was changed since it was read. Nothing was written; read it again."""
 
 
 class NoSuchJob(UsageError):
-    """Nothing is stored under this id."""
+    """No job, schedule or lane has this id."""
 
 
 class UnknownLimit(UsageError):
-    """Nobody has defined a limit of this name."""
+    """No limit of this name is defined."""
 
 
 class UnknownBudget(UsageError):
-    """Nobody has defined a budget of this name."""
+    """No budget of this name is defined."""
 
 
 class StoreRefused(UsageError):
-    """The store's address, file, rights or schema do not fit."""
+    """The store cannot be used: its URL, file, permissions or schema do not fit."""
 
 
 class TransientError(LeasewayError):
@@ -74,7 +74,7 @@ class TransientError(LeasewayError):
 
 
 class StoreBusy(TransientError):
-    """Another process held the store for longer than we were ready to wait. Nothing was written."""
+    """Another process held the store for too long. Nothing was written."""
 
 
 class StoreFull(TransientError):
@@ -82,7 +82,7 @@ class StoreFull(TransientError):
 
 
 class UnknownOutcome(TransientError):
-    """The call may or may not have been executed. Repeating it gives the first answer."""
+    """The reply was lost, so the call may have been executed. Repeating it has no second effect."""
 
 
 class TerminalError(LeasewayError):
@@ -90,19 +90,22 @@ class TerminalError(LeasewayError):
 
 
 class LeaseLost(LeasewayError):
-    """The job is no longer ours: its lease expired, and nothing that we write will be accepted."""
+    """The job's lease has ended, so another worker may run it now. The store accepts nothing more from this attempt."""
 
 
 def redact_url(url: str) -> str:
-    """Without its password: even one that holds characters which should have been written otherwise."""
+    """A store's URL without its password, for messages. Passwords with unescaped special characters are removed,
+    too."""
     return re.sub(r"(//[^/?#@:]*):.*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))
 
 
 class SchemaVersions(NamedTuple):
+    """The version of a store's schema."""
+
     present: int
-    """0: there is none yet."""
+    """0: there is no schema yet."""
     newest: int
-    """The one that this leaseway brings along."""
+    """The version that this release of leaseway installs."""
 
     @property
     def is_due(self) -> bool:
@@ -110,14 +113,15 @@ class SchemaVersions(NamedTuple):
 
 
 def refuse_stale(what: str, present: int, expected: int | None) -> None:
-    """Asked where nobody can come between the look and the change. `expected`: 0 if there must be none; None: any."""
+    """Raise `Stale` if the version is not the expected one. Called inside the transaction of the change. `expected`: 0
+    if there must be none yet; None: any."""
     if expected is not None and present != expected:
         raise Stale(stale_text(what, present, expected))
 
 
 def stale_text(what: str, present: int, expected: int) -> str:
     if not present:
-        return f"{what} is not there any more"
+        return f"{what} no longer exists"
     if not expected:
-        return f"{what} is there already, at version {present}; look at it first"
-    return f"{what} is at version {present}, not at {expected}; look at it again"
+        return f"{what} already exists, at version {present}; read it first"
+    return f"{what} is at version {present}, not at {expected}; read it again"

@@ -1,4 +1,4 @@
-"""The words of the worker's one hot verb: settlements in, new leases out, in one transaction."""
+"""The arguments and the reply of `exchange`, which settles finished jobs and claims new ones in one transaction."""
 
 from msgspec import Struct
 
@@ -7,38 +7,38 @@ from leaseway.domain.job import Lease, Settlement
 
 
 class Gate(Struct, frozen=True, order=True):
-    """Lanes of one tenant with the same needs. Their jobs start only when they are admitted."""
+    """Lanes of one tenant with the same needs. Their jobs start only when a worker admits them."""
 
     needs: str
     tenant: str
 
 
 class Admit(Struct, frozen=True):
-    """So many jobs behind this gate may start: the worker has what they need."""
+    """How many jobs behind a gate may start, because the worker has what they need."""
 
     gate: Gate
     count: int
 
 
 class Gated(Struct, frozen=True):
-    """Jobs that are ready behind a gate."""
+    """How many jobs are ready behind a gate."""
 
     gate: Gate
     ready: int
 
 
 class Wants(Struct, frozen=True):
-    """How many jobs a worker can take, and from where. The token becomes the token of every lease granted."""
+    """How many jobs a worker can take, and from which queues. Every lease that is granted gets this token."""
 
     queues: tuple[str, ...]
     count: int
     token: Token
     admits: tuple[Admit, ...] = ()
-    """Lanes behind a gate are served as far as it is admitted, and not at all if it is not named here."""
+    """Lanes behind a gate are served up to the number given here, and not at all if their gate is not listed."""
     closed: tuple[Gate, ...] = ()
-    """Gates of which the worker needs no word: it knows when to try them again."""
+    """Gates that the reply may leave out: the worker knows when to try them again."""
     tenant: str | None = None
-    """Only this tenant's lanes; None: those of all. A repeat is handed what was granted before, whatever this is."""
+    """Only this tenant's lanes; None: those of all tenants. A repeat returns what was granted before in any case."""
 
 
 class Exchange(Struct, frozen=True):
@@ -46,22 +46,22 @@ class Exchange(Struct, frozen=True):
     settlements: tuple[Settlement, ...] = ()
     wants: Wants | None = None
     repeat: bool = False
-    """This exchange was sent before and its reply was lost: leases granted then are handed out again."""
+    """This exchange was sent before and its reply was lost: leases that were granted then are returned again."""
 
 
 class ExchangeReply(Struct, frozen=True):
     leases: tuple[Lease, ...] = ()
     lost: tuple[JobId, ...] = ()
-    """Settlements that were refused, because the lease had ended before."""
+    """Jobs whose settlements were refused, because their lease had ended before."""
     cancelled: tuple[JobId, ...] = ()
-    """Jobs that this worker holds and that somebody wants to be stopped."""
+    """Jobs that this worker holds and that were cancelled."""
     gated: tuple[Gated, ...] = ()
-    """Behind which gates jobs of these queues are still ready, if some were wanted; a bounded number, in the order in
+    """Gates behind which jobs of these queues are still ready, if jobs were wanted: a bounded number, in the order in
     which their lanes are served."""
 
 
 class HeldLease(Struct, frozen=True):
-    """A lease as far as renewing it needs to know."""
+    """The parts of a lease that a renewal needs."""
 
     id: JobId
     token: Token
@@ -74,7 +74,7 @@ class Renewed(Struct, frozen=True):
 
 
 class ProgressReport(Struct, frozen=True):
-    """How far a running job has come, for people to look at."""
+    """The progress of a running job, for display."""
 
     id: JobId
     token: Token
@@ -82,13 +82,13 @@ class ProgressReport(Struct, frozen=True):
 
 
 RECLAIM_MAX = 1_000
-"""Expired leases that one exchange takes back."""
+"""The most expired leases that one exchange reclaims."""
 
 PROMOTE_MAX = 1_000
-"""Scheduled jobs that one exchange makes ready because their time has come."""
+"""The most scheduled jobs that one exchange makes ready because they are due."""
 
 LANES_MAX = 100
-"""Lanes that one exchange claims from, those furthest behind; and gates that it tells of."""
+"""The most lanes that one exchange claims from, those furthest behind first; and the most gates that it reports."""
 
 ERRORS_MAX = 10
-"""Failed attempts that are remembered for one job; older ones are forgotten."""
+"""The failed attempts that are kept per job; older ones are deleted."""

@@ -1,4 +1,4 @@
-"""Why a job has not run yet, what it waits for, and what a person can do about it. Decided here, shown elsewhere."""
+"""Explains the state of a job: why it has not run yet, what it waits for, and what to do about it (`jobs why`)."""
 
 from collections.abc import Sequence
 
@@ -13,20 +13,19 @@ LEASE_ENDS = "Unless renewed, the lease ends"
 
 
 class Reason(Struct, frozen=True):
-    """One answer. `text` is a whole sentence without instants: those are for the reader's own time zone."""
+    """One explanation. `text` contains no points in time, because those are shown in the reader's time zone."""
 
     code: str
     text: str
     until: Instant | None = None
-    """When the present state ends by itself; None if it does not, or nobody can know."""
+    """When the present state ends by itself; None if it does not, or if the time is not known."""
     advice: str | None = None
     then: str = "It runs"
     """What happens at that time."""
 
 
 def explain(job: Job, lane: LaneCount | None, now: Instant, shuts: Sequence[Closure] = ()) -> Reason:
-    """The reason for the job's present state. `lane` holds the counters of the job's lane, `shuts` what keeps its gate
-    shut."""
+    """Explain a job's present state. `lane`: the counters of its lane. `shuts`: why its gate is closed."""
     match job.state:
         case State.PENDING if job.run_at > now:
             return _retrying(job) if _has_failed(job) else _scheduled(job)
@@ -50,16 +49,16 @@ def explain(job: Job, lane: LaneCount | None, now: Instant, shuts: Sequence[Clos
 
 
 def _scheduled(job: Job) -> Reason:
-    """A job that was booked ahead looks like one that was submitted for later: say what may have happened."""
+    """A job that waits for a budget window looks like one that was scheduled, so mention both."""
     text = "It waits for its time to run."
     names = _listed([charge.name for charge in readable_needs(job.needs).budgets])
     if names:
-        text += f" It pays from budget {names}: where that is used up, a job waits for the window that has room for it."
+        text += f" It pays from budget {names}: if that is used up, the job waits for a window with room."
     return Reason("scheduled", text, job.run_at)
 
 
 def _shut(shuts: Sequence[Closure], now: Instant) -> Reason:
-    """The one that lasts longest is the answer; the others are named."""
+    """The reason that lasts longest comes first; the others are listed."""
     first = longest_closure(shuts)
     others = [f"{each.what} {each.name}" for each in shuts if each is not first]
     also = f" It waits for {_listed(others)} as well." if others else ""
@@ -82,19 +81,19 @@ def _ready(job: Job, lane: LaneCount | None) -> Reason:
     if lane is not None and lane.leased:
         advice = "Workers are busy here. If it takes too long, start another one or raise its --concurrency."
     else:
-        advice = f"Nobody works on this lane now. Start a worker: leaseway work MODULE:APP --queue {job.queue}"
+        advice = f"No worker is busy with this lane. Start a worker: leaseway work MODULE:APP --queue {job.queue}"
     return Reason("ready", text, advice=advice)
 
 
 def _leased(job: Job) -> Reason:
-    text = f"Worker {job.lease_owner} runs it, attempt {_attempt(job)}, and renews its lease as long as it does."
+    text = f"Worker {job.lease_owner} runs it, attempt {_attempt(job)}, and renews its lease meanwhile."
     return Reason("leased", text, job.lease_until, f"To stop it: leaseway jobs cancel {job.id}", LEASE_ENDS)
 
 
 def _cancelling(job: Job) -> Reason:
     text = (
-        f"Somebody asked to cancel it while worker {job.lease_owner} runs it. The worker is told within a second or "
-        "two; the job ends as cancelled, unless it finishes first."
+        f"It was cancelled while worker {job.lease_owner} runs it. The worker learns of it within a second or two; "
+        "the job ends as cancelled, unless it finishes first."
     )
     return Reason("cancelling", text, job.lease_until, then=LEASE_ENDS)
 
@@ -103,9 +102,11 @@ def _expired(job: Job) -> Reason:
     fate = "ends as cancelled" if job.cancel_requested else _fate_of_expired(job)
     text = (
         f"Worker {job.lease_owner} stopped renewing its lease, in attempt {_attempt(job)}. "
-        f"As soon as any worker asks for work, the job {fate}."
+        f"As soon as any worker claims jobs, the job {fate}."
     )
-    return Reason("expired", text, advice="If this lasts, no worker is running. Start one: leaseway work MODULE:APP")
+    return Reason(
+        "expired", text, advice="If this continues, no worker is running. Start one: leaseway work MODULE:APP"
+    )
 
 
 def _fate_of_expired(job: Job) -> str:
@@ -116,17 +117,17 @@ def _fate_of_expired(job: Job) -> str:
 
 def _failed(job: Job) -> Reason:
     last = job.attempts >= job.attempts_max
-    why = "which was its last" if last else "and trying again was ruled out"
+    why = "which was its last" if last else "and the handler ruled out a retry"
     text = (
         f"It failed with {job.last_error_code} in attempt {_attempt(job)}, {why}. "
-        "It stays in the dead letter until somebody retries or discards it, or it is pruned."
+        "It stays a dead letter until it is retried, discarded or pruned."
     )
     advice = f"What went wrong: leaseway jobs show {job.id}\nTo run it again: leaseway jobs retry {job.id}"
     return Reason("failed", text, advice=advice)
 
 
 def _has_failed(job: Job) -> bool:
-    # A replayed job keeps its old error, but has its attempts before it.
+    # A job that was retried keeps its last error, but its attempts are counted from 0 again.
     return job.attempts > 0 and job.last_error_code is not None
 
 

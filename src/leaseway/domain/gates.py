@@ -1,7 +1,7 @@
-"""What keeps a gate shut: limits that are used up, caps of a tenant, budgets that are spent. For people who ask why
-nothing starts; workers find out by asking for tokens.
+"""Why a lane is closed: limits that are used up, caps of a tenant, budgets that are spent, pauses.
 
-Times are spans, not instants: limits may be kept by another clock than jobs.
+This explains to users why jobs do not start; workers find out by taking permits. Times are durations, because limits
+may be kept by another clock than jobs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,22 +34,22 @@ from leaseway.domain.tenant import Tenant
 
 
 class Closure(Struct, frozen=True):
-    """One thing that keeps a gate shut."""
+    """One reason why a gate is closed."""
 
     what: str
     """lane, limit, tenant or budget"""
     name: str
     why: str
     wait_us: int | None = None
-    """How long at least; None: nobody can know."""
+    """How long at least it stays closed; None: not known."""
     then: str = "It opens"
-    """What happens after that."""
+    """What happens after that time."""
     advice: str | None = None
-    """It does not end by itself: somebody must do something."""
+    """What an operator must do, if the gate does not open by itself."""
 
 
 class LevelReading(Struct, frozen=True):
-    """A level as the limiter's `look` told it, and the limiter's clock at that moment."""
+    """A limit's level, and the limiter's clock when it was read."""
 
     level: Level
     now: Instant
@@ -60,7 +60,7 @@ def longest_closure(shuts: Sequence[Closure]) -> Closure:
 
 
 def readable_needs(text: str) -> Needs:
-    """What cannot be read must not keep people from looking at the rest."""
+    """The needs of a lane; none if they cannot be decoded, so that the rest can still be shown."""
     try:
         return parse_needs(text)
     except DecodeError:
@@ -68,7 +68,7 @@ def readable_needs(text: str) -> Needs:
 
 
 def gate_requests(gate: Gate, tenants: Mapping[str, Tenant]) -> tuple[PermitRequest, ...]:
-    """All that a job behind this gate asks the limiter for."""
+    """The permits that a job behind this gate needs."""
     asks = readable_needs(gate.needs).limits
     tenant = tenants.get(gate.tenant)
     return (*asks, PermitRequest(tenant.limit, tenant.limit)) if tenant is not None and tenant.is_capped else asks
@@ -91,7 +91,7 @@ def closed_by_limit(ask: PermitRequest, definition: LimitDefinition, seen: Level
         return None
     if hindrance.window_us is not None:
         rate = next(rate for rate in definition.rates if rate.window_us == hindrance.window_us)
-        then = "The next token comes" if ask.cost == 1 else f"The {ask.cost:,} tokens for one call are there"
+        then = "The next permit is free" if ask.cost == 1 else f"The {ask.cost:,} permits for one call are free"
         return Closure(
             what,
             name,
@@ -100,47 +100,52 @@ def closed_by_limit(ask: PermitRequest, definition: LimitDefinition, seen: Level
             then,
         )
     if level.blocked_until > now and level.blocked_until - now == hindrance.wait_us:
-        return Closure(what, name, f"the provider asked us to wait{slowdown_note(level)}", hindrance.wait_us)
-    seats = "its only seat is" if definition.concurrency == 1 else f"all its {definition.concurrency:,} seats are"
-    return Closure(what, name, f"{seats} taken")
+        return Closure(what, name, f"the provider asked for a wait{slowdown_note(level)}", hindrance.wait_us)
+    calls = "its only call is" if definition.concurrency == 1 else f"all its {definition.concurrency:,} calls are"
+    return Closure(what, name, f"{calls} in flight")
 
 
 def describe_bucket(level: Level, sizing: Sizing, rate: Rate) -> str:
-    """A limit that nobody has used since the limiter began is not used up; but what was used before, nobody knows."""
+    """A bucket that was not used since the limiter started is not used up, but earlier use is not known, so it starts
+    empty."""
     window = next(window for window in sizing.windows if window.window_us == rate.window_us)
     bucket = level.buckets[rate.window_us]
     is_untouched = bucket.tat == level.since + refill_us(window, bucket)
-    return "begins empty, since nobody knows what was used before" if is_untouched else "is used up"
+    return "starts empty, because earlier use is not known" if is_untouched else "is used up"
 
 
 def limit_label(ask: PermitRequest) -> tuple[str, str]:
-    """A tenant's caps are kept like a limit; people know them as the tenant's."""
+    """The caps of a tenant are kept as a limit, but are shown as the tenant's."""
     tenant = ask.name.removeprefix("tenant:")
     return ("tenant", tenant) if tenant != ask.name and ask.name == ask.limit else ("limit", ask.name)
 
 
 def too_heavy(ask: PermitRequest, sizing: Sizing, definition: LimitDefinition) -> Closure:
     most = min(window.burst for window in sizing.windows)
-    why = f"a call weighs {ask.cost:,}, and it never grants more than {most:,} at once"
+    why = f"a call costs {ask.cost:,}, and the limit never grants more than {most:,} at once"
     advice = f"Let it grant more: leaseway limits set {quote(definition.name)} --cost-max {ask.cost}"
     return Closure("limit", ask.name, why, advice=advice)
 
 
 def slowdown_note(level: Level) -> str:
-    return f", and it is slowed to {level.percent} % since the provider refused calls" if level.percent < 100 else ""
+    return (
+        f", and it is slowed to {level.percent} % because the provider throttled calls" if level.percent < 100 else ""
+    )
 
 
 def undefined_limit(ask: PermitRequest) -> Closure:
     what, name = limit_label(ask)
     if what == "tenant":
-        return Closure(what, name, "its caps are not known yet; the first worker that needs them makes them known")
+        return Closure(
+            what, name, "its caps are not known to the limiter yet; the first worker that needs them declares them"
+        )
     advice = f"Start a worker of the app that declares it, or: leaseway limits set {quote(ask.limit)} 100/minute"
-    return Closure(what, name, "nobody has defined it", advice=advice)
+    return Closure(what, name, "it is not defined", advice=advice)
 
 
 def unreachable_limit(ask: PermitRequest, error: Exception) -> Closure:
     what, name = limit_label(ask)
-    return Closure(what, name, f"it cannot be asked from here ({error})")
+    return Closure(what, name, f"it cannot be read from here ({error})")
 
 
 # -- budgets --------------------------------------------------------------------------------------------------------
@@ -149,25 +154,25 @@ def unreachable_limit(ask: PermitRequest, error: Exception) -> Closure:
 def closed_by_budget(
     charge: Charge, definitions: Sequence[BudgetDefinition], accounts: Sequence[BudgetWindow], now: Instant
 ) -> Closure | None:
-    """`accounts`: the windows of this budget that are under way or to come, as the ledger's `books` tells them."""
+    """`accounts`: the current and future windows of this budget."""
     definition = definition_for(charge.name, charge.budget, definitions)
     if definition is None:
         advice = f"Start a worker of the app that declares it, or: leaseway budgets set {quote(charge.budget)} --usd 25"
-        return Closure("budget", charge.name, "nobody has defined it", advice=advice)
+        return Closure("budget", charge.name, "it is not defined", advice=advice)
     if definition.paused:
         advice = f"Resume it: leaseway budgets resume {quote(definition.name)}"
         return Closure("budget", charge.name, PAUSED, advice=advice)
-    books = {account.window: account.book for account in accounts if account.name == charge.name}
+    balances = {account.window: account.balance for account in accounts if account.name == charge.name}
 
     def read(_: str, window: CalendarWindow) -> Balance | None:
-        return books.get(window)
+        return balances.get(window)
 
     left_us = wait_us(definition, charge.name, read, now)
-    book = next((book for window, book in books.items() if now in window), None)
-    if left_us <= 0 or book is None:
+    balance = next((balance for window, balance in balances.items() if now in window), None)
+    if left_us <= 0 or balance is None:
         return None
-    spent, limit = amount_text(book.spent_micros), amount_text(book.limit_micros)
-    then = "A window that is not used up begins"
+    spent, limit = amount_text(balance.spent_micros), amount_text(balance.limit_micros)
+    then = "A window with room begins"
     return Closure("budget", charge.name, f"{spent} of {limit} {definition.unit} are spent", left_us, then)
 
 
@@ -175,7 +180,7 @@ def closed_by_budget(
 
 
 def closed_by_pauses(queue: str, tenant: str, pauses: Iterable[Pause]) -> list[Closure]:
-    """What keeps a lane from being served besides its gate."""
+    """The pauses that keep a lane from being served."""
     pause = covering_pause(queue, tenant, pauses)
     return [] if pause is None else [closed_by_pause(pause)]
 

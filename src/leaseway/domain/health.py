@@ -1,6 +1,6 @@
-"""What a store's state means to the people who run it: facts in, findings with advice out.
+"""Health checks: facts in, findings with advice out (`leaseway doctor`).
 
-Stores gather the facts, this module judges them, so that every store judges alike.
+Stores collect the facts and this module judges them, so that every store gives the same findings.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ DISK_FREE_MIN = GIB
 DISK_FREE_SHARE_MIN = 0.1
 LOG_BYTES_MAX = GIB
 CLOCK_US_MAX = 5 * SECOND_US
-"""A stored instant may be this far ahead of the clock before the clock is doubted."""
+"""A stored time may be this far in the future before the clock is reported as wrong."""
 STUCK_US_MAX = 60 * SECOND_US
 WAITING_US_MAX = 600 * SECOND_US
 SERVED_US_MAX = 60 * SECOND_US
-"""A queue from which somebody claimed within this time is served."""
+"""A queue counts as served if a worker claimed from it within this time."""
 
 
 class FindingLevel(StrEnum):
@@ -30,7 +30,7 @@ class FindingLevel(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """The answer of one check."""
+    """The result of one check."""
 
     check: str
     level: FindingLevel
@@ -51,8 +51,8 @@ def problem(check: str, text: str, advice: str) -> Finding:
 
 
 def judge_disk(free: int, total: int, stored: int) -> Finding:
-    """`stored`: what the store occupies, which is what a copy or a compaction needs again."""
-    text = f"{render_bytes(free)} of {render_bytes(total)} free; the store takes {render_bytes(stored)}"
+    """`stored`: the size of the store. A copy or a compaction needs the same space again."""
+    text = f"{render_bytes(free)} of {render_bytes(total)} free; the store uses {render_bytes(stored)}"
     if free < DISK_FREE_MIN or free < total * DISK_FREE_SHARE_MIN or free < stored:
         return warning("disk", text, "Free some space, or prune finished jobs: leaseway jobs prune --older-than 7d")
     return ok("disk", text)
@@ -61,28 +61,32 @@ def judge_disk(free: int, total: int, stored: int) -> Finding:
 def judge_log(size: int) -> Finding:
     text = f"the write-ahead log has {render_bytes(size)}"
     if size > LOG_BYTES_MAX:
-        return warning("log", text, "Some process reads without end and keeps the log from shrinking: restart it")
+        return warning(
+            "log", text, "A long read transaction keeps the log from shrinking. Find the process and restart it"
+        )
     return ok("log", text)
 
 
 def judge_clock(newest: Instant | None, now: Instant) -> Finding:
-    """`newest`: the latest instant that the store wrote by its clock."""
+    """`newest`: the latest time that the store wrote."""
     if newest is None or newest <= now + CLOCK_US_MAX:
-        return ok("clock", "no stored time lies in the future")
-    text = f"the newest stored time lies {render_duration(newest - now)} in the future: the clock went back"
-    return problem("clock", text, "Set the clock right (is NTP running?). Leases last longer than promised until then")
+        return ok("clock", "no stored time is in the future")
+    text = f"the newest stored time is {render_duration(newest - now)} in the future: the clock was set back"
+    return problem(
+        "clock", text, "Correct the clock (is NTP running?). Until then, leases last longer than they should"
+    )
 
 
 def judge_leases(leased: int, stuck: int, oldest: Instant | None, now: Instant) -> Finding:
     """`stuck`: leases that expired more than STUCK_US_MAX ago."""
     if not stuck or oldest is None:
         return ok("leases", f"{leased:,} held, none is stuck")
-    text = f"{stuck:,} expired, the oldest {render_duration(now - oldest)} ago, and nobody took them back"
+    text = f"{stuck:,} expired, the oldest {render_duration(now - oldest)} ago, and were not reclaimed"
     return problem("leases", text, "No worker is running. Start one, of any queue: leaseway work MODULE:APP")
 
 
 def judge_waiting(oldest: Mapping[str, Instant], served: Mapping[str, Instant], now: Instant) -> list[Finding]:
-    """`oldest`: by queue, since when its first job could run. `served`: by queue, when somebody last claimed there."""
+    """`oldest`: by queue, when its first ready job became ready. `served`: by queue, the time of the last claim."""
     late = {queue: at for queue, at in oldest.items() if now - at > WAITING_US_MAX}
     if not late:
         return [ok("waiting", f"no job has been ready for more than {render_duration(WAITING_US_MAX)}")]
@@ -92,7 +96,9 @@ def judge_waiting(oldest: Mapping[str, Instant], served: Mapping[str, Instant], 
 def _late(queue: str, waited_us: int, is_served: bool) -> Finding:
     text = f"queue {queue!r}: a job has been ready for {render_duration(waited_us)}"
     if is_served:
-        return warning("waiting", f"{text}; workers do not keep up", "Start more workers, or raise their --concurrency")
+        return warning(
+            "waiting", f"{text}; its workers cannot keep up", "Start more workers, or raise their --concurrency"
+        )
     return warning("waiting", f"{text}; no worker serves it", f"Start one: leaseway work MODULE:APP --queue {queue}")
 
 
@@ -105,18 +111,18 @@ def judge_failed(lanes: list[LaneCount]) -> Finding:
 
 
 def judge_counters(counted: list[LaneCount], recounted: list[LaneCount]) -> Finding:
-    """Counters that every write keeps, against the rows themselves; both name every lane."""
+    """Compare the counters of lanes with counted rows. Both lists contain every lane."""
     truth = {(lane.queue, lane.tenant, lane.needs): lane for lane in recounted}
     wrong = [lane for lane in counted if lane != truth.get((lane.queue, lane.tenant, lane.needs))]
     if not wrong:
-        return ok("counters", f"{len(counted):,} lanes count right")
+        return ok("counters", f"{len(counted):,} lanes have correct counters")
     named = ", ".join(f"{lane.queue}/{lane.tenant}" for lane in wrong[:3])
-    text = f"{len(wrong):,} of {len(counted):,} lanes count wrong: {named}"
-    return problem("counters", text, "This is a defect of leaseway or of the disk: please report it, with this output")
+    text = f"{len(wrong):,} of {len(counted):,} lanes have wrong counters: {named}"
+    return problem("counters", text, "This is a bug in leaseway or a disk error. Report it with this output")
 
 
 def render_duration(us: int) -> str:
-    """A duration for people: one number, one unit."""
+    """A duration as one number and one unit."""
     seconds = abs(us) // SECOND_US
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:

@@ -1,4 +1,4 @@
-"""Who asks, and what he may: a caller has a tenant, a role and scopes. They come from a credential, never a body."""
+"""The identity of a caller: its tenant, role and scopes. They come from a credential, never from a request body."""
 
 from enum import StrEnum
 
@@ -13,11 +13,11 @@ class Scope(StrEnum):
     IMPORTS_READ = "imports:read"
     IMPORTS_WRITE = "imports:write"
     OPERATE = "operate"
-    """See all tenants; change limits, budgets, lanes, schedules and tenants."""
+    """Read the data of all tenants; change limits, budgets, lanes, schedules and tenants."""
     ADMIN = "admin"
-    """Make and revoke keys."""
+    """Create and revoke API keys."""
     WORK = "work"
-    """Lease jobs and settle them."""
+    """Claim jobs and settle them."""
 
 
 class Role(StrEnum):
@@ -31,17 +31,17 @@ ROLE_SCOPES: dict[Role, frozenset[Scope]] = {
     Role.OPERATOR: frozenset(Scope) - {Scope.WORK},
     Role.WORKER: frozenset({Scope.WORK}),
 }
-"""The most that a role can have. A key may have less."""
+"""The scopes that a role can have. A key may have fewer."""
 
 
 class Caller(Struct, frozen=True, kw_only=True):
     name: str
-    """Of his credential, for logs: the id of a key, or the subject of a token."""
+    """The name of the credential, for logs: the id of an API key, or the subject of a JWT."""
     tenant: str
     role: Role
     scopes: frozenset[Scope]
     until: Instant | None = None
-    """When the credential expires: a stream that was opened with it ends then."""
+    """When the credential expires. A stream that was opened with it ends then."""
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes
@@ -55,4 +55,4 @@ class Caller(Struct, frozen=True, kw_only=True):
 
 
 LOCAL = Caller(name="local", tenant="default", role=Role.OPERATOR, scopes=frozenset(Scope))
-"""Whoever reaches a service on the loopback that was started without authentication."""
+"""The caller of every request to a service that was started without authentication on the loopback interface."""

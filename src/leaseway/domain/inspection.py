@@ -1,4 +1,9 @@
-"""Questions about jobs, and the answers to commands on single jobs."""
+"""Values for inspecting a store: filters, search results, summaries of jobs, workers with leases, waiting lanes.
+
+A search of a store with very many jobs is bounded: it examines a limited number of jobs, whether it has found what it
+looks for or not, and returns the position at which to continue. A store may search several indexes at once, each from
+the newest job to the oldest, and merge the results.
+"""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,7 +17,7 @@ from leaseway.domain.job import Job, State
 PAGE_MAX = 1_000
 
 KEYS_PER_JOB = 20
-"""How many expired keys may leave with each old job: keys without jobs must not gather faster than they go."""
+"""How many expired idempotency keys may be pruned with each old job. Keys outlive their jobs and must not pile up."""
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):
@@ -28,41 +33,42 @@ class JobFilter(Struct, frozen=True, kw_only=True):
 
 
 class CancelResult(StrEnum):
-    """What became of the wish to cancel a job."""
+    """The result of cancelling a job."""
 
     CANCELLED = "cancelled"
     """It was pending and will not run."""
     REQUESTED = "requested"
-    """It is running; its worker is told. It ends as cancelled, unless it finishes first."""
+    """It is running, and its worker is told. It ends as cancelled, unless it finishes first."""
     FINISHED = "finished"
-    """It had ended before."""
+    """It had finished before."""
     UNKNOWN = "unknown"
     """There is no such job."""
 
 
 SCAN_MAX = 5_000
+"""The most jobs that one search examines."""
 SEARCH_LANES_MAX = 50
-"""So many lanes are gone through one by one; where more fit, all jobs are, whatever their lane."""
+"""Up to this many matching lanes are searched one by one; with more, all jobs are searched, whatever their lane."""
 NEWEST = JobId("~")
-"""Comes after every id."""
+"""Sorts after every id."""
 
 
 class SearchStep(NamedTuple):
-    """What one way has shown, the newest first."""
+    """The result of searching one index, newest first."""
 
     ids: Sequence[JobId]
     upto: JobId | None
-    """How far it came; None: to its end."""
+    """The id up to which it searched; None: to the end."""
 
 
 class SearchPage(NamedTuple):
     jobs: list[Job]
     upto: JobId | None
-    """Where to go on; None: there are no others. What is older has not been looked at, even if few were found."""
+    """Where to continue; None: there are no more jobs. Older jobs have not been examined, even if few were found."""
 
 
 def merge_steps(ways: Sequence[SearchStep], limit: int) -> SearchStep:
-    """All ways as one. It came as far as the one that came least far, which has still to show what lies behind."""
+    """Merge the results of several indexes. The merged search reaches as far as the one that reached least far."""
     upto = max((way.upto for way in ways if way.upto is not None), default=None)
     ids = {id_ for way in ways for id_ in way.ids if upto is None or id_ >= upto}
     newest = sorted(ids, reverse=True)[:limit]
@@ -71,16 +77,16 @@ def merge_steps(ways: Sequence[SearchStep], limit: int) -> SearchStep:
 
 OWNERS_MAX = 1_000
 ENDED_MAX = 20_000
-"""About so many jobs that ended are looked at in passing."""
+"""About how many finished jobs are counted."""
 
 
 class LeaseOwner(Struct, frozen=True, kw_only=True):
-    """A worker that has leases."""
+    """A worker that holds leases."""
 
     name: WorkerId
     leased: int
     late: int
-    """Leases that have expired, and that nobody has taken back yet."""
+    """Leases that have expired and were not reclaimed yet."""
     heard_at: Instant
     """When it last claimed or renewed one of them."""
     until: Instant
@@ -88,13 +94,13 @@ class LeaseOwner(Struct, frozen=True, kw_only=True):
 
 
 class LaneWait(Struct, frozen=True, kw_only=True):
-    """A lane with something ready."""
+    """A lane with ready jobs."""
 
     queue: str
     tenant: str
     needs: str = ""
     since: Instant
-    """When the one that waits longest became ready."""
+    """When the job that waits longest became ready."""
 
 
 class EndedCount(Struct, frozen=True, kw_only=True):
@@ -108,6 +114,8 @@ SUMMARIES_MAX = 1_000
 
 
 class JobSummary(Struct, frozen=True, kw_only=True):
+    """A job without payload, result and cursor, which may be long."""
+
     id: JobId
     kind: str
     queue: str

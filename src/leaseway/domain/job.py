@@ -1,8 +1,8 @@
-"""A job, from the moment it is submitted to the record that people read.
+"""A job, from its submission to its final record.
 
 pending ─► leased ─► done | failed | cancelled
    ▲          │
-   └──────────┘   retry, snooze, give back, lease expired
+   └──────────┘   retry, snooze, release, lease expired
 """
 
 from enum import StrEnum
@@ -27,11 +27,11 @@ class State(StrEnum):
 FINAL_STATES = (State.DONE, State.FAILED, State.CANCELLED)
 
 PRIORITY_MAX = 1_000
-"""Priorities reach from -1,000 to 1,000; higher runs first."""
+"""Priorities range from -1,000 to 1,000; higher ones run first."""
 
 
 class NewJob(Struct, frozen=True, kw_only=True):
-    """A job on its way into a store. The id is the submitter's, so the same submission may be repeated."""
+    """A job that is being submitted. The submitter creates the id, so that the submission can be repeated."""
 
     id: JobId
     kind: str
@@ -44,28 +44,30 @@ class NewJob(Struct, frozen=True, kw_only=True):
     timeout_us: int | None = None
     delay_us: int = 0
     run_at: Instant | None = None
-    """An instant that a person named; wins over `delay_us`."""
+    """When to run the job; takes precedence over `delay_us`."""
     key: str | None = None
     fingerprint: str = ""
-    """Tells whether a repeated key came with the same kind and arguments."""
+    """A hash of kind and arguments: a repeated key with another fingerprint is a conflict."""
     key_keep_us: int = 0
     shard_key: str | None = None
     cursor: str | None = None
     needs: str = ""
-    """What must be admitted before it starts, as `domain.needs.text_of` writes it: a part of its lane's name."""
+    """The limits and budgets that it needs before it starts, as `requirements.render_needs` writes them. They are a
+    part of its lane."""
     trace: str | None = None
-    """Who submitted it, as the `traceparent` of W3C Trace Context; None where nobody traces."""
+    """The trace context of the submission, as a W3C `traceparent`; None if tracing is off."""
 
 
 class Submitted(Struct, frozen=True):
-    """The answer to one submission: `replayed` says that the key was known and the first job stands."""
+    """The result of one submission. `replayed`: the idempotency key was known, and `id` is the job of the first
+    submission."""
 
     id: JobId
     replayed: bool = False
 
 
 class Failure(Struct, frozen=True):
-    """Why an attempt did not succeed, as text: nothing stored is ever turned back into code."""
+    """Why an attempt failed, as text. Nothing that is stored is ever executed or unpickled."""
 
     code: str
     message: str
@@ -73,7 +75,7 @@ class Failure(Struct, frozen=True):
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """A worker's exclusive, expiring claim on a job, with all that a handler needs to run it."""
+    """A worker's exclusive, expiring claim on a job, with everything that a handler needs to run it."""
 
     id: JobId
     token: Token
@@ -93,25 +95,25 @@ class Lease(Struct, frozen=True, kw_only=True):
 
 
 class Settlement(Struct, frozen=True, kw_only=True):
-    """What the store must write when a lease is handed back. Decided in the domain, recorded by stores."""
+    """What the store writes when a worker hands a lease back. `outcome.decide` makes it; stores only record it."""
 
     id: JobId
     token: Token
     state: State
-    """A final state, or PENDING for a job that shall run again."""
+    """A final state, or PENDING for a job that runs again."""
     delay_us: int = 0
     run_at: Instant | None = None
     gives_back: bool = False
-    """The attempt was not the job's: it is subtracted again."""
+    """The job is released: the attempt is not counted."""
     result: str | None = None
     failure: Failure | None = None
     progress: str | None = None
     children: tuple[NewJob, ...] = ()
-    """Submitted in the same transaction, if and only if the settlement is accepted."""
+    """Jobs that are submitted in the same transaction, if the settlement is accepted."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """The record of a job, as people read it."""
+    """The stored record of a job."""
 
     id: JobId
     kind: str

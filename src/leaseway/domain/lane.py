@@ -1,9 +1,9 @@
-"""Whose turn it is: how a claim is divided among the lanes that have work.
+"""Lanes: their counters, how a claim is divided among them (weighted fair queueing), and pauses.
 
-A lane has a virtual time: how much it has been served, each job divided by the weight of its tenant. The lane that is
-furthest behind comes first. Virtual time goes on while a lane has no work or is behind a closed gate: the floor of a
-claim is the place of the first lane in it, every lane that is served remembers that, and nobody starts before the
-highest floor that a lane of these queues remembers. So what was not used is not made up for later.
+A lane has a virtual time: how much it has been served, each job divided by the weight of its tenant. The lane with the
+smallest virtual time is served first. A lane that has no work, or whose gate is closed, does not save up its turns: the
+floor of a claim is the virtual time of its first lane, every lane that is served stores that floor, and no lane starts
+below the highest floor that a lane of these queues has stored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,14 @@ from leaseway.domain.ids import Instant
 from leaseway.domain.validators import check_name
 
 SCALE = 1_000_000
-"""How far a job moves a lane of weight 1."""
+"""How far one job advances the virtual time of a lane of weight 1."""
 
 EQUAL: Mapping[int, int] = {}
-"""Every lane weighs one."""
+"""Every lane has weight 1."""
 
 
 class LaneCount(Struct, frozen=True, kw_only=True):
-    """What one lane holds, by counters that every write keeps; never by counting rows."""
+    """The counters of one lane. Every write updates them; rows are never counted."""
 
     queue: str
     tenant: str
@@ -30,7 +30,7 @@ class LaneCount(Struct, frozen=True, kw_only=True):
     ready: int
     """Pending and due."""
     scheduled: int
-    """Pending, with a time to start that has not come."""
+    """Pending, not due yet."""
     leased: int
     done: int
     failed: int
@@ -46,28 +46,28 @@ class LaneCount(Struct, frozen=True, kw_only=True):
 
 
 class LaneTurn(Struct, frozen=True):
-    """A lane with work, as a claim sees it."""
+    """A lane with ready jobs, during a claim."""
 
     lane: int
     ready: int
     weight: int
     gate: Gate | None
     place: int
-    """Its virtual time, or the floor if it is behind that."""
+    """Its virtual time, or the floor if that is higher."""
 
     def moved(self, count: int) -> int:
-        """Its virtual time after so many jobs."""
+        """Its virtual time after this many jobs."""
         return self.place + count * SCALE // self.weight
 
 
 def divide_claim(count: int, turns: Iterable[LaneTurn], admits: Mapping[Gate, int]) -> dict[int, int]:
-    """How many jobs each of these lanes gives, in their order."""
+    """How many jobs to claim from each of these lanes, in their order."""
     turns = list(turns)
     return share(count, usable(turns, admits), {turn.lane: turn.weight for turn in turns})
 
 
 def usable(turns: Iterable[LaneTurn], admits: Mapping[Gate, int]) -> dict[int, int]:
-    """What each lane has, as far as its gate lets it out: first come, first served among lanes behind one gate."""
+    """How many ready jobs of each lane its gate admits. Lanes behind the same gate are served in their order."""
     left = dict(admits)
     found: dict[int, int] = {}
     for turn in turns:
@@ -79,7 +79,7 @@ def usable(turns: Iterable[LaneTurn], admits: Mapping[Gate, int]) -> dict[int, i
 
 
 def admits_by_gate(admits: Iterable[Admit]) -> dict[Gate, int]:
-    """By gate, as far as there is something to admit."""
+    """The number of admitted jobs per gate; gates with none are left out."""
     counts: dict[Gate, int] = {}
     for admit in admits:
         if admit.count > 0:
@@ -88,7 +88,7 @@ def admits_by_gate(admits: Iterable[Admit]) -> dict[Gate, int]:
 
 
 def share(count: int, ready: Mapping[int, int], weights: Mapping[int, int] = EQUAL) -> dict[int, int]:
-    """Give each lane, in their order, its share of `count` by weight, and what one cannot use to the others."""
+    """Divide `count` among the lanes by weight. What one lane cannot use goes to the others."""
     shares = dict.fromkeys(ready, 0)
     while count > 0:
         hungry = [lane for lane, given in shares.items() if given < ready[lane]]
@@ -97,7 +97,7 @@ def share(count: int, ready: Mapping[int, int], weights: Mapping[int, int] = EQU
         total = sum(weights.get(lane, 1) for lane in hungry)
         portions = {lane: min(count * weights.get(lane, 1) // total, ready[lane] - shares[lane]) for lane in hungry}
         if not any(portions.values()):
-            portions = dict.fromkeys(hungry[:count], 1)  # what cannot be divided goes to those in front
+            portions = dict.fromkeys(hungry[:count], 1)  # a remainder goes to the first lanes
         for lane, portion in portions.items():
             shares[lane] += portion
             count -= portion
@@ -110,7 +110,8 @@ PAUSES_MAX = 1_000
 
 
 class Pause(Struct, frozen=True, order=True):
-    """All lanes of a queue, whatever their jobs need: those of one tenant, or of all, also of those who come later."""
+    """A pause of all lanes of a queue: those of one tenant, or those of all tenants, including future ones. No job is
+    claimed from them until they are resumed; running jobs continue."""
 
     queue: str
     tenant: str | None = None
@@ -131,7 +132,7 @@ def check_pause(pause: Pause) -> Pause:
 
 
 def covering_pause(queue: str, tenant: str, pauses: Iterable[Pause]) -> Pause | None:
-    """The pause in which this lane is; the wider one, if there are two."""
+    """The pause that covers this lane. If there are two, the one for all tenants."""
     return next(
         (pause for pause in sorted(pauses, key=lambda each: each.tenant or "") if pause.covers(queue, tenant)), None
     )

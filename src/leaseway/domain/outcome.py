@@ -1,7 +1,7 @@
-"""What became of an attempt, and what the store must write for it.
+"""The outcome of an attempt, and the settlement that follows from it.
 
-A handler ends by returning, by raising, or by being stopped; each way is one outcome below. `decide` turns the
-outcome into a settlement. It is the one place where the rule "retry or fail" is written.
+A handler returns, raises, or is stopped; each of these is one outcome below. `decide` turns an outcome into a
+settlement. It is the only place that decides between retry and failure.
 """
 
 from datetime import datetime
@@ -15,17 +15,21 @@ from leaseway.domain.validators import SECONDS_MAX, Seconds, parse_duration_us, 
 
 FACTOR_MAX = 1_000
 DOUBLINGS_MAX = 64
-"""Later attempts wait as long as this one: by then every sensible factor has reached the maximum."""
+"""The delay stops growing after this many attempts. By then every sensible factor has reached the maximum."""
 
 
 class Backoff(Struct, frozen=True):
-    """Exponential, bounded, spread by chance so that jobs that failed together do not return together."""
+    """The delay before a failed job is retried: exponential, bounded, and randomized so that jobs that failed
+    together do not return together.
+
+    `first_seconds`: the delay after the first failure. `factor`: each further delay is this many times longer.
+    `seconds_max`: the longest delay. `jitter`: the share of the delay that may be subtracted at random, 0 to 1.
+    """
 
     first_seconds: float = 1.0
     factor: float = 2.0
     seconds_max: float = 3_600.0
     jitter: float = 0.25
-    """The share of the delay that chance may take away: 0 none, 1 all of it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds_max <= SECONDS_MAX:
@@ -38,7 +42,7 @@ class Backoff(Struct, frozen=True):
             raise BadValue("backoff.jitter", f"must be between 0 and 1 (is {self.jitter})")
 
     def delay_us(self, attempts: int, chance: float) -> int:
-        """The wait after this many attempts; `chance` lies in [0, 1)."""
+        """The delay after this many attempts. `chance` is a random number in [0, 1)."""
         seconds = self.first_seconds
         for _ in range(min(attempts - 1, DOUBLINGS_MAX)):
             seconds = min(seconds * self.factor, self.seconds_max)
@@ -46,7 +50,7 @@ class Backoff(Struct, frozen=True):
 
 
 class Snooze(Exception):
-    """Raised by a handler: not now. The attempt is given back, and the job waits until the given time."""
+    """Raise it in a handler to run the job later, at a point in time or after a delay. The attempt is not counted."""
 
     run_at: Instant | None = None
     delay_us: int = 0
@@ -57,7 +61,7 @@ class Snooze(Exception):
 
 
 class Deferred(Snooze):
-    """Raised on the way to a provider: a limit or a budget says "later", and says when. Waiting is not an attempt."""
+    """Raised before a call to a provider when a limit or a budget asks for a long wait. The attempt is not counted."""
 
     def __init__(self, why: str, *, run_at: Instant | None = None, delay_us: int = 0) -> None:
         Exception.__init__(self, why)
@@ -65,7 +69,7 @@ class Deferred(Snooze):
 
 
 class Fail(Exception):
-    """Raised by a handler: trying again will not help. The job goes to the dead letter at once."""
+    """Raise it in a handler if retrying cannot help. The job fails at once and becomes a dead letter."""
 
     code = "failed"
 
@@ -75,7 +79,7 @@ class Fail(Exception):
 
 
 def snooze_time(until: datetime | Seconds) -> tuple[Instant | None, int]:
-    """An instant for a point in time, a duration for everything else."""
+    """An instant for a datetime, a delay for everything else."""
     if isinstance(until, datetime):
         return parse_instant("until", until), 0
     return None, parse_duration_us("until", until)
@@ -97,22 +101,22 @@ class Snoozed(Struct, frozen=True):
 
 
 class Cancelled(Struct, frozen=True):
-    """Somebody asked for it, and the handler stopped."""
+    """The job was cancelled, and the handler stopped."""
 
 
 class Released(Struct, frozen=True):
-    """The job never had its chance: the worker is going away."""
+    """The worker gives the job back, because it stops or never started the handler. The attempt is not counted."""
 
 
 class Abandoned(Struct, frozen=True):
-    """The lease is lost. Whatever we would write is refused, so nothing is written."""
+    """The lease is lost. The store would refuse a settlement, so none is sent."""
 
 
 Outcome = Done | Failed | Snoozed | Cancelled | Released | Abandoned
 
 
 def decide(lease: Lease, outcome: Outcome, backoff: Backoff, chance: float) -> Settlement | None:
-    """What the store must write for this outcome; None when the job is no longer ours."""
+    """The settlement for this outcome; None if the lease is lost."""
     job, token = lease.id, lease.token
     match outcome:
         case Done(result, children):
@@ -123,7 +127,7 @@ def decide(lease: Lease, outcome: Outcome, backoff: Backoff, chance: float) -> S
         case Failed(failure):
             return Settlement(id=job, token=token, state=State.FAILED, failure=failure)
         case Snoozed(run_at, delay_us):
-            # The attempt is given back: waiting is not the job's failure.
+            # The attempt is not counted, because waiting is not a failure.
             return Settlement(
                 id=job, token=token, state=State.PENDING, delay_us=delay_us, run_at=run_at, gives_back=True
             )

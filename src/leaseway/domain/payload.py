@@ -1,7 +1,7 @@
-"""JSON, and nothing but JSON: what may be stored as arguments, result or cursor.
+"""Arguments, results and cursors as JSON.
 
-Values are encoded once, here. What could be stored but not be read back by every store and every language is
-refused with the field's name: NaN, lone surrogates, NUL, nesting without end, more than 256 KiB.
+Values are encoded here, once. Values that not every store and language can read back are refused, and the error names
+the field: NaN, lone surrogates, NUL characters, deep nesting, more than 256 KiB.
 """
 
 import math
@@ -20,11 +20,11 @@ _encoder = msgspec.json.Encoder(order="deterministic", decimal_format="string")
 
 
 def encode(value: Any, field: str) -> str:
-    """The JSON text of a value. `field` is how an error calls it."""
+    """The JSON text of a value. `field` is its name in error messages."""
     try:
         text = _encoder.encode(value).decode()
     except UnicodeEncodeError as error:
-        raise BadValue(field, "contains a lone surrogate, which is not a character") from error
+        raise BadValue(field, "contains a lone surrogate, which is not a valid character") from error
     except RecursionError as error:
         raise BadValue(field, f"is nested deeper than {DEPTH_MAX} levels, or contains itself") from error
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
@@ -34,24 +34,24 @@ def encode(value: Any, field: str) -> str:
 
 
 def check(text: str, value: Any, field: str) -> None:
-    """Refuse what JSON text hides. Each test is a cheap look for a sign, then a careful look if there is one."""
+    """Refuse values that JSON text hides. A cheap test comes first; a careful one follows only if it finds a sign."""
     if len(text) > BYTES_MAX or (not text.isascii() and len(text.encode()) > BYTES_MAX):
         size = len(text.encode())
         raise BadValue(
             field,
-            f"is {size:,} bytes of JSON; {BYTES_MAX:,} are allowed. Store the data and submit its address",
+            f"is {size:,} bytes of JSON; at most {BYTES_MAX:,} are allowed. Store the data and submit its URL",
         )
     if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
         raise BadValue(field, f"is nested deeper than {DEPTH_MAX} levels")
     if "null" in text:
-        # The encoder writes NaN and the infinities as null: a reader would get nothing where a number was sent.
+        # The encoder writes NaN and infinity as null, so a reader would get null where a number was sent.
         _refuse_not_finite(value, field)
     if "\\u0000" in text:
         _refuse_nul(msgspec.json.decode(text), field)
 
 
 def _depth(text: str) -> int:
-    """How deep the brackets go. Brackets inside strings may count too much: then the decoder has the last word."""
+    """The nesting depth of the brackets outside strings."""
     deepest = depth = 0
     in_string = escaped = False
     for char in text:
@@ -77,7 +77,7 @@ def _refuse_not_finite(value: Any, field: str) -> None:
         _refuse_not_finite(value.value, field)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise BadValue(field, f"is {value}, which JSON cannot express; send null or a string instead")
+            raise BadValue(field, f"is {value}, which JSON cannot represent; use null or a string instead")
     elif isinstance(value, Mapping):
         for name, item in value.items():
             _refuse_not_finite(item, f"{field}.{name}")

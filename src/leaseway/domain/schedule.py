@@ -1,4 +1,4 @@
-"""Cron schedules: when they fire, and which missed fires still count."""
+"""Cron schedules: when they fire, and what happens to missed fire times."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,18 +13,18 @@ from leaseway.domain.errors import BadValue
 from leaseway.domain.ids import SECOND_US, Instant
 
 MISSED_MAX = 100
-"""Fires that `Missed.ALL` catches up on at once; older ones are dropped."""
+"""The most missed fires that `Missed.ALL` makes up for; older ones are dropped."""
 
 
 class Missed(StrEnum):
     """What happens to fire times that passed while no worker ran."""
 
     LATEST = "latest"
-    """One job, for the newest of them."""
+    """Submit one job, for the latest of them."""
     ALL = "all"
-    """One job each, for the newest hundred of them."""
+    """Submit one job for each of the latest hundred."""
     SKIP = "skip"
-    """None: a fire that is more than a minute late is dropped."""
+    """Submit no job for a fire time that passed more than a minute ago."""
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
 class StoredSchedule(Struct, frozen=True, kw_only=True):
     schedule: Schedule
     seen: Instant
-    """Fires up to here were handled."""
+    """Fire times up to this instant have been handled."""
     now: Instant
     """The store's clock when it answered."""
     paused: bool = False
@@ -51,19 +51,19 @@ FOLD_MAX = timedelta(hours=3)
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Refuse an expression or a time zone that nothing can be computed from."""
+    """Refuse an invalid cron expression or time zone."""
     try:
         zone = ZoneInfo(schedule.tz)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise BadValue(
-            f"cron {schedule.name}: tz", f"there is no time zone {schedule.tz!r}; write it like 'Europe/Berlin'"
+            f"cron {schedule.name}: tz", f"unknown time zone {schedule.tz!r}; use a name like 'Europe/Berlin'"
         ) from error
     try:
         next(CronSim(schedule.cron, datetime(2024, 1, 1, tzinfo=zone)))
     except (CronSimError, StopIteration) as error:
         raise BadValue(
             f"cron {schedule.name}",
-            f"{schedule.cron!r} is no cron expression ({error}); five fields are expected, like '*/5 * * * *'",
+            f"{schedule.cron!r} is not a cron expression ({error}); five fields are expected, like '*/5 * * * *'",
         ) from error
 
 
@@ -71,7 +71,7 @@ def fires_after(schedule: Schedule, after: Instant) -> Iterator[Instant]:
     """Fire times later than `after`, in the schedule's own time zone, daylight saving included."""
     start = datetime.fromtimestamp(after / SECOND_US, UTC).astimezone(ZoneInfo(schedule.tz))
     if start.fold:
-        # In the hour that is repeated in autumn a local time names two instants: begin before it, and pass over.
+        # In the hour that is repeated in autumn, a local time names two instants. Start before that hour and skip.
         start = (start.astimezone(UTC) - FOLD_MAX).astimezone(start.tzinfo)
     for fire in CronSim(schedule.cron, start):
         instant = int(fire.timestamp()) * SECOND_US
@@ -80,7 +80,7 @@ def fires_after(schedule: Schedule, after: Instant) -> Iterator[Instant]:
 
 
 def fires_before(schedule: Schedule, until: Instant) -> Iterator[Instant]:
-    """Fire times not later than `until`, newest first: what looking ahead would have announced, read backwards."""
+    """Fire times up to `until`, newest first."""
     width = HOUR_US
     while until > 0:
         begin = max(until - width, 0)
@@ -94,7 +94,7 @@ def next_fire(schedule: Schedule, after: Instant) -> Instant | None:
 
 
 def upcoming_fire(row: StoredSchedule) -> Instant | None:
-    """The next one; None if it is paused, or cannot be computed on this machine."""
+    """The next fire time; None if the schedule is paused or its time zone is unknown on this machine."""
     if row.paused:
         return None
     try:
@@ -105,7 +105,7 @@ def upcoming_fire(row: StoredSchedule) -> Instant | None:
 
 
 def due_fires(schedule: Schedule, seen: Instant, now: Instant) -> list[Instant]:
-    """The fire times in (seen, now] that still count, oldest first."""
+    """The fire times in (seen, now] for which jobs are submitted, oldest first."""
     fires: list[Instant] = []
     for fire in fires_before(schedule, now):
         too_late = schedule.missed is Missed.SKIP and fire < now - LATE_US_MAX

@@ -1,4 +1,4 @@
-"""What is agreed with a tenant: its weight against others, and how much it may do at once."""
+"""A tenant's settings: its weight against other tenants, and caps on how many of its jobs start and run."""
 
 from msgspec import Struct
 
@@ -10,15 +10,15 @@ from leaseway.domain.validators import check_int, check_name
 
 WEIGHT_MAX = 1_000
 CLAIM_US = SECOND_US
-"""So long may it take from the leave to start a job to its claim."""
+"""How long it may take from the permit for a start to the claim of the job."""
 
 
 class Tenant(Struct, frozen=True, kw_only=True):
     name: str
     weight: int = 1
-    """A lane of weight 3 is served three times as often as one of weight 1, as long as both have work."""
+    """A lane of weight 3 is served three times as often as one of weight 1, while both have work."""
     starts: tuple[Rate, ...] = ()
-    """How many jobs may start in a window."""
+    """How many jobs may start per window."""
     concurrency: int | None = None
     """How many jobs may run at once."""
 
@@ -28,11 +28,11 @@ class Tenant(Struct, frozen=True, kw_only=True):
 
     @property
     def limit(self) -> str:
-        """The name under which the limiter keeps its caps."""
+        """The name of the limit that enforces the caps."""
         return f"{TENANT_PREFIX}{self.name}"
 
     def definition(self) -> LimitDefinition:
-        """Starts are counted by ourselves, when they are granted: nothing is on its way but the claim."""
+        """Starts are counted when they are granted, so no delay to a provider has to be allowed for."""
         return LimitDefinition(
             name=self.limit, rates=self.starts, concurrency=self.concurrency, lease_us=CLAIM_US, delay_us=0
         )

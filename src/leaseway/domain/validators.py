@@ -1,4 +1,4 @@
-"""Plain values as people write them: names, and whole numbers."""
+"""Checks of values that users write: names, whole numbers, durations, points in time."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ NAME_LENGTH_MAX = 200
 def check_name(field: str, value: object) -> str:
     """Printable text of a bounded length."""
     if not isinstance(value, str):
-        raise BadValue(field, f"must be text (is {type(value).__name__})")
+        raise BadValue(field, f"must be a string (is {type(value).__name__})")
     if not value or len(value) > NAME_LENGTH_MAX or not value.isprintable():
         raise BadValue(field, f"must be 1 to {NAME_LENGTH_MAX} printable characters (is {value[:40]!r})")
     return value
@@ -42,12 +42,12 @@ def parse_instant(field: str, value: object) -> Instant:
 
 
 def parse_duration_us(field: str, value: object, least: float = 0, most: float = SECONDS_MAX) -> int:
-    """Seconds or a timedelta, as microseconds."""
+    """Convert seconds or a timedelta to microseconds."""
     if isinstance(value, timedelta):
         microseconds = value // MICROSECOND
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= SECONDS_MAX:
         microseconds = round(value * SECOND_US)
-    elif isinstance(value, int | float) and not isinstance(value, bool):  # far away, infinite, or not a number
+    elif isinstance(value, int | float) and not isinstance(value, bool):  # too large, infinite, or not a number
         raise BadValue(field, f"must be between {least:,} and {most:,} seconds (is {value:,})")
     else:
         raise BadValue(field, f"must be seconds or a timedelta (is {value!r})")

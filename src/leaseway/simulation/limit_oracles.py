@@ -188,7 +188,7 @@ class Meter:
     def _saw_acquire(self, process: Process, args: tuple[Any, ...], answer: Any) -> None:
         match answer:
             case Wait(why=why):
-                self.universe.books.reach("all seats were taken" if "seats" in why else "a limit had no token")
+                self.universe.books.reach("all seats were taken" if "concurrency" in why else "a limit had no token")
             case Granted(count=count) if count > 1:
                 self.universe.books.reach("tokens were taken ahead")
 
@@ -346,7 +346,7 @@ class Meter:
         open_ = [hold.id for hold in self.ledger._state.holds.values() if hold.state in OPEN]
         if open_:
             self._accuse(f"B2 still held, and nobody comes for it: {', '.join(open_)}")
-        booked = {(each.name, each.window): each.book for each in run_now(self.ledger.reads.balances(since=0))}
+        booked = {(each.name, each.window): each.balance for each in run_now(self.ledger.reads.balances(since=0))}
         for place, micros in self._spent.items():
             if booked[place].spent_micros < micros:
                 name, window = place

@@ -105,7 +105,7 @@ class Levels(ABC):
     def _taking(self, ask: PermitRequest) -> Acquisition:
         sizing = self.sizing(ask.limit)
         if sizing is None:
-            raise UnknownLimit(f"{ask.limit}: nobody has defined a limit of this name; declare it first")
+            raise UnknownLimit(f"{ask.limit}: no limit of this name is defined; declare it first")
         return Acquisition(ask, sizing, self.read(ask.limit, ask.name))
 
     def _known(self, asks: Sequence[PermitRequest]) -> list[Acquisition]:

@@ -222,7 +222,7 @@ def budget_families(snapshot: SystemSnapshot) -> Iterator[Family]:
     plain = {definition.name for definition, _ in snapshot.budgets if not is_template(definition.name)}
     current = [account for account in snapshot.accounts if account.has_begun and account.name in plain]
     ratios = [
-        Sample(account.left_micros / account.book.limit_micros if account.book.limit_micros else 0.0,
+        Sample(account.left_micros / account.balance.limit_micros if account.balance.limit_micros else 0.0,
                {"budget": account.name})
         for account in current
     ]  # fmt: skip

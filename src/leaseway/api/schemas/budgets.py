@@ -133,7 +133,7 @@ def accounts_for(definition: BudgetDefinition, accounts: Sequence[BudgetWindow])
 
 
 def budget_window_document(account: BudgetWindow) -> BudgetWindowDocument:
-    book, window = account.book, account.window
+    book, window = account.balance, account.window
     return BudgetWindowDocument(
         name=account.name,
         window=window.label,
@@ -154,7 +154,7 @@ def burning_window_document(account: BudgetWindow, now: Instant, unit: str | Uns
 
 
 def burn_document(account: BudgetWindow, now: Instant) -> BurnDocument | None:
-    window, book = account.window, account.book
+    window, book = account.window, account.balance
     passed_us = now - window.start
     if not account.has_begun or window.end >= FOR_EVER or passed_us <= 0:
         return None

@@ -2,7 +2,7 @@
  *
  * All three bring the same frames, {seq, events}, and `seq` is where to go on: a cut loses nothing, whichever way comes
  * after it. An event says how something is now: {kind: "lane", lane: {…}}, and the same with totals, job, limit, budget
- * and import; `gone: true` says that it is not there any more. {kind: "reset"} says: forget what you know, everything
+ * and import; `gone: true` says that it no longer exists. {kind: "reset"} says: forget what you know, everything
  * follows.
  *
  *   const live = new Live();

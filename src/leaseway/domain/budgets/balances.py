@@ -1,4 +1,4 @@
-"""Balances of budget windows, the journal, and the audit that compares them. Pure: values in, values out."""
+"""The balances of budget windows, the journal of postings, and the audit that compares them. All functions are pure."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,16 +14,16 @@ THRESHOLDS = (50, 80, 100)
 
 
 class Balance(Struct, frozen=True, kw_only=True):
-    """What one window of one budget has seen."""
+    """What was spent and is held in one window of one budget."""
 
     limit_micros: int
     spent_micros: int = 0
     held_micros: int = 0
     overdraft_micros: int = 0
-    """How far it went beyond its limit: by what calls cost more than was held, by what its definition permits, or by a
-    limit that was lowered."""
+    """How far the window is over its limit: because calls cost more than was held, because the definition permits
+    it, or because the limit was lowered."""
     told: int = 0
-    """The highest threshold that was told."""
+    """The highest threshold that was reported."""
 
     @property
     def used_micros(self) -> int:
@@ -31,7 +31,7 @@ class Balance(Struct, frozen=True, kw_only=True):
 
 
 class HoldLine(Struct, frozen=True, kw_only=True):
-    """One budget's part of a hold, pinned to one window."""
+    """One budget's part of a hold, fixed to one window."""
 
     name: str
     budget: str
@@ -39,11 +39,11 @@ class HoldLine(Struct, frozen=True, kw_only=True):
     window: CalendarWindow
     amount_micros: int
     actual_micros: int | None = None
-    """What it was settled or captured with."""
+    """The amount with which it was settled or captured."""
 
 
 class Posting(Struct, frozen=True):
-    """What one step does to one book; the journal keeps it."""
+    """One change of one balance. The journal stores it."""
 
     hold: str
     line: HoldLine
@@ -51,72 +51,74 @@ class Posting(Struct, frozen=True):
     held_micros: int
     spent_micros: int
     overdraft_allowed_micros: int | None = None
-    """How much overdraft this move may make; None: what it books is a fact."""
+    """How much overdraft this posting may cause; None: no bound, because the money is already spent."""
 
 
 ReadBalance = Callable[[str, CalendarWindow], Balance | None]
-"""Look up the book of a name's window; None: nothing was booked there yet."""
+"""Reads the balance of a budget's window; None: nothing was posted there yet."""
 
 
-def apply_posting(book: Balance, move: Posting) -> tuple[Balance, tuple[int, ...]]:
-    """The book after a move, and the thresholds that it crossed."""
-    held, spent = book.held_micros + move.held_micros, book.spent_micros + move.spent_micros
-    beyond = max(held + spent - book.limit_micros, 0)
+def apply_posting(balance: Balance, move: Posting) -> tuple[Balance, tuple[int, ...]]:
+    """The balance after a posting, and the thresholds that it crossed."""
+    held, spent = balance.held_micros + move.held_micros, balance.spent_micros + move.spent_micros
+    beyond = max(held + spent - balance.limit_micros, 0)
     if move.overdraft_allowed_micros is not None:
-        # Never more than is allowed: if the decision was wrong, the database refuses the move.
-        beyond = max(book.overdraft_micros, min(beyond, move.overdraft_allowed_micros))
-    crossed = tuple(each for each in thresholds_reached(spent, book.limit_micros) if each > book.told)
-    told = max((book.told, *crossed))
-    book = replace(book, held_micros=held, spent_micros=spent, overdraft_micros=beyond, told=told)
-    return book, crossed
+        # Never more than is allowed: if the decision was wrong, a constraint of the database refuses the posting.
+        beyond = max(balance.overdraft_micros, min(beyond, move.overdraft_allowed_micros))
+    crossed = tuple(each for each in thresholds_reached(spent, balance.limit_micros) if each > balance.told)
+    told = max((balance.told, *crossed))
+    balance = replace(balance, held_micros=held, spent_micros=spent, overdraft_micros=beyond, told=told)
+    return balance, crossed
 
 
 def thresholds_reached(spent_micros: int, limit_micros: int) -> list[int]:
     return [each for each in THRESHOLDS if spent_micros * 100 >= each * limit_micros]
 
 
-def apply_limit(book: Balance, limit_micros: int) -> Balance:
-    """The book under another limit. What a higher limit takes back is told again when it is crossed."""
-    beyond = max(book.used_micros - limit_micros, 0)
-    told = min(book.told, max(thresholds_reached(book.spent_micros, limit_micros), default=0))
-    return replace(book, limit_micros=limit_micros, overdraft_micros=beyond, told=told)
+def apply_limit(balance: Balance, limit_micros: int) -> Balance:
+    """The balance under another limit. Thresholds that a higher limit takes back are reported again when crossed."""
+    beyond = max(balance.used_micros - limit_micros, 0)
+    told = min(balance.told, max(thresholds_reached(balance.spent_micros, limit_micros), default=0))
+    return replace(balance, limit_micros=limit_micros, overdraft_micros=beyond, told=told)
 
 
-def is_balanced(book: Balance) -> bool:
+def is_balanced(balance: Balance) -> bool:
     return (
-        book.held_micros >= 0
-        and book.spent_micros >= 0
-        and book.used_micros <= book.limit_micros + book.overdraft_micros
+        balance.held_micros >= 0
+        and balance.spent_micros >= 0
+        and balance.used_micros <= balance.limit_micros + balance.overdraft_micros
     )
 
 
 class BudgetWindow(Struct, frozen=True, kw_only=True):
-    """One window of one budget, for people. What is held in a window that has not begun is booked ahead."""
+    """One window of one budget with its balance, for display. Amounts held in a future window are booked ahead."""
 
     name: str
     budget: str
     unit: str
     window: CalendarWindow
-    book: Balance
+    balance: Balance
     has_begun: bool = True
 
     @property
     def left_micros(self) -> int:
-        return max(self.book.limit_micros - self.book.used_micros, 0)
+        return max(self.balance.limit_micros - self.balance.used_micros, 0)
 
     @property
     def booked_ahead_micros(self) -> int:
-        return 0 if self.has_begun else self.book.held_micros
+        return 0 if self.has_begun else self.balance.held_micros
 
 
 def fresh_window(definition: BudgetDefinition, now: Instant) -> BudgetWindow:
-    """The window under way of a budget in which nothing was booked yet."""
-    window, book = window_at(definition.every, definition.tz, now), Balance(limit_micros=definition.limit_micros)
-    return BudgetWindow(name=definition.name, budget=definition.name, unit=definition.unit, window=window, book=book)
+    """The current window of a budget, before its first posting."""
+    window, balance = window_at(definition.every, definition.tz, now), Balance(limit_micros=definition.limit_micros)
+    return BudgetWindow(
+        name=definition.name, budget=definition.name, unit=definition.unit, window=window, balance=balance
+    )
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):
-    """One line of the journal."""
+    """One stored posting."""
 
     seq: int
     at: Instant
@@ -128,7 +130,7 @@ class JournalEntry(Struct, frozen=True, kw_only=True):
     held_micros: int
     spent_micros: int
     crossed: int = 0
-    """The highest threshold that it crossed."""
+    """The highest threshold that it crossed; 0: none."""
 
 
 class Sums(Struct, frozen=True):
@@ -140,10 +142,10 @@ WindowKey = tuple[str, CalendarWindow]
 
 
 def sum_journal(entries: Iterable[JournalEntry]) -> dict[WindowKey, Sums]:
-    return _summed((entry.name, entry.window, entry.held_micros, entry.spent_micros) for entry in entries)
+    return sum_by_window((entry.name, entry.window, entry.held_micros, entry.spent_micros) for entry in entries)
 
 
-def _summed(parts: Iterable[tuple[str, CalendarWindow, int, int]]) -> dict[WindowKey, Sums]:
+def sum_by_window(parts: Iterable[tuple[str, CalendarWindow, int, int]]) -> dict[WindowKey, Sums]:
     sums: dict[WindowKey, Sums] = {}
     for name, window, held, spent in parts:
         before = sums.get((name, window), Sums())
@@ -152,25 +154,26 @@ def _summed(parts: Iterable[tuple[str, CalendarWindow, int, int]]) -> dict[Windo
 
 
 class Audit(Struct, frozen=True):
-    """The same sums from three sides: the books, the journal, the holds. They must agree."""
+    """The same sums from three sources: the balances, the journal, the holds. They must agree."""
 
-    books: dict[WindowKey, Sums]
+    balances: dict[WindowKey, Sums]
     journal: dict[WindowKey, Sums]
     holds: dict[WindowKey, Sums]
     unbalanced: tuple[WindowKey, ...] = ()
 
     def wrong(self) -> list[str]:
-        places = sorted({*self.books, *self.journal, *self.holds}, key=lambda place: (place[0], place[1]))
+        places = sorted({*self.balances, *self.journal, *self.holds}, key=lambda place: (place[0], place[1]))
         differing = [place for place in places if not self.agrees(place)]
         return [f"{name} {window.label}" for name, window in dict.fromkeys([*differing, *self.unbalanced])]
 
     def agrees(self, place: WindowKey) -> bool:
-        return self.books.get(place, Sums()) == self.journal.get(place, Sums()) == self.holds.get(place, Sums())
+        return self.balances.get(place, Sums()) == self.journal.get(place, Sums()) == self.holds.get(place, Sums())
 
 
 def sum_balances(accounts: Iterable[BudgetWindow]) -> dict[WindowKey, Sums]:
-    return _summed(
-        (account.name, account.window, account.book.held_micros, account.book.spent_micros) for account in accounts
+    return sum_by_window(
+        (account.name, account.window, account.balance.held_micros, account.balance.spent_micros)
+        for account in accounts
     )
 
 
@@ -178,6 +181,6 @@ def judge_ledger(audit: Audit) -> Finding:
     """For `leaseway doctor`."""
     wrong = audit.wrong()
     if not wrong:
-        return ok("budgets", f"{len(audit.books):,} windows agree with their journal and their holds")
+        return ok("budgets", f"{len(audit.balances):,} windows agree with their journal and their holds")
     text = f"{len(wrong):,} windows do not agree with their journal: {', '.join(wrong[:3])}"
-    return problem("budgets", text, "This is a defect of leaseway or of the disk: please report it, with this output")
+    return problem("budgets", text, "This is a bug in leaseway or a disk error. Report it with this output")

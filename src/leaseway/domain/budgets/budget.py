@@ -1,16 +1,16 @@
-"""Money, or any other unit, per calendar window: Budget("maps-spend", usd=25, every="day", tz="Europe/Zurich").
+"""Budgets: an amount of money, or of another unit, per calendar window.
 
-Amounts are whole micro-units. A window is computed from an instant, and nothing is ever reset. A hold is reserved
-before the call and settled after it:
+Budget("maps-spend", usd=25, every="day", tz="Europe/Zurich"). Amounts are whole micro-units. A window is computed from
+an instant, so nothing has to be reset. A hold is placed before the call and settled after it:
 
     held ─► dispatched ─► settled
-      │          └──────► captured, when nobody says what became of the call; a late settlement corrects it
+      │          └──────► captured, if the call is never settled; a late settlement corrects it
       └─► void
 
-A cost that does not fit into what is left of this window is held in the first later one in which it fits, and the job
-waits for it. So small jobs that fit go on, and a big one is not passed over for ever.
+A cost that does not fit into the current window is held in the first later window with room, and the job waits for it.
+Small jobs that fit continue meanwhile, and a large one is not passed over forever.
 
-What users write here becomes a `BudgetDefinition`, which lives in the store; `ledger.py` decides what becomes of holds.
+A `Budget` becomes a `BudgetDefinition`, which is stored; `holds.py` has the rules for holds.
 """
 
 import re
@@ -30,7 +30,7 @@ from leaseway.domain.validators import check_name
 
 MICRO = 1_000_000
 AMOUNT_MAX = 10_000_000_000
-"""Ten billion of any unit: sums and percentages of it still fit into 64 bits."""
+"""Ten billion of any unit: sums and percentages still fit into 64 bits."""
 MICROS_MAX = AMOUNT_MAX * MICRO
 # fmt: off
 CURRENCIES = frozenset((
@@ -40,28 +40,28 @@ CURRENCIES = frozenset((
 ))
 # fmt: on
 UNIT = re.compile(r"[a-z][a-z0-9_]{3,31}")
-"""Units of one's own are longer than the names of currencies, so that a mistyped currency is not taken for one."""
+"""Custom units are longer than currency codes, so that a mistyped currency is not taken for a unit."""
 EXACT = Context(prec=60)
 Word = TypeVar("Word", bound=StrEnum)
 BILLIONTH = Decimal(1).scaleb(-9)
 
 
 class Charge(Struct, frozen=True, order=True):
-    """A budget, and by which definition it is kept."""
+    """A budget that a job uses, and the name of its definition."""
 
     name: str
     budget: str
 
 
 class OverPolicy(StrEnum):
-    """What happens to a cost for which this window has no room."""
+    """What happens to a job whose cost does not fit into the current window."""
 
     WAIT = "wait"
     FAIL = "fail"
 
 
 class BudgetDefinition(Struct, frozen=True, kw_only=True):
-    """A budget as the store keeps it. A name with fields, "spend:{tenant}", stands for one budget per value."""
+    """A budget as it is stored. A name with fields, "spend:{tenant}", defines one budget per value."""
 
     name: str
     unit: str
@@ -69,10 +69,11 @@ class BudgetDefinition(Struct, frozen=True, kw_only=True):
     every: Every = Every.TOTAL
     tz: str = "UTC"
     overdraft_micros: int = 0
-    """How far holds may go beyond the limit."""
+    """How far holds may exceed the limit."""
     over: OverPolicy = OverPolicy.WAIT
     paused: bool = False
-    """Nothing is held until somebody resumes it. Only operators say so, and what the code declares leaves it."""
+    """No hold is granted until the budget is resumed. Only operators pause; declarations of the code do not change
+    it."""
 
     def __str__(self) -> str:
         each = "in total" if self.every is Every.TOTAL else f"per {self.every.value}"
@@ -80,23 +81,23 @@ class BudgetDefinition(Struct, frozen=True, kw_only=True):
 
     @property
     def most_micros(self) -> int:
-        """What one window holds at most."""
+        """The most that one window can hold."""
         return self.limit_micros + self.overdraft_micros
 
     @property
     def waits(self) -> bool:
-        """Whether a later window may take what this one cannot."""
+        """Whether a cost that does not fit waits for a later window."""
         return self.over is OverPolicy.WAIT and self.every is not Every.TOTAL
 
 
 # -- what the ledger answers ----------------------------------------------------------------------------------------
 
 Crossed = tuple[tuple[str, int], ...]
-"""Which budgets have, by this very call, spent 50, 80 or 100 percent of what their window has."""
+"""The budgets that reached 50, 80 or 100 percent of their window by this call."""
 
 
 class HoldGranted(Struct, frozen=True):
-    """Reserved, and dispatched if that was asked. Settle it, or it is captured in full at its deadline."""
+    """The hold is placed, and dispatched if requested. Settle it, or it is captured in full at its deadline."""
 
     windows: tuple[CalendarWindow, ...]
     """In the order of the lines."""
@@ -105,14 +106,14 @@ class HoldGranted(Struct, frozen=True):
 
 
 class HoldBooked(Struct, frozen=True):
-    """Reserved in a later window: come back with the same id when it begins."""
+    """The hold is placed in a later window. Ask again with the same id when that begins."""
 
     until: Instant
     budget: str
 
 
 class HoldDenied(Struct, frozen=True):
-    """Nothing is reserved. `until`: when a next window begins; None: waiting does not help."""
+    """Nothing is held. `until`: when the next window begins; None: waiting does not help."""
 
     budget: str
     until: Instant | None
@@ -120,7 +121,7 @@ class HoldDenied(Struct, frozen=True):
 
 
 class HoldUsed(Struct, frozen=True):
-    """A call was made under this id before, or may have been: take another one."""
+    """A call was made under this id before, or may have been. Use another id."""
 
 
 HoldAnswer = HoldGranted | HoldBooked | HoldDenied | HoldUsed
@@ -132,7 +133,16 @@ IMPOSSIBLE = "impossible: the cost is more than any window has"
 
 
 class Budget:
-    """What users write. One amount: `usd=25`, another currency, or a unit of their own such as `tokens=1_000_000`."""
+    """An amount that jobs may spend per calendar window.
+
+        spend = Budget("maps-spend", usd=25, every="day", tz="Europe/Zurich")
+
+    Give exactly one amount: `usd=25`, another currency, or a unit of your own such as `tokens=1_000_000`. `every`:
+    hour, day, week, month or total. `tz`: the time zone in which windows start. `overdraft`: how far holds may
+    exceed the amount. `over`: "wait" (default) lets a job that does not fit wait for the next window, "fail" fails
+    it. A name with fields, such as "spend:{tenant}", defines one budget per value. Pass it to `@app.job(budget=…,
+    cost=…)`.
+    """
 
     def __init__(
         self,
@@ -170,7 +180,7 @@ class Budget:
 
 
 def check_budget(definition: BudgetDefinition) -> BudgetDefinition:
-    """Refuse what cannot work, naming the field and the way out."""
+    """Refuse an invalid definition. The error names the field and the remedy."""
     field = f"budget {check_name('budget', definition.name)}"
     check_unit(field, definition.unit)
     parse_zone(f"{field}: tz", definition.tz)
@@ -181,7 +191,7 @@ def check_budget(definition: BudgetDefinition) -> BudgetDefinition:
         check_micros(f"{field}: {part}", micros, least)
     left = re.sub(r"\{[a-z_][a-z0-9_]*\}", "", definition.name)
     if "{" in left or "}" in left:
-        raise BadValue(field, "has a brace that belongs to no field; fields are written like {tenant}")
+        raise BadValue(field, "has a brace that is not part of a field; write fields like {tenant}")
     return definition
 
 
@@ -189,16 +199,16 @@ def check_unit(field: str, unit: object) -> str:
     if isinstance(unit, str) and unit in CURRENCIES:
         return unit
     if isinstance(unit, str) and re.fullmatch(r"[a-zA-Z]{3}", unit):
-        raise BadValue(f"{field}: {unit}", f"is no currency that is known; there are {', '.join(sorted(CURRENCIES))}")
+        raise BadValue(f"{field}: {unit}", f"is not a known currency; known ones: {', '.join(sorted(CURRENCIES))}")
     if not isinstance(unit, str) or not UNIT.fullmatch(unit):
         raise BadValue(
-            f"{field}: {unit}", "is no unit; write a currency such as usd, or a word of 4 to 32 lower-case letters"
+            f"{field}: {unit}", "is not a unit; use a currency such as usd, or a word of 4 to 32 lower-case letters"
         )
     return unit
 
 
 def check_change(before: BudgetDefinition | None, after: BudgetDefinition) -> None:
-    """Dollars that were spent do not become tokens."""
+    """The unit of a budget cannot change, because its stored amounts are in the old unit."""
     if before is not None and before.unit != after.unit:
         raise BadValue(
             f"budget {after.name}",
@@ -207,7 +217,7 @@ def check_change(before: BudgetDefinition | None, after: BudgetDefinition) -> No
 
 
 def refuse_impossible(field: str, definition: BudgetDefinition, amount_micros: int) -> None:
-    """A cost that no window of this budget can ever hold; said when the job is submitted, not when it waits."""
+    """Refuse a cost that no window can hold when the job is submitted, not when it waits."""
     if amount_micros > definition.most_micros:
         raise BadValue(
             field,
@@ -217,13 +227,13 @@ def refuse_impossible(field: str, definition: BudgetDefinition, amount_micros: i
 
 
 def definition_for(name: str, budget: str, definitions: Sequence[BudgetDefinition]) -> BudgetDefinition | None:
-    """The one for the full name wins over the one with fields."""
+    """The definition of the full name takes precedence over the one with fields."""
     by_name = {definition.name: definition for definition in definitions}
     return by_name.get(name) or by_name.get(budget)
 
 
 def is_template(name: str) -> bool:
-    """Whether this name stands for many budgets."""
+    """Whether this name has fields and defines many budgets."""
     return bool(template_fields(name))
 
 
@@ -231,21 +241,21 @@ def is_template(name: str) -> bool:
 
 
 class StoredBudget(Struct, frozen=True):
-    """A definition as the store keeps it."""
+    """A definition with its version."""
 
     definition: BudgetDefinition
     declared: BudgetDefinition | None
-    """What the code said last."""
+    """What the code declared last."""
     version: int = 1
 
 
 def declare_budget(kept: StoredBudget | None, definition: BudgetDefinition) -> StoredBudget | None:
-    """What to write when the code says this; None: nothing, because it said so before."""
+    """What to store when the code declares this; None: nothing, because it declared the same before."""
     if kept is None:
         return StoredBudget(definition, definition)
     if kept.declared == definition:
         return None
-    # A new release of the code does not resume what an operator has paused.
+    # A new release of the code does not resume a budget that an operator has paused.
     in_force = replace(definition, paused=kept.definition.paused)
     if kept.definition == in_force:
         return StoredBudget(in_force, definition, kept.version)
@@ -253,7 +263,7 @@ def declare_budget(kept: StoredBudget | None, definition: BudgetDefinition) -> S
 
 
 def change_budget(kept: StoredBudget | None, definition: BudgetDefinition, expected: int | None = None) -> StoredBudget:
-    """What to write when an operator says this."""
+    """What to store when an operator sets this."""
     refuse_stale(f"budget {definition.name}", kept.version if kept else 0, expected)
     if kept is None:
         return StoredBudget(definition, None)
@@ -262,14 +272,14 @@ def change_budget(kept: StoredBudget | None, definition: BudgetDefinition, expec
 
 def unknown_budget(charge: Charge) -> UnknownBudget:
     names = charge.name if charge.name == charge.budget else f"{charge.name}, nor {charge.budget}"
-    return UnknownBudget(f"nobody has defined a budget {names}; declare it in the app, or with: leaseway budgets")
+    return UnknownBudget(f"no budget {names} is defined; declare it in the app, or with: leaseway budgets set")
 
 
 # -- amounts --------------------------------------------------------------------------------------------------------
 
 
 def parse_amount_micros(field: str, value: object, *, zero: bool = False) -> int:
-    """An amount as whole micro-units, exactly: 0.1 is a tenth, not the float next to it."""
+    """An amount as whole micro-units, exactly: 0.1 is one tenth, not the nearest float."""
     scaled = EXACT.multiply(_parse_decimal(field, value), MICRO)
     if scaled != scaled.to_integral_value():
         raise BadValue(field, f"must not be finer than a millionth (is {value})")
@@ -277,8 +287,8 @@ def parse_amount_micros(field: str, value: object, *, zero: bool = False) -> int
 
 
 def parse_cost_micros(field: str, value: object) -> int:
-    """What a call cost, rounded up to whole micro-units: prices times counts are rarely whole. What a float has beyond
-    its ninth place is its own error."""
+    """The cost of a call, rounded up to whole micro-units. Digits of a float beyond the ninth decimal place are
+    rounding errors and are dropped."""
     amount = _parse_decimal(field, value)
     if isinstance(value, float):
         amount = amount.quantize(BILLIONTH, context=EXACT)
@@ -287,7 +297,7 @@ def parse_cost_micros(field: str, value: object) -> int:
 
 
 def amount_text(micros: int) -> str:
-    """ "25", "0.005": as people write it."""
+    """Render micro-units as a plain number: "25", "0.005"."""
     return f"{(Decimal(micros) / MICRO).normalize():f}"
 
 
@@ -308,7 +318,7 @@ def _parse_decimal(field: str, value: object) -> Decimal:
 
 
 def check_micros(field: str, micros: object, least: int = 0) -> int:
-    """An amount that is said to be whole micro-units already."""
+    """Check an amount that is given in micro-units."""
     if not isinstance(micros, int) or isinstance(micros, bool):
         raise BadValue(field, f"must be whole micro-units (is {micros!r})")
     if not least <= micros <= MICROS_MAX:

@@ -1,7 +1,7 @@
-"""Calendar windows: the hour, day, week or month that contains an instant, in the time of some place.
+"""Calendar windows: the hour, day, week or month that contains an instant, in a time zone.
 
-Windows are half-open and follow each other without a gap: one ends where the next begins. They are computed, never
-kept, so there is nothing to reset. On the days on which clocks change, a day has 23 or 25 hours.
+Windows are half-open and follow each other without a gap. They are computed, not stored, so nothing has to be reset. A
+day on which clocks change has 23 or 25 hours.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from leaseway.domain.ids import Instant
 from leaseway.domain.validators import EPOCH, MICROSECOND
 
 AHEAD_MAX = 400
-"""Windows that are looked through for room, this one included: more than a year of days."""
+"""How many windows are searched for room, including the current one: more than a year of days."""
 FOR_EVER: Instant = 2**62
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)
@@ -27,14 +27,14 @@ class Every(StrEnum):
     HOUR = "hour"
     DAY = "day"
     WEEK = "week"
-    """From Monday, as ISO 8601 counts weeks."""
+    """From Monday, as in ISO 8601."""
     MONTH = "month"
     TOTAL = "total"
     """One window that never ends."""
 
 
 class CalendarWindow(Struct, frozen=True, order=True):
-    """From `start` up to, and without, `end`."""
+    """From `start` up to but excluding `end`."""
 
     start: Instant
     end: Instant
@@ -51,7 +51,7 @@ def parse_zone(field: str, name: object) -> ZoneInfo:
     try:
         return ZoneInfo(name)  # type: ignore[arg-type]
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError, AttributeError) as error:
-        raise BadValue(field, f"there is no time zone {name!r}; write it like 'Europe/Berlin'") from error
+        raise BadValue(field, f"unknown time zone {name!r}; use a name like 'Europe/Berlin'") from error
 
 
 def window_at(every: Every, tz: str, instant: Instant) -> CalendarWindow:
@@ -67,7 +67,7 @@ def window_at(every: Every, tz: str, instant: Instant) -> CalendarWindow:
 
 
 def windows_from(every: Every, tz: str, instant: Instant, count: int = AHEAD_MAX) -> Iterator[CalendarWindow]:
-    """The window that contains this instant and those that follow it, so many in all."""
+    """The window that contains this instant and those that follow it, `count` in all."""
     return islice(_windows_from(every, tz, instant), count)
 
 
@@ -91,12 +91,12 @@ def _days_at(every: Every, day: date) -> tuple[date, date, str]:
 
 
 def _day_start(day: date, zone: ZoneInfo) -> Instant:
-    """The first moment of a day. Where clocks skip midnight, it is the moment at which they do."""
+    """The first moment of a day. If clocks skip midnight, that is the moment at which they do."""
     return _instant(datetime(day.year, day.month, day.day, tzinfo=zone))
 
 
 def _hour_at(moment: datetime, zone: ZoneInfo) -> CalendarWindow:
-    """One hour of the clock on the wall. Where that clock is set within an hour, the hour is cut in two."""
+    """One hour of local time. If the clock is set within an hour, the hour is split in two."""
     past = timedelta(minutes=moment.minute, seconds=moment.second, microseconds=moment.microsecond)
     now = moment.astimezone(UTC)
     full = now - past
@@ -107,12 +107,12 @@ def _hour_at(moment: datetime, zone: ZoneInfo) -> CalendarWindow:
 
 
 def _clock_set(low: datetime, high: datetime, zone: ZoneInfo) -> datetime | None:
-    """The moment in [low, high) at which the clock on the wall is set, if it is."""
+    """The moment in [low, high) at which the local clock is set, if it is."""
     before = low.astimezone(zone).utcoffset()
     high -= MICROSECOND
     if before == high.astimezone(zone).utcoffset():
         return None
-    while high - low > MICROSECOND:  # halved each time: at most 32 times for an hour
+    while high - low > MICROSECOND:  # halved each time: at most 32 steps for an hour
         middle = low + (high - low) // 2
         low, high = (middle, high) if middle.astimezone(zone).utcoffset() == before else (low, middle)
     return high

@@ -1,13 +1,13 @@
-"""Every decision about holds and books, pure: what is there goes in, the answer and what to write come out.
+"""The rules for holds. All functions are pure: they take the stored state and return the answer and what to write.
 
-Memory and SQLite call this module inside a transaction; PostgreSQL says the same in its own language, and one contract
-proves that they agree. Five things hold at every moment:
+The memory and SQLite stores call this module inside a transaction. PostgreSQL implements the same rules in SQL, and one
+contract suite proves that they agree. These invariants hold at every moment:
 
-- spent + held ≤ limit + overdraft, in every window, as a constraint of the database;
-- held is the sum of what open holds reserve, spent the sum of what settled and captured ones cost;
+- spent + held ≤ limit + overdraft, in every window, enforced by a constraint of the database;
+- held is the sum of the open holds, spent is the sum of the settled and captured ones;
 - a call that may have been made has a hold that is dispatched, captured or settled;
-- an id stands for one call: repeating a step neither charges twice nor frees twice;
-- the journal, added up, gives the books.
+- an id stands for one call: repeating a step neither charges nor frees twice;
+- the sum of the journal equals the balances.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leaseway.domain.budgets.balances import Balance, HoldLine, Posting, ReadBalance, Sums, WindowKey, _summed
+from leaseway.domain.budgets.balances import Balance, HoldLine, Posting, ReadBalance, Sums, WindowKey, sum_by_window
 from leaseway.domain.budgets.budget import (
     FULL,
     FULL_AHEAD,
@@ -39,9 +39,9 @@ from leaseway.domain.ids import SECOND_US, Instant
 from leaseway.domain.validators import check_name
 
 RAISED_US = 60 * SECOND_US
-"""How often somebody looks whether a budget that is used up for good was raised."""
+"""How often to check whether a budget without further windows was raised."""
 PAUSED_US = 5 * SECOND_US
-"""How often somebody looks whether a budget that is paused was resumed."""
+"""How often to check whether a paused budget was resumed."""
 LINES_MAX = 20
 TTL_US_MAX = 7 * 86_400 * 1_000_000
 
@@ -67,24 +67,24 @@ class Hold(Struct, frozen=True, kw_only=True):
 
     @property
     def start(self) -> Instant:
-        """From here on all of its windows have begun."""
+        """When all of its windows have begun."""
         return max(line.window.start for line in self.lines)
 
     @property
     def end(self) -> Instant:
-        """From here on one of its windows is over."""
+        """When the first of its windows ends."""
         return min(line.window.end for line in self.lines)
 
 
 class HoldStep(Struct, frozen=True):
-    """The hold to write, and what it does to the books."""
+    """The hold to write, and its postings."""
 
     hold: Hold
     moves: tuple[Posting, ...] = ()
 
 
 class LineRequest(Struct, frozen=True):
-    """One line that shall be held, with the definition that counts for it."""
+    """One amount to hold, with the definition of its budget."""
 
     charge: Charge
     amount_micros: int
@@ -100,9 +100,9 @@ Lines = Sequence[tuple[Charge, int]]
 def check_lines(id_: str, lines: Lines, ttl_us: int) -> None:
     check_name("hold", id_)
     if not 1 <= len(lines) <= LINES_MAX:
-        raise BadValue("lines", f"must name 1 to {LINES_MAX} budgets (there are {len(lines)})")
+        raise BadValue("lines", f"must name 1 to {LINES_MAX} budgets (names {len(lines)})")
     if len({charge.name for charge, _ in lines}) < len(lines):
-        raise BadValue("lines", "names a budget twice; add up what it shall hold")
+        raise BadValue("lines", "names a budget twice; add up the amounts")
     for charge, amount_micros in lines:
         check_micros(f"budget {charge.name}", amount_micros)
     if not 0 < ttl_us <= TTL_US_MAX:
@@ -110,7 +110,7 @@ def check_lines(id_: str, lines: Lines, ttl_us: int) -> None:
 
 
 def repeat_hold(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[HoldAnswer, HoldStep] | None:
-    """The answer for an id that is known. None: what was held is void, or should be; hold anew."""
+    """The answer for an id that is known. None: the old hold is void or expired; place a new one."""
     if hold.state is HoldState.VOID or is_missed(hold, now):
         return None
     is_under_way = hold.state is HoldState.DISPATCHED and hold.owner == owner and now < hold.deadline
@@ -125,14 +125,14 @@ def repeat_hold(hold: Hold, owner: str, dispatch: bool, now: Instant) -> tuple[H
 
 
 def is_missed(hold: Hold, now: Instant) -> bool:
-    """Held, and it is too late to dispatch it."""
+    """Whether a hold can no longer be dispatched, because its deadline or its window has passed."""
     return hold.state is HoldState.HELD and (now >= hold.deadline or now >= hold.end)
 
 
 def place_hold(
     id_: str, wants: Sequence[LineRequest], read: ReadBalance, now: Instant, *, ttl_us: int, owner: str, dispatch: bool
 ) -> tuple[HoldAnswer, HoldStep | None]:
-    """All lines or none, in the windows that contain the first instant at which all of them fit."""
+    """Hold all lines or none, in the windows of the first instant at which all of them fit."""
     instant = find_room(wants, read, now)
     if isinstance(instant, HoldDenied):
         return instant, None
@@ -163,7 +163,7 @@ def find_room(wants: Sequence[LineRequest], read: ReadBalance, now: Instant) -> 
 
 
 def room_for(want: LineRequest, read: ReadBalance, instant: Instant) -> Instant | HoldDenied:
-    """The same for one line, from this instant on."""
+    """The first instant from this one on at which one line fits."""
     definition, name = want.definition, want.charge.name
     if definition.paused:
         return HoldDenied(name, instant + PAUSED_US, PAUSED)
@@ -181,9 +181,9 @@ def next_start(window: CalendarWindow) -> Instant | None:
     return window.end if window.label != "total" else None
 
 
-def fits(want: LineRequest, book: Balance | None) -> bool:
-    used = 0 if book is None else book.used_micros
-    limit = want.definition.limit_micros if book is None else book.limit_micros
+def fits(want: LineRequest, balance: Balance | None) -> bool:
+    used = 0 if balance is None else balance.used_micros
+    limit = want.definition.limit_micros if balance is None else balance.limit_micros
     return used + want.amount_micros <= limit + want.definition.overdraft_micros
 
 
@@ -199,23 +199,24 @@ def pin_line(want: LineRequest, instant: Instant) -> HoldLine:
 
 
 def last_line(hold: Hold) -> HoldLine:
-    """The line for which a booked hold waits."""
+    """The line whose window begins last."""
     return max(hold.lines, key=lambda line: (line.window.start, line.name))
 
 
 def wait_us(definition: BudgetDefinition, name: str, read: ReadBalance, now: Instant) -> int:
-    """How long until a window of this budget has something that is not spent. 0: it has now, or nobody shall wait.
+    """How long until a window of this budget has an amount that is not spent. 0: it has one now, or jobs shall not
+    wait.
 
-    What is held does not count as gone: it may be held for those who ask. Where no window helps, somebody may raise the
-    limit, and it is time to look again after a while.
+    Held amounts do not count as spent, because they may be held for the jobs that ask. If no window helps, check again
+    after a while, because the limit may be raised.
     """
     if definition.paused:
         return PAUSED_US
     if definition.over is OverPolicy.FAIL:
         return 0
     for window in windows_from(definition.every, definition.tz, now):
-        book = read(name, window)
-        if book is None or book.spent_micros < book.limit_micros + definition.overdraft_micros:
+        balance = read(name, window)
+        if balance is None or balance.spent_micros < balance.limit_micros + definition.overdraft_micros:
             return max(window.start - now, 0)
     return RAISED_US
 
@@ -224,18 +225,19 @@ def wait_us(definition: BudgetDefinition, name: str, read: ReadBalance, now: Ins
 
 
 def may_dispatch(hold: Hold, now: Instant) -> bool:
-    """The fence: whoever is told no does not call. Told yes once, the same caller may ask again."""
+    """Whether the call may be made now. Asking again gives the same answer until the deadline."""
     in_time = hold.start <= now < hold.end if hold.state is HoldState.HELD else True
     return hold.state in OPEN and in_time and now < hold.deadline
 
 
 def dispatch_hold(hold: Hold, now: Instant) -> Hold:
-    """From now on the call may have been made. It has the whole time for itself."""
+    """Record that the call may have been made. Its time to live starts again."""
     return replace(hold, state=HoldState.DISPATCHED, deadline=now + hold.ttl_us)
 
 
 def settle_hold(hold: Hold, actuals: Mapping[str, int]) -> HoldStep:
-    """What a call cost is a fact and is booked, whatever has become of its hold. Only a second settlement is not."""
+    """Book the actual cost, whatever the state of the hold, because the money is spent. A second settlement has no
+    effect."""
     costs = line_costs(hold, actuals)
     if hold.state is HoldState.SETTLED:
         return HoldStep(hold)
@@ -244,17 +246,19 @@ def settle_hold(hold: Hold, actuals: Mapping[str, int]) -> HoldStep:
 
 
 def line_costs(hold: Hold, actuals: Mapping[str, int]) -> list[int]:
-    """By the name of a budget or by unit; what is not named costs what was held for it."""
+    """The cost of each line, given by budget or by unit. A line without a given cost costs what was held."""
     known = {line.name for line in hold.lines} | {line.unit for line in hold.lines}
     for what, micros in actuals.items():
         check_micros(f"settle {what}", micros)
         if what not in known:
-            raise BadValue(f"settle {what}", f"was not held; there are {', '.join(sorted(known))}")
+            raise BadValue(
+                f"settle {what}", f"is not part of this hold; its budgets and units: {', '.join(sorted(known))}"
+            )
     return [actuals.get(line.name, actuals.get(line.unit, line.amount_micros)) for line in hold.lines]
 
 
 def capture_hold(hold: Hold) -> HoldStep:
-    """Nobody says what became of the call: it is charged."""
+    """Charge a hold in full, because its call was not settled."""
     return close_hold(hold, HoldState.CAPTURED, "capture", [line.amount_micros for line in hold.lines])
 
 
@@ -263,12 +267,13 @@ def void_hold(hold: Hold, kind: str = "void") -> HoldStep:
 
 
 def expire_hold(hold: Hold) -> HoldStep:
-    """Past its deadline: what was never dispatched cannot be any more, and what was may have been called."""
+    """End a hold past its deadline: capture it if it was dispatched, because the call may have been made; void it if
+    not."""
     return capture_hold(hold) if hold.state is HoldState.DISPATCHED else void_hold(hold, "expire")
 
 
 def close_hold(hold: Hold, state: HoldState, kind: str, costs: Sequence[int | None]) -> HoldStep:
-    """Free what is held, and replace what was spent."""
+    """Free the held amounts and book the costs."""
     moves, lines = [], []
     for line, cost in zip(hold.lines, costs, strict=True):
         freed = line.amount_micros if hold.state in OPEN else 0
@@ -285,11 +290,11 @@ def close_hold(hold: Hold, state: HoldState, kind: str, costs: Sequence[int | No
 
 
 def unknown_hold(id_: str) -> BadValue:
-    return BadValue("hold", f"nothing is known under {id_!r}; it was never held, or it was forgotten long ago")
+    return BadValue("hold", f"there is no hold {id_!r}; it was never placed, or it was pruned")
 
 
 def still_held(name: str) -> BadValue:
-    return BadValue(f"budget {name}", "something is held in it; wait until its calls are settled")
+    return BadValue(f"budget {name}", "has open holds; wait until its calls are settled")
 
 
 # -- for people -----------------------------------------------------------------------------------------------------
@@ -300,7 +305,7 @@ def crossed_by(moves: Iterable[tuple[Posting, tuple[int, ...]]]) -> Crossed:
 
 
 def sum_holds(holds: Iterable[Hold]) -> dict[WindowKey, Sums]:
-    return _summed(
+    return sum_by_window(
         (line.name, line.window, line.amount_micros if hold.state in OPEN else 0, line.actual_micros or 0)
         for hold in holds
         for line in hold.lines

@@ -1,15 +1,15 @@
-"""Buckets that hold in every window: what a limit's numbers become, and every decision about them.
+"""The rate limiter's buckets (GCRA): how a limit is sized, and every decision about permits. All functions are pure.
 
-For "L in any window W" a bucket of B tokens is refilled every T, so that B + (W + E + δ) / T ≤ L + 1: E is how long a
-worker may keep tokens that it took ahead, δ the way from the grant to the provider. Costs are whole, and two sends
-exactly W apart are not in one window, so the + 1 is safe. T is kept in whole nanoseconds, rounded up.
+For "L in any window W" a bucket of B permits gains one permit every T, such that B + (W + E + δ) / T ≤ L + 1. E is how
+long a worker may keep permits that it took ahead; δ is the delay from the grant to the provider. Costs are whole
+numbers, and two calls exactly W apart are not in one window, so the + 1 is safe. T is in whole nanoseconds, rounded up.
 
-The whole state of a bucket is its `tat`, the instant at which it will be full again: it holds
-B − (tat − now) / T tokens. A clock that steps back can only lower it, and a denial does not touch it. What was written
-under another fence (`since`) is not trusted: the bucket was empty at `since`.
+The state of a bucket is its `tat` (theoretical arrival time), the instant at which it will be full again: it holds
+B − (tat − now) / T permits. A clock that steps back can only lower that number, and a refusal does not change it. State
+that was written under another fence (`since`) is not trusted: the bucket counts as empty at `since`.
 
-Everything here is pure. Memory and SQLite call it; PostgreSQL and Redis say the same in their own languages, and one
-recorded trace proves that they give the same answers.
+The memory and SQLite limiters call this module. PostgreSQL and Redis implement the same rules in SQL and Lua, and a
+recorded trace proves that all of them give the same answers.
 """
 
 import math
@@ -32,35 +32,35 @@ from leaseway.domain.limits.limit import (
 )
 
 EXACT_MAX = 2**53
-"""Lua counts in doubles: beyond this it would no longer count exactly."""
+"""Lua numbers are doubles, which are exact up to this value."""
 BURST_MIN, SMALL_COUNT = 2, 10
-"""With a burst of one, whoever comes a moment late for his turn wastes it, and a third of the rate is lost. Very small
-limits cannot afford more."""
+"""With a burst of 1, a call that comes slightly late wastes its permit, and a third of the rate is lost. Limits below
+SMALL_COUNT cannot afford a larger burst."""
 SLOWER = 70
-"""Percent of the pace that is left after a congestion event."""
+"""The percentage of the rate that remains after the provider throttles a call."""
 PERCENT_MIN = 10
 FASTER = 5
-"""Percent that come back for each quiet span."""
+"""The percentage points that are restored after each quiet span."""
 QUIET_US_MIN = 10 * SECOND_US
 RETRY_SHARE = 10
 RETRY_US_MIN = SECOND_US
-"""A refusal that names no time closes for a tenth of the shortest window, at least a second."""
+"""A throttled call without Retry-After closes the limit for a tenth of the shortest window, at least a second."""
 CONCURRENCY_ONLY_US = 60 * SECOND_US
-"""A limit without rates grants seats; how long one waits for its call is the holder's affair."""
+"""How long the permits of a limit without rates are valid."""
 IN_FLIGHT_GRACE_US = 10 * SECOND_US
-"""After a fence, holders of seats say within this time that they still sit there."""
+"""After the limiter lost its state, workers report their in-flight calls within this time."""
 IDLE_US = 31 * 86_400 * SECOND_US
-"""What has been idle for so long may be forgotten, even if the clock is set back by less."""
-CONCURRENCY_REACHED = "all its seats are taken"
+"""State that has been idle for this long may be deleted, even if the clock is set back by less."""
+CONCURRENCY_REACHED = "its concurrency limit is reached"
 PAUSED = "it is paused"
 PAUSED_US = 5 * SECOND_US
-"""How often somebody looks whether it was resumed."""
+"""How often to check whether a paused limit was resumed."""
 IN_FLIGHT_WAIT_US = SECOND_US // 2
-"""When to look again for a free seat: nobody knows when one leaves."""
+"""When to ask again under a concurrency limit: it is not known when a call ends."""
 
 
 class RateWindow(Struct, frozen=True):
-    """One rate of a limit, sized."""
+    """One rate of a limit as a bucket: `burst` permits, and one more every `token_ns` nanoseconds."""
 
     window_us: int
     burst: int
@@ -68,12 +68,12 @@ class RateWindow(Struct, frozen=True):
 
 
 class Sizing(Struct, frozen=True):
-    """A definition as stores use it. The version grows with every change."""
+    """A definition as the limiter uses it. The version grows with every change."""
 
     windows: tuple[RateWindow, ...]
     concurrency: int | None = None
     lease_us: int = 0
-    """How long after its grant a token may still be sent."""
+    """How long a permit is valid after its grant."""
     version: int = 1
     paused: bool = False
 
@@ -81,37 +81,40 @@ class Sizing(Struct, frozen=True):
 class Bucket(Struct, frozen=True):
     tat: Instant
     turn: Instant
-    """When the next one who is refused shall come back: the shadow queue."""
+    """When the next refused caller should come back. Each refusal moves it on, so that callers return one by one."""
     token_ns: int
-    """The pace at which `tat` was written."""
+    """The pace under which `tat` was written."""
 
 
 class InFlight(Struct, frozen=True):
+    """The calls that one holder has in flight, and until when they are counted."""
+
     count: int
     until: Instant
 
 
 class Level(Struct, frozen=True):
-    """All that is known about one limit: a bucket per window, and what the provider said."""
+    """The state of one limit: a bucket per window, calls in flight, and what the provider reported."""
 
     buckets: Mapping[int, Bucket] = field(default_factory=dict)
-    """By the length of their windows, in microseconds."""
+    """By the length of the window, in microseconds."""
     since: Instant = -1
     """The fence under which this was written."""
     blocked_until: Instant = 0
     percent: int = 100
     generation: int = 0
-    """Counts congestion events: many workers see one, and it slows once."""
+    """Counts throttling events. Many workers report the same event, and it slows the limit once."""
     slowed_at: Instant = 0
     seats: Mapping[str, InFlight] = field(default_factory=dict)
-    """Calls under way, by who makes them."""
+    """Calls in flight, by holder."""
 
 
 NEW = Level()
 
 
 class Granted(Struct, frozen=True):
-    """So many times the whole ask. Tokens are used within the lease, counted from before the call was sent."""
+    """`count` permits for each of the requests. They are valid for `lease_us`, counted from before the call was
+    sent."""
 
     asks: tuple[PermitRequest, ...]
     count: int
@@ -119,11 +122,11 @@ class Granted(Struct, frozen=True):
     since: Instant
     lease_us: int
     generations: tuple[int, ...]
-    """In the order of the asks; a notice about a refusal carries it back."""
+    """In the order of the requests. A notice about a throttled call carries it back."""
 
 
 class Wait(Struct, frozen=True):
-    """Not now. `name` is the limit that takes longest, and `why` says what of it, for people."""
+    """No permit now. `name` is the limit with the longest wait, and `why` explains it."""
 
     wait_us: int
     name: str
@@ -131,7 +134,7 @@ class Wait(Struct, frozen=True):
 
 
 class Never(Struct, frozen=True):
-    """More than the limit ever grants at once, which is `most`."""
+    """The request is larger than what the limit ever grants at once, which is `most`."""
 
     name: str
     most: int
@@ -141,7 +144,7 @@ Verdict = Granted | Wait | Never
 
 
 class Notice(Struct, frozen=True):
-    """What a provider said about one limit in a reply."""
+    """What a provider's reply reported about one limit."""
 
     name: str
     limit: str
@@ -158,13 +161,13 @@ def size_limit(definition: LimitDefinition, version: int = 1) -> Sizing:
 
 
 def size_fallback(definition: LimitDefinition) -> Sizing:
-    """For a worker that cannot reach the limiter, and may use a part that was set aside."""
+    """The share of one worker that cannot reach the limiter."""
     windows = tuple(size_window(definition, fallback_rate(definition, rate)) for rate in definition.rates)
     return Sizing(windows, None, permit_life_us(definition))
 
 
 def permit_life_us(definition: LimitDefinition) -> int:
-    """The lease, and half of the delay: the other half is the network's."""
+    """The lease plus half of the delay; the other half is left for the network."""
     delays_us = [wire_delay_us(definition, rate) for rate in definition.rates]
     return permit_lease_us(definition) + min(delays_us) // 2 if delays_us else CONCURRENCY_ONLY_US
 
@@ -173,22 +176,22 @@ def size_window(definition: LimitDefinition, rate: Rate) -> RateWindow:
     least = BURST_MIN if definition.burst_share and rate.count >= SMALL_COUNT else 1
     burst = min(max(definition.cost_max, math.ceil(definition.burst_share * rate.count), least), rate.count)
     span_us = rate.window_us + permit_lease_us(definition) + wire_delay_us(definition, rate)
-    # Instants are whole microseconds: a faster bucket would hold more than its burst.
+    # Instants are whole microseconds. With a shorter interval a bucket would hold more than its burst.
     token_ns = max(divide_up(span_us * 1_000, rate.count - burst + 1), 1_000)
-    # A slowed pace is up to ten times as long.
+    # When the limit is slowed, the interval is up to ten times as long.
     if burst * token_ns * (100 // PERCENT_MIN) >= EXACT_MAX:
         raise BadValue(
             f"limit {definition.name}",
-            f"{rate} with a burst of {burst:,} cannot be counted exactly; give a shorter window or a smaller burst",
+            f"{rate} with a burst of {burst:,} is too large to count exactly; use a shorter window or a smaller burst",
         )
     return RateWindow(rate.window_us, burst, token_ns)
 
 
-# -- taking and giving back ----------------------------------------------------------------------------------------
+# -- taking and returning permits ----------------------------------------------------------------------------------
 
 
 class Acquisition(Struct, frozen=True):
-    """One ask with all that is known about its limit."""
+    """One request with the sizing and the level of its limit."""
 
     ask: PermitRequest
     sizing: Sizing
@@ -196,7 +199,8 @@ class Acquisition(Struct, frozen=True):
 
 
 class CallHolder(Struct, frozen=True):
-    """Who sits down, and for how long. After a fence nobody does, until those who sat before have said so again."""
+    """Who makes the calls, and for how long they are counted. After the limiter lost its state, no call starts before
+    `none_before`, so that calls in flight can be reported first."""
 
     holder: str = ""
     seat_us: int = 0
@@ -204,10 +208,12 @@ class CallHolder(Struct, frozen=True):
 
 
 class Denial(Struct, frozen=True):
+    """Why a request cannot be granted now."""
+
     wait_us: int
     why: str = ""
     window_us: int | None = None
-    """Of the rate that is used up; None: tokens would not help."""
+    """The window of the rate that is used up; None: the reason is not a rate."""
     place: int = -1
 
 
@@ -223,7 +229,8 @@ def take(
     most: int = 1,
     seating: CallHolder = NO_HOLDER,
 ) -> tuple[Verdict, list[Level]]:
-    """All asks or none; and the levels to write, in their order. Of a refusal only the shadow queue remains."""
+    """Grant all requests or none. Returns the verdict and the levels to write, in their order. A refusal changes
+    only the time at which the next refused caller should come back."""
     before = [taking.level for taking in takings]
     levels = [refresh(taking.level, taking.sizing, now, since) for taking in takings]
     count, longest = most, NO_DENIAL
@@ -244,8 +251,8 @@ def take(
 
 
 def forecast(takings: Sequence[Acquisition], now: Instant, since: Instant, horizon_us: int) -> tuple[int, Wait | None]:
-    """How many could be granted within this time, if nobody else asked; or what stands against even one. A guess that
-    takes nothing: for those who decide whether it is worth while to get in line."""
+    """How many permits could be granted within this time if there were no other callers; or why not even one. An
+    estimate that takes nothing, for deciding how many jobs to start."""
     units, longest = COUNT_MAX, NO_DENIAL
     for place, taking in enumerate(takings):
         level = refresh(taking.level, taking.sizing, now, since)
@@ -262,16 +269,16 @@ def forecast(takings: Sequence[Acquisition], now: Instant, since: Instant, horiz
 
 
 def units_at_once(taking: Acquisition) -> int:
-    """How many of these asks could be granted together, if nothing had been used."""
+    """How many of these requests could be granted together if nothing had been used."""
     seats = COUNT_MAX if taking.sizing.concurrency is None else taking.sizing.concurrency
     return min([seats, *(window.burst // taking.ask.cost for window in taking.sizing.windows)])
 
 
 def available(taking: Acquisition, level: Level, now: Instant, least: int, seating: CallHolder) -> tuple[Denial, int]:
-    """What stands longest against this ask, and how many of it would pass now."""
+    """The denial with the longest wait, and how many of this request would be granted now."""
     if taking.sizing.paused:
         return Denial(PAUSED_US, PAUSED), 0
-    longest, units = Denial(level.blocked_until - now, "the provider asked us to wait"), COUNT_MAX
+    longest, units = Denial(level.blocked_until - now, "the provider asked for a wait"), COUNT_MAX
     for window in taking.sizing.windows:
         bucket = level.buckets[window.window_us]
         room_us = refill_us(window, bucket) - max(bucket.tat - now, 0)
@@ -289,11 +296,11 @@ def available(taking: Acquisition, level: Level, now: Instant, least: int, seati
 
 
 def refuse(taking: Acquisition, level: Level, now: Instant, least: int, hindrance: Denial) -> tuple[Wait, Level]:
-    """Whoever is refused for want of tokens gets a turn of his own, so that not all come back at once."""
+    """Give each refused caller its own time to come back, so that they do not all return at once."""
     if hindrance.window_us is None:
         return Wait(hindrance.wait_us, taking.ask.name, hindrance.why), taking.level
     bucket, earliest = level.buckets[hindrance.window_us], now + hindrance.wait_us
-    # Beyond a whole window, those who were given turns have left long ago.
+    # Callers whose turn is more than a window away have given up long ago.
     turn = max(bucket.turn, earliest) if bucket.turn <= earliest + hindrance.window_us else earliest
     bucket = replace(bucket, turn=turn + us_from_ns(least * taking.ask.cost * bucket.token_ns))
     level = replace(level, buckets={**level.buckets, hindrance.window_us: bucket})
@@ -314,8 +321,9 @@ def spend(taking: Acquisition, level: Level, now: Instant, count: int, seating: 
 
 
 def credit_unused(taking: Acquisition, now: Instant, granted: Granted, unused: int) -> Level:
-    """Take back tokens that were not used. They are worth less with every moment: had they never been taken, the bucket
-    might have been full and refilled nothing. After a refusal none come back: it was to reopen with one token."""
+    """Take back unused permits. They lose value with time: if they had not been taken, the bucket might have been
+    full and would have gained nothing. After a throttled call none are taken back, because the limit reopens
+    with one permit."""
     level, age_us = taking.level, now - granted.granted_at
     generation = granted.generations[granted.asks.index(taking.ask)]
     if level.since != granted.since or level.generation != generation or age_us < 0:
@@ -337,11 +345,11 @@ def end_calls(level: Level, holder: str, count: int) -> Level:
 
 
 def renew_calls(level: Level, holder: str, count: int, until: Instant) -> Level:
-    """So many seats are this holder's, whatever was known of them before: calls that are under way are a fact."""
+    """Set the number of calls that this holder has in flight, whatever was counted before."""
     return replace(level, seats={**level.seats, holder: InFlight(count, until)})
 
 
-# -- what the provider says -----------------------------------------------------------------------------------------
+# -- what the provider reports --------------------------------------------------------------------------------------
 
 
 def apply_notice(taking: Acquisition, notice: Notice, now: Instant, since: Instant) -> Level:
@@ -352,7 +360,7 @@ def apply_notice(taking: Acquisition, notice: Notice, now: Instant, since: Insta
 
 
 def apply_throttle(taking: Acquisition, level: Level, notice: Notice, now: Instant) -> Level:
-    """Closed until the time given, slower once for each event, and open again with one token."""
+    """Close the limit for the given time, slow it once per event, and let it reopen with one permit."""
     retry_after_us = notice.retry_after_us
     if retry_after_us is None:
         shortest = min((window.window_us for window in taking.sizing.windows), default=0)
@@ -372,7 +380,7 @@ def apply_throttle(taking: Acquisition, level: Level, notice: Notice, now: Insta
 
 
 def apply_remaining(taking: Acquisition, level: Level, notice: Notice, now: Instant) -> Level:
-    """The provider says how much is left. Less than we thought: believed. More: not."""
+    """Apply the remaining quota that the provider reports, if it is smaller than the bucket's."""
     if notice.remaining is None or not taking.sizing.windows:
         return level
     window = matching_window(taking.sizing, notice.reset_us)
@@ -383,17 +391,18 @@ def apply_remaining(taking: Acquisition, level: Level, notice: Notice, now: Inst
 
 
 def matching_window(sizing: Sizing, reset_us: int | None) -> RateWindow:
-    """Which window does a provider speak of that says when it begins anew? The shortest that lasts as long."""
+    """The window that a provider's reset time belongs to: the shortest one that is at least as long."""
     longest = max(sizing.windows, key=lambda window: window.window_us)
     fitting = [window for window in sizing.windows if reset_us is not None and window.window_us >= reset_us]
     return min(fitting, key=lambda window: window.window_us, default=longest)
 
 
-# -- what time and new definitions do -------------------------------------------------------------------------------
+# -- the passing of time and new definitions ------------------------------------------------------------------------
 
 
 def refresh(level: Level, sizing: Sizing, now: Instant, since: Instant) -> Level:
-    """The level as it stands now: fenced, recovered, at the pace of today, without those who left their seats."""
+    """The level at this moment: reset after a fence, recovered from slowing, at the current pace, without expired
+    calls."""
     if level.since != since:
         level = replace(level, since=since, buckets={}, seats={})
     if level.percent < 100 and now - level.slowed_at >= (span_us := quiet_us(sizing)):
@@ -406,8 +415,8 @@ def refresh(level: Level, sizing: Sizing, now: Instant, since: Instant) -> Level
 
 
 def repace(level: Level, sizing: Sizing, now: Instant) -> Level:
-    """A bucket for each window, at its present pace: tokens that were used stay used. A bucket that nobody has seen was
-    empty at the fence; one that came later, with a new definition, is empty now."""
+    """One bucket per window at the current pace; used permits stay used. A bucket without state counts as empty at the
+    fence; one of a window that a new definition added is empty now."""
     buckets = {}
     for window in sizing.windows:
         token_ns = divide_up(window.token_ns * 100, level.percent)
@@ -417,7 +426,7 @@ def repace(level: Level, sizing: Sizing, now: Instant) -> Level:
             bucket = Bucket(empty_at + us_from_ns(window.burst * token_ns), 0, token_ns)
         elif bucket.token_ns != token_ns:
             away_us = math.ceil(max(bucket.tat - now, 0) * (token_ns / bucket.token_ns))
-            # What was used of a larger limit has left the window by then. It must not close a smaller one for months.
+            # Use under a larger limit leaves the window after its length. It must not close a smaller limit for months.
             most_us = max(window.window_us, us_from_ns(window.burst * token_ns)) + max(level.blocked_until - now, 0)
             bucket = Bucket(now + min(away_us, most_us), bucket.turn, token_ns)
         buckets[window.window_us] = bucket
@@ -425,7 +434,7 @@ def repace(level: Level, sizing: Sizing, now: Instant) -> Level:
 
 
 def idle_at(level: Level, sizing: Sizing) -> Instant | None:
-    """From when on nobody could tell this level from one that was never seen. None: it must be remembered."""
+    """When this level becomes the same as a new one and may be deleted. None: it must be kept."""
     is_whole = all(window.window_us in level.buckets for window in sizing.windows)
     if not is_whole or level.percent < 100 or level.generation > 0:
         return None
@@ -445,12 +454,12 @@ def in_flight_wait_us(level: Level, now: Instant) -> int:
 
 
 def refill_us(window: RateWindow, bucket: Bucket) -> int:
-    """How long an empty bucket takes to be full."""
+    """How long an empty bucket takes to fill."""
     return us_from_ns(window.burst * bucket.token_ns)
 
 
 def permits_left(window: RateWindow, bucket: Bucket, now: Instant) -> int:
-    """How many are there now."""
+    """How many permits the bucket holds now."""
     return max(refill_us(window, bucket) - max(bucket.tat - now, 0), 0) * 1_000 // bucket.token_ns
 
 
@@ -459,5 +468,5 @@ def us_from_ns(ns: int) -> int:
 
 
 def divide_up(number: int, by: int) -> int:
-    """Divided, and rounded up."""
+    """Divide and round up."""
     return -(-number // by)

@@ -1,7 +1,6 @@
-"""A provider's limits, as the provider states them: Limit("maps", "3/second", "100/minute", "2000/day").
+"""A provider's rate limits, as the provider states them: Limit("maps", "3/second", "100/minute", "2000/day").
 
-What users write here becomes a `Definition`, which lives in the store; `buckets.py` turns its numbers into buckets that
-hold in every window.
+A `Limit` becomes a `LimitDefinition`, which is stored; `buckets.py` turns it into buckets that hold in every window.
 """
 
 import math
@@ -22,16 +21,16 @@ WINDOW_SECONDS_MIN = 0.001
 WINDOW_SECONDS_MAX = 31 * 86_400
 
 LEASE_US = SECOND_US
-"""How long tokens that a worker took ahead may be used."""
+"""How long permits that a worker took ahead are valid."""
 LEASED_WINDOW_US_MIN = 10 * SECOND_US
-"""Shorter windows would pay too much for taking ahead."""
+"""For shorter windows, taking permits ahead would cost too much of the rate."""
 DEGRADED_SHARE_MAX = 0.5
 FALLBACK_WORKERS_MAX = 16
-"""Among so many workers the part that is set aside is divided. Others stop when they cannot reach the limiter."""
+"""How many workers share the `degraded_share`. Other workers stop when they cannot reach the limiter."""
 DELAY_US_MAX = SECOND_US // 2
 AHEAD_US_MAX = 60 * SECOND_US
 DELAY_SHARE = 10
-"""From the grant to the provider's own clock we allow half a second, or a tenth of a short window."""
+"""The delay from the grant to the provider is assumed to be half a second, or a tenth of a short window."""
 
 UNITS_US = {
     "millisecond": SECOND_US // 1_000,
@@ -49,12 +48,12 @@ RATE = re.compile(
     r"\s*(?P<length>\d{1,15}(?:\.\d{1,15})?)?\s*(?P<unit>[a-z]+)\s*"
 )
 TENANT_PREFIX = "tenant:"
-"""So begin the names under which the caps of tenants are kept."""
+"""The prefix of the limits that enforce the caps of tenants."""
 FIELD = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 
 class Rate(Struct, frozen=True, order=True):
-    """So many in any window of this length."""
+    """At most `count` in any window of this length."""
 
     window_us: int
     count: int
@@ -67,26 +66,37 @@ class Rate(Struct, frozen=True, order=True):
 
 
 class LimitDefinition(Struct, frozen=True, kw_only=True):
-    """A limit as the store keeps it. A name with fields, "maps:{tenant}", stands for one limit per value."""
+    """A limit as it is stored. A name with fields, "maps:{tenant}", defines one limit per value."""
 
     name: str
     rates: tuple[Rate, ...] = ()
-    """By their windows, the shortest first."""
+    """Sorted by window, the shortest first."""
     concurrency: int | None = None
-    """How many calls may be under way at once."""
+    """How many calls may be in flight at once."""
     burst_share: float = 0.05
     cost_max: int = 1
-    """The largest weight of one call."""
+    """The highest cost of one call."""
     lease_us: int | None = None
     delay_us: int | None = None
     degraded_share: float = 0.0
-    """The part of each count that is set aside for workers that cannot reach the limiter."""
+    """The share of each count that is reserved for workers that cannot reach the limiter."""
     paused: bool = False
-    """Nothing is granted until somebody resumes it. Only operators say so, and what the code declares leaves it."""
+    """No permit is granted until the limit is resumed. Only operators pause; declarations of the code do not change
+    it."""
 
 
 class Limit:
-    """What users write. Give it to `@app.job(limits=[…])`; `limit.cost(3)` stands for a call that weighs three."""
+    """A provider's rate limit. Pass it to `@app.job(limits=[…])`.
+
+        maps = Limit("maps", "3/second", "100/minute", concurrency=10)
+
+    Rates read like "100/minute", "20 per 2 s" or "200k/day"; up to four of them hold at the same time, in any window.
+    `concurrency`: how many calls may be in flight at once. `burst`: the share of the count that may be used at once
+    after an idle time. `cost_max`: the highest cost of one call; `maps.cost(3)` is a call that costs 3. `lease`: how
+    long workers may keep permits that they take ahead. `delay`: the assumed delay from the grant to the provider.
+    `degraded_share`: the share that workers may use while they cannot reach the limiter. A name with fields, such as
+    "maps:{tenant}", defines one limit per value.
+    """
 
     def __init__(
         self,
@@ -100,7 +110,10 @@ class Limit:
         degraded_share: float = 0.0,
     ) -> None:
         if str(name).startswith(TENANT_PREFIX):
-            raise BadValue(f"limit {name}", "the caps of tenants are kept under this name; take another: maps:{tenant}")
+            raise BadValue(
+                f"limit {name}",
+                "names that start with tenant: are reserved for the caps of tenants; use another, such as maps:{tenant}",
+            )
         self.definition = check_limit(
             LimitDefinition(
                 name=name,
@@ -123,14 +136,14 @@ class Limit:
 
 
 class LimitUse(Struct, frozen=True):
-    """How much of a limit one call takes."""
+    """A limit with the cost of one call."""
 
     limit: Limit
     cost: int = 1
 
 
 class PermitRequest(Struct, frozen=True, order=True):
-    """The same for the store: which limit, by which definition, how much of it."""
+    """A request for a permit: the name of the limit, the name of its definition, and the cost of one call."""
 
     name: str
     limit: str
@@ -138,12 +151,12 @@ class PermitRequest(Struct, frozen=True, order=True):
 
 
 def parse_rate(field: str, text: object) -> Rate:
-    """ "100/minute", "20 per 2 s", "200k/min" as numbers."""
+    """Parse a rate such as "100/minute", "20 per 2 s" or "200k/min"."""
     if not isinstance(text, str) or (found := RATE.fullmatch(text)) is None:
         raise BadValue(field, f"cannot read the rate {text!r}; write it like '100/minute', '20 per 2 s' or '200k/day'")
     unit = SHORT.get(found["unit"], found["unit"])
     if unit not in UNITS_US:
-        raise BadValue(field, f"{text!r}: {found['unit']!r} is no unit of time; there are {', '.join(UNITS_US)}")
+        raise BadValue(field, f"{text!r}: {found['unit']!r} is not a unit of time; units: {', '.join(UNITS_US)}")
     count = int(found["count"].replace("_", "").replace(",", "")) * THOUSANDS[found["thousands"].lower()]
     window_us = round(float(found["length"] or 1) * UNITS_US[unit])
     check_int(f"{field}: {text!r}: the count", count, 1, COUNT_MAX)
@@ -153,13 +166,13 @@ def parse_rate(field: str, text: object) -> Rate:
 
 
 def check_limit(definition: LimitDefinition) -> LimitDefinition:
-    """Refuse what cannot work, naming the field and the way out."""
+    """Refuse an invalid definition. The error names the field and the remedy."""
     field = f"limit {definition.name}"
     check_name("limit", definition.name)
     if not definition.rates and definition.concurrency is None:
         raise BadValue(field, "limits nothing; give a rate such as '100/minute', or concurrency=")
     if len(definition.rates) > WINDOWS_MAX:
-        raise BadValue(field, f"has {len(definition.rates)} rates; at most {WINDOWS_MAX} are kept")
+        raise BadValue(field, f"has {len(definition.rates)} rates; at most {WINDOWS_MAX} are allowed")
     windows = [rate.window_us for rate in definition.rates]
     if len(set(windows)) < len(windows):
         raise BadValue(field, "has two rates for the same window; keep the smaller one")
@@ -184,27 +197,29 @@ def check_degraded_share(definition: LimitDefinition) -> None:
     if not 0 <= share <= DEGRADED_SHARE_MAX:
         raise BadValue(field, f"must be between 0 and {DEGRADED_SHARE_MAX}, a share of the count (is {share})")
     if share and definition.concurrency is not None:
-        raise BadValue(field, "cannot be given together with concurrency: nobody could count the seats")
+        raise BadValue(
+            field, "cannot be combined with concurrency, because calls in flight cannot be counted without the limiter"
+        )
     for rate in definition.rates if share else ():
         if fallback_rate(definition, rate).count < definition.cost_max:
             raise BadValue(
                 field,
-                f"leaves each of {FALLBACK_WORKERS_MAX} workers less than one call of {rate}; set more aside, or 0",
+                f"leaves each of {FALLBACK_WORKERS_MAX} workers less than one call of {rate}; use a larger share, or 0",
             )
 
 
 def shared_rate(definition: LimitDefinition, rate: Rate) -> Rate:
-    """What the limiter has to give: all but the part that is set aside."""
+    """The rate that the limiter grants: everything but the reserved share."""
     return Rate(rate.window_us, rate.count - math.ceil(rate.count * definition.degraded_share))
 
 
 def fallback_rate(definition: LimitDefinition, rate: Rate) -> Rate:
-    """What one worker may do by itself while it cannot reach the limiter."""
+    """The rate of one worker that cannot reach the limiter."""
     return Rate(rate.window_us, int(rate.count * definition.degraded_share) // FALLBACK_WORKERS_MAX)
 
 
 def permit_lease_us(definition: LimitDefinition) -> int:
-    """How long tokens may be kept before they are used. Zero: each call asks the store."""
+    """How long permits may be kept before they are used. Zero: each call asks the limiter."""
     if definition.lease_us is not None:
         return definition.lease_us
     shortest = min((rate.window_us for rate in definition.rates), default=0)
@@ -218,20 +233,20 @@ def wire_delay_us(definition: LimitDefinition, rate: Rate) -> int:
 
 
 def template_fields(name: str) -> tuple[str, ...]:
-    """The fields in a name: "maps:{tenant}" has one."""
+    """The fields of a name: "maps:{tenant}" has one, tenant."""
     return tuple(FIELD.findall(name))
 
 
 def fill_template(name: str, values: Mapping[str, Any]) -> str:
-    """The name for these values. A value that is missing is the caller's mistake, and is named."""
+    """Fill the fields of a name. The error names a missing value."""
     for field in template_fields(name):
         if values.get(field) is None:
-            raise BadValue(field, f"is needed for the name {name!r}, but the job has no such argument")
+            raise BadValue(field, f"is required by the name {name!r}, but the job has no such argument")
     return check_name("name", FIELD.sub(lambda found: str(values[found[1]]), name))
 
 
 def matching_limit(name: str, limits: Iterable[str]) -> str | None:
-    """The limit of this name, or the one with fields that it fills."""
+    """The limit of this name, or the one whose fields the name fills."""
     known = list(limits)
     if name in known:
         return name

@@ -1,12 +1,11 @@
-"""What a provider's reply says about its limits, from its status, its headers and the code of its error.
+"""What a provider's reply reports about its rate limits: status, headers, and the error code in the body.
 
     Retry-After                        seconds, or a date; also Retry-After-Ms
     RateLimit, RateLimit-Policy        the IETF draft, by policy: "minute";r=3;t=20
-    RateLimit-Remaining, -Reset        its older form, and what vendors made of it: X-RateLimit-…, X-Rate-Limit-…,
+    RateLimit-Remaining, -Reset        the older draft and the variants of vendors: X-RateLimit-…, X-Rate-Limit-…,
                                        …-Remaining-Requests, …-Tokens-Reset, …-Remaining-Minute
 
-Providers write what they like. What cannot be understood was not said, every time is cut to 31 days, and nothing here
-raises.
+Headers that cannot be parsed are ignored, times are capped at 31 days, and nothing here raises.
 """
 
 import re
@@ -27,16 +26,16 @@ HEADERS_MAX = 200
 NAME_MAX = 100
 TEXT_MAX = 2_000
 BODY_MAX = 16_000
-"""As much of an error's body is searched for its code."""
+"""The part of an error's body that is searched for a code."""
 
 THROTTLED = frozenset({429, 503})
 FORBIDDEN = 403
 PAYMENT_REQUIRED = 402
 
 INSTANT_MIN = 1_000_000_000
-"""Seconds from here on count from 1970; as a duration they would be thirty years."""
+"""Larger numbers are seconds since 1970; as a duration they would be thirty years."""
 INSTANT_MS_MIN = 100_000_000_000
-"""And these are milliseconds since 1970."""
+"""Larger numbers are milliseconds since 1970."""
 
 DURATION_US = {"d": 86_400 * SECOND_US, "h": 3_600 * SECOND_US, "m": 60 * SECOND_US, "s": SECOND_US, "ms": 1_000}
 
@@ -62,7 +61,8 @@ FINAL_CODES = (
 
 
 class Throttled(TransientError):
-    """The provider asks for a longer wait than a handler should sleep. The job waits; its attempt is given back."""
+    """The provider asks for a longer wait than a handler should make. The job is released and waits in its lane; the
+    attempt is not counted."""
 
     def __init__(self, message: str, retry_after_us: int | None) -> None:
         super().__init__(message)
@@ -70,28 +70,28 @@ class Throttled(TransientError):
 
 
 class TooLarge(TransientError):
-    """A reply with more bytes than a process should hold."""
+    """A reply is larger than a process should hold."""
 
 
 class RateLimitStatus(Struct, frozen=True):
-    """What one reply says. None: it does not say."""
+    """What one reply reports. None: it does not say."""
 
     throttled: bool = False
-    """Too many requests: slow down, all of you. Never together with `is_final`."""
+    """Too many requests: the whole fleet must slow down. Never set together with `is_final`."""
     retry_after_us: int | None = None
     remaining: int | None = None
-    """Requests left by the scarcest of the policies named."""
+    """The requests left under the policy with the fewest."""
     reset_us: int | None = None
-    """When that one begins anew."""
+    """How long until that policy resets."""
     is_final: bool = False
-    """No credit, no contract: waiting does not help, a person must."""
+    """No credit or no contract: waiting does not help."""
     tokens_remaining: int | None = None
-    """For providers that count a model's tokens beside the requests."""
+    """For providers that also limit the tokens of a language model."""
     tokens_reset_us: int | None = None
 
 
 class Quota(Struct, frozen=True):
-    """How much is left of one policy, and for how long."""
+    """What is left under one policy, and until when."""
 
     remaining: int
     reset_us: int | None = None
@@ -99,13 +99,13 @@ class Quota(Struct, frozen=True):
 
 
 Texts = dict[str, list[str]]
-"""All that was said under one name, which is in lower case."""
+"""The values of each header, by its name in lower case."""
 
 
 def parse_rate_limits(
     status: int, headers: Iterable[tuple[str, str]], body: str = "", now: Instant | None = None
 ) -> RateLimitStatus:
-    """`now` is our own clock, in microseconds since 1970; it counts only where the reply has no date of its own."""
+    """`now`: the local time in microseconds since 1970, used only if the reply has no Date header."""
     texts = collect_headers(headers)
     now = reply_time(texts, now)
     rooms = [*quotas_from_policies(texts), *quotas_from_names(texts, now)]
@@ -135,18 +135,18 @@ def collect_headers(headers: Iterable[tuple[str, str]]) -> Texts:
 
 
 def reply_time(texts: Texts, now: Instant | None) -> Instant | None:
-    """The provider's own clock is the one by which it names instants."""
+    """The provider's time, because its reset times refer to its own clock."""
     for text in texts.get("date", ()):
         if (date := parse_date_us(text)) is not None:
             return date
     return now
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------
+# -- throttling -------------------------------------------------------------------------------------------------------
 
 
 def is_permanent(status: int, body: str) -> bool:
-    """Only codes are searched: the text of a passing refusal may well name the page where one buys more."""
+    """Only error codes are searched, because the message of a temporary refusal may link to a billing page."""
     if status < 400:
         return False
     codes = ["".join(filter(str.isalnum, code)).lower() for code in CODE.findall(body[:BODY_MAX])]
@@ -154,21 +154,21 @@ def is_permanent(status: int, body: str) -> bool:
 
 
 def is_disguised_throttle(status: int, retry_after_us: int | None, requests: Quota | None) -> bool:
-    """Some providers refuse with 403 what others refuse with 429."""
+    """Some providers throttle with 403 instead of 429."""
     is_empty = requests is not None and requests.remaining == 0
     return status == FORBIDDEN and (retry_after_us is not None or is_empty)
 
 
 def retry_after(texts: Texts, now: Instant | None) -> int | None:
-    """The longest, if it is said several times."""
+    """The longest Retry-After, if there are several."""
     waits = [parse_wait_us(text, now) for text in texts.get("retry-after", ())]
-    # More exact than the one in seconds, which is rounded.
+    # Retry-After-Ms is more precise than the rounded seconds.
     exact = [parse_wait_us(f"{text}ms", now) for text in texts.get("retry-after-ms", ())]
     return max((wait for wait in exact or waits if wait is not None), default=None)
 
 
 def reset_wait_us(rooms: Iterable[Quota]) -> int | None:
-    """Refused without a word how long: until everything that is used up begins anew."""
+    """Without Retry-After, wait until every exhausted policy resets."""
     return max((room.reset_us for room in rooms if room.remaining == 0 and room.reset_us is not None), default=None)
 
 
@@ -176,7 +176,7 @@ def reset_wait_us(rooms: Iterable[Quota]) -> int | None:
 
 
 def scarcest(rooms: Iterable[Quota], unit: str) -> Quota | None:
-    """The one with the fewest left; of several, the one that lasts longest."""
+    """The quota with the fewest left; of several, the one that resets last."""
     of_unit = [room for room in rooms if room.unit == unit]
     return min(of_unit, key=lambda room: (room.remaining, -(room.reset_us or 0)), default=None)
 
@@ -200,7 +200,7 @@ def quotas_from_policies(texts: Texts) -> Iterator[Quota]:
 
 
 def parse_items(texts: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """A list in the notation of structured fields: each item with its parameters."""
+    """A list of structured fields (RFC 9651): each item with its parameters."""
     for text in texts:
         for item in BETWEEN_COMMAS.findall(text):
             parts = [part.strip() for part in BETWEEN_SEMICOLONS.findall(item)]
@@ -210,7 +210,7 @@ def parse_items(texts: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def quotas_from_names(texts: Texts, now: Instant | None) -> Iterator[Quota]:
-    """One room for each ending: X-RateLimit-Remaining-Requests and X-RateLimit-Reset-Requests belong together."""
+    """One quota per suffix: X-RateLimit-Remaining-Requests and X-RateLimit-Reset-Requests belong together."""
     remaining: dict[str, int] = {}
     reset_us: dict[str, int] = {}
     for name, values in texts.items():
@@ -246,7 +246,7 @@ def parse_count(text: str) -> int | None:
 
 
 def parse_wait_us(text: str, now: Instant | None) -> int | None:
-    """From now on: seconds, a duration such as 1m30s, or an instant in any of its notations."""
+    """A wait in microseconds, given as seconds, as a duration such as 1m30s, or as a point in time."""
     text = text.strip()
     if NUMBER.fullmatch(text):
         number = float(text)
@@ -265,12 +265,12 @@ def parse_number(text: str) -> float:
 
 
 def clamp_us(duration_us: float) -> int:
-    # Upwards: who comes a microsecond early is refused again.
+    # Rounded up, because a call that comes a microsecond early is refused again.
     return min(max(-int(-duration_us // 1), 0), WAIT_US_MAX)
 
 
 def parse_date_us(text: str) -> Instant | None:
-    """A date as HTTP writes it, or as ISO 8601 does."""
+    """Parse an HTTP date or an ISO 8601 date."""
     try:
         date = datetime.fromisoformat(text) if text[:4].isdigit() else parsedate_to_datetime(text)
         return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND

@@ -1,4 +1,4 @@
-"""What may be said to a limiter. Every store refuses the same nonsense, before it looks at anything."""
+"""Checks of the arguments of a limiter. Every limiter refuses the same invalid values before it reads any state."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from leaseway.domain.validators import check_int, check_name
 
 PERMIT_REQUESTS_MAX = 16
 SPAN_US_MAX = 31 * 86_400 * SECOND_US
-"""Longer seats and longer silences are somebody's mistake; and every store can add them to an instant."""
+"""The longest time that is accepted. Every store can add it to an instant without overflow."""
 GENERATION_MAX = 2**31 - 1
-"""More than any store counts."""
+"""More than any limiter counts."""
 
 
 def check_requests(asks: Sequence[PermitRequest]) -> None:
@@ -32,7 +32,7 @@ def check_take(asks: Sequence[PermitRequest], least: int, most: int, seat_us: in
 
 
 def check_unused(granted: Granted, unused: int) -> None:
-    """Nobody can return more than was granted."""
+    """No more can be returned than was granted."""
     check_int("unused", unused, 0, granted.count)
     for generation in granted.generations:
         check_int("granted: generation", generation, 0, GENERATION_MAX)

@@ -94,7 +94,7 @@ class Audited(Struct, frozen=True):
 
     @classmethod
     def of(cls, audit: Audit) -> "Audited":
-        return cls(summed(audit.books), summed(audit.journal), summed(audit.holds), audit.unbalanced)
+        return cls(summed(audit.balances), summed(audit.journal), summed(audit.holds), audit.unbalanced)
 
     @property
     def audit(self) -> Audit:

@@ -92,7 +92,7 @@ class BudgetState:
                 budget=self.definition_by_window[name, window][0],
                 unit=self.definition_by_window[name, window][1],
                 window=window,
-                book=book,
+                balance=book,
                 has_begun=window.start <= now,
             )
             for (name, window), book in self.books.items()
@@ -176,7 +176,7 @@ class MemoryBudgetReads:
     async def audit(self) -> Audit:
         with self._state.lock:
             accounts = self._state.accounts(self._state.now_us())
-            unbalanced = tuple((each.name, each.window) for each in accounts if not is_balanced(each.book))
+            unbalanced = tuple((each.name, each.window) for each in accounts if not is_balanced(each.balance))
             holds = sum_holds(self._state.holds.values())
             return Audit(sum_balances(accounts), sum_journal(self._state.entries), holds, unbalanced)
 

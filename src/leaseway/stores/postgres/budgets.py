@@ -295,7 +295,12 @@ def parse_window(row: Record) -> BudgetWindow:
     now, name, budget, unit, start, end, label, *numbers = row
     window = CalendarWindow(start, end, label)
     return BudgetWindow(
-        name=name, budget=budget, unit=unit, window=window, book=parse_balance(numbers), has_begun=window.start <= now
+        name=name,
+        budget=budget,
+        unit=unit,
+        window=window,
+        balance=parse_balance(numbers),
+        has_begun=window.start <= now,
     )
 
 

@@ -167,7 +167,7 @@ def wait_reason(window_us: int) -> str:
         return buckets.PAUSED
     if window_us > 0:
         return f"its rate per {window_us / SECOND_US:g} s is used up"
-    return "all its seats are taken" if window_us < 0 else "the provider asked us to wait"
+    return "its concurrency limit is reached" if window_us < 0 else "the provider asked for a wait"
 
 
 def parse_level(row: Record) -> Level:

@@ -116,7 +116,7 @@ class FencedServer:
         for _ in range(FENCES_MAX):
             answer = await self._run(verb, replace(request, since=self._since))
             if answer[0] == "unknown":
-                raise UnknownLimit(f"{answer[1]}: nobody has defined a limit of this name; declare it first")
+                raise UnknownLimit(f"{answer[1]}: no limit of this name is defined; declare it first")
             if answer[0] != "fenced":
                 return answer
             await self._declare_again(answer[1])

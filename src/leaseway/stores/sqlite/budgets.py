@@ -421,7 +421,7 @@ def account_of(row: Row, now: Instant) -> BudgetWindow:
     name, budget, unit, start, end, label, *numbers = row
     window = CalendarWindow(start, end, label)
     return BudgetWindow(
-        name=name, budget=budget, unit=unit, window=window, book=book_of(numbers), has_begun=window.start <= now
+        name=name, budget=budget, unit=unit, window=window, balance=book_of(numbers), has_begun=window.start <= now
     )
 
 

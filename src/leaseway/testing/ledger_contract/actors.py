@@ -60,7 +60,7 @@ async def account(ledger: Ledger, name: str = "spend", place: int = 0) -> Budget
 
 async def numbers(ledger: Ledger, name: str = "spend", place: int = 0) -> tuple[float, float, float]:
     """spent, held and overdraft, in whole units."""
-    book = (await account(ledger, name, place)).book
+    book = (await account(ledger, name, place)).balance
     return book.spent_micros / MICRO, book.held_micros / MICRO, book.overdraft_micros / MICRO
 
 

@@ -199,8 +199,8 @@ async def test_a_call_of_yesterday_is_booked_on_yesterday(ledger: Ledger, clock:
     clock.advance(10)
     await ledger.settle("a", {"usd": micros(6)})
     past, today = await ledger.reads.balances(["spend"], since=0)
-    assert (past.book.spent_micros, past.book.held_micros) == (micros(6), 0)
-    assert today.book.spent_micros == 0
+    assert (past.balance.spent_micros, past.balance.held_micros) == (micros(6), 0)
+    assert today.balance.spent_micros == 0
     await agrees(ledger)
 
 

@@ -53,7 +53,7 @@ async def test_a_new_limit_holds_at_once_for_windows_under_way(ledger: Ledger) -
     await held(ledger, "a", 10)
     await ledger.definitions.change(daily(15, over="fail"))
     await held(ledger, "b", 5)
-    assert (await account(ledger)).book.limit_micros == micros(15)
+    assert (await account(ledger)).balance.limit_micros == micros(15)
     await agrees(ledger)
 
 
@@ -88,7 +88,7 @@ async def test_windows_that_are_over_keep_the_limit_they_had(ledger: Ledger, clo
     to_next_day(clock)
     await ledger.definitions.change(daily(5))
     past, *_ = await ledger.reads.balances(["spend"], since=0)
-    assert past.book.limit_micros == micros(10)
+    assert past.balance.limit_micros == micros(10)
 
 
 async def test_a_higher_limit_tells_its_thresholds_anew(ledger: Ledger) -> None:
@@ -107,7 +107,7 @@ async def test_a_definition_with_fields_changes_the_windows_of_all_its_values(le
     for tenant in ("acme", "other"):
         await ledger.hold(tenant, usd(1, Charge(f"spend:{tenant}", "spend:{tenant}")), MINUTE_US)
     await ledger.definitions.change(budget("spend:{tenant}", usd=3, every="day"))
-    limits = {each.name: each.book.limit_micros for each in await ledger.reads.balances()}
+    limits = {each.name: each.balance.limit_micros for each in await ledger.reads.balances()}
     assert limits == {"spend:acme": micros(5), "spend:other": micros(3)}
 
 
@@ -139,7 +139,7 @@ async def test_windows_of_another_length_begin_anew(ledger: Ledger, clock: FakeC
     await ledger.definitions.change(budget("spend", usd=10, every="month"))
     await held(ledger, "b", 10)
     await ledger.settle("a", {"usd": micros(4)})
-    spent = {each.window.label: each.book.spent_micros for each in await ledger.reads.balances()}
+    spent = {each.window.label: each.balance.spent_micros for each in await ledger.reads.balances()}
     assert spent == {"2025-06": 0, "2025-06-15": micros(4)}
     await agrees(ledger)
 

@@ -198,7 +198,7 @@ async def test_what_was_held_for_yesterday_is_not_dispatched_today(ledger: Ledge
     assert yesterday.windows[0].end == today.windows[0].start
     assert await numbers(ledger) == (0, 6, 0)
     (past, *_) = await ledger.reads.balances(since=0)
-    assert past.book.held_micros == 0
+    assert past.balance.held_micros == 0
     await agrees(ledger)
 
 

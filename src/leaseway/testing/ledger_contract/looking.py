@@ -23,7 +23,7 @@ async def test_a_budget_is_shown_before_its_first_hold(ledger: Ledger) -> None:
     await ledger.definitions.declare([daily(10), budget("spend:{tenant}", usd=1)])
     (account,) = await ledger.reads.balances()
     assert (account.name, account.unit, account.window.label) == ("spend", "usd", "2025-06-15")
-    assert account.book.limit_micros == account.left_micros == micros(10)
+    assert account.balance.limit_micros == account.left_micros == micros(10)
 
 
 async def test_books_show_what_is_spent_held_and_booked_ahead(ledger: Ledger) -> None:
@@ -33,7 +33,11 @@ async def test_books_show_what_is_spent_held_and_booked_ahead(ledger: Ledger) ->
     await held(ledger, "b", 4)
     await booked(ledger, "c", 7)
     today, tomorrow = await ledger.reads.balances(["spend"])
-    assert (today.book.spent_micros, today.book.held_micros, today.booked_ahead_micros) == (micros(1.5), micros(4), 0)
+    assert (today.balance.spent_micros, today.balance.held_micros, today.booked_ahead_micros) == (
+        micros(1.5),
+        micros(4),
+        0,
+    )
     assert today.left_micros == micros(4.5)
     assert (tomorrow.window.label, tomorrow.has_begun) == ("2025-06-16", False)
     assert tomorrow.booked_ahead_micros == micros(7)

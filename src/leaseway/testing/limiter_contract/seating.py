@@ -28,7 +28,7 @@ async def test_no_more_calls_than_seats(limiter: Limiter, clock: FakeClock) -> N
     assert more.count == 2
     wait = await seated(limiter, "three", ask(PHONE))
     assert isinstance(wait, Wait)
-    assert "seats" in wait.why
+    assert "concurrency" in wait.why
     assert 0 < wait.wait_us <= SECOND_US
 
 

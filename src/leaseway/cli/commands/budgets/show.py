@@ -105,7 +105,7 @@ def budget_rows(definition: BudgetDefinition, books: BudgetBalances) -> list[Row
 
 
 def balance_row(account: BudgetWindow, accounts: Sequence[BudgetWindow], now: Instant) -> Row:
-    book, unit = account.book, account.unit
+    book, unit = account.balance, account.unit
     ahead = sum(other.booked_ahead_micros for other in accounts if other.name == account.name)
     return (
         account.name,
@@ -170,7 +170,7 @@ def record(definition: BudgetDefinition) -> list[tuple[str, str]]:
 
 
 def window_row(account: BudgetWindow, now: Instant) -> Row:
-    book, unit = account.book, account.unit
+    book, unit = account.balance, account.unit
     return (
         account.name,
         account.window.label,

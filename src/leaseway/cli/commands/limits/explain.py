@@ -151,7 +151,7 @@ def show_state(name: str, definition: LimitDefinition, seen: LevelReading | None
             *((str(rate), tokens_now(definition, rate, seen)) for rate in definition.rates),
             ("seats", in_flight_text(definition, seen)),
             ("pace", f"slowed to {level.percent} %: the provider refused calls" if level.percent < 100 else ""),
-            ("closed", f"the provider asked us to wait; open {moment(now + closed_us, now)}" if closed_us > 0 else ""),
+            ("closed", f"the provider asked for a wait; open {moment(now + closed_us, now)}" if closed_us > 0 else ""),
             ("next free", next_free(shut)),
         ]
     )

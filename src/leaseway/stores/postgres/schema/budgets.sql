@@ -175,7 +175,7 @@ BEGIN
   END IF;
   ids := ARRAY(SELECT id FROM budget_windows WHERE budget = budget_name ORDER BY id FOR UPDATE);
   IF EXISTS (SELECT 1 FROM budget_windows WHERE id = ANY (ids) AND held_micros > 0) THEN
-    RAISE EXCEPTION 'budget %: something is held in it; wait until its calls are settled', budget_name
+    RAISE EXCEPTION 'budget %: has open holds; wait until its calls are settled', budget_name
       USING ERRCODE = 'LW002';
   END IF;
   DELETE FROM budgets WHERE name = budget_name;

@@ -67,7 +67,7 @@ BEGIN
          CROSS JOIN LATERAL (VALUES (budget_windows.name), (unit)) AS each (word)
    WHERE hold = hold_id;
   IF known IS NULL THEN
-    RAISE EXCEPTION 'hold: nothing is known under %; it was never held, or it was forgotten long ago', quote_literal(hold_id)
+    RAISE EXCEPTION 'hold: there is no hold %; it was never placed, or it was pruned', quote_literal(hold_id)
       USING ERRCODE = 'LW002';
   END IF;
   SELECT what INTO wrong FROM unnest(cost_names) AS each (what) WHERE what <> ALL (known) LIMIT 1;

@@ -37,7 +37,7 @@ local function allowed(taking, now, since)
   if taking.sizing.paused then
     return { wait_us = PAUSED_US, why = 'it is paused' }, 0
   end
-  local longest = { wait_us = taking.level.blocked_until - now, why = 'the provider asked us to wait' }
+  local longest = { wait_us = taking.level.blocked_until - now, why = 'the provider asked for a wait' }
   local units = COUNT_MAX
   for _, window in ipairs(taking.sizing.windows) do
     local bucket = taking.level.buckets[window.window_us]
@@ -56,7 +56,7 @@ local function allowed(taking, now, since)
     local wait_us, free = seat_allowed(taking, now, since)
     units = math.min(units, free)
     if wait_us > longest.wait_us then
-      longest = { wait_us = wait_us, why = 'all its seats are taken' }
+      longest = { wait_us = wait_us, why = 'its concurrency limit is reached' }
     end
   end
   return longest, units
