@@ -117,7 +117,7 @@ def test_a_budget_is_what_was_written() -> None:
     [
         ({}, "no amount"),
         ({"usd": 1, "eur": 2}, "exactly one"),
-        ({"usx.*not a known currency"),
+        ({"usx": 1}, "usx.*not a known currency"),
         ({"USD": 1}, "USD"),
         ({"to": 1}, "not a unit"),
         ({"evry": "day"}, "evry"),

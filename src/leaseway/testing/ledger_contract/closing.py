@@ -165,7 +165,7 @@ async def test_a_settlement_in_another_unit_is_refused(ledger: Ledger, actuals: 
 
 async def test_an_unknown_hold_cannot_be_settled(ledger: Ledger) -> None:
     """Nobody knows which budget it should be booked on, and silence would hide it."""
-    with pytest.raises(BadValue, match="nothing is known"):
+    with pytest.raises(BadValue, match="there is no hold"):
         await ledger.settle("a", {"usd": 1})
     assert await ledger.void("a") is False
 

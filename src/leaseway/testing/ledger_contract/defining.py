@@ -149,7 +149,7 @@ async def test_a_budget_is_forgotten_with_all_that_is_known_of_it(ledger: Ledger
     await ledger.definitions.declare([daily(10), budget("other", usd=10)])
     lines = (*usd(3), (Charge("other", "other"), micros(3)))
     await ledger.hold("a", lines, MINUTE_US, dispatch=True)
-    with pytest.raises(BadValue, match="held"):
+    with pytest.raises(BadValue, match="open holds"):
         await ledger.definitions.forget("spend")
     await ledger.settle("a", {})
     assert await ledger.definitions.forget("spend") is True
