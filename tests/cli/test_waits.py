@@ -126,7 +126,7 @@ def test_a_limiter_out_of_reach_does_not_hide_the_job(place: Place) -> None:
     id_ = place.submit("geocode")
     answer = place.ok("jobs", "why", id_, "--limits", "redis://127.0.0.1:1/0")
     assert "It waits for limit maps: it cannot be read from here (" in answer.out
-    assert "cannot be asked" in place.ok("lanes", "--limits", "redis://127.0.0.1:1/0").out
+    assert "cannot be read" in place.ok("lanes", "--limits", "redis://127.0.0.1:1/0").out
 
 
 def test_a_job_for_later_asks_no_limiter(place: Place) -> None:

@@ -112,7 +112,7 @@ class Limit:
         if str(name).startswith(TENANT_PREFIX):
             raise BadValue(
                 f"limit {name}",
-                "names that start with tenant: are reserved for the caps of tenants; use another, such as maps:{tenant}",
+                "names that start with tenant: are reserved for the caps of tenants; choose one such as maps:{tenant}",
             )
         self.definition = check_limit(
             LimitDefinition(
