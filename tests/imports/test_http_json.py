@@ -1,4 +1,4 @@
-"""Any API by its spec alone: every way of paging, every filter, and every reply that makes no sense."""
+"""Any API by its spec alone: every paging style, every filter, and every invalid reply."""
 
 import json
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ THINGS = [{"id": number, "name": f"thing {number}", "kind": "ab"[number % 2]} fo
 
 @pytest.fixture
 async def http() -> AsyncIterator[Http]:
-    # Without the machine's certificates, which take longer to load than most of these tests.
+    # Without the machine's certificates, which take longer to load than most of these tests run.
     place = Place(httpx2.AsyncHTTPTransport(verify=False))
     yield place.http()
     await place.wire.close()
@@ -71,7 +71,7 @@ ALL = shard_with({})
 
 
 async def all_of(source: JsonSource, http: Http, limit: int = 100, shard: Shard = ALL) -> list[Any]:
-    """Read on until the source says that it is the end, or sends nothing more. Cursors are kept as text."""
+    """Read until the source reports the end or sends nothing more. Cursors are converted to text and back."""
     records: list[Any] = []
     cursor: Cursor | None = None
     for _ in range(1_000):
@@ -92,7 +92,7 @@ def reply(it: Provider, value: Any, headers: dict[str, str] | None = None) -> No
     it.answer(200, headers, json.dumps(value))
 
 
-# -- every way of paging --
+# -- paging styles --
 
 WAYS = {
     "offset": 'page = { cursor = "offset", limit_param = "limit" }\nrecords = "$.items"',
@@ -110,7 +110,7 @@ WAYS = {
 @pytest.mark.parametrize("limit", [7, 100, 250, 1_000])
 @pytest.mark.parametrize("way", WAYS)
 async def test_every_record_once(http: Http, way: str, limit: int) -> None:
-    """Whatever the way of paging, and wherever a page ends: nothing twice, nothing left out."""
+    """At every page boundary of every paging style, a record can be lost or repeated."""
     async with standin(0, listings={"things": Listing(THINGS)}) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         assert await all_of(source, http, limit) == THINGS
@@ -118,7 +118,7 @@ async def test_every_record_once(http: Http, way: str, limit: int) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_source_that_sends_smaller_pages_than_asked_for(http: Http, way: str) -> None:
-    """Most have a largest page, and do not say so. Whoever counts in pages of his own size leaves records out."""
+    """Most sources cap the page size silently, so counting in pages of the requested size would skip records."""
     async with standin(0, listings={"things": Listing(THINGS, page_max=40)}) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         assert await all_of(source, http, 100) == THINGS
@@ -126,7 +126,7 @@ async def test_a_source_that_sends_smaller_pages_than_asked_for(http: Http, way:
 
 @pytest.mark.parametrize("way", [way for way in WAYS if "any size" not in way])
 async def test_pages_may_become_smaller_on_the_way(http: Http, way: str) -> None:
-    """A page that is too heavy is halved, and the number of a page then means something else."""
+    """A page that is too large is halved, and then a page number means another position."""
     async with standin(0, listings={"things": Listing(THINGS)}) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         records: list[Any] = []
@@ -152,7 +152,7 @@ async def test_pages_may_become_smaller_on_the_way(http: Http, way: str) -> None
     ],
 )
 async def test_the_end_is_claimed_only_where_the_source_says_it(http: Http, way: str, ends: list[bool | None]) -> None:
-    """A short page is no proof: the guards must be asked to confirm it."""
+    """A short page is not proof of the end; the guards must confirm it."""
     async with standin(0, listings={"things": Listing(THINGS)}) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         cursor: Cursor | None = None
@@ -166,7 +166,7 @@ async def test_the_end_is_claimed_only_where_the_source_says_it(http: Http, way:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_empty_page_out_of_the_blue_proves_nothing(http: Http, way: str) -> None:
-    """Sources answer 200 with nothing when their database is away."""
+    """Sources answer 200 with an empty list while their database is down."""
     async with standin(0, listings={"things": Listing(THINGS)}, faults=Faults(empty_every=1)) as it:
         source = source_at(f"{it.url}/{way.split()[0]}", f'path = "/things"\n{WAYS[way]}')
         page = await source.fetch(ALL, None, 100, http)
@@ -185,7 +185,7 @@ async def test_one_reply_for_everything(http: Http, it: Provider) -> None:
 
 
 async def test_a_source_that_ignores_the_size_of_a_page(http: Http, it: Provider) -> None:
-    """Page 2 would begin somewhere else than we believe."""
+    """Page 2 would start at another record than the importer assumes."""
     source = source_at(it.url, 'page = { cursor = "page", limit_param = "size" }')
     reply(it, THINGS[:20])
     with pytest.raises(BadReply, match="20 records came where 10 were asked for: the source does not know 'size'"):
@@ -217,7 +217,7 @@ async def test_the_secret_goes_as_a_header(http: Http, it: Provider) -> None:
 
 
 async def test_the_secret_is_never_part_of_a_cursor(http: Http, it: Provider) -> None:
-    """Sources echo it in their links, and cursors are stored and shown."""
+    """Sources echo the secret in their links, and cursors are stored and shown."""
     source = source_at(
         it.url,
         'page = { cursor = "link", next = "$.next" }\nrecords = "$.items"',
@@ -233,7 +233,7 @@ async def test_the_secret_is_never_part_of_a_cursor(http: Http, it: Provider) ->
 
 @pytest.mark.parametrize("link", ["https://elsewhere.example/next", "//elsewhere.example/next", "http://127.0.0.1/x"])
 async def test_a_link_to_another_server_is_not_followed(http: Http, it: Provider, link: str) -> None:
-    """Our key would go there."""
+    """The API key would be sent to that server."""
     source = source_at(it.url, 'page = { cursor = "link", next = "$.next" }\nrecords = "$.items"')
     reply(it, {"items": THINGS[:1], "next": link})
     with pytest.raises(BadReply, match="leads to another server"):
@@ -241,7 +241,7 @@ async def test_a_link_to_another_server_is_not_followed(http: Http, it: Provider
 
 
 async def test_an_echoed_secret_is_not_in_the_error(http: Http, it: Provider) -> None:
-    """Errors are stored with the job, and shown."""
+    """Errors are stored with the job and shown."""
     source = source_at(it.url, "", 'auth = { param = "key", env = "THINGS_KEY" }')
     it.answer(403, body=f"key {SECRET} is not known")
     with pytest.raises(SourceRefused, match=r"answers 403: key \*\*\* is not known \(look at source.auth") as caught:
@@ -264,7 +264,7 @@ def test_a_secret_that_is_not_there(environ: dict[str, str], problem: str) -> No
         JsonSource(spec, environ)
 
 
-# -- replies that make no sense --
+# -- invalid replies --
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_secret_that_is_not_there(environ: dict[str, str], problem: str) -> No
     ],
 )
 async def test_a_body_that_makes_no_sense(http: Http, it: Provider, body: str, problem: str) -> None:
-    """It must never be taken for an empty page, which would be the end."""
+    """An invalid body must never be taken for an empty page, which would end the shard."""
     source = source_at(it.url, 'records = "$.items"')
     it.answer(200, body=body.encode("latin-1"))
     with pytest.raises(WrongBody) as caught:
@@ -325,7 +325,9 @@ async def test_half_a_surrogate_pair_costs_one_record_not_the_page(http: Http, i
     ],
 )
 async def test_what_a_status_means(http: Http, it: Provider, status: int, error: type[Exception], text: str) -> None:
-    """A wrong key stops the run, a page that is too heavy is halved, and a mistake of ours is not repeated."""
+    """A wrong key stops the run, a page that is too large is halved, and a request that is wrong by itself is not
+    repeated.
+    """
     it.answer(status, {"Location": "http://x/"}, "why")
     with pytest.raises(error) as caught:
         await source_at(it.url, "").fetch(ALL, None, 1, http)
@@ -342,19 +344,19 @@ class TooSlow:
 
 
 async def test_a_page_that_takes_too_long_is_too_heavy() -> None:
-    """Asked for again in the same size, it takes as long again."""
+    """A request of the same size would take as long again."""
     with pytest.raises(HeavyPage, match=r"GET http://x/y takes too long"):
         await source_at("http://x", 'path = "y"').fetch(ALL, None, 1, TooSlow())
 
 
 def test_both_sources_keep_the_port(tmp_path: Path) -> None:
-    """The type checker looks at these lines."""
+    """The type checker verifies these lines."""
     source: Source = make_source(SPEC, tmp_path, {})
     assert (source.name, source.caps.page_max, source.caps.cursor) == ("airports", 500, "offset")
 
 
 def test_the_limits_of_a_spec_become_a_limit() -> None:
-    """Without it, the first run would find out what the source allows."""
+    """Without a limit, the first run would exceed what the source allows."""
     limit = JsonSource(SPEC, {}).limit
     assert limit is not None
     assert (str(limit.definition.rates[0]), limit.definition.concurrency) == ("50/second", 4)
@@ -392,7 +394,7 @@ async def test_nonsense_about_the_next_page(http: Http, it: Provider, resource: 
 
 
 class Saying:
-    """Answers everybody the same."""
+    """Gives every request the same answer."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -414,7 +416,7 @@ JSON = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(body=JSON, way=st.sampled_from(sorted(WAYS)))
 async def test_whatever_a_source_answers_it_is_a_page_or_a_bad_reply(body: Any, way: str) -> None:
-    """Anything else would be a defect of ours in the middle of a night's run."""
+    """Any other exception would be a crash in the middle of a nightly run."""
     source = source_at("http://x", WAYS[way])
     try:
         page = await source.fetch(ALL, None, 3, Saying(json.dumps(body).encode()))
@@ -425,13 +427,13 @@ async def test_whatever_a_source_answers_it_is_a_page_or_a_bad_reply(body: Any, 
     verdict(source, ALL, page, 3)
 
 
-# -- parts --
+# -- shards --
 
 KEYSET = 'page = { cursor = "keyset", param = "after", start = 0, limit_param = "limit" }'
 
 
 async def test_id_ranges_over_a_source_without_an_upper_end(http: Http) -> None:
-    """Every record in exactly one range; and no range reads on into the next."""
+    """Every record must be in exactly one range, and no range may read on into the next."""
     async with standin(0, listings={"things": Listing(THINGS)}) as it:
         source = source_at(f"{it.url}/keyset", f'path = "/things"\n{KEYSET}')
         found = []
@@ -472,7 +474,7 @@ def verdict(source: JsonSource, shard: Shard, page: Page, limit: int) -> object:
 
 
 async def test_a_filter_that_the_source_ignores_is_noticed(http: Http, it: Provider) -> None:
-    """An unknown country means the whole world to some."""
+    """Some sources take an unknown country for no filter and send the whole world."""
     source = source_at(it.url, 'filters.country = { param = "countries", path = "where.country" }')
     shard = shard_with({"country": ["ES", "PT"]})
     reply(it, [{"id": 1, "where": {"country": "ES"}}, {"id": 2}])
@@ -485,7 +487,7 @@ async def test_a_filter_that_the_source_ignores_is_noticed(http: Http, it: Provi
 
 
 async def test_an_upper_end_that_the_source_has_not_is_ours(http: Http, it: Provider) -> None:
-    """What lies beyond it is dropped and counted; what lies before the lower end is the source's mistake."""
+    """Records beyond the upper end are dropped and counted; records before the lower end are an error of the source."""
     source = source_at(it.url, 'filters.window = { lower = "since", path = "at", format = "iso" }')
     shard = shard_with({"window": ["2026-04-01T00:00Z", "2026-05-01T00:00Z"]})
     stamps = ["2026-04-01T00:00:00Z", "2026-04-30T23:59:59Z", "2026-05-01T00:00:00Z", None]
@@ -510,7 +512,9 @@ async def test_an_upper_end_that_the_source_has_not_is_ours(http: Http, it: Prov
 async def test_whether_an_end_belongs_to_a_range(
     http: Http, it: Provider, ends: str, asked: dict[str, str], kept: list[int]
 ) -> None:
-    """Shards are half-open; sources are as they are. A record at a border must be in one shard, not in two or none."""
+    """Shards are half-open, and sources include either end. A record on a border must be in one shard, not in two or
+    none.
+    """
     source = source_at(it.url, f'filters.n = {{ {ends}, path = "n" }}')
     reply(it, [{"id": n, "n": n} for n in (10, 19, 20)])
     page = await source.fetch(shard_with({"n": [10, 20]}), None, 5, http)
@@ -531,7 +535,7 @@ async def test_whether_an_end_belongs_to_a_range(
 async def test_instants_are_written_as_the_source_wants_them(
     http: Http, it: Provider, format: str, since: str, until: str
 ) -> None:
-    """Where days are all it knows, it is asked for no less than the window."""
+    """A source that knows only days must be asked for at least the whole window."""
     source = source_at(it.url, f'filters.window = {{ lower = "s", upper = "u", format = "{format}", path = "at" }}')
     reply(it, [])
     await source.fetch(shard_with({"window": ["2026-04-01T12:00Z", "2026-05-01T12:00Z"]}), None, 5, http)
@@ -539,7 +543,7 @@ async def test_instants_are_written_as_the_source_wants_them(
 
 
 async def test_a_part_that_the_spec_does_not_know(http: Http, it: Provider) -> None:
-    """Asked for without its filter, it would be everything."""
+    """Without its filter, the request would return everything."""
     source = source_at(it.url, 'filters.country = { param = "c" }')
     with pytest.raises(BadValue, match=r"predicate: the source has no filter 'box' \(it has country\)"):
         await source.fetch(shard_with({"box": [1, 2, 3, 4]}), None, 5, http)
@@ -550,7 +554,7 @@ async def test_a_part_that_the_spec_does_not_know(http: Http, it: Provider) -> N
 
 
 async def test_open_charge_map_by_its_spec_alone(http: Http) -> None:
-    """The same rows as the stand-in has, in ranges of ids."""
+    """The example spec must import the rows of the fake API, in ranges of ids."""
     async with standin(3_000) as it:
         text = (EXAMPLES / "ocm_by_hand.toml").read_text().replace("https://api.openchargemap.io", it.url)
         source = JsonSource(read_spec(text, "ocm.toml"), {"OCM_API_KEY": API_KEY})
@@ -581,7 +585,7 @@ async def test_airports_by_their_spec_alone(http: Http) -> None:
         assert len(it.arrivals) == 1 + 3
 
 
-# -- before it is read --
+# -- before the first page --
 
 
 async def test_what_the_spec_refers_to_is_asked_for_once(http: Http, it: Provider) -> None:
@@ -611,7 +615,7 @@ DATE = "Wed, 01 Apr 2026 00:00:00 GMT"
     ],
 )
 async def test_a_reference_that_leads_nowhere(http: Http, it: Provider, body: Any, problem: str) -> None:
-    """No countries would be a plan without shards, and a complete import of nothing."""
+    """Without countries, the plan would have no shards, and an import of nothing would be complete."""
     source = source_at(
         it.url,
         f'{KEYSET}\npartition = {{ by = "id_range", size = 10, upper = "/about#$.max" }}\n'

@@ -1,4 +1,4 @@
-"""Workers killed with their hands full, again and again. The provider's own table and journal are the judges."""
+"""Workers are killed repeatedly while they hold leases. The provider's own table and journal decide what is correct."""
 
 import asyncio
 import os
@@ -31,11 +31,13 @@ from leaseway.testing.postgres import PostgresServer
 ROWS, PAGE_ROWS = 20_000, 20
 WORKERS, KILLS = 4, 25
 PAGES_BETWEEN = (5, 25)
-"""Kills come by what the provider has seen, never by the clock: the import cannot end before the last of them."""
+"""Kills follow the number of requests that the provider has seen, not the clock: the import cannot end before the last
+kill.
+"""
 LEASE_SECONDS = 2.0
 LOOK_SECONDS = 0.02
 STUCK_SECONDS = 60
-"""Nobody asks for anything: then there is nobody left to kill, and the test shall say so."""
+"""No requests arrive, so no worker is left to kill, and the test must report that."""
 
 SPEC = """
 version = 1
@@ -67,14 +69,14 @@ WRITTEN = "SELECT external_id, stamp, updated_at = first_seen FROM {table}"
 
 
 class Place(NamedTuple):
-    """One import, its provider, and where its rows and its jobs are."""
+    """One import, its provider, and the location of its rows and jobs."""
 
     it: StandIn
     path: Path
     store: str
     parts: ImportParts
     rows: str
-    """A file of SQLite, or an address of PostgreSQL and a schema."""
+    """A SQLite file, or a PostgreSQL URL and a schema."""
 
     def worker(self) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "leaseway.cli", "import", "work", str(self.path), "--until-empty"]
@@ -106,7 +108,7 @@ async def sqlite_place(folder: Path, it: StandIn, server: PostgresServer) -> Asy
 
 @asynccontextmanager
 async def postgres_place(folder: Path, it: StandIn, server: PostgresServer) -> AsyncIterator[Place]:
-    """In schemas of its own, of a server that other tests use as well."""
+    """In schemas of its own, on a server that other tests share."""
     schema = f"kills_{os.getpid()}"
     connection = await asyncpg.connect(server.url)
     try:
@@ -129,7 +131,9 @@ def place_of(folder: Path, it: StandIn, rows: str, store: str) -> Place:
 async def test_workers_killed_at_random_leave_every_row_once(
     tmp_path: Path, server: PostgresServer, database: Callable[..., AbstractAsyncContextManager[Place]]
 ) -> None:
-    """Twenty-five of them, each with shards in hand: nothing missing, nothing extra, nothing written twice."""
+    """Twenty-five kills of workers that hold shards must leave nothing missing, nothing extra and nothing written
+    twice.
+    """
     async with standin(ROWS) as it, database(tmp_path, it, server) as place:
         await place.parts.sink.open()
         app, handle = import_app(place.parts, place.store, LEASE_SECONDS)
@@ -147,7 +151,7 @@ async def test_workers_killed_at_random_leave_every_row_once(
 
 
 def check_counters(shards: list[ShardRow], seen: int) -> None:
-    """`seen`: pages that the provider was asked for."""
+    """`seen`: the number of pages that the provider was asked for."""
 
     def total(name: str) -> int:
         return sum(getattr(row, name) for row in shards)
@@ -160,7 +164,7 @@ def check_counters(shards: list[ShardRow], seen: int) -> None:
 
 
 async def killed_and_done(place: Place, app: App) -> None:
-    """Four workers until nothing is left; so many of them are killed on the way, and others take their places."""
+    """Run four workers until no job is left; kill the given number of them on the way and start replacements."""
     chance, workers = random.Random(5), [place.worker() for _ in range(WORKERS)]
     try:
         for _ in range(KILLS):
@@ -178,9 +182,9 @@ async def killed_and_done(place: Place, app: App) -> None:
 
 
 async def busy(app: App, workers: "list[subprocess.Popen[bytes]]") -> "list[subprocess.Popen[bytes]]":
-    """Those that hold a lease now: to kill one that is still starting would prove nothing."""
+    """The workers that hold a lease now; killing one that is still starting would prove nothing."""
     store = await app.store()
-    while True:  # the timeout of the test bounds it; the dead ones' leases end, and those that live take them
+    while True:  # bounded by the test's timeout: the leases of dead workers expire, and living workers take them
         leased = await store.reads.jobs(JobFilter(states=(State.LEASED,)), limit=200)
         owners = {job.lease_owner.split(":")[1] for job in leased if job.lease_owner}
         found = [each for each in workers if each.poll() is None and str(each.pid) in owners]

@@ -1,4 +1,6 @@
-"""An import that is one function: the same rows, guards and refusals as a spec, and nonsense is never written."""
+"""An import that is one function: the same rows, guards and refusals as a spec, and invalid results are never
+written.
+"""
 
 import functools
 import json
@@ -35,7 +37,7 @@ Fetch = Callable[..., Any]
 
 
 class Place:
-    """An app with a store and a sink of its own, beside the stand-in."""
+    """An app with its own store and sink, and the fake API."""
 
     def __init__(self, folder: Path, it: StandIn) -> None:
         self.folder, self.it = folder, it
@@ -63,7 +65,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 IDS = [str(record["id"]) for record in RECORDS]
 
 
-# -- pages ------------------------------------------------------------------------------------------------------------
+# -- pages --
 
 
 def test_a_page_by_key_goes_on_after_its_last_record() -> None:
@@ -95,7 +97,7 @@ def test_the_last_page_says_so() -> None:
     assert Page.last(RECORDS[:2]).raw_count == 2
 
 
-# -- whole imports ----------------------------------------------------------------------------------------------------
+# -- whole imports --
 
 
 async def test_a_function_by_offset_brings_every_row_once(place: Place) -> None:
@@ -116,7 +118,7 @@ async def test_a_function_by_offset_brings_every_row_once(place: Place) -> None:
 
 
 async def test_a_function_by_key_is_cut_into_ranges_that_it_knows_nothing_of(place: Place) -> None:
-    """The cursor says where a range begins, and what lies beyond its end is dropped, not written twice."""
+    """The cursor sets the start of a range, and records beyond its end must be dropped, not written twice."""
     asked: list[int] = []
 
     async def poi(cursor: Mapping[str, Any], limit: int, http: Any) -> list[dict[str, Any]]:
@@ -191,7 +193,7 @@ async def test_a_function_gets_the_countries_of_its_shard(place: Place) -> None:
 
 
 async def test_a_record_of_another_shard_is_noticed(place: Place) -> None:
-    """A function that forgets its predicate would write the whole world once for each country."""
+    """A function that ignores its predicate would write the whole world once for each country."""
 
     async def of(shard: Shard) -> Page:
         return Page.last([{"id": 1, "country": "ES"}])
@@ -203,7 +205,7 @@ async def test_a_record_of_another_shard_is_noticed(place: Place) -> None:
 
 
 async def test_a_function_that_ignores_its_range_is_noticed(place: Place) -> None:
-    """Every shard would read everything, and the import would take as many times as long as it has shards."""
+    """Every shard would read everything, so the import would take as many times as long as it has shards."""
 
     async def things(shard: Shard) -> Page:
         return Page.last(RECORDS)
@@ -226,7 +228,7 @@ async def test_limits_are_kept_by_the_importer(place: Place) -> None:
     assert (await importer.run()).rows == 250
 
 
-# -- nonsense ---------------------------------------------------------------------------------------------------------
+# -- invalid results --
 
 
 async def nothing() -> None:
@@ -306,7 +308,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("function", NONSENSE, ids=lambda function: function.__name__)
 async def test_nonsense_is_named_and_parks_its_shard(place: Place, function: Fetch) -> None:
-    """It would return the same fifty times. Whoever wrote it must read what was wrong, and where."""
+    """A wrong function would return the same in all fifty attempts; its author must read what was wrong, and where."""
     done = await place.importer(function).run()
     assert done.state is RunState.PARTIAL
     (row,) = done.shards
@@ -319,7 +321,7 @@ async def test_nonsense_is_named_and_parks_its_shard(place: Place, function: Fet
 
 
 async def test_a_reply_that_is_no_json_is_asked_for_again(place: Place) -> None:
-    """A page of HTML passes; it must neither park the shard nor be taken for the end."""
+    """An HTML error page is temporary; it must neither park the shard nor be taken for the end."""
     place.it.faults = Faults(html_every=5)
 
     async def things(cursor: Any, limit: int, http: Any) -> Page:
@@ -332,7 +334,7 @@ async def test_a_reply_that_is_no_json_is_asked_for_again(place: Place) -> None:
 
 
 async def test_a_wrong_key_stops_the_whole_run(place: Place) -> None:
-    """A key that is refused must not be tried by every shard, again and again."""
+    """A refused key must not be tried by every shard again and again."""
 
     async def poi(cursor: Any, http: Any) -> Any:
         reply = await http.get(f"{place.it.url}/v3/poi", headers={"X-API-Key": "wrong"})
@@ -372,7 +374,7 @@ async def test_what_may_pass_is_tried_again(place: Place) -> None:
 
 
 async def test_a_parked_run_goes_on_with_a_mended_function(place: Place) -> None:
-    """The function's code is not part of the hash: to mend it is the way out."""
+    """The function's code is not part of the hash, so the author can correct it and resume."""
     first = place.importer(nothing)
     assert (await first.run()).state is RunState.PARTIAL
 
@@ -418,7 +420,7 @@ async def test_a_budget_stops_a_run_and_a_larger_one_continues_it(place: Place) 
 
 
 async def test_only_what_has_changed_is_asked_for(place: Place) -> None:
-    """The second run gets a window that begins where the first one began, less the overlap."""
+    """The second run gets a window that starts where the first run started, less the overlap."""
     windows: list[Any] = []
 
     async def things(shard: Shard) -> Page:
@@ -461,7 +463,7 @@ async def test_a_budget_stops_the_run(place: Place) -> None:
     assert (done.state, done.rows, len(place.it.arrivals)) == (RunState.PARTIAL, 200, 2)
 
 
-# -- declaring --------------------------------------------------------------------------------------------------------
+# -- declaring --
 
 BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"colums": {}}, "options: unknown option 'colums'; did you mean 'columns'?"),
@@ -504,13 +506,13 @@ def test_all_wrong_options_are_told_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["", "Shop", "shop things", "9", "x" * 64])
 def test_a_wrong_name_is_refused(name: str) -> None:
-    """It becomes the name of a queue, a limit and of every shard."""
+    """The name becomes part of a queue, a limit and every shard."""
     with pytest.raises(BadOption, match="name: must begin with a small letter"):
         App("memory://").importer(name, key="id", sink="sqlite:///x.db", table="things")(nothing)
 
 
 def test_a_function_that_takes_something_else_is_refused(place_less: Callable[[Fetch], Importer]) -> None:
-    """It would fail at its first page, in a worker somewhere else."""
+    """The function would only fail at its first page, in a worker process."""
 
     def things(shard: Shard, page: int) -> Any: ...
 
@@ -526,7 +528,7 @@ def place_less() -> Callable[[Fetch], Importer]:
 
 
 def test_two_importers_of_one_name_are_refused() -> None:
-    """They would share their shards, their limit and their runs."""
+    """Two importers of one name would share their shards, their limit and their runs."""
     app = App("memory://")
     app.importer("shop", key="id", sink="sqlite:///x.db", table="things")(nothing)
     with pytest.raises(UsageError, match="there are two importers named 'shop'"):
@@ -561,7 +563,7 @@ def test_the_options_are_the_hash_and_the_function_is_not() -> None:
     assert made(nothing, columns={"name": {"path": "name", "type": "text"}}) != before
 
 
-# -- by its name ------------------------------------------------------------------------------------------------------
+# -- by its name --
 
 MODULE = """
 from leaseway import App, Page
@@ -634,7 +636,7 @@ async def test_a_script_imports_without_a_word_of_async(module: Path) -> None:
 
 @pytest.mark.slow
 async def test_worker_processes_find_the_function(module: Path, place: Place) -> None:
-    """The command line starts other processes, which know nothing but a name."""
+    """The command line starts other processes, which know the function only by its name."""
     command = ["-m", "leaseway.cli", "import", "run", "shop_of_tests:things", "--store", "sqlite:///jobs.db", "--json"]
     answer = json.loads(await script(module, *command))
     assert (answer["state"], answer["rows"]) == ("complete", 250)

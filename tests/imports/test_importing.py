@@ -1,4 +1,6 @@
-"""Whole imports: a spec, a source that misbehaves, real workers, a real sink. The provider's own table is the judge."""
+"""Whole imports: a spec, a misbehaving source, real workers, a real sink. The provider's own table decides what is
+correct.
+"""
 
 import asyncio
 import json
@@ -82,7 +84,7 @@ class Place:
         return await plan_with_history(self.parts)
 
     async def run(self, run: str = "run", lease_seconds: float = 15) -> RunState:
-        """In this process, with one worker."""
+        """Run in this process, with one worker."""
         await self.parts.sink.open()
         app, handle = import_app(self.parts, self.store, lease_seconds)
         async with app:
@@ -128,14 +130,14 @@ async def test_a_second_run_over_unchanged_data_rewrites_nothing(ocm: Place) -> 
 
 
 async def test_empty_pages_broken_bodies_and_errors_lose_nothing(ocm: Place) -> None:
-    """An empty page is no proof of the end, and a page of HTML is no page."""
+    """An empty page is not proof of the end, and an HTML page is not a page of records."""
     ocm.it.faults = Faults(empty_every=7, html_every=11, error_every=13)
     assert await ocm.run() is RunState.COMPLETE
     assert set(ocm.rows()) == ocm.truth()
 
 
 async def test_a_source_that_sorts_by_something_else_is_never_silently_short(ocm: Place) -> None:
-    """Ids that do not ascend mean that pages overlap or leave gaps: nothing of such a page is written."""
+    """Ids that do not ascend mean that pages overlap or leave gaps, so nothing of such a page may be written."""
     ocm.it.faults = Faults(reordered=True)
     await ocm.parts.sink.open()
     app, handle = import_app(ocm.parts, ocm.store)
@@ -152,7 +154,7 @@ async def test_a_source_that_sorts_by_something_else_is_never_silently_short(ocm
 
 
 async def test_a_wrong_key_stops_the_whole_run_at_once(ocm: Place) -> None:
-    """Two hundred shards with five attempts each would have the address banned."""
+    """Two hundred shards with five attempts each would get the client banned."""
     await ocm.parts.sink.open()
     shards = (await ocm.plan()).shards
     ocm.parts = load_import(ocm.path, {"OCM_API_KEY": "nobody knows this one"})
@@ -169,7 +171,7 @@ async def test_a_wrong_key_stops_the_whole_run_at_once(ocm: Place) -> None:
 
 
 async def test_a_run_that_failed_for_its_key_goes_on_with_the_right_one(ocm: Place) -> None:
-    """A person mends it, and says resume: nothing has to be planned or fetched again."""
+    """After the key is corrected, a resume must not plan or fetch anything again."""
     await ocm.parts.sink.open()
     right, shards = ocm.parts, (await ocm.plan()).shards
     wrong = load_import(ocm.path, {"OCM_API_KEY": "nobody knows this one"})
@@ -185,7 +187,7 @@ async def test_a_run_that_failed_for_its_key_goes_on_with_the_right_one(ocm: Pla
 
 
 async def test_another_api_is_imported_by_its_spec_alone(tmp_path: Path) -> None:
-    """Airports, paged by offset: not a line of code."""
+    """Users must be able to import a new API (here airports, paged by offset) without code."""
     records = [{"icao": f"X{n:05}", "name": f"airport {n}"} for n in range(1_234)]
     async with standin(0, listings={"airports": Listing(records, key="icao")}) as it:
         wrapper = await wrapped_in(it)
@@ -198,7 +200,7 @@ async def test_another_api_is_imported_by_its_spec_alone(tmp_path: Path) -> None
 
 
 async def wrapped_in(it: StandIn) -> str:
-    """Where the stand-in puts the records of a listing."""
+    """The path under which the fake API returns the records of a listing."""
     import httpx2
 
     async with httpx2.AsyncClient() as client:
@@ -207,7 +209,7 @@ async def wrapped_in(it: StandIn) -> str:
 
 
 async def test_a_run_that_was_given_up_goes_on_where_it_was(ocm: Place) -> None:
-    """Its jobs have failed for good. What was written stays, and is not asked for again."""
+    """Its jobs are dead letters; the written rows must stay and must not be requested again."""
     await ocm.parts.sink.open()
     app, handle = import_app(ocm.parts, ocm.store)
     async with app:

@@ -1,5 +1,6 @@
-"""Imports under attack: lost replies, late workers, wrong keys, other specs, signals. Nothing is lost, and nobody is
-left in the dark about it."""
+"""Imports under attack: lost replies, late workers, wrong keys, changed specs, signals. Nothing is lost, and every
+problem is reported.
+"""
 
 import asyncio
 import json
@@ -51,17 +52,17 @@ TIMEOUT_SECONDS = 20
 
 
 class Seat(NamedTuple):
-    """What a shard's job sees of its worker."""
+    """The part of a worker that a shard's job sees."""
 
     fence: int
     http: Any = None
 
     def progress(self, *words: Any) -> None:
-        """Nobody looks."""
+        """Progress is not shown."""
 
 
 class Import:
-    """One file, one sink, one job store, in a folder of their own."""
+    """One file, one sink and one job store in a folder of their own."""
 
     def __init__(self, folder: Path, lines: Iterable[str], key: str = "id", name: str = "things") -> None:
         self.folder = folder
@@ -89,7 +90,7 @@ class Import:
         return await import_shard(context, SystemClock(), task or self.parts.task, "run", self.shard.key)
 
     async def attempts(self, task: ShardTask) -> ShardResult:
-        """As a worker repeats a job: with a larger fence each time."""
+        """Repeat the job as a worker does: with a larger fence each time."""
         for fence in range(1, 20):
             try:
                 return await self.attempt(fence, task)
@@ -98,7 +99,7 @@ class Import:
         raise AssertionError("it never ended")
 
     async def worked(self, run: str = "run", *, again: bool = False) -> RunState:
-        """With a worker in this process."""
+        """Run with a worker in this process."""
         await self.parts.sink.open()
         app, handle = import_app(self.parts, self.store)
         async with app, asyncio.timeout(TIMEOUT_SECONDS):
@@ -125,7 +126,7 @@ class Import:
 
 
 def ran(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    """To its end, or until it takes too long: then its workers must not stay either."""
+    """Run to the end or until the timeout; afterwards no worker process may be left."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         try:
@@ -157,7 +158,7 @@ def things(count: int) -> list[str]:
 
 
 class LosingSink:
-    """Loses the reply of its n-th call: before the call has happened, or after it."""
+    """Loses the reply of its n-th call, before or after the call takes effect."""
 
     def __init__(self, sink: Any, number: int, is_after: bool) -> None:
         self._sink = sink
@@ -194,7 +195,7 @@ class LosingPart:
 @pytest.mark.parametrize("is_after", [False, True])
 @pytest.mark.parametrize("number", range(1, 8))
 async def test_a_lost_reply_of_the_sink_costs_no_row_and_doubles_none(make: Make, number: int, is_after: bool) -> None:
-    """Whichever call it is: the sink may have done it or not, and the shard finds out by looking."""
+    """After a lost reply, the sink may or may not have applied the call, and the shard must find out by reading."""
     it = await make(things(5)).begun()
     sink = LosingSink(it.parts.sink, number, is_after)
     done = await it.attempts(replace(it.parts.task, sink=cast(Any, sink), page_limit=1))
@@ -203,7 +204,7 @@ async def test_a_lost_reply_of_the_sink_costs_no_row_and_doubles_none(make: Make
     assert (done.state, row.state) == ("done", ShardState.DONE)
     assert it.ids() == [str(number) for number in range(5)]
     assert (row.pages, row.rows, row.inserted, row.unchanged) == (5, 5, 5, 0)
-    if number > 2:  # the first two calls look at the run and begin the shard
+    if number > 2:  # the first two calls read the run and begin the shard
         assert row.attempts == 1, "the lost reply of a page is resolved by looking, not by another attempt"
 
 
@@ -228,7 +229,7 @@ class Meanwhile:
 
 
 async def test_a_worker_that_lost_its_lease_between_fetch_and_write_leaves_no_trace(make: Make) -> None:
-    """It slept through its lease with a page in hand; another has finished the shard since."""
+    """The worker's lease expired while it held a page, and another worker has finished the shard since."""
     it = await make(things(4)).begun()
     it.changed(page_limit=1)
     late = replace(it.parts.task, source=cast(Any, Meanwhile(it.parts.source, 2, lambda: it.attempt(2))))
@@ -239,7 +240,7 @@ async def test_a_worker_that_lost_its_lease_between_fetch_and_write_leaves_no_tr
 
 
 async def test_a_worker_that_dies_after_a_split_has_its_children_submitted_by_the_next(make: Make) -> None:
-    """The sink has the children, the job store does not know them yet: else nobody would ever import them."""
+    """The sink has the children, but the job store does not know them yet; otherwise they would never be imported."""
     it = await make(things(4)).begun()
     children = [make_shard("things", label, {"part": [label]}) for label in ("left", "right")]
 
@@ -262,7 +263,7 @@ async def test_children_of_a_split_are_imported_once_by_the_same_run(make: Make)
     it.changed(
         page_limit=1, ceilings=Ceilings(pages=2), split=lambda shard, *_: children if shard.label == "all" else []
     )
-    assert await it.worked() is RunState.PARTIAL  # the children are as large as their parent, and cannot be split
+    assert await it.worked() is RunState.PARTIAL  # the children are as large as their parent and cannot be split
     rows = await it.parts.sink.shards.find_all("run")
     assert {row.shard.label: (row.state.value, row.attempts) for row in rows} == {
         "all": ("split", 1),
@@ -272,7 +273,7 @@ async def test_children_of_a_split_are_imported_once_by_the_same_run(make: Make)
 
 
 async def test_a_parked_shard_is_tried_again_by_resume(make: Make) -> None:
-    """A person has looked and mended it. Else the only way on would be a new run from the first page."""
+    """After a correction, the only other way to continue would be a new run from the first page."""
     it = make(things(3))
     mended = it.parts
     it.changed(page_limit=1, ceilings=Ceilings(pages=2), split=lambda *_: [])
@@ -296,7 +297,7 @@ async def test_a_parked_shard_that_is_not_mended_is_parked_again(make: Make) -> 
 
 @pytest.mark.parametrize("count", [1, 3, 50])
 async def test_a_key_that_is_not_in_the_records_is_never_a_complete_run(make: Make, count: int) -> None:
-    """All rows in quarantine and exit code 0 would look like success, for small sources above all."""
+    """All rows in quarantine with exit code 0 would look like success, above all for small sources."""
     it = make(things(count), key="nowhere")
     assert await it.worked() is RunState.PARTIAL
     row = await it.only()
@@ -325,7 +326,7 @@ async def test_a_few_bad_rows_are_kept_aside_and_can_be_listed(make: Make) -> No
 async def test_what_the_spec_says_of_bad_rows_is_done(
     make: Make, policy: str, state: RunState, rows: int, kept: int
 ) -> None:
-    """A spec that says fail, and an import that goes on, is worse than no such word."""
+    """A policy `fail` that is ignored is worse than no policy."""
     it = make([*things(30), "no JSON at all"])
     it.path.write_text(it.path.read_text("utf-8").replace("max_ratio = 0.01", f'policy = "{policy}"'), "utf-8")
     it.parts = load_import(it.path)
@@ -379,7 +380,7 @@ async def test_two_runs_at_once_finish_both_and_write_each_row_once(make: Make) 
 
 
 async def test_two_sources_in_one_job_store_leave_each_others_shards_alone(make: Make) -> None:
-    """A worker knows the jobs of its own spec only: another's shard would fail in its hands, fifty times."""
+    """A worker knows only the jobs of its own spec; a shard of another would fail in all fifty attempts."""
     one, other = make(things(3)), make(things(3), name="others")
     await one.parts.sink.open()
     app, handle = import_app(one.parts, one.store)
@@ -392,7 +393,7 @@ async def test_two_sources_in_one_job_store_leave_each_others_shards_alone(make:
 
 
 async def test_a_worker_with_another_spec_writes_nothing_into_a_run(make: Make) -> None:
-    """Rows of two specs in one run would be counted as one, and nobody could say what the columns mean."""
+    """Rows of two specs in one run would be counted together, and the meaning of the columns would be unclear."""
     it = await make(things(3)).begun()
     with pytest.raises(Fail, match="another spec"):
         await it.attempt(1, replace(it.parts.task, spec_hash="another"))
@@ -414,7 +415,7 @@ async def test_resume_with_a_changed_spec_is_refused_with_the_way_out(make: Make
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_to_the_run_leaves_no_worker_behind(make: Make, number: signal.Signals) -> None:
-    """Workers without their parent would go on asking a provider that somebody wanted left alone."""
+    """Workers that outlive their parent would keep sending requests after the user stopped the run."""
     it = make([])
     async with standin(0, listings={"slow": Listing([{"id": n} for n in range(5_000)], key="id")}) as server:
         spec = FILE.format(name="slow", file="", folder=it.folder, key="id")
@@ -463,7 +464,7 @@ async def test_a_run_says_one_json_document_and_shows_why_it_is_partial(make: Ma
 
 
 async def test_a_worker_that_cannot_go_on_is_heard_of(make: Make) -> None:
-    """The file is another one than the run began with: its shard fails for good, and the user must read why."""
+    """The file is not the one the run started with: its shard fails for good, and the user must read why."""
     it = await make(things(3)).begun()
     it.changed(page_limit=1)
     with pytest.raises(RuntimeError, match="died"):
@@ -521,7 +522,7 @@ def test_ids_of_two_kinds_are_a_disorder_and_no_crash() -> None:
 
 
 def test_ids_that_no_encoding_takes_still_tell_pages_apart() -> None:
-    """A byte of Latin-1 in a CSV file is one bad row, not the end of the import."""
+    """A Latin-1 byte in a CSV file is one bad row, not the end of the import."""
     assert hash_ids(["caf\udce9"]) != hash_ids(["cafe"])
     assert hash_ids([2**80]) != hash_ids([2**81])
 

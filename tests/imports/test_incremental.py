@@ -1,4 +1,4 @@
-"""Runs that ask for changes only: they must bring every change, whatever the source's lag, and ask for little."""
+"""Incremental runs: they must fetch every change, whatever the source's lag, with few requests."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def complete(id: str, watermark: int, mode: RunMode = RunMode.FULL) -> RunRow:
     )  # fmt: skip
 
 
-# -- the decision -----------------------------------------------------------------------------------------------------
+# -- the decision --
 
 
 def test_a_run_begins_at_the_last_watermark_less_the_overlap_on_the_sources_grain() -> None:
@@ -80,13 +80,13 @@ def test_an_overlap_shorter_than_the_lag_of_the_source_is_refused() -> None:
 
 
 def test_a_source_whose_clock_was_set_back_is_asked_from_there() -> None:
-    """Its new stamps lie before our watermark, and would be asked for by nobody."""
+    """The new stamps lie before the watermark and would never be requested."""
     base = complete("a", NOON)
     course = choose_scope(WEEKLY, GRAIN, RunHistory(base, base), None, NOON - 60 * MINUTE_US)
     assert course.since == NOON - 75 * MINUTE_US
 
 
-# -- the shards -------------------------------------------------------------------------------------------------------
+# -- the shards --
 
 MARKS = """
 version = 1
@@ -125,7 +125,7 @@ FEED = {"deleted": True, "changed": SINCE}
     ],
 )
 def test_changes_are_divided_by_geography_or_not_at_all(partition: str, predicates: list[dict[str, object]]) -> None:
-    """They are few. The filter is the one that the spec names, and the feed of deleted records comes last."""
+    """Changes are few, so many shards would only add requests; the feed of deleted records comes last."""
     spec = read_spec(MARKS.replace('key = "id"\n', f'key = "id"\npartition = {partition}\n'), "s.toml")
     base = complete("a", NOON)
     caps = JsonSource(spec, {}).caps
@@ -152,7 +152,7 @@ def test_a_feed_without_a_window_is_read_by_every_run() -> None:
 
 
 def test_after_a_change_of_the_spec_the_feed_goes_on_where_it_was() -> None:
-    """All rows are read again, but those that were deleted meanwhile are in no list."""
+    """All rows are read again, but records that were deleted meanwhile are in no list."""
     spec = read_spec(MARKS, "s.toml")
     plan = build_plan(
         spec, JsonSource(spec, {}).caps, SourceProbe(), None, 100, known=complete("other", NOON), now=NOON
@@ -167,7 +167,7 @@ def test_windows_with_an_end_are_no_place_for_changes() -> None:
         read_spec(MARKS.replace('key = "id"\n', f'key = "id"\npartition = {window}\n'), "s.toml")
 
 
-# -- whole runs -------------------------------------------------------------------------------------------------------
+# -- whole runs --
 
 
 async def test_a_second_run_asks_for_what_has_changed_and_for_nothing_else(tmp_path: Path) -> None:
@@ -194,20 +194,22 @@ async def test_a_second_run_asks_for_what_has_changed_and_for_nothing_else(tmp_p
 
 
 async def test_a_run_that_did_not_become_complete_moves_nothing(tmp_path: Path) -> None:
-    """Its changes were not all seen: the next run must begin where the last complete one did."""
+    """Not all changes were seen, so the next run must start where the last complete one did."""
     async with changing(tmp_path) as place:
         await place.run("first")
         place.later(60)
         place.it.table.update(sorted(place.truth())[:1], "first change")
         plan = await place.plan()
-        place.it.faults = Faults(ignores_filters=True)  # the shard is parked: records that were not asked for
+        place.it.faults = Faults(
+            ignores_filters=True
+        )  # the shard is parked: it received records that were not requested
         assert await place.run("second", plan=plan) is RunState.PARTIAL
         assert "1 of 1 shards parked: window=" in str((await place.row("second")).why)
         place.it.faults = Faults()
         place.later(60)
         again = await place.plan()
         assert (again.mode, again.since) == (RunMode.INCREMENTAL, plan.since)
-        # Mended and resumed, it counts, with the watermark of its own beginning.
+        # Once corrected and resumed, the run counts, with the watermark of its own start.
         assert await place.resume("second") is RunState.COMPLETE
         assert (await place.plan()).since == NOON + (60 - 15) * MINUTE_US
         assert any("first change" in row.document for row in place.stored().values())
@@ -229,14 +231,14 @@ async def test_a_full_run_is_due_after_the_time_of_reconcile_and_finds_what_no_s
 
 
 async def test_another_spec_begins_anew(tmp_path: Path) -> None:
-    """With other columns or other checks, what is there is not what this spec would have brought."""
+    """With other columns or checks, the existing rows are not those that this spec would have produced."""
     async with changing(tmp_path) as place:
         await place.run("first")
         assert (await place.plan()).mode is RunMode.INCREMENTAL
         place.write(more=f"quality = {{ ID = {{ not_null = true }} }}\n{FLAG}")
         plan = await place.plan()
         assert (plan.mode, plan.why_mode) == (RunMode.FULL, "no run of this spec has become complete yet")
-        # What was deleted meanwhile is in no list, and the last run knows since when to ask.
+        # Records that were deleted meanwhile are in no list, and the last run knows since when to ask.
         assert [shard.predicate["window"] for shard in plan.shards if "deleted" in shard.predicate] == [SINCE]
 
 

@@ -1,4 +1,4 @@
-"""Paths into documents: what is there, what is not, and where a wrong path stops being one."""
+"""Paths into documents: present values, missing values, and the position of an error in a path."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ DOCUMENT: dict[str, Any] = {
     ],
 )
 def test_what_is_there(text: str, first: object) -> None:
-    """Null is a statement of the source; missing is not."""
+    """Null is a value of the source; a missing field is not."""
     assert parse_path("path", text).first(DOCUMENT) == first
 
 

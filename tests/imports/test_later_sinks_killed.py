@@ -1,4 +1,4 @@
-"""MongoDB and Parquet: workers that are killed in the middle of a page, and lives that Hypothesis makes up."""
+"""MongoDB and Parquet: workers that are killed in the middle of a page, and random histories from Hypothesis."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 KILLS = 3
 ROOT = Path(__file__).parents[2]
 SOON = ("--setParameter", "transactionLifetimeLimitSeconds=3")
-"""What a killed worker holds is freed after this time: by default it is a minute."""
+"""The server frees the transaction of a killed worker after this time; the default is a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -52,21 +52,22 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> MongoPlace | 
 
 
 def killed(address: str, fence: int, pages: int, microseconds: int) -> int:
-    """The number of the last page that a worker knew to be written when it was killed with -9, a moment after."""
+    """The last page that a worker knew to be written when it was killed with SIGKILL a moment later."""
     command = [sys.executable, "-m", "tests.imports.later_victim", address, str(fence)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as worker:
         assert worker.stdout is not None
         for _ in range(pages):
             assert worker.stdout.readline(), "the worker ended by itself"
-        time.sleep(microseconds / 1_000_000)  # decides nothing: each moment of a page gets its turn
+        time.sleep(microseconds / 1_000_000)  # not asserted: over many kills, each moment of a page is hit
         worker.kill()
         rest = worker.stdout.read().split("\n")[:-1]
     return int(rest[-1]) if rest else 0
 
 
 async def test_rows_and_counters_agree_after_every_kill(place: MongoPlace | ParquetPlace) -> None:
-    """A page that was half written is written again by the next worker, and counts once. In the end nothing is missing,
-    nothing is there twice, and the counters say what is there."""
+    """A half-written page is written again by the next worker and must count once. In the end nothing is missing,
+    nothing is duplicated, and the counters match the rows.
+    """
     address = place.url if isinstance(place, MongoPlace) else str(place.folder)
     sink = place.sink()
     await sink.open()
@@ -104,7 +105,7 @@ with mongodb_server(replica_set=False) as server:
 
 
 def test_a_server_dies_with_whoever_started_it(tmp_path: Path) -> None:
-    """A test run that is killed must not leave a server behind, to be found next week."""
+    """A killed test run must not leave a server process behind."""
     command, environment = [sys.executable, "-c", STARTER], {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as starter:
         assert starter.stdout is not None
@@ -119,14 +120,14 @@ def test_a_server_dies_with_whoever_started_it(tmp_path: Path) -> None:
 
 
 def is_alive(number: int) -> bool:
-    """Dead ones that nobody has asked about are not."""
+    """A zombie process is not alive."""
     try:
         return ") Z " not in Path(f"/proc/{number}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-# -- lives ------------------------------------------------------------------------------------------------------------
+# -- random histories --
 
 
 class Mongo(Life):

@@ -1,4 +1,4 @@
-"""What a person sees of a run: figures that lie are worse than none."""
+"""The progress display: wrong figures are worse than none."""
 
 import asyncio
 import io
@@ -51,11 +51,11 @@ def row(
     return ShardRow(run="ocm-1", shard=shard, state=state, fence=1, **{"cursor": None, **changes})
 
 
-# -- how far ----------------------------------------------------------------------------------------------------------
+# -- completed share --
 
 
 def test_where_the_cursors_stand_in_their_ranges_is_how_far_it_is() -> None:
-    """Shards may be few and large: counting those that ended would show nothing for hours."""
+    """Shards may be few and large, so counting finished shards would show no progress for hours."""
     shards = [
         row({"id": [0, 1_000]}, DONE, rows=3),
         row({"id": [1_000, 2_000]}, cursor={"after": 1_499}),
@@ -66,7 +66,7 @@ def test_where_the_cursors_stand_in_their_ranges_is_how_far_it_is() -> None:
 
 
 def test_the_last_range_has_no_end_and_stops_nobody_from_measuring() -> None:
-    """A run that did not write down the largest id is measured by its other ranges."""
+    """A run without a recorded largest id must still be measured by its other ranges."""
     shards = [row({"id": [0, 1_000]}, DONE), row({"id": [1_000, None]}, cursor={"after": 70_000})]
     assert 0.9 < completed_share(run_row(), shards) <= 1.0
 
@@ -88,7 +88,7 @@ def test_without_ids_and_estimates_shards_are_counted() -> None:
 
 
 def test_a_split_shard_counts_for_what_it_has_read_and_its_children_for_the_rest() -> None:
-    """Else a split would let the bar jump ahead, or go back."""
+    """Otherwise a split would make the progress bar jump ahead or back."""
     parent = row({"id": [0, 1_000]}, cursor={"after": 399})
     before = completed_share(run_row(), [parent, row({"id": [1_000, 2_000]}, WAITING)])
     children = [row({"id": [400, 700]}, WAITING), row({"id": [700, 1_000]}, WAITING)]
@@ -101,7 +101,7 @@ def test_a_run_without_shards_is_nowhere() -> None:
     assert completed_share(run_row(), []) == 0
 
 
-# -- how fast ---------------------------------------------------------------------------------------------------------
+# -- rates --
 
 
 def seen(watching: ProgressTracker, at: float, rows: int, requests: int = 0, after: int = 0) -> RunSnapshot:
@@ -110,7 +110,7 @@ def seen(watching: ProgressTracker, at: float, rows: int, requests: int = 0, aft
 
 
 def test_paces_are_those_of_the_last_seconds() -> None:
-    """An average over the whole run hides that it stands still now."""
+    """An average over the whole run hides that it is stalled now."""
     watching = ProgressTracker(FIFTY)
     for second in range(10):
         snapshot = seen(watching, second, rows=second * 1_000, requests=second * 40)
@@ -121,7 +121,7 @@ def test_paces_are_those_of_the_last_seconds() -> None:
 
 
 def test_a_resumed_run_does_not_count_what_was_there_as_its_pace() -> None:
-    """The first look finds a million rows, which nobody wrote in this second."""
+    """The first poll finds a million rows that were not written in this second."""
     watching = ProgressTracker()
     assert seen(watching, 100.0, rows=1_000_000).rows_per_second == 0
     assert seen(watching, 100.1, rows=1_000_100).rows_per_second == pytest.approx(100)
@@ -151,7 +151,7 @@ def test_of_several_limits_the_tightest_one_is_shown() -> None:
     assert tightest([]) is None
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- display --
 
 
 def test_reactions_errors_and_the_budget_are_shown() -> None:
@@ -208,7 +208,7 @@ def test_wide_terminals_show_more_shards_and_narrow_ones_say_how_many_are_not_sh
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_frame_keeps_its_height_whoever_is_at_work(width: int) -> None:
-    """A table that jumps cannot be read."""
+    """A table that changes its height cannot be read."""
     heights = {len(drawn(snapshot_with(running=running), width)) for running in (1, 3, 16, 40)}
     assert len(heights) == 1
 
@@ -244,7 +244,7 @@ def test_spans_are_read_at_a_glance(seconds: float, text: str) -> None:
 
 
 def test_elsewhere_there_is_a_line_every_two_seconds() -> None:
-    """A log of eight frames a second is no log."""
+    """Eight frames a second would flood a log."""
     console = Console(width=80, file=io.StringIO())
     with ProgressView(console, "ocm → poi") as screen:
         for tenth in range(100):
@@ -255,7 +255,7 @@ def test_elsewhere_there_is_a_line_every_two_seconds() -> None:
 
 
 def test_what_stays_on_the_terminal_is_how_far_it_came_and_no_pace() -> None:
-    """Workers leave one after the other: the pace of those seconds is not that of the run."""
+    """Workers stop one after the other, so the rate of the last seconds is not that of the run."""
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
     with ProgressView(console, "ocm → poi") as screen:
         screen.show(snapshot_with())
@@ -272,7 +272,7 @@ def test_a_line_says_what_went_wrong() -> None:
     assert text.endswith("0:11 left, in quarantine 5, parked 1")
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
+# -- polling --
 
 SPEC = """
 version = 1
@@ -292,7 +292,7 @@ def waiting_process() -> "subprocess.Popen[bytes]":
 
 
 async def test_watching_ends_with_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers decide when it is over, not the screen: it may look as rarely as it likes."""
+    """The workers decide when the run is over, so a slow display must not delay the end."""
     (tmp_path / "people.jsonl").write_text('{"id": 1}\n')
     (tmp_path / "spec.toml").write_text(SPEC.format(folder=tmp_path))
     parts = load_import(tmp_path / "spec.toml")
@@ -308,7 +308,7 @@ async def test_watching_ends_with_the_processes(tmp_path: Path, monkeypatch: pyt
                 await asyncio.sleep(0.02)
                 assert not watching.done()
             monkeypatch.setattr(progress_view, "LOOK_SECONDS", 600.0)
-            await asyncio.sleep(2 * LOOK_SECONDS)  # the last look that was made in time
+            await asyncio.sleep(2 * LOOK_SECONDS)  # the last poll that was made in time
             async with asyncio.timeout(60):
                 worker.communicate(b"\n")
                 await watching
