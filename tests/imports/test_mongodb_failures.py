@@ -1,6 +1,5 @@
-"""MongoDB when something breaks: a page between its rows and its cursor, a lost reply, a collection of somebody else's.
-
-The server itself is told to fail, at the command that the test names.
+"""MongoDB when something breaks: between the rows and the cursor of a page, a lost reply, a foreign collection. The
+server itself is told to fail at the command that the test names.
 """
 
 import asyncio
@@ -49,7 +48,7 @@ BREAKABLE = (
     *("--setParameter", "enableTestCommands=1"),
     *("--setParameter", "transactionLifetimeLimitSeconds=3"),
 )
-"""And a transaction that nobody ends is ended soon: by default the server waits for a minute."""
+"""An abandoned transaction is ended soon; by default the server waits for a minute."""
 STEPS_MAX = 1_000
 LOST: dict[str, Any] = {"closeConnection": True}
 AT_THE_CURSOR: dict[str, Any] = {"mode": {"skip": 1}, "namespace": "leaseway.leaseway_shards", **LOST}
@@ -102,7 +101,7 @@ async def alone(standalone: MongoServer) -> AsyncIterator[MongoSink]:
 
 @contextmanager
 def failing(server: MongoServer, command: str, mode: Any = "alwaysOn", **what: Any) -> Iterator[None]:
-    """The server fails at this command: for so many times, or after so many."""
+    """Make the server fail at this command: for the given number of times, or after the given number."""
     data = {"failCommands": [command], **what}
     server.command({"configureFailPoint": "failCommand", "mode": mode, "data": data})
     try:
@@ -111,11 +110,11 @@ def failing(server: MongoServer, command: str, mode: Any = "alwaysOn", **what: A
         server.command({"configureFailPoint": "failCommand", "mode": "off"})
 
 
-# -- without transactions ---------------------------------------------------------------------------------------------
+# -- without transactions --
 
 
 async def test_a_page_that_was_half_written_counts_once(standalone: MongoServer, alone: MongoSink) -> None:
-    """Its rows are there and its cursor is not: the same page again must not call them unchanged."""
+    """The rows are stored and the cursor is not; the repeated page must not count them as unchanged."""
     await started(alone)
     await written(alone, page(rows(1, 2), after=2))
     half = page([row(2, 1), *rows(3, 4)], 2, 4, bad=[bad(0), bad(1)])
@@ -132,7 +131,7 @@ async def test_a_page_that_was_half_written_counts_once(standalone: MongoServer,
 
 
 async def test_the_next_worker_finishes_a_page_that_was_half_written(standalone: MongoServer, alone: MongoSink) -> None:
-    """Meanwhile the source has changed one of its rows, and sends one that was not there before."""
+    """Meanwhile the source has changed one of the rows, and sends one that is new."""
     await started(alone)
     with failing(standalone, "update", **AT_THE_CURSOR), pytest.raises(UnknownOutcome):
         await alone.shards.write(page(rows(1, 2, 3), after=3, bad=[bad(7)]))
@@ -150,7 +149,7 @@ async def test_the_next_worker_finishes_a_page_that_was_half_written(standalone:
 
 
 async def test_the_rows_of_an_older_page_are_not_the_next_ones_own(alone: MongoSink) -> None:
-    """A mark says which page: the next page of the shard finds the same row unchanged."""
+    """The marker names the page: the next page of the shard must find the same row unchanged."""
     await started(alone)
     await written(alone, page(rows(1), after=1))
     assert await alone.shards.write(page(rows(1), 1, 2)) == WriteCounts(unchanged=1)
@@ -161,7 +160,7 @@ async def test_the_rows_of_an_older_page_are_not_the_next_ones_own(alone: MongoS
 async def test_a_run_whose_start_was_interrupted_is_planned_anew(
     standalone: MongoServer, alone: MongoSink, command: str, where: str
 ) -> None:
-    """Half a plan would import half a source, and call it complete; two plans would import a part of it twice."""
+    """Half a plan would import half a source and call it complete; two plans would import a part of it twice."""
     with failing(standalone, command, namespace=f"leaseway.{where}", **LOST), pytest.raises(UnknownOutcome):
         await alone.runs.start(RUN, [LOW])
     assert await alone.runs.find_all() == []
@@ -172,22 +171,22 @@ async def test_a_run_whose_start_was_interrupted_is_planned_anew(
 
 
 async def test_a_claim_of_a_worker_that_has_died_holds_nobody(standalone: MongoServer, alone: MongoSink) -> None:
-    """Its fence is smaller than that of the next one."""
+    """The claim of a dead worker must not block the next one, which has a larger fence."""
     await started(alone)
     with failing(standalone, "insert", namespace=f"leaseway.{TABLE}", **LOST), pytest.raises(UnknownOutcome):
         await alone.shards.write(page(rows(1), after=1))
     other = MongoPlace(standalone.url).sink()
     await other.open()
-    assert await other.shards.write(page(rows(1), after=1)) is None  # somebody else, with the same fence
+    assert await other.shards.write(page(rows(1), after=1)) is None  # another worker with the same fence
     assert await other.shards.write(page(rows(1), after=1, fence=2)) == WriteCounts(inserted=1)
     await other.close()
 
 
-# -- replies that are lost --------------------------------------------------------------------------------------------
+# -- lost replies --
 
 
 async def test_a_connection_that_breaks_inside_a_transaction_costs_nothing(replica_set: MongoServer) -> None:
-    """What was not committed has not happened, so the page goes again by itself."""
+    """What was not committed did not happen, so the page can be repeated automatically."""
     place = MongoPlace(replica_set.url)
     await place.empty()
     sink = place.sink()
@@ -206,7 +205,7 @@ async def test_a_connection_that_breaks_inside_a_transaction_costs_nothing(repli
 async def test_a_commit_whose_reply_is_lost_is_an_unknown_outcome(
     replica_set: MongoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is executed after all: the page that is sent again is not written twice."""
+    """The commit does take effect, so the repeated page must not be written twice."""
     monkeypatch.setattr(connection, "CALL_SECONDS_MAX", 0.5)
     sink = MongoPlace(replica_set.url).sink()
     await MongoPlace(replica_set.url).empty()
@@ -216,7 +215,7 @@ async def test_a_commit_whose_reply_is_lost_is_an_unknown_outcome(
     slow = {"blockConnection": True, "blockTimeMS": 1_500}
     with failing(replica_set, "commitTransaction", **slow), pytest.raises(UnknownOutcome, match=text):
         await sink.shards.write(page(rows(1), after=1))
-    for _ in range(STEPS_MAX):  # until the server has come to it
+    for _ in range(STEPS_MAX):  # until the server has processed it
         if (await shard(sink)).pages:
             break
         await asyncio.sleep(0.01)
@@ -229,8 +228,9 @@ async def test_a_commit_whose_reply_is_lost_is_an_unknown_outcome(
 
 
 async def test_a_commit_that_never_arrived_is_an_unknown_outcome_too(replica_set: MongoServer) -> None:
-    """Nobody can tell the two apart, so both are told in the same way. What the lost transaction holds, the server
-    frees, and the page that is sent again waits for it."""
+    """The client cannot tell the two cases apart, so it reports both in the same way. The server frees the locks of the
+    lost transaction, and the repeated page waits for that.
+    """
     place = MongoPlace(replica_set.url)
     await place.empty()
     sink = place.sink()
@@ -244,11 +244,13 @@ async def test_a_commit_that_never_arrived_is_an_unknown_outcome_too(replica_set
 
 
 async def test_a_server_that_is_killed_loses_pages_and_no_promise(server: MongoServer, sink: MongoSink) -> None:
-    """It may forget the last pages. They are written again, and in the end everything is there and counted once."""
+    """A killed server may lose the last pages; they are written again, and in the end every row is stored and counted
+    once.
+    """
     await started(sink)
     for number in range(8):
         await written(sink, page(rows(*pair(number)), number or None, number + 1, bad=[bad(number)]))
-    server.restart()  # not in a thread: it would end with that thread
+    server.restart()  # not in a thread: the process would end with that thread
     begun = await sink.shards.begin(RUN.id, LOW.key, 2)
     assert begun is not None
     assert begun.rows == begun.inserted == 2 * begun.pages
@@ -275,7 +277,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 async def test_an_error_says_what_to_do(
     replica_set: MongoServer, fault: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
-    """Whoever reads it at night does not know the server's codes, and must not see the password."""
+    """An operator does not know the server's error codes, and the message must not show the password."""
     sink = MongoSink(replica_set.url, TABLE)
     await sink.open()
     await sink.runs.start(replace(RUN, id="run-of-errors"), [LOW])
@@ -287,7 +289,7 @@ async def test_an_error_says_what_to_do(
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket", "ignore:Exception ignored in")
 async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The most frequent error of all."""
+    """A server that is not running is the most frequent error of all."""
     monkeypatch.setattr(connection, "CONNECT_SECONDS_MAX", 1.0)
     sink = MongoSink(f"mongodb://me:secret@127.0.0.1:{free_port()}/places", "poi")
     with pytest.raises(TransientError, match=r"me:\*\*\*@.*nobody listens there; is MongoDB running") as caught:
@@ -295,11 +297,11 @@ async def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in str(caught.value)
     await sink.close()
     del sink, caught
-    gc.collect()  # the driver leaves the sockets of refused connections to it, with a warning each
+    gc.collect()  # the driver leaves the sockets of refused connections to the garbage collector, with a warning each
 
 
 async def test_a_wrong_password_is_refused() -> None:
-    """At once, and without showing it."""
+    """The error must come at once, and must not show the password."""
     with mongodb_server("--auth", replica_set=False) as server:
         client: MongoClient[dict[str, Any]]
         with MongoClient("127.0.0.1", server.port) as client:
@@ -328,20 +330,20 @@ def test_an_address_without_a_database_is_refused(url: str) -> None:
 
 
 async def test_an_address_that_means_nothing_is_refused() -> None:
-    """With what the driver says about it."""
+    """The driver's own message names the part of the URL to change."""
     sink = MongoSink("mongodb://host:none/places", "poi")
     with pytest.raises(StoreRefused, match=r"cannot be used as an address \(.*ort.*\)"):
         await sink.open()
 
 
 async def test_a_sink_that_is_not_open_says_so(standalone: MongoServer) -> None:
-    """It would not know whether there are transactions."""
+    """A sink that is not open does not know whether the server has transactions."""
     with pytest.raises(StoreRefused, match="is not open"):
         await MongoSink(standalone.url, "poi").rows.count()
 
 
 async def test_an_address_cannot_take_the_promises_back(place: MongoPlace) -> None:
-    """With w=0 nobody would know what was written, and a secondary shows the books of yesterday."""
+    """With w=0, lost writes would go unnoticed, and a secondary would return old run tables."""
     joint = "&" if "?" in place.url else "?"
     sink = MongoPlace(f"{place.url}{joint}w=0&readPreference=secondary").sink()
     await sink.open()
@@ -351,18 +353,18 @@ async def test_an_address_cannot_take_the_promises_back(place: MongoPlace) -> No
 
 
 def test_a_sink_goes_from_one_loop_to_another(standalone: MongoServer) -> None:
-    """The command opens it in one loop and works in the next; nothing may be left behind in the first."""
+    """The command opens the sink in one event loop and works in the next; nothing may stay bound to the first."""
     sink = MongoSink(standalone.url, "loops")
     asyncio.run(sink.open())
     assert asyncio.run(imported(sink, "run-of-loops", row(1))) == WriteCounts(inserted=1)
     assert asyncio.run(sink.rows.count()) == 1
 
 
-# -- collections and documents ----------------------------------------------------------------------------------------
+# -- collections and documents --
 
 
 async def test_a_collection_of_somebody_else_is_refused(place: MongoPlace) -> None:
-    """Their documents would be counted as rows, and nothing of ours may be left beside them."""
+    """Foreign documents would be counted as rows, and no leaseway collections may be left beside them."""
     await place.add("poi", {"name": "theirs"})
     async with place.client() as client:
         await client.drop_database("elsewhere")
@@ -387,7 +389,7 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("options", "text"), KINDS.values(), ids=KINDS)
 async def test_a_collection_that_loses_rows_is_refused(place: MongoPlace, options: dict[str, Any], text: str) -> None:
-    """Before the first request."""
+    """The error must come before the first paid request."""
     async with place.client() as client:
         await client.leaseway.create_collection("odd", **options)
     sink = place.sink(table="odd")
@@ -409,13 +411,13 @@ async def test_a_collection_that_loses_rows_is_refused(place: MongoPlace, option
     ],
 )
 def test_names_that_mean_something_else_are_refused(table: str, columns: dict[str, ColumnType], text: str) -> None:
-    """With the field of the spec."""
+    """A user must learn which field of the spec to change."""
     with pytest.raises(BadValue, match=text):
         MongoSink("mongodb://host/places", table, columns)
 
 
 async def test_a_validator_that_does_not_take_a_row_is_named(place: MongoPlace) -> None:
-    """It is the user's own rule, and nobody else can change it."""
+    """The validator is the user's own rule, so only the user can change it."""
     async with place.client() as client:
         await client.leaseway.create_collection("strict", validator={"title": {"$type": "int"}})
     sink = place.sink(table="strict")
@@ -428,7 +430,7 @@ async def test_a_validator_that_does_not_take_a_row_is_named(place: MongoPlace) 
 
 
 async def test_fields_that_somebody_added_stay(place: MongoPlace, sink: MongoSink) -> None:
-    """People keep their own notes beside our rows, such as a point for a geographic index."""
+    """Users add their own fields to the rows, such as a point for a geographic index."""
     await imported(sink, "run-1", row(1, title="old"))
     async with place.client() as client:
         await client.leaseway[TABLE].update_one({}, {"$set": {"where": [1, 2]}})
@@ -438,7 +440,7 @@ async def test_fields_that_somebody_added_stay(place: MongoPlace, sink: MongoSin
 
 
 async def test_the_servers_clock_decides(place: MongoPlace, sink: MongoSink) -> None:
-    """Workers' clocks differ; rows, shards and runs of all of them are told by one."""
+    """The clocks of workers differ, so rows, shards and runs must use one clock."""
     async with place.client() as client:
         hello = await client.admin.command("hello")
     early = instant_of(hello["localTime"])
@@ -461,7 +463,7 @@ def instant_of(moment: datetime) -> Instant:
 
 
 async def test_two_collections_of_one_database_do_not_mix(place: MongoPlace) -> None:
-    """Each has its own runs and its own quarantine."""
+    """Each collection has its own runs and its own quarantine."""
     poi, operators = place.sink(table="poi", columns={}), place.sink(table="operators", columns={})
     await poi.open()
     await operators.open()
@@ -503,7 +505,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
 async def test_odd_documents_are_kept_as_they_are(
     place: MongoPlace, sink: MongoSink, document: str, expected: Any
 ) -> None:
-    """New, and replaced: the two go other ways."""
+    """Inserts and replacements use different commands."""
     odd = replace(row(1), document=document)
     assert await imported(sink, "run-1", odd) == WriteCounts(inserted=1)
     assert await imported(sink, "run-2", replace(odd, content_hash="another")) == WriteCounts(updated=1)
@@ -512,7 +514,7 @@ async def test_odd_documents_are_kept_as_they_are(
 
 
 async def test_integers_without_end_become_decimals_or_texts(place: MongoPlace, sink: MongoSink) -> None:
-    """BSON has 64 bits; one such number must not keep a record out."""
+    """BSON has 64-bit integers; one larger number must not keep a record out."""
     document = f'{{"a":[{2**64},{-(2**63)}],"b":{10**40}}}'
     assert await imported(sink, "run-1", replace(row(1), document=document)) == WriteCounts(inserted=1)
     (found,) = (await place.rows()).values()
@@ -532,7 +534,7 @@ TOO_MUCH = {
 async def test_what_the_server_would_not_take_goes_into_quarantine(
     place: MongoPlace, sink: MongoSink, document: str, code: str, problem: str
 ) -> None:
-    """Alone: the other rows of its page are written."""
+    """Only the refused row goes into quarantine; the other rows of its page must be written."""
     await started(sink)
     odd = replace(row(1), document=document)
     kept = document[:1_000]
@@ -544,7 +546,7 @@ async def test_what_the_server_would_not_take_goes_into_quarantine(
 
 
 async def test_the_largest_row_is_taken(place: MongoPlace, sink: MongoSink) -> None:
-    """New, and replaced: what we promise to take, the server must take."""
+    """The server must accept every size that the sink accepts, for inserts and for replacements."""
     text = "x" * (16 * 2**20 - 65_536 - 5_000)
     large = replace(row(1, title="t" * 4_000), document=f'{{"a":"{text}"}}')
     assert await imported(sink, "run-1", large) == WriteCounts(inserted=1)
@@ -552,7 +554,7 @@ async def test_the_largest_row_is_taken(place: MongoPlace, sink: MongoSink) -> N
 
 
 async def test_a_sweep_reads_ids_in_the_servers_order(place: MongoPlace, sink: MongoSink) -> None:
-    """Rows and seen ids are read side by side: two orders would make rows absent that were seen."""
+    """Rows and seen ids are merged in order; two different orders would make seen rows look absent."""
     ids = ["", " ", "10", "9", "A", "a", "é", "\u2028", "\uffff", "\U00010000", "\U0010ffff"]
     await imported(sink, "run-1", *(row(key) for key in ids))
     await started(sink, run=replace(RUN, id="run-2", started_at=2**60))
@@ -568,7 +570,7 @@ async def test_a_sweep_reads_ids_in_the_servers_order(place: MongoPlace, sink: M
 
 
 async def test_a_sweep_that_was_interrupted_counts_once(server: MongoServer, sink: MongoSink) -> None:
-    """Each sweep brings an absent row nearer to its end: one that is repeated must not do so twice."""
+    """Each sweep brings an absent row nearer to its deletion, so a repeated sweep must not count twice."""
     await imported(sink, "run-1", *rows(1, 2))
     await started(sink, run=replace(RUN, id="run-2", started_at=2**60))
     await written(sink, replace(page(rows(1), remembers=True, state=ShardState.DONE), run="run-2"))
@@ -582,7 +584,7 @@ async def test_a_sweep_that_was_interrupted_counts_once(server: MongoServer, sin
 
 
 async def test_a_document_that_grows_on_its_way_is_measured(place: MongoPlace, sink: MongoSink) -> None:
-    """Two characters of JSON are a dozen bytes of BSON in a list of digits."""
+    """In a list of digits, two characters of JSON become a dozen bytes of BSON."""
     await started(sink)
     digits = replace(row(1), document=f'{{"a":[{",".join(["1"] * 1_500_000)}]}}')
     assert len(digits.document) < 3_100_000

@@ -1,4 +1,4 @@
-"""Open Charge Map as a source: complete, and never fooled, against the stand-in with its traps."""
+"""Open Charge Map as a source: complete imports from the fake API in spite of all its faults."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -45,7 +45,7 @@ PAGES_MAX = 200
 
 
 class Place:
-    """A source, the stand-in that it asks, and a plain client between them."""
+    """A source, the fake API that it asks, and a plain client between them."""
 
     def __init__(self, it: StandIn, http: httpx2.AsyncClient) -> None:
         self.it = it
@@ -56,7 +56,7 @@ class Place:
         return await self.source.fetch(shard, cursor, limit, self.http)
 
     async def pages(self, shard: Shard, limit: int = 100) -> list[Page]:
-        """Until the source says that it is the end, or has no next page."""
+        """Pages until the source reports the end or has no next page."""
         pages = [await self.fetch(shard, None, limit)]
         while pages[-1].next is not None and not pages[-1].is_end:
             assert len(pages) < PAGES_MAX
@@ -84,7 +84,7 @@ def readable(place: Place) -> list[int]:
     return sorted(place.it.table.readable())
 
 
-# -- what it is -------------------------------------------------------------------------------------------------------
+# -- properties --
 
 
 def test_it_is_a_source_with_the_modest_limit_that_its_policy_asks_for() -> None:
@@ -98,7 +98,7 @@ def test_it_is_a_source_with_the_modest_limit_that_its_policy_asks_for() -> None
 
 @pytest.mark.parametrize("agent", ["acme-crawler/1.0", "My Robot", "php-import", "FME/2020", "", "a\nb"])
 def test_a_name_that_they_refuse_is_refused_here(agent: str) -> None:
-    """They would answer 503, which looks as if it would pass."""
+    """The provider would answer 503, which looks like a temporary fault."""
     with pytest.raises(BadValue, match=r"user_agent: .*acme-import"):
         OpenChargeMap(API_KEY, user_agent=agent)
 
@@ -111,7 +111,7 @@ def test_a_key_that_is_none_is_refused_here_and_not_shown(key: str) -> None:
 
 
 async def test_the_key_travels_in_a_header_only(place: Place) -> None:
-    """Addresses are written into logs."""
+    """URLs are written to logs."""
     await place.fetch()
     arrival = place.it.arrivals[0]
     assert arrival.headers["x-api-key"] == API_KEY
@@ -128,11 +128,11 @@ async def test_what_it_says_about_itself(place: Place) -> None:
     assert len(place.it.arrivals) == 2
 
 
-# -- complete ---------------------------------------------------------------------------------------------------------
+# -- completeness --
 
 
 async def test_id_ranges_read_every_row_once(place: Place) -> None:
-    """Upper ends are ours: the API has none."""
+    """The API has no upper bound for ids, so the client has to cut each range itself."""
     probe = await place.source.probe(place.http)
     shards = id_range_shards("ocm", 0, probe.id_max or 0, 300)
     check_plan(shards, CAPS)
@@ -141,7 +141,7 @@ async def test_id_ranges_read_every_row_once(place: Place) -> None:
 
 
 async def test_a_range_ends_by_proof_and_the_last_one_does_not(place: Place) -> None:
-    """A record beyond the end proves it; an empty page proves nothing."""
+    """A record beyond the end proves that the range is complete; an empty page proves nothing."""
     closed = await place.pages(make_shard("ocm", "x", {"id": [101, 300]}))
     assert closed[-1].is_end is True
     assert all(page.raw_count == 100 for page in closed)
@@ -151,7 +151,7 @@ async def test_a_range_ends_by_proof_and_the_last_one_does_not(place: Place) -> 
 
 
 async def test_countries_and_the_ids_behind_them(place: Place) -> None:
-    """One request for the list, however many shards."""
+    """The list of countries must cost one request, however many shards there are."""
     codes = (await place.source.probe(place.http)).values["country"]
     rows = {code: sum(poi.country == ID_BY_CODE[code] for poi in place.it.table.truth.values()) for code in codes}
     shards = country_shards("ocm", codes, rows, 50)
@@ -162,7 +162,7 @@ async def test_countries_and_the_ids_behind_them(place: Place) -> None:
 
 
 async def test_boxes_lose_nothing_and_nothing_comes_twice() -> None:
-    """The server's edges are great circles; the rows beyond ours are dropped."""
+    """The server's box edges are great circles, so its boxes are larger; rows beyond the planned box are dropped."""
     pois = synthetic(3_000)
     async with placed(pois) as place:
         shards = grid_shards("ocm", (-90, -180, 90, 180), 45)
@@ -175,7 +175,7 @@ async def test_boxes_lose_nothing_and_nothing_comes_twice() -> None:
 
 
 async def test_one_window_for_each_country(place: Place) -> None:
-    """Incremental: what was changed since, by id; nothing is lost in the minute that 300 rows share."""
+    """300 rows share one minute, so a page boundary within it must lose none of the changes."""
     shards = cross_shards(
         "ocm", country_shards("ocm", ["US", "DE"]), window_shards("ocm", BULK_MINUTE, None, 60_000_000, 60_000_000)
     )
@@ -202,18 +202,18 @@ async def test_children_of_a_split_read_exactly_the_rest(place: Place) -> None:
     assert read == [number for number in readable(place) if number < 900]
 
 
-# -- never fooled -----------------------------------------------------------------------------------------------------
+# -- wrong replies --
 
 
 async def test_an_unknown_country_is_never_asked_for(place: Place) -> None:
-    """They would send the whole world."""
+    """The API would send the whole world."""
     with pytest.raises(BadValue, match="country: Open Charge Map does not know UK, Spain"):
         await place.fetch(make_shard("ocm", "x", {"country": ["ES", "UK", "Spain"]}))
     assert not any("/poi" in arrival.path for arrival in place.it.arrivals)
 
 
 async def test_strangers_are_recognised(place: Place) -> None:
-    """When a filter is ignored, the guards must hear it from somebody."""
+    """When the API ignores a filter, the guards must be able to notice it."""
     shard = make_shard("ocm", "x", {"country": ["DE"], "id": [200, None], "window": ["2026-04-01T03:00Z", None]})
     good = await place.fetch(shard)
     place.it.faults = Faults(ignores_filters=True)
@@ -227,7 +227,7 @@ async def test_strangers_are_recognised(place: Place) -> None:
 
 
 async def test_a_page_out_of_order_is_shown_whole_and_proves_no_end() -> None:
-    """With the rows beyond the end dropped, the rest might look ordered, and the shard done."""
+    """If the rows beyond the end were dropped first, the rest could look ordered and the shard complete."""
     async with placed(1_000, reordered=True) as place:
         page = await place.fetch(make_shard("ocm", "x", {"id": [0, 150]}))
     ids = [record["ID"] for record in page.records]
@@ -262,7 +262,7 @@ async def test_an_empty_page_is_no_end() -> None:
     ],
 )
 async def test_each_wrong_reply_has_its_meaning(place: Place, answer: tuple[int, bytes], error: type) -> None:
-    """A key that is wrong stops the run; a page that is too heavy becomes smaller; the rest is tried again."""
+    """A wrong key stops the run, a page that is too large is halved, and other errors are retried."""
     status, body = answer
     place.it.answer(status, body=body)
     with pytest.raises(error) as caught:
@@ -282,11 +282,11 @@ async def test_a_status_without_a_highest_id_makes_no_plan(place: Place) -> None
         await place.source.probe(place.http)
 
 
-# -- with the guards --------------------------------------------------------------------------------------------------
+# -- with the guards --
 
 
 async def guarded(place: Place, shard: Shard, limit: int) -> tuple[list[int], PageVerdict]:
-    """Read a shard as an import does, without a sink: the ids, and how it ended."""
+    """Read a shard as an import does, but without a sink; returns the ids and how it ended."""
     row = ShardRow(run="r", shard=shard, state=ShardState.RUNNING, fence=1, cursor=None)
     found: list[int] = []
     for _ in range(PAGES_MAX):
@@ -321,7 +321,7 @@ def expectation(place: Place, shard: Shard, cursor: Cursor | None, limit: int) -
     [{}, {"empty_every": 4}, {"page_max": 30}, {"changes_every": 1, "inserted_rows": 0}, {"is_volatile": True}],
 )
 async def test_these_traps_are_survived(faults: dict[str, Any]) -> None:
-    """Not one row is missing, and none comes twice."""
+    """With these faults, no row may be missing and none may come twice."""
     async with placed(synthetic(1_000, bulk=300, hidden_every=40), **faults) as place:
         shards = id_range_shards("ocm", 0, max(place.it.table.truth), 400)
         results = [await guarded(place, shard, 50) for shard in shards]
@@ -339,7 +339,7 @@ async def test_these_traps_are_survived(faults: dict[str, Any]) -> None:
 async def test_these_traps_are_caught_before_anything_is_written(
     faults: dict[str, Any], caught: RetryPage | ParkShard
 ) -> None:
-    """Neither is known from the number of rows."""
+    """The number of rows does not reveal either of these faults."""
     async with placed(1_000, **faults) as place:
         found, verdict = await guarded(place, make_shard("ocm", "x", {"country": ["DE"], "id": [0, 600]}), 50)
     assert isinstance(verdict, type(caught))

@@ -1,4 +1,4 @@
-"""One shard after the other, page by page: what is counted, what is shared, what a run may spend."""
+"""The page loop of a shard: counters, splits, and the budget of a run."""
 
 from collections import Counter
 from pathlib import Path
@@ -42,11 +42,13 @@ def reactions(shards: Any) -> Counter[str]:
     return found
 
 
-# -- a run's budget ---------------------------------------------------------------------------------------------------
+# -- budgets --
 
 
 async def test_a_run_never_asks_more_often_than_its_budget_allows(tmp_path: Path) -> None:
-    """Four handlers at once, and repetitions after errors: each request is taken from the budget before it leaves."""
+    """With four handlers at once and retries after errors, each request must be taken from the budget before it is
+    sent.
+    """
     async with standin(5_000, faults=Faults(error_every=5)) as it:
         place = place_of(tmp_path, it)
         await place.parts.sink.open()
@@ -77,14 +79,14 @@ async def test_a_run_whose_budget_was_raised_goes_on(tmp_path: Path) -> None:
         await place.parts.sink.close()
 
 
-# -- the tail ---------------------------------------------------------------------------------------------------------
+# -- the tail --
 
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_one_long_shard_is_shared_among_those_who_have_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
-    """The last shard of a plan has no upper end: the largest id of the plan says how long it is."""
+    """The last shard of a plan has no upper end, so its length has to come from the plan's largest id."""
     monkeypatch.setattr(import_shard, "LOOK_SECONDS", 0.0)
     async with standin(6_000) as it:
         place = place_of(tmp_path, it, size=100_000 if is_open else 5_000)
@@ -122,14 +124,14 @@ def test_what_is_left_is_guessed_from_what_was_found() -> None:
 
 
 def test_a_long_label_still_makes_one_key_of_its_own() -> None:
-    """A box of a box within a window within a long name: the job behind it must be found again."""
+    """A split box within a window has a long label, and the job behind it must still be found."""
     long = [f"{'s' * 60}/box=1.25,2.5,3.75,5;window=2026-01-01T00:00Z..2026-02-01T00:00Z{'x' * 120}/{n}" for n in "ab"]
     assert len({job_key("run", shard) for shard in long}) == 2
     assert all(len(job_key("run", shard)) <= 200 for shard in long)
     assert job_key("run", "ocm/id=1-2/abc") == "run:ocm/id=1-2/abc"
 
 
-# -- reactions --------------------------------------------------------------------------------------------------------
+# -- guards --
 
 
 async def test_every_reaction_is_counted_with_the_page_that_followed_it(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ async def test_all_requests_are_in_the_books_also_those_that_were_repeated(tmp_p
 
 
 async def test_an_attempt_that_failed_says_why_in_the_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody should have to look for the job behind a shard that does not move."""
+    """An operator must not have to search for the job behind a shard that does not move."""
     monkeypatch.setattr("leaseway.imports.run.shard_jobs.ATTEMPTS", 1)
     monkeypatch.setattr(import_shard, "DOUBT_SECONDS", 0.0)
     async with standin(2_000, faults=Faults(reordered=True)) as it:
@@ -171,7 +173,7 @@ async def test_an_attempt_that_failed_says_why_in_the_books(tmp_path: Path, monk
 
 
 async def test_records_that_come_twice_are_counted(tmp_path: Path) -> None:
-    """Offsets shift while somebody inserts at the front: rows come again. They are written once, and it is told."""
+    """Inserts at the front shift the offsets, so rows come again; they must be written once and reported."""
     records = [{"icao": f"X{n:05}"} for n in range(300)]
     shifted = [*records[:150], *records[100:250]]
     async with standin(0, listings={"airports": Listing(shifted, key="icao")}) as it:
@@ -184,7 +186,7 @@ async def test_records_that_come_twice_are_counted(tmp_path: Path) -> None:
 
 
 async def test_a_list_that_shrinks_while_it_is_read_is_not_cut_short(tmp_path: Path) -> None:
-    """Rows at the front are deleted: what follows moves up, and the next offset would pass over as many."""
+    """Deletes at the front shift the following rows forward, so the next offset would skip as many rows."""
     records = [{"icao": f"X{n:05}"} for n in range(300)]
     living = list(records)
     async with standin(0, listings={"airports": Listing(living, key="icao")}) as it:
@@ -225,7 +227,7 @@ table = "airports"
 async def test_a_key_that_stops_working_at_the_very_end_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The confirmation of an end is a request like any other."""
+    """The confirmation of an end is a request like any other, and its key can be refused."""
     async with standin(50) as it:
         place = place_of(tmp_path, it)
         await place.parts.sink.open()
@@ -252,7 +254,7 @@ async def test_a_key_that_stops_working_at_the_very_end_fails_the_run(
         await place.parts.sink.close()
 
 
-# -- what documents look like -----------------------------------------------------------------------------------------
+# -- document profiles --
 
 
 async def test_the_books_tell_what_documents_look_like(tmp_path: Path) -> None:
@@ -281,7 +283,7 @@ def test_a_profile_names_paths_and_types() -> None:
 
 
 def test_a_profile_is_bounded() -> None:
-    """A source that uses ids as names has as many paths as records."""
+    """A source that uses ids as field names has as many paths as records."""
     wide = [{f"name-{n}-{k}": k for k in range(100)} for n in range(20)]
     assert len(profile_documents(wide)) == 300
     assert len(add_profiles(profile_documents(wide), {f"other-{n}": {"text": 1} for n in range(50)})) == 300

@@ -1,4 +1,6 @@
-"""Rows in Parquet files keep the promises of every sink; a page is there whole or not at all, whenever it is killed."""
+"""Rows in Parquet files keep the promises of every sink; a page is stored whole or not at all, at every moment of a
+kill.
+"""
 
 import asyncio
 import os
@@ -73,11 +75,11 @@ async def elsewhere(witness: ParquetPlace, sink: Sink, clock: FakeClock) -> Asyn
     await elsewhere.close()
 
 
-# -- a log of changes -------------------------------------------------------------------------------------------------
+# -- change log --
 
 
 async def test_only_news_are_written(sink: Sink, witness: ParquetPlace) -> None:
-    """The files are a log of what became different; what stayed is not said again."""
+    """The files are a log of changes; repeating unchanged rows would make them grow with every run."""
     await imported(sink, "run-1", row(1, title="a"), row(2))
     await imported(sink, "run-2", row(1, title="a"), row(2))
     assert len(witness.files()) == 1
@@ -90,7 +92,7 @@ async def test_only_news_are_written(sink: Sink, witness: ParquetPlace) -> None:
 
 
 async def test_columns_have_their_types(sink: Sink, witness: ParquetPlace) -> None:
-    """Whoever reads the files must not guess: instants are instants, in UTC, to the microsecond."""
+    """Readers of the files must not have to guess: instants are UTC timestamps with microseconds."""
     values = {"seen_at": STAMP + 1, "size": 7, "latitude": 1.5, "is open": True, 'the "tags"': [1]}
     await imported(sink, "run-1", replace(row(1), values=values))
     (path,) = witness.files()
@@ -103,7 +105,7 @@ async def test_columns_have_their_types(sink: Sink, witness: ParquetPlace) -> No
 
 
 async def test_a_run_that_ends_leaves_one_file(sink: Sink, witness: ParquetPlace) -> None:
-    """A file for each page is dear to whoever reads thousands of them; no version is lost by merging."""
+    """Thousands of small files are slow to read; merging must not lose a version."""
     await started(sink)
     for number in range(5):
         some = [*rows(number, number + 10), row(99, number)]
@@ -124,7 +126,7 @@ async def test_a_run_that_ends_leaves_one_file(sink: Sink, witness: ParquetPlace
 
 
 async def test_a_run_that_goes_on_after_its_end_is_merged_again(sink: Sink, witness: ParquetPlace) -> None:
-    """A partial run is resumed; what it adds belongs to the same file in the end."""
+    """A partial run is resumed, and the rows that it adds must end up in the same file."""
     await started(sink)
     await written(sink, page(rows(1), after=1))
     await written(sink, page([row(1, 1)], 1, 2))
@@ -136,11 +138,11 @@ async def test_a_run_that_goes_on_after_its_end_is_merged_again(sink: Sink, witn
     assert (await witness.rows())["1"]["content_hash"] == "hash-2"
 
 
-# -- crashes ----------------------------------------------------------------------------------------------------------
+# -- crashes --
 
 
 class Killed(Exception):
-    """What ends a worker in the middle."""
+    """Ends a worker in the middle of a step."""
 
 
 def kill(*_: object) -> None:
@@ -150,7 +152,7 @@ def kill(*_: object) -> None:
 async def test_a_file_without_its_commit_is_removed(
     sink: Sink, witness: ParquetPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page was never written, and a reader must never have seen it."""
+    """The page was never committed, so a reader must never see it."""
     await started(sink)
     await written(sink, page(rows(1), after=1))
     monkeypatch.setattr("leaseway.imports.sinks.sql_tables.apply_page", kill)
@@ -171,7 +173,7 @@ async def test_a_file_without_its_commit_is_removed(
 async def test_a_commit_without_its_rename_is_caught_up(
     sink: Sink, witness: ParquetPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The books say that the page is written: whoever opens the sink next shows its file."""
+    """The run tables say that the page is written, so the next open must publish its file."""
     await started(sink)
     monkeypatch.setattr(ParquetFolder, "show", kill)
     with pytest.raises(Killed):
@@ -197,7 +199,7 @@ STEPS: dict[str, tuple[type, str]] = {
 async def test_a_merge_that_is_killed_loses_nothing(
     sink: Sink, witness: ParquetPlace, monkeypatch: pytest.MonkeyPatch, part: type, step: str
 ) -> None:
-    """At any step the newest version of each row is the same; the next opening cleans up, the next end merges."""
+    """At any step the newest version of each row must be the same; the next open cleans up, and the next end merges."""
     await started(sink)
     for number in range(3):
         await written(sink, page([row(1, number), row(number + 5)], number or None, number + 1))
@@ -218,7 +220,7 @@ async def test_a_merge_that_is_killed_loses_nothing(
 async def test_who_opens_does_not_disturb_a_merge(
     sink: Sink, other: Sink, witness: ParquetPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that starts finds a file that nobody names, and removes it: no merged file then, and no loss."""
+    """A starting worker finds an unreferenced file and removes it: the merge is lost, but no rows."""
     await started(sink)
     for number in range(3):
         await written(sink, page([row(1, number)], number or None, number + 1))
@@ -238,7 +240,7 @@ async def test_who_opens_does_not_disturb_a_merge(
 async def test_two_that_end_a_run_at_once_merge_it_once(
     sink: Sink, other: Sink, witness: ParquetPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody may end a run: who comes second finds the files gone, and nothing is wrong with that."""
+    """Several processes may end a run; the second one finds the files gone, and that must not be an error."""
     await started(sink)
     for number in range(3):
         await written(sink, page([row(1, number)], number or None, number + 1))
@@ -255,14 +257,14 @@ async def test_two_that_end_a_run_at_once_merge_it_once(
 
 
 async def opened(folder: str) -> None:
-    """In another process."""
+    """Open the sink in another process."""
     sink = ParquetPlace(Path(folder)).sink()
     await sink.open()
     await sink.close()
 
 
 async def test_a_full_disk_is_told(sink: Sink, witness: ParquetPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing of the page is there."""
+    """No part of the page may be left on a full disk."""
     await started(sink)
 
     def full(*_: object) -> None:
@@ -276,11 +278,11 @@ async def test_a_full_disk_is_told(sink: Sink, witness: ParquetPlace, monkeypatc
     assert await sink.shards.write(page(rows(1), after=1)) == WriteCounts(inserted=1)
 
 
-# -- folders ----------------------------------------------------------------------------------------------------------
+# -- folders --
 
 
 async def test_a_file_that_is_lost_is_missed(sink: Sink, witness: ParquetPlace) -> None:
-    """The books would go on calling its rows unchanged, and nobody would ever see them again."""
+    """The run tables would keep calling its rows unchanged, and the rows would be missing for ever."""
     await imported(sink, "run-1", row(1))
     (path,) = witness.files()
     path.unlink()
@@ -291,7 +293,7 @@ async def test_a_file_that_is_lost_is_missed(sink: Sink, witness: ParquetPlace) 
 
 
 async def test_a_column_that_changed_its_type_is_refused(sink: Sink, witness: ParquetPlace) -> None:
-    """One folder, one meaning; a new column is welcome."""
+    """A column with two types in one folder cannot be read; a new column can."""
     await imported(sink, "run-1", row(1, title="x"))
     changed = witness.sink(columns={**COLUMNS, "title": ColumnType.INTEGER})
     with pytest.raises(StoreRefused, match="column 'title' is string in its files, and int64 is needed"):
@@ -304,7 +306,7 @@ async def test_a_column_that_changed_its_type_is_refused(sink: Sink, witness: Pa
 
 
 async def test_a_file_where_the_folder_should_be_is_refused(tmp_path: Path) -> None:
-    """With what is there."""
+    """A user must learn what is at that path."""
     (tmp_path / "places").touch()
     sink = ParquetPlace(tmp_path / "places").sink()
     with pytest.raises(StoreRefused, match="a folder is needed, and a file is there"):
@@ -313,7 +315,7 @@ async def test_a_file_where_the_folder_should_be_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("table", ["../poi", "a/b", "a\\b", ".poi", "poi.", "leaseway_files", ""])
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, table: str) -> None:
-    """A table is a folder inside the one that was named."""
+    """A table is a folder inside the given one, and must not lead out of it."""
     with pytest.raises(BadValue, match="table: "):
         ParquetSink(str(tmp_path), table)
 

@@ -1,4 +1,4 @@
-"""Plans and splits: a record in no shard is lost, one in two is paid for twice."""
+"""Plans and splits: a record in no shard is lost, and one in two shards is paid for twice."""
 
 import json
 import subprocess
@@ -76,19 +76,19 @@ def keys(shards: Iterable[Shard]) -> list[str]:
     return [shard.key for shard in shards]
 
 
-# -- plans ------------------------------------------------------------------------------------------------------------
+# -- plans --
 
 
 @settings(deadline=None)
 @given(st.integers(0, 1_000), st.integers(0, 300_000), st.integers(500, 50_000), ids)
 def test_every_id_has_exactly_one_range(lower: int, upper: int, size: int, number: int) -> None:
-    """Those that are created after the plan was made have one, too: the last."""
+    """Ids that are created after the plan was made belong to the last range."""
     found = sum(has_id(shard, lower + number) for shard in id_range_shards("ocm", lower, upper, size))
     assert found == 1
 
 
 def test_the_last_range_is_open_and_the_ranges_are_few() -> None:
-    """An open one too many would be one more request in every run."""
+    """One open range too many would cost one more request in every run."""
     shards = id_range_shards("ocm", 0, 311_592, 20_000)
     assert len(shards) == 16
     assert shards[-1].predicate == {"id": [300_000, None]}
@@ -98,7 +98,7 @@ def test_the_last_range_is_open_and_the_ranges_are_few() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 40), st.integers(1, 30), st.integers(0, 10**9))
 def test_every_instant_of_a_span_has_exactly_one_window(start: int, days: int, step: int, offset: int) -> None:
-    """A record on the border of two windows is the one that connectors lose."""
+    """Records on the border of two windows are the ones that importers typically lose."""
     begin, end = APRIL + start, APRIL + start + days * DAY_US
     shards = window_shards("ocm", begin, end, step * DAY_US, MINUTE_US)
     borders = [parse_instant(shard.predicate["window"][0]) for shard in shards]
@@ -116,7 +116,7 @@ def test_a_window_without_an_end_is_one() -> None:
 
 @pytest.mark.parametrize("step_us", [1, MINUTE_US + 1, 0])
 def test_a_step_between_two_grains_is_refused(step_us: int) -> None:
-    """The source rounds its stamps: such a window could not say which records it has."""
+    """The source rounds its stamps, so such a window could not decide which records it contains."""
     with pytest.raises(BadValue, match=r"partition.step: must be a multiple of the source's granularity, 60 s"):
         window_shards("ocm", APRIL, APRIL + DAY_US, step_us, MINUTE_US)
 
@@ -124,7 +124,7 @@ def test_a_step_between_two_grains_is_refused(step_us: int) -> None:
 @settings(deadline=None)
 @given(st.dictionaries(st.text("ABCDEF", min_size=2, max_size=2), st.integers(0, 5_000)), st.integers(0, 2_000))
 def test_every_country_has_exactly_one_shard_and_small_ones_share(rows: dict[str, int], group_below: int) -> None:
-    """121 of 246 countries have fewer than 100 rows; each alone would be a request for almost nothing."""
+    """121 of 246 countries have fewer than 100 rows; a shard for each would spend a request on almost nothing."""
     shards = country_shards("ocm", [*rows, *rows], rows, group_below)
     listed = [code for shard in shards for code in shard.predicate["country"]]
     assert sorted(listed) == sorted(rows)
@@ -137,13 +137,13 @@ def test_every_country_has_exactly_one_shard_and_small_ones_share(rows: dict[str
 
 
 def test_countries_come_in_any_order_and_make_the_same_plan() -> None:
-    """References list them as they like."""
+    """Sources list countries in any order, and the plan must not depend on it."""
     rows = {"ES": 900, "AD": 3, "MC": 2, "LI": 4}
     assert keys(country_shards("ocm", rows, rows, 100)) == keys(country_shards("ocm", reversed(rows), rows, 100))
 
 
 def test_a_group_is_not_longer_than_an_address_can_be() -> None:
-    """Two hundred countries without a row have no sum that would end their group."""
+    """Two hundred countries without rows never reach the sum that ends a group, so the URL would become too long."""
     codes = [f"{number:03}" for number in range(200)]
     shards = country_shards("ocm", codes, dict.fromkeys(codes, 0), 10)
     assert [len(shard.predicate["country"]) for shard in shards] == [50, 50, 50, 50]
@@ -153,7 +153,7 @@ def test_a_group_is_not_longer_than_an_address_can_be() -> None:
 @settings(deadline=None)
 @given(latitudes, longitudes)
 def test_every_point_has_exactly_one_box_of_a_grid(latitude: float, longitude: float) -> None:
-    """On edges and corners, at the poles and at the antimeridian too."""
+    """Points on edges and corners, at the poles and at the antimeridian are easily lost."""
     assert owners(GRID, latitude, longitude) == 1
 
 
@@ -182,7 +182,7 @@ GRID = grid_shards("ocm", WORLD, 7)
 
 
 def test_an_area_across_the_antimeridian_is_cut_there() -> None:
-    """A server would take it the long way round: everything but Fiji."""
+    """A server would take such a box the other way around the globe."""
     fiji = parse_box("area", [-21, 176, -12, -178])
     assert split_wide_box(fiji) == [(-21.0, 176.0, -12.0, 180.0), (-21.0, -180.0, -12.0, -178.0)]
     shards = grid_shards("ocm", fiji, 1)
@@ -237,7 +237,7 @@ print(json.dumps([shard.key for shard in shards]))
 
 
 def test_keys_are_the_same_in_every_process() -> None:
-    """Python's own hash is not: a run that goes on elsewhere would find none of its shards."""
+    """Python's own hash differs between processes, so a run that resumes elsewhere would find none of its shards."""
     seeds = ("0", "1", "random")
     plans = [
         subprocess.run([sys.executable, "-c", PLAN], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True)
@@ -249,11 +249,11 @@ def test_keys_are_the_same_in_every_process() -> None:
     assert id_range_shards("ocm", 0, 0, 10)[0].key == "ocm/id=000000000-/058986c24820"
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------
+# -- refusals --
 
 
 def test_history_windows_without_an_upper_bound_are_refused_with_their_price() -> None:
-    """Monthly windows over six years cost 47.7 times the rows when it was tried."""
+    """Monthly windows over six years fetched 47.7 times the rows in an experiment."""
     months = window_shards("ocm", APRIL, APRIL + 2_340 * DAY_US, 30 * DAY_US, MINUTE_US)
     with pytest.raises(BadValue, match=r"partition.by: the source has no upper bound .* 39.5 times the rows in 78"):
         check_plan(months, LOWER_ONLY)
@@ -264,7 +264,7 @@ def test_history_windows_without_an_upper_bound_are_refused_with_their_price() -
 
 
 def test_a_filter_that_the_source_does_not_have_is_refused() -> None:
-    """It would be ignored, and every shard would read everything."""
+    """The filter would be ignored, and every shard would read everything."""
     with pytest.raises(BadValue, match="the source has no filter 'box'; it has country, id, window"):
         check_plan(GRID, LOWER_ONLY)
 
@@ -308,7 +308,7 @@ def test_a_plan_of_a_million_shards_is_a_mistake() -> None:
         grid_shards("ocm", WORLD, 0.1)
 
 
-# -- splits -----------------------------------------------------------------------------------------------------------
+# -- splits --
 
 
 def after(number: int) -> dict[str, int]:
@@ -318,7 +318,7 @@ def after(number: int) -> dict[str, int]:
 @settings(deadline=None)
 @given(st.integers(0, 1_000), st.integers(1, 5_000), st.integers(-1, 6_000))
 def test_children_have_exactly_the_ids_that_are_left(low: int, length: int, read: int) -> None:
-    """One too few is lost; one too many is read twice."""
+    """An id in no child is lost, and an id in two children is read twice."""
     shard = make_shard("ocm", "x", {"id": [low, low + length]})
     cursor = None if read < 0 else after(low + read)
     children = split_shard(shard, cursor, "limit", LOWER_ONLY)
@@ -366,7 +366,7 @@ def test_quadrants_have_exactly_what_their_box_has(
 
 
 def test_a_shard_of_several_filters_keeps_them_all() -> None:
-    """A child that forgets a country is the whole world."""
+    """A child without its country filter would read the whole world."""
     shard = make_shard("ocm", "x", {"country": ["AD", "ES"], "window": ["2026-04-01T00:00Z", None]}, 100)
     children = split_shard(shard, after(500), "limit", LOWER_ONLY)
     assert [child.predicate for child in children] == [
@@ -380,7 +380,9 @@ def test_a_shard_of_several_filters_keeps_them_all() -> None:
 
 
 def test_what_cannot_be_divided_says_so() -> None:
-    """One country, one grain, one id, or as deep as splits go."""
+    """One country, one grain, one id and the deepest split cannot be divided further; an endless split would never
+    finish.
+    """
     one_id = make_shard("ocm", "x", {"id": [5, 6]})
     one_country = make_shard("ocm", "x", {"country": ["ES"]})
     one_sided = make_shard("ocm", "x", {"window": ["2026-04-01T00:00Z", "2026-05-01T00:00Z"]})
@@ -390,7 +392,9 @@ def test_what_cannot_be_divided_says_so() -> None:
 
 
 def test_idle_workers_never_make_rows_read_twice() -> None:
-    """Where the rest cannot be told from the cursor, only a shard that is too large is worth beginning anew."""
+    """If the rest cannot be derived from the cursor, a split starts again, which only a shard that is too large is
+    worth.
+    """
     shard = make_shard("x", "x", {"country": ["AD", "ES"]})
     caps = SourceCapabilities(cursor="token", filters=frozenset({"country"}))
     assert split_shard(shard, {"next": "abc"}, "idle", caps) == []
@@ -402,6 +406,6 @@ def predicates(shards: Sequence[Shard]) -> list[object]:
 
 
 def test_the_same_split_twice_makes_the_same_children() -> None:
-    """Whoever finds the parent split must find these children, not others."""
+    """An attempt that finds the parent split must compute the same children."""
     shard = make_shard("ocm", "x", {"id": [0, 20_000]})
     assert split_shard(shard, after(7), "idle", LOWER_ONLY) == split_shard(shard, after(7), "idle", LOWER_ONLY)
