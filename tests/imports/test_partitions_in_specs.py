@@ -1,4 +1,4 @@
-"""Every way of cutting a source, written in a spec: each record once, whatever lies on the edges."""
+"""Every partition that a spec can express: each record once, also on the edges."""
 
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -111,12 +111,12 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield Place(tmp_path, it)
 
 
-# -- boxes ------------------------------------------------------------------------------------------------------------
+# -- boxes --
 
 
 @pytest.mark.parametrize("text", [BY_HAND, CLIENT], ids=["json", "ocm"])
 async def test_boxes_of_a_server_with_great_circles_bring_every_row_once(place: Place, text: str) -> None:
-    """A plain box of so many degrees would miss what lies under its bent edge, and count twice what lies on it."""
+    """A plain box would miss the points under its bent edge and count those on it twice."""
     state, shards = await place.run(text, 'by = "box"\ndegrees = 45')
     assert state is RunState.COMPLETE
     assert place.rows() == place.truth()
@@ -125,14 +125,14 @@ async def test_boxes_of_a_server_with_great_circles_bring_every_row_once(place: 
 
 
 async def test_a_server_with_great_circles_that_is_not_called_one_is_noticed(place: Place) -> None:
-    """It leaves out what lies under one edge, and sends too much beyond the other: the latter gives it away."""
+    """Such a server omits points under one edge and sends extra points beyond the other; the extra points reveal it."""
     state, shards = await place.run(BY_HAND.replace("is_geodesic = true", ""), 'by = "box"\ndegrees = 45')
     assert state is RunState.PARTIAL
     assert {guard for row in shards for guard in row.guards} >= {"filter_ignored"}
 
 
 async def test_an_area_across_the_antimeridian(place: Place) -> None:
-    """East of 150, west of -120: the long way round would be the rest of the world."""
+    """East of 150 and west of -120: the other way around would be the rest of the world."""
     state, _ = await place.run(CLIENT, 'by = "box"\narea = [-60, 150, 70, -120]\ndegrees = 45')
     assert state is RunState.COMPLETE
     found = [place.it.table.truth[id_] for id_ in place.truth()]
@@ -192,22 +192,23 @@ def test_a_server_with_great_circles_is_asked_for_more() -> None:
     ],
 )
 def test_who_is_of_a_box(latitude: Any, longitude: Any, is_kept: bool, is_ours: bool) -> None:
-    """On the upper edges: the next box has it. Far away: the filter was ignored, and the guards shall see it. Without a
-    place: a bad row perhaps, and no stranger."""
+    """A record on an upper edge belongs to the next box. A record far away shows that the filter was ignored, and the
+    guards must see it. A record without a position may be a bad row, but does not count as foreign.
+    """
     box, record = narrowing("west,south,east,north"), {"lat": latitude, "lon": longitude}
     assert box.keeps(BOX)(record) is is_kept
     assert box.is_ours(BOX)(record) is is_ours
 
 
 def test_what_lies_under_a_bent_edge_is_no_stranger() -> None:
-    """The edge of a geodesic box bends beyond its parallel: its server is right to send what lies there."""
+    """The edge of a geodesic box bends beyond its parallel, so the server is right to send the points there."""
     bent, record = narrowing("west,south,east,north", is_geodesic=True), {"lat": 50.1, "lon": 1.0}
     assert bent.is_ours(BOX)(record)
     assert not bent.keeps(BOX)(record)
     assert not bent.is_ours(BOX)({"lat": 50.5, "lon": 1.0})
 
 
-# -- countries --------------------------------------------------------------------------------------------------------
+# -- countries --
 
 
 @pytest.mark.slow
@@ -271,7 +272,7 @@ async def test_the_source_itself_says_which_countries_are_small(tmp_path: Path) 
 
 
 async def test_a_country_that_nobody_knows_is_refused_before_the_run(place: Place) -> None:
-    """To the real API it means the whole world."""
+    """The real API takes an unknown country for the whole world."""
     chosen = 'by = "country"\n[resource.filters.country]\nvalues = ["ES", "XX"]'
     with pytest.raises(
         BadValue, match=r"resource.filters.country.values: Open Charge Map does not know XX; codes have"
@@ -279,7 +280,7 @@ async def test_a_country_that_nobody_knows_is_refused_before_the_run(place: Plac
         await place.plan(CLIENT, chosen)
 
 
-# -- both -------------------------------------------------------------------------------------------------------------
+# -- both --
 
 MONTHS = 'then = { by = "window", start = "2026-01-01", end = "2026-04-01", step = "30d" }'
 HYBRID = """
@@ -308,7 +309,7 @@ def plan_for(partition: str, caps: SourceCapabilities = ABLE) -> Plan:
 
 
 def test_windows_without_an_end_go_on_until_now_and_beyond() -> None:
-    """One window for all would be one worker for all; an end in the past would leave out what is new."""
+    """A single window would keep all but one worker idle, and an end in the past would omit new records."""
     spec = read_spec(HYBRID.replace("PARTITION", 'by = "window"\nstart = "2026-01-01"\nstep = "30d"'), "a")
     now = 1_767_225_600_000_000 + 70 * 86_400_000_000
     plan = build_plan(spec, ABLE, SourceProbe(server_time=now), None, 100)
@@ -338,7 +339,7 @@ def test_geography_first_and_then_windows() -> None:
 
 
 def test_what_a_source_cannot_express_is_refused_with_its_place() -> None:
-    """Such windows read all that came after them: 47.7 times the rows, in a year of days."""
+    """Such windows read everything after their start: 47.7 times the rows for a year of days."""
     one_sided = replace(ABLE, bounds={"window": (True, False)})
     with pytest.raises(BadValue, match=r"^resource\.partition\.by: the source has no upper bound for times"):
         plan_for(f'by = "country"\n{MONTHS}', one_sided)
@@ -390,7 +391,7 @@ async def test_a_function_that_is_cut_by_boxes_is_held_to_them(tmp_path: Path) -
     assert (done.state, done.rows) == (RunState.COMPLETE, 1_000)
 
 
-# -- the client -------------------------------------------------------------------------------------------------------
+# -- the client --
 
 
 async def test_the_client_needs_a_key_and_nothing_else(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Where rows lie, as the sinks tell it for a map: part after part, each row once, whatever the rows hold."""
+"""The positions of rows, as the sinks report them for a map: in parts, each row once, whatever the rows contain."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ def position(request: pytest.FixtureRequest) -> RowPosition:
 
 
 def at(number: int, latitude: Any, longitude: Any, version: int = 0) -> Row:
-    """It says so in columns, and in its document."""
+    """A row with its position in columns and in its document."""
     document = canonical({"id": number, "at": {"lat": latitude, "it's lon": longitude}, "version": version})
     numbers = {"latitude": latitude, "the :table": longitude}
     values: dict[str, Any] = {
@@ -51,7 +51,7 @@ def at(number: int, latitude: Any, longitude: Any, version: int = 0) -> Row:
 
 
 async def seen(sink: Sink, position: RowPosition, run: str = "first", rows_max: int = 1_000) -> Counter[Where]:
-    """From the beginning to the end."""
+    """All parts from the first to the last."""
     assert sink.row_map is not None
     found: Counter[Where] = Counter()
     after, has_more = "", True
@@ -63,7 +63,7 @@ async def seen(sink: Sink, position: RowPosition, run: str = "first", rows_max: 
 
 
 async def test_rows_that_are_close_are_one_point(sink: Sink, position: RowPosition) -> None:
-    """A million rows are some thousand points. The edges of the world belong to the cells that touch them."""
+    """A million rows become some thousand points; rows on the edges of the world must belong to a cell, too."""
     rows = [at(1, 40.1, -3.7), at(2, 40.2, -3.6), at(3, 48.2, 16.3), at(4, 90, 180), at(5, -90, -180)]
     await imported(sink, "first", *rows)
     found = await seen(sink, position)
@@ -76,14 +76,14 @@ async def test_rows_that_are_close_are_one_point(sink: Sink, position: RowPositi
 
 
 async def test_what_has_no_place_is_passed_over(sink: Sink, position: RowPosition) -> None:
-    """And hides nothing that comes after it."""
+    """A row without a position must not hide the rows after it."""
     nowhere = [at(1, None, 1.0), at(2, 91.0, 0.0), at(3, 0.0, -181.0), at(4, "north", "west"), at(6, "40", "10")]
     await imported(sink, "first", *nowhere, at(5, 10.1, 20.1))
     assert await seen(sink, position, rows_max=1) == {(20.25, 10.25, True): 1}
 
 
 async def test_a_look_goes_on_where_the_last_one_ended(sink: Sink) -> None:
-    """Points appear as rows arrive: nobody reads the whole table for a hundred new rows."""
+    """Points appear while rows arrive, and reading the whole table for a hundred new rows would be slow."""
     assert sink.row_map is not None
     await imported(sink, "first", at(1, 10.1, 10.1), at(2, 20.1, 20.1))
     first = await sink.row_map.read("maps", "first", IN_COLUMNS, "", 1_000)
@@ -95,7 +95,7 @@ async def test_a_look_goes_on_where_the_last_one_ended(sink: Sink) -> None:
 
 
 async def test_small_parts_add_up_to_the_whole(sink: Sink) -> None:
-    """Each row is in one part, however small the parts are."""
+    """Each row must be in exactly one part, however small the parts are."""
     rows = [at(number, number / 3 - 80, number / 2 - 170) for number in range(500)]
     await imported(sink, "first", *rows)
     whole = await seen(sink, IN_COLUMNS)
@@ -104,7 +104,7 @@ async def test_small_parts_add_up_to_the_whole(sink: Sink) -> None:
 
 
 async def test_rows_of_other_runs_and_sources_are_told_apart(sink: Sink, place: Place) -> None:
-    """What a run found as it was is not new. Another source's rows, and deleted ones, are not there."""
+    """Unchanged rows are not new in a run, and rows of other sources and deleted rows must not appear."""
     await imported(sink, "first", at(1, 10.1, 10.1), at(2, 20.1, 20.1), at(3, 30.1, 30.1))
     await imported(sink, "second", at(2, 20.1, 20.1, version=1))
     await imported(sink, "third", at(9, 50.1, 50.1), source="others")
@@ -145,5 +145,5 @@ BOX = '[resource.filters.box]\nparam = "b"\nbox = "west,south,east,north"\nlatit
     ],
 )
 def test_a_spec_says_where_its_rows_lie(filters: str, columns: str, expected: RowPosition | None) -> None:
-    """In columns of these names, or where the filter for boxes looks; else there is no map."""
+    """The position is in columns of these names or in the fields of the box filter; otherwise there is no map."""
     assert find_position(read_spec(SPEC.format(filters=filters, columns=columns), "x.toml").resource) == expected

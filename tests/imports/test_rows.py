@@ -1,4 +1,4 @@
-"""Records become rows; those that cannot are kept aside under a code, and never stop the others."""
+"""Records become rows; records that cannot are quarantined under a code and never stop the others."""
 
 import json
 from pathlib import Path
@@ -105,13 +105,13 @@ def test_a_bad_record_has_a_code_and_a_reason(record: Any, code: str, problem: s
 
 
 def test_a_record_that_is_too_large() -> None:
-    """One document of a gigabyte must not be in the way of a million others."""
+    """One document of a gigabyte must not block a million others."""
     spec = resource(guards={"row_bytes_max": 100})
     assert bad(spec, {"id": 1, "text": "x" * 100}) == ("too_large", "has 118 bytes; at most 100 are taken")
 
 
 def test_what_cannot_be_written_as_json_again_is_kept_all_the_same() -> None:
-    """Half a surrogate pair comes through json.loads, and no database takes it."""
+    """json.loads accepts half a surrogate pair, but no database stores it."""
     value = "\ud800"
     row = one(resource(), {"id": 1, "odd": value})
     assert isinstance(row, BadRow)
@@ -120,7 +120,7 @@ def test_what_cannot_be_written_as_json_again_is_kept_all_the_same() -> None:
 
 
 def test_the_same_key_twice_in_a_page() -> None:
-    """One of them is wrong, and one statement cannot write both. The first one stays."""
+    """One of them is wrong, and one statement cannot write both; the first one stays."""
     rows, bad_rows = RowBuilder(resource()).rows_of([{"id": 1, "n": 1}, {"id": 2}, {"id": "1", "n": 2}])
     assert [row.external_id for row in rows] == ["1", "2"]
     assert [(row.position, row.external_id, row.code) for row in bad_rows] == [(2, "1", "duplicate_key_in_page")]
@@ -134,7 +134,7 @@ def test_a_bad_record_does_not_take_its_key_away() -> None:
 
 
 def test_a_stamp_from_the_far_future() -> None:
-    """A row stamped with the year 2999 would refuse every true change until then."""
+    """A row with a stamp in the year 2999 would refuse every real change until then."""
     record = poi(DateLastStatusUpdate="2026-04-03T00:00:00Z")
     assert bad(OCM, record, server_time=APRIL)[0] == "bad_stamp"
     near = one(OCM, poi(DateLastStatusUpdate="2026-04-01T00:00:30Z"), server_time=APRIL)
@@ -142,7 +142,7 @@ def test_a_stamp_from_the_far_future() -> None:
 
 
 def test_a_stamp_may_be_missing_only_if_the_spec_says_so() -> None:
-    """A renamed field would make every row look old, and nothing would ever be updated again."""
+    """A renamed field would make every row look old, so no row would ever be updated again."""
     assert bad(resource(stamp={"field": "at"}), {"id": 1}) == ("bad_stamp", "is missing")
     assert good(resource(stamp={"field": "at", "optional": True}), {"id": 1}).stamp == 0
     assert good(resource(), {"id": 1}).stamp == 0
@@ -190,7 +190,7 @@ def test_nothing_that_a_source_sends_stops_a_page(record: Any) -> None:
     ],
 )
 def test_stamps_in_every_notation(value: Any) -> None:
-    """Without a zone it is UTC: this machine's zone must not decide which row is newer."""
+    """A stamp without a zone is UTC: the machine's own zone must not decide which row is newer."""
     assert parse_stamp(value) == APRIL
 
 
@@ -213,7 +213,7 @@ def test_a_declared_format_is_not_guessed_at() -> None:
 
 
 def test_volatile_fields_do_not_change_the_hash() -> None:
-    """They differ with every request; each run would rewrite every row."""
+    """These fields differ with every request, so each run would rewrite every row."""
     first = good(OCM, poi(IsRecentlyVerified=True, DateLastVerified="2026-01-01"))
     far = {**poi()["AddressInfo"], "Distance": 5.5}
     assert good(OCM, poi(IsRecentlyVerified=False)).content_hash == first.content_hash
@@ -275,7 +275,7 @@ def test_volatile_fields_inside_lists() -> None:
     ],
 )
 def test_what_says_the_same_is_taken(type_: str, value: Any, projected: Any) -> None:
-    """Files have nothing but text, and sources write numbers as text."""
+    """Files contain only text, and some sources write numbers as text."""
     spec = resource(columns={"c": {"path": "v", "type": type_}})
     values = good(spec, {"id": 1, "v": value}).values
     assert values == {"c": projected}
@@ -300,7 +300,7 @@ def test_what_says_the_same_is_taken(type_: str, value: Any, projected: Any) -> 
     ],
 )
 def test_what_does_not_is_a_bad_row(type_: str, value: Any) -> None:
-    """A number that was guessed is worse than a row that is missing and known to be."""
+    """A guessed number is worse than a row that is known to be missing."""
     spec = resource(columns={"c": {"path": "v", "type": type_}})
     assert bad(spec, {"id": 1, "v": value})[0] == "bad_type"
 

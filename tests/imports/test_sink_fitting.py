@@ -1,4 +1,4 @@
-"""A page that is fitted column by column is the page that is fitted row by row."""
+"""Encoding a page column by column gives the same result as encoding it row by row."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from leaseway.imports.sinks.bulk_encoding import PageEncoder
 from leaseway.imports.sinks.row_encoding import RowEncoder, jsonb_text
 from leaseway.testing.sink_contract.actors import COLUMNS, row
 
-characters = st.characters(exclude_categories=()) | st.sampled_from("a\0\ud83d\\")  # lone surrogates among them
+characters = st.characters(exclude_categories=()) | st.sampled_from("a\0\ud83d\\")  # includes lone surrogates
 texts = st.text(characters, max_size=6)
 integers = st.integers() | st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1])
 VALUES: dict[ColumnType, st.SearchStrategy[Any]] = {
@@ -27,7 +27,7 @@ odd = st.sampled_from([None, True, 7, "text", 1.5, [1]])
 
 
 def value_of(kind: ColumnType) -> st.SearchStrategy[Any]:
-    """Mostly what belongs there: pages in which everything fits are the ones that take the short way."""
+    """Mostly valid values, because pages in which everything fits take the fast path."""
     return st.one_of([VALUES[kind]] * 8 + [st.none(), odd])
 
 
@@ -47,7 +47,7 @@ rows = st.builds(
 @given(st.lists(rows, max_size=4))
 @pytest.mark.parametrize("document", [str, jsonb_text])
 def test_both_ways_lead_to_the_same_lines(document: Any, some: list[Row]) -> None:
-    """What is odd is decided in one place only. The short way must never let through what that place would not."""
+    """The slow path alone decides about odd values; the fast path must never accept what the slow path refuses."""
     slow, fast = RowEncoder(COLUMNS, document), PageEncoder(COLUMNS, document)
     expected, found = slow.lines(some), fast.lines(some)
     assert found == expected
@@ -74,7 +74,7 @@ ODD: dict[str, Row] = {
 
 @pytest.mark.parametrize("odd_one", ODD.values(), ids=ODD)
 def test_one_odd_row_among_plain_ones_is_found(odd_one: Row) -> None:
-    """One in a million, and it must not be written."""
+    """One odd row in a million must not be written."""
     lines, bad = PageEncoder(COLUMNS, str).lines([row(0), odd_one, row(2)])
     assert [line[0] for line in lines] == ["0", "2"]
     assert [(each.position, each.document) for each in bad] == [(1, odd_one.document)]
@@ -82,7 +82,7 @@ def test_one_odd_row_among_plain_ones_is_found(odd_one: Row) -> None:
 
 @pytest.mark.parametrize("text", ["a\0b", "a\ud83d"])
 def test_one_text_that_no_database_keeps_is_mended(text: str) -> None:
-    """As it is when the page goes row by row."""
+    """The fast path must replace the same characters as the slow path."""
     some = [row(0, title="x"), replace(row(1, title=text), document=f'{{"a":"{text}"}}'), row(2)]
     lines, bad = PageEncoder(COLUMNS, str).lines(some)
     assert (lines, bad) == RowEncoder(COLUMNS, str).lines(some)
@@ -90,7 +90,7 @@ def test_one_text_that_no_database_keeps_is_mended(text: str) -> None:
 
 
 def test_a_plain_page_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would cost more than twice as much, and nothing would say so."""
+    """Otherwise encoding would cost more than twice as much without any visible sign."""
     monkeypatch.setattr(RowEncoder, "line", None)
     plain = [
         row(number, title="Größe", size=number, latitude=number / 2 if number % 2 else number, seen_at=number)

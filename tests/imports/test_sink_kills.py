@@ -1,4 +1,4 @@
-"""Workers that are killed in the middle of a page, replies that are lost, and who waits for whom."""
+"""Workers that are killed in the middle of a page, lost replies, and lock waits."""
 
 import asyncio
 import subprocess
@@ -27,27 +27,29 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> SqlitePlace |
 
 
 def killed(address: str, fence: int, pages: int, microseconds: int) -> int:
-    """The number of the last page that a worker knew to be written when it was killed with -9, a moment after."""
+    """The last page that a worker knew to be written when it was killed with SIGKILL a moment later."""
     command = [sys.executable, "-m", "tests.imports.sink_victim", address, str(fence)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as worker:
         assert worker.stdout is not None
         for _ in range(pages):
             assert worker.stdout.readline(), "the worker ended by itself"
-        time.sleep(microseconds / 1_000_000)  # decides nothing: each moment of a page gets its turn
+        time.sleep(microseconds / 1_000_000)  # not asserted: over many kills, each moment of a page is hit
         worker.kill()
         rest = worker.stdout.read().split("\n")[:-1]
     return int(rest[-1]) if rest else 0
 
 
 async def test_rows_and_counters_agree_after_every_kill(place: SqlitePlace | PostgresPlace) -> None:
-    """Rows, bad rows, seen ids, counters and cursor are one page's, or another's, and never something in between."""
+    """Rows, bad rows, seen ids, counters and cursor must belong to the same page, never to a state in between."""
     address = place.url if isinstance(place, PostgresPlace) else place.path
     sink = place.sink()
     await sink.open()
     await sink.runs.start(RUN, [LOW])
     for kill in range(KILLS):
         known = await asyncio.to_thread(killed, address, kill + 1, 3 + kill, 700 * kill)
-        await sink.shards.begin(RUN.id, LOW.key, kill + 1)  # waits for the killed one's transaction to be undone
+        await sink.shards.begin(
+            RUN.id, LOW.key, kill + 1
+        )  # waits until the transaction of the killed worker is rolled back
         found = await shard(sink)
         assert found.pages >= known
         assert found.pages >= 3 * (kill + 1)
@@ -61,7 +63,7 @@ async def test_rows_and_counters_agree_after_every_kill(place: SqlitePlace | Pos
 
 
 async def test_a_lost_reply_is_told_and_the_sink_knows_where_it_stands(server: PostgresServer) -> None:
-    """The worker asks where it stands and goes on: nothing twice, nothing left out."""
+    """The worker reads its position from the sink and continues: nothing twice, nothing skipped."""
     place = await empty_postgres(server.url)
     sink = place.sink()
     await sink.open()
@@ -82,7 +84,7 @@ async def test_a_lost_reply_is_told_and_the_sink_knows_where_it_stands(server: P
 
 
 async def test_unchanged_rows_are_not_even_locked(server: PostgresServer) -> None:
-    """A second import of the same data waits for nobody, and leaves nothing for the server to clean up."""
+    """A second import of the same data must not wait for locks or leave dead rows for the server to clean up."""
     place = await empty_postgres(server.url)
     sink = place.sink()
     await sink.open()
@@ -97,7 +99,7 @@ async def test_unchanged_rows_are_not_even_locked(server: PostgresServer) -> Non
 
 
 async def test_workers_that_open_at_once_make_the_tables_once(place: Place) -> None:
-    """A fleet starts with an empty database."""
+    """A fleet of workers may start with an empty database."""
     sinks = [place.sink() for _ in range(4)]
     await asyncio.gather(*(sink.open() for sink in sinks))
     assert await imported(sinks[0], "run-1", *rows(1, 2)) == WriteCounts(inserted=2)
@@ -112,7 +114,7 @@ async def lost(call: object) -> str:
 
 
 async def waiting(place: Place) -> int:
-    """The server's process that waits for a lock."""
+    """The server process that waits for a lock."""
     for _ in range(STEPS_MAX):
         found = await place.execute("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         if found:

@@ -1,4 +1,4 @@
-"""Which tables a sink takes: its own, others that have room for its rows, and no more."""
+"""Which tables a sink accepts: its own, and others that have room for its rows."""
 
 import asyncio
 import threading
@@ -39,7 +39,7 @@ async def opened(place: Place, table: str = "poi", columns: Columns = TITLE) -> 
 
 
 def table(place: Place, changes: dict[str, str | None] | None = None, key: str = "source, external_id") -> str:
-    """Somebody's table: the columns that are needed, but for the changes. None leaves one out."""
+    """A user's table: the required columns with the given changes. None omits a column."""
     is_postgres = isinstance(place, PostgresPlace)
     integer, document = ("bigint", "jsonb") if is_postgres else ("INTEGER", "TEXT")
     columns: dict[str, str | None] = {
@@ -65,18 +65,18 @@ def threads() -> list[threading.Thread]:
 
 
 async def test_a_sink_that_was_refused_leaves_nothing_open(place: Place) -> None:
-    """A service tries again at every look, and each time there would be one connection more."""
+    """A service retries at every poll, and each time one more connection would stay open."""
     await place.execute(table(place, {"document": None}))
     before = threads()
     with pytest.raises(StoreRefused):
         await place.sink(table="poi", columns=TITLE).open()
-    await asyncio.sleep(0)  # the turn in which a transport that was told to close does
+    await asyncio.sleep(0)  # one turn of the event loop, in which the transport closes
     assert threads() == before
     assert open_connections(asyncio.get_running_loop()) == []
 
 
 async def test_a_table_with_more_columns_is_taken(place: Place) -> None:
-    """People add columns of their own, and triggers that fill them."""
+    """Users add their own columns, and triggers that fill them."""
     await place.execute(table(place, {"note": "text", "rank": "integer NOT NULL DEFAULT 7"}))
     async with opened(place) as sink:
         await started(sink)
@@ -97,7 +97,7 @@ async def test_a_table_with_more_columns_is_taken(place: Place) -> None:
     ],
 )
 async def test_a_table_of_another_shape_is_refused(place: Place, changes: dict[str, str | None], problem: str) -> None:
-    """Before the first request, with the column and the way out."""
+    """The error must come before the first request, with the column and the correction."""
     await place.execute(table(place, changes))
     with pytest.raises(StoreRefused, match=problem):
         async with opened(place):
@@ -106,7 +106,7 @@ async def test_a_table_of_another_shape_is_refused(place: Place, changes: dict[s
 
 @pytest.mark.parametrize("key", ["", "external_id", "source, external_id, run"])
 async def test_a_table_without_the_key_is_refused(place: Place, key: str) -> None:
-    """Rows would be there twice, or the rows of two sources would be one."""
+    """Rows would be duplicated, or the rows of two sources would be merged."""
     await place.execute(table(place, key=key))
     with pytest.raises(StoreRefused, match=r"source and external_id are not unique together.*CREATE UNIQUE INDEX"):
         async with opened(place):
@@ -114,7 +114,7 @@ async def test_a_table_without_the_key_is_refused(place: Place, key: str) -> Non
 
 
 async def test_a_view_is_refused(place: Place) -> None:
-    """Nothing can be written there."""
+    """Rows cannot be written to a view."""
     await place.execute("CREATE VIEW poi AS SELECT 1 AS title")
     with pytest.raises(StoreRefused, match=r"is a view, not a table|is not a table"):
         async with opened(place):
@@ -122,7 +122,7 @@ async def test_a_view_is_refused(place: Place) -> None:
 
 
 async def test_a_refused_table_leaves_nothing_behind(place: Place) -> None:
-    """Whoever mistyped a name does not want books beside somebody else's table."""
+    """A mistyped name must not create run tables beside another program's table."""
     await place.execute(table(place, {"title": None}))
     with pytest.raises(StoreRefused):
         async with opened(place):
@@ -134,7 +134,7 @@ async def test_a_refused_table_leaves_nothing_behind(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ['a"b; DROP TABLE x', "SELECT", "größe", "x" * 63, "a b", "o'n"])
 async def test_any_name_can_be_used(place: Place, name: str) -> None:
-    """Whatever a name holds is a name, and nothing is executed of it."""
+    """Special characters in a name must be quoted, and never be executed as SQL."""
 
     def values(value: str) -> dict[str, Any]:
         return {name: value}
@@ -166,13 +166,13 @@ async def test_any_name_can_be_used(place: Place, name: str) -> None:
     ],
 )
 async def test_impossible_names_are_refused(place: Place, name: str, columns: Columns, problem: str) -> None:
-    """With the field of the spec."""
+    """A user must learn which field of the spec to change."""
     with pytest.raises(BadValue, match=problem):
         place.sink(table=name, columns=columns)
 
 
 async def test_two_tables_of_one_database_do_not_mix(place: Place) -> None:
-    """Each has its own runs and its own quarantine: a repaired row must not land in the other table."""
+    """Each table has its own runs and its own quarantine: a replayed row must not be written to the other table."""
     async with opened(place) as poi, opened(place, table="operators") as operators:
         await started(poi)
         await written(poi, page(rows(1), after=1, bad=[bad(0)]))
@@ -190,7 +190,7 @@ async def test_two_tables_of_one_database_do_not_mix(place: Place) -> None:
 
 
 async def test_a_sweep_keeps_no_ids_of_what_was_seen(place: Place) -> None:
-    """A quarter of a million of them with every run would soon be more than the rows themselves."""
+    """A quarter of a million ids with every run would soon take more space than the rows."""
     async with opened(place) as sink:
         await started(sink)
         await written(sink, page(rows(1, 2, 3), after=1, remembers=True))
@@ -200,7 +200,7 @@ async def test_a_sweep_keeps_no_ids_of_what_was_seen(place: Place) -> None:
 
 
 async def test_a_table_in_another_schema(server: PostgresServer) -> None:
-    """Named with the table, or in the address; its books are beside it."""
+    """The schema may be part of the table's name or of the URL, and the run tables must be in the same schema."""
     place = await empty_postgres(server.url)
     await place.execute("DROP SCHEMA IF EXISTS geo CASCADE")
     with pytest.raises(StoreRefused, match="schema geo does not exist; create it"):
@@ -218,7 +218,7 @@ async def test_a_table_in_another_schema(server: PostgresServer) -> None:
 
 
 async def test_a_table_whose_ids_have_a_language_of_their_own(server: PostgresServer) -> None:
-    """Ids are compared byte by byte. Two columns of different languages could not be compared at all."""
+    """Ids are compared byte by byte; columns with different collations could not be compared at all."""
     place = await empty_postgres(server.url)
     await place.execute(table(place, {"external_id": 'text COLLATE "POSIX" NOT NULL'}))
     async with opened(place) as sink:
@@ -227,7 +227,7 @@ async def test_a_table_whose_ids_have_a_language_of_their_own(server: PostgresSe
         await written(sink, replace(page(rows(1), after=1, remembers=True), run="run-2"))
         assert await sink.sweeps.sweep("run-2") == Sweep(2, 1)
         assert await sink.sweeps.find_absent("maps", 1, 10) == ["2"]
-    # The packaged server knows no language, so that the order alone would not tell.
+    # The packaged server has no other collation, so the order alone would not show a difference.
     found = await place.execute(
         "SELECT collation_name FROM information_schema.columns"
         " WHERE table_schema = 'public' AND table_name = 'leaseway_absent' AND column_name = 'external_id'"
@@ -236,7 +236,7 @@ async def test_a_table_whose_ids_have_a_language_of_their_own(server: PostgresSe
 
 
 async def test_a_pooler_that_lends_connections_for_a_transaction(server: PostgresServer) -> None:
-    """Nothing may be left in a connection that the next one gets: neither tables nor settings."""
+    """The next client of the connection must find neither temporary tables nor settings."""
     place = PostgresPlace(f"{(await empty_postgres(server.url)).url}?pooler=transaction")
     async with opened(place) as sink:
         await started(sink)
@@ -249,7 +249,7 @@ async def test_a_pooler_that_lends_connections_for_a_transaction(server: Postgre
 
 
 async def test_a_place_for_reasons_of_another_type_is_refused(place: Place) -> None:
-    """It is somebody's column, and holds something else."""
+    """The column belongs to the user and holds something else."""
     await place.execute(table(place, {"deleted_reason": "integer"}))
     with pytest.raises(StoreRefused, match=r"column 'deleted_reason' is (INTEGER|integer), and (TEXT|text) is needed"):
         async with opened(place):
@@ -257,7 +257,7 @@ async def test_a_place_for_reasons_of_another_type_is_refused(place: Place) -> N
 
 
 async def test_who_may_only_write_can_import(server: PostgresServer) -> None:
-    """The owner of the database makes the tables once; the import's own role needs no more than rows."""
+    """The database owner creates the tables once; the role of the import must need no rights beyond rows."""
     place = await empty_postgres(server.url)
     async with opened(place):
         pass

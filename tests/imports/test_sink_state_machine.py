@@ -1,7 +1,6 @@
-"""Any order of beginnings, pages, notes, repetitions and late pages: the table is what the accepted pages made of it.
-
-Hypothesis makes up the life of two shards that meet the same rows, some of which are no more, and of the run's budget.
-The oracle knows only what was accepted.
+"""Any order of begins, pages, notes, repeats and late pages: the table contains what the accepted pages wrote.
+Hypothesis generates the history of two shards that meet the same rows, some of which are deleted, and of the run's
+budget. The oracle knows only what was accepted.
 """
 
 import asyncio
@@ -81,7 +80,7 @@ class Life(RuleBasedStateMachine):
         step=st.integers(0, 2),
     )
     def turn(self, shard: str, fence: int, rows: list[Row], bad_count: int, state: ShardState, step: int) -> None:
-        """From where the shard stands, or one page ahead or behind."""
+        """A page from the shard's cursor, or one page ahead or behind."""
         now = self.now_of(shard)
         before = (now.pages or None) if step < 2 else now.pages + 1
         write = page(rows, before, now.pages + 1, fence, state=state, bad=[bad(number) for number in range(bad_count)])
@@ -103,7 +102,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5))
     def send_again(self, which: int) -> None:
-        """What was sent before, accepted or not, finds its cursor gone; or it never was there."""
+        """A page that was sent before, accepted or not, finds another cursor than it expects."""
         if self.sent:
             write = self.sent[-1 - which % len(self.sent)]
             if any(write is one for one, _ in self.accepted):
@@ -122,7 +121,7 @@ class Life(RuleBasedStateMachine):
             self.accepted.append((write, answer))
 
     def taken(self, write: PageWrite) -> WriteCounts:
-        """What the page did to the oracle's own table."""
+        """Apply the page to the oracle's own table."""
         counts = {"inserted": 0, "updated": 0, "unchanged": 0, "stale": 0}
         for one in write.rows:
             known = self.stored.get(one.external_id)
@@ -190,7 +189,7 @@ LIVES = settings(
     max_examples=30,
     stateful_step_count=25,
     deadline=None,
-    derandomize=True,  # the same lives in every run: a red build means a change, not a die
+    derandomize=True,  # the same histories in every run: a red build means a change, not chance
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestSqlite = Sqlite.TestCase

@@ -1,4 +1,4 @@
-"""Every sink keeps every promise: the contract that ships with the package, on each one that ships with it."""
+"""Every sink keeps every promise: the shipped contract, run against each shipped sink."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -50,7 +50,9 @@ async def elsewhere(witness: Place, sink: Sink, clock: FakeClock) -> AsyncIterat
 
 
 def test_no_promise_of_a_sink_hides_another() -> None:
-    """Of two tests with one name only the last would run, and a chapter that is not imported would not run at all."""
+    """Of two tests with one name only the last would run, and a contract module that is not imported would not run at
+    all.
+    """
     chapters = [
         import_module(f"{sink_contract.__name__}.{found.name}") for found in iter_modules(sink_contract.__path__)
     ]

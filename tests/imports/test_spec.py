@@ -1,4 +1,4 @@
-"""Every wrong field of a spec is refused with its place and a way out, before the first request."""
+"""Every wrong field of a spec is refused with its position and a correction, before the first request."""
 
 import json
 import tomllib
@@ -48,7 +48,7 @@ def with_source(lines: str) -> str:
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.toml")))
 def test_the_examples_are_valid(name: str) -> None:
-    """They are the first thing that a newcomer copies."""
+    """The examples are the first thing that a new user copies."""
     spec = read_spec((EXAMPLES / name).read_text(), name)
     assert name.startswith(spec.source.name)
 
@@ -200,7 +200,7 @@ def test_a_small_spec_needs_little() -> None:
     ],
 )
 def test_a_wrong_field_is_named_with_its_place(old: str, new: str, message: str) -> None:
-    """A spec has a hundred fields. Whoever gets one wrong must not have to guess which."""
+    """A spec has a hundred fields, and a user must not have to guess which one is wrong."""
     assert old in OCM
     assert f"import.toml: {message}" in problems_of(OCM.replace(old, new, 1))
 
@@ -435,12 +435,12 @@ def test_a_resource_that_does_not_fit_together(lines: str, message: str) -> None
     ],
 )
 def test_a_wrong_budget(lines: str, message: str) -> None:
-    """A budget that bounds nothing is the most expensive one."""
+    """A budget without a bound would allow any cost."""
     assert problems_of(f"{PLAIN}\n{lines}") == [f"import.toml: {message}"]
 
 
 def test_a_budget_is_the_tighter_of_its_bounds_and_no_part_of_the_hash() -> None:
-    """A run that has used up its budget goes on with a larger one."""
+    """A run that has used up its budget must be resumable with a larger one."""
     spec = read_spec(f"{PLAIN}\n[budget]\nrequests = 900\nprice = 0.01\nmoney = 5", "a")
     assert spec.budget is not None
     assert spec.budget.requests_max == 500
@@ -491,7 +491,7 @@ table = "poi"
     ],
 )
 def test_what_a_client_knows_is_not_written(lines: str, message: str) -> None:
-    """A field that nobody reads would be believed by whoever wrote it."""
+    """A field that is ignored would be believed to work."""
     (problem,) = problems_of(f"{SHORT}\n{lines}")
     assert problem.startswith(f"import.toml: {message}")
 
@@ -520,7 +520,7 @@ def test_a_client_needs_little_and_takes_nothing_else(old: str, new: str, messag
 
 
 def test_the_spec_of_a_client_says_what_the_client_does() -> None:
-    """Two places say it: the client for whoever calls it, and the spec, for the planner, the table and the hash."""
+    """The client and the spec both state these properties; the planner, the table and the hash use the spec."""
     from leaseway.imports.sources.ocm import CAPS, PAGE_LIMIT, VOLATILE, OpenChargeMap
 
     resource = read_spec(SHORT, "a").resource
@@ -547,7 +547,7 @@ def test_a_wrong_file(file: str, message: str) -> None:
 
 
 def test_all_problems_are_told_at_once() -> None:
-    """Otherwise a user fixes one, starts again, and meets the next."""
+    """Otherwise a user corrects one field, starts again, and meets the next error."""
     text = OCM.replace("limit = 1000", "limit = 0").replace("limits =", "limts =").replace("size = 20_000", "size = 0")
     places = [line.split(": ")[1] for line in problems_of(text)]
     assert places == ["source", "resource.page.limit", "resource.partition.size"]
@@ -574,7 +574,7 @@ JSON = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(value=JSON, data=st.data())
 def test_nonsense_anywhere_is_a_message_and_never_a_crash(value: Any, data: st.DataObject) -> None:
-    """A reader that breaks on one odd value tells the user nothing."""
+    """A parser that crashes on one odd value tells the user nothing."""
     from leaseway.imports.spec.checks import check_spec
     from leaseway.imports.spec.parser import parse_value
 
@@ -594,7 +594,7 @@ def test_nonsense_anywhere_is_a_message_and_never_a_crash(value: Any, data: st.D
 
 
 def test_what_changes_the_rows_changes_the_hash() -> None:
-    """A run that goes on with another key or another filter would mix two imports in one table."""
+    """A run that resumes with another key or filter would mix two imports in one table."""
     before = spec_hash(read_spec(OCM, "a"))
     for old, new in (
         ('key = "ID"', 'key = "UUID"'),
@@ -608,7 +608,7 @@ def test_what_changes_the_rows_changes_the_hash() -> None:
 
 
 def test_what_does_not_change_the_rows_leaves_the_hash() -> None:
-    """A run that was stopped because it went too fast must be able to go on more slowly."""
+    """A run that was stopped because it was too fast must be resumable at a lower rate."""
     before = spec_hash(read_spec(OCM, "a"))
     for old, new in (
         ('limits = ["1/second"]', 'limits = ["1 per 5 s"]'),
@@ -636,14 +636,14 @@ def test_a_page_number_depends_on_the_size_of_its_page() -> None:
 
 
 def test_the_published_schema_is_the_one_in_use() -> None:
-    """Editors would underline what is right."""
+    """Editors would underline valid fields."""
     assert SCHEMA.read_text() == schema_text(), (
         "write it anew: ./dev run python -m leaseway.imports.spec.json_schema > docs/reference/import-spec.schema.json"
     )
 
 
 def test_the_schema_explains_the_fields() -> None:
-    """An editor shows what stands beside a field, where its user is."""
+    """Editors show this description next to the field."""
     defs = json.loads(schema_text())["$defs"]
     assert defs["Stamp"]["properties"]["lag"]["description"] == "How long until a change can be seen."
     assert defs["Resource"]["properties"]["path"]["description"] == "Below the base_url."

