@@ -19,7 +19,7 @@ from leaseway.domain.lane import LaneCount
 from leaseway.stores.memory.reads import MemoryInspection
 from leaseway.stores.memory.store import MemoryStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import Worker, done, new_job
+from leaseway.testing.job_store_contract.fixtures import Worker, done, new_job
 
 
 async def submit(served: Served, **more: object) -> None:

@@ -29,7 +29,7 @@ from leaseway.domain.limits.buckets import IN_FLIGHT_GRACE_US, Granted, Never, N
 from leaseway.domain.limits.limit import Limit, PermitRequest
 from leaseway.stores.postgres.limits import PostgresLimiter
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.limiter_contract.actors import (
+from leaseway.testing.limiter_contract.fixtures import (
     MAPS,
     MAPS_BURST,
     PHONE,

@@ -6,7 +6,7 @@ from pkgutil import walk_packages
 
 import leaseway.testing
 from leaseway.testing.job_store_contract import *  # noqa: F403
-from leaseway.testing.read_model_contract import *  # noqa: F403
+from leaseway.testing.reads_contract import *  # noqa: F403
 from leaseway.testing.schedule_contract import *  # noqa: F403
 
 
@@ -14,7 +14,7 @@ def test_no_promise_hides_another() -> None:
     """Of two tests with one name only the last would run, and a chapter that is not imported would not run at all."""
     found = [found.name for found in walk_packages(leaseway.testing.__path__, "leaseway.testing.")]
     # Run by tests of their own.
-    kept_apart = ("limiter", "ledger", "sink", "key_store", "pulse", "glances", "search", "pauses", "keyed")
+    kept_apart = ("limiter", "ledger", "sink", "key_store", "inspection", "pauses")
     elsewhere = [f"{each}_contract" for each in kept_apart]
     modules = [import_module(name) for name in found if not any(each in name for each in elsewhere)]
     written = Counter(

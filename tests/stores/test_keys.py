@@ -20,7 +20,7 @@ from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.stores.unsupported import UnsupportedKeys, UnsupportedSessions
 from leaseway.testing.clock import FakeClock
 from leaseway.testing.key_store_contract import *  # noqa: F403
-from leaseway.testing.key_store_contract.actors import new_key, new_session
+from leaseway.testing.key_store_contract import new_key, new_session
 from leaseway.testing.postgres import PostgresServer
 
 Stores = MemoryStore | SqliteStore | PostgresStore

@@ -16,7 +16,7 @@ from leaseway.domain.lane import share
 from leaseway.domain.tenant import WEIGHT_MAX
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import Worker, counts, done, id_of, new_job, retry
+from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, id_of, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 
 FAR = 10_000

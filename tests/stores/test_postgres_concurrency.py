@@ -23,7 +23,7 @@ from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Lease, NewJob, Settlement, Submitted
 from leaseway.stores.postgres import connection
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import (
+from leaseway.testing.job_store_contract.fixtures import (
     ALL,
     HOUR_US,
     Worker,

@@ -14,7 +14,7 @@ from tests.stores.postgres_support import SOON_SECONDS, address, connected, new_
 from leaseway import App
 from leaseway.domain.errors import LeasewayError, UsageError
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, new_job
+from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from leaseway.domain.ids import SECOND_US
 from leaseway.domain.job import Submitted
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import ALL, Worker, counts, done, failed, id_of, ids_in, new_job
+from leaseway.testing.job_store_contract.fixtures import ALL, Worker, counts, done, failed, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
 DAY_US = 86_400 * SECOND_US

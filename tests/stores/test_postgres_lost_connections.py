@@ -21,7 +21,7 @@ from leaseway.domain.errors import StoreBusy, TransientError, UnknownOutcome
 from leaseway.domain.job import Submitted
 from leaseway.stores.postgres import connection as connection_module
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, job_of, keyed_job, new_job
+from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, id_of, ids_in, job_of, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer
 
 

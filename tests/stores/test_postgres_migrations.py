@@ -24,7 +24,7 @@ from leaseway.stores.postgres import schema as migrations
 from leaseway.stores.postgres.address import check_schema
 from leaseway.stores.postgres.connection import CALL_SECONDS_MAX
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import Worker, counts, done, id_of, ids_in, new_job
+from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
 VERSIONS = len(migrations.MIGRATIONS)

@@ -10,7 +10,7 @@ from tests.stores.postgres_support import SOON_SECONDS, connected, opened, seen_
 from leaseway.domain.errors import UnknownOutcome
 from leaseway.stores.postgres import notify
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import Worker, done, id_of, ids_in, new_job, retry
+from leaseway.testing.job_store_contract.fixtures import Worker, done, id_of, ids_in, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 
 LONG_SECONDS = 600.0

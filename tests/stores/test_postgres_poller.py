@@ -14,7 +14,7 @@ from leaseway.stores.postgres import notify
 from leaseway.stores.postgres.jobs import FORECASTS_MAX, PostgresJobs, Question
 from leaseway.stores.postgres.notify import IdleForecast
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import Worker, new_job
+from leaseway.testing.job_store_contract.fixtures import Worker, new_job
 from leaseway.testing.postgres import PostgresServer
 
 QUEUES = ("default",)

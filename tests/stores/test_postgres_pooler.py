@@ -13,7 +13,7 @@ from leaseway.domain.errors import StoreRefused
 from leaseway.domain.job import Submitted
 from leaseway.ports.store import require_inspection
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import Worker, counts, done, failed, id_of, keyed_job, new_job, retry
+from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, failed, id_of, keyed_job, new_job, retry
 from leaseway.testing.postgres import PostgresServer
 
 STARTUP, SSL_REQUEST, CANCEL = 196_608, 80_877_103, 80_877_102

@@ -25,7 +25,7 @@ from leaseway.domain.ids import JobId
 from leaseway.ports.store import require_inspection
 from leaseway.stores.postgres import schema as migrations
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import id_of, ids_in, new_job
+from leaseway.testing.job_store_contract.fixtures import id_of, ids_in, new_job
 from leaseway.testing.postgres import PostgresServer
 
 SECRET = "hush-hush"

@@ -17,7 +17,7 @@ from leaseway.domain.schedule import Missed, Schedule
 from leaseway.domain.tenant import Tenant
 from leaseway.ports.store import require_inspection, require_pauses
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import ALL, Worker, done, failed, held, id_of, keyed_job, new_job
+from leaseway.testing.job_store_contract.fixtures import ALL, Worker, done, failed, held, id_of, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer
 
 ROLES = ("reader", "submitter", "worker", "operator")

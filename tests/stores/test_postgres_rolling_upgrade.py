@@ -20,7 +20,7 @@ from leaseway.domain.errors import StoreRefused
 from leaseway.stores.postgres import schema as migrations
 from leaseway.stores.postgres.statements import rows
 from leaseway.stores.postgres.store import PostgresStore
-from leaseway.testing.contract.actors import Worker, counts, done, keyed_job, new_job
+from leaseway.testing.job_store_contract.fixtures import Worker, counts, done, keyed_job, new_job
 from leaseway.testing.postgres import PostgresServer
 
 ENOUGH = 20

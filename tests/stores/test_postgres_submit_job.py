@@ -12,7 +12,7 @@ from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import State
 from leaseway.stores.postgres.store import PostgresStore
 from leaseway.system import ALPHABET
-from leaseway.testing.contract.actors import Worker, counts, ids_in
+from leaseway.testing.job_store_contract.fixtures import Worker, counts, ids_in
 from leaseway.testing.postgres import PostgresServer
 
 

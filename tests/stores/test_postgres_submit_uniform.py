@@ -8,7 +8,16 @@ from tests.stores.postgres_support import opened, recounted
 from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import NewJob
 from leaseway.stores.postgres import rows
-from leaseway.testing.contract.actors import HOUR_US, Worker, counts, done, id_of, ids_in, keyed_job, new_job
+from leaseway.testing.job_store_contract.fixtures import (
+    HOUR_US,
+    Worker,
+    counts,
+    done,
+    id_of,
+    ids_in,
+    keyed_job,
+    new_job,
+)
 from leaseway.testing.postgres import PostgresServer
 
 

@@ -17,7 +17,7 @@ from leaseway.stores.sqlite.database import statements
 from leaseway.stores.sqlite.migrate import Migration
 from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import Worker, done, id_of, new_job
+from leaseway.testing.job_store_contract.fixtures import Worker, done, id_of, new_job
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from leaseway.domain.limits import buckets
 from leaseway.domain.limits.limit import PermitRequest
 from leaseway.domain.outcome import Deferred, Snooze
 from leaseway.domain.requirements import Needs, Requirements, render_needs
-from leaseway.testing.contract.actors import new_job
+from leaseway.testing.job_store_contract.fixtures import new_job
 from leaseway.worker import admission, permit_queue
 from leaseway.worker.attempt import Attempt, Claim
 from leaseway.worker.environment import WorkerSettings

@@ -27,7 +27,7 @@ from leaseway.stores.sqlite.store import SqliteStore
 from leaseway.system import SystemChance, SystemIds
 from leaseway.telemetry.log_events import LogEvents
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import done, id_of, new_job
+from leaseway.testing.job_store_contract.fixtures import done, id_of, new_job
 from leaseway.worker.attempt import Attempt, Claim
 from leaseway.worker.context import Context
 from leaseway.worker.environment import Environment, WorkerSettings

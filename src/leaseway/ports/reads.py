@@ -11,7 +11,7 @@ from leaseway.domain.lane import LaneCount
 
 
 class JobReads(Protocol):
-    """Every store offers these. `leaseway.testing.read_model_contract` proves each of them."""
+    """Every store offers these. `leaseway.testing.reads_contract` proves each of them."""
 
     async def job(self, job: JobId) -> Job | None:
         """Return one job, or None if it does not exist."""

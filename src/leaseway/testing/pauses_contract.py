@@ -7,7 +7,7 @@ from leaseway.domain.exchange import Gate
 from leaseway.domain.lane import Pause
 from leaseway.ports.store import Store, require_pauses
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import QUEUES, Worker, counts, done, id_of, new_job
+from leaseway.testing.job_store_contract.fixtures import QUEUES, Worker, counts, done, id_of, new_job
 
 NEEDS = '{"limits":[{"name":"maps","limit":"maps","cost":1}],"budgets":[]}'
 

@@ -10,7 +10,7 @@ from leaseway.domain.job import NewJob
 from leaseway.domain.schedule import Missed, Schedule, StoredSchedule
 from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import id_of, ids_in, job_of, keyed_job, new_job
+from leaseway.testing.job_store_contract.fixtures import id_of, ids_in, job_of, keyed_job, new_job
 
 
 def nightly(**options: Any) -> Schedule:

@@ -61,10 +61,12 @@ class MemoryInspection:
     async def search(
         self, which: JobFilter, *, before: JobId | None = None, limit: int = 50, looks: int = SCAN_MAX
     ) -> SearchPage:
-        """Examine every job: all of them are in memory, so `looks` does not matter."""
-        found = newest_first(self._state, which, before)
-        page = [job_of(row) for row in found[:limit]]
-        return SearchPage(page, page[-1].id if page and len(found) > limit else None)
+        rows = newest_first(self._state, JobFilter(queue=which.queue, tenant=which.tenant), before)
+        scanned = rows[:looks]
+        found = [job_of(row) for row in scanned if matches(row, which)][: limit + 1]
+        if len(found) > limit:
+            return SearchPage(found[:limit], found[limit - 1].id)
+        return SearchPage(found, scanned[-1].id if len(scanned) < len(rows) else None)
 
     @atomic
     async def recent(self, newest: int, ended_after: Instant, ended: int) -> tuple[Instant, list[JobSummary]]:

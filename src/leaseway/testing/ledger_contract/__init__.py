@@ -1,6 +1,6 @@
-"""What every ledger must keep, as tests that ship with the package.
+"""The promises of `leaseway.ports.ledger`, as tests that every ledger must pass.
 
-A test module for your own ledger imports this one and supplies two fixtures:
+A test module for your own implementation imports this package and supplies two fixtures:
 
     from leaseway.testing.ledger_contract import *
 
@@ -8,12 +8,13 @@ A test module for your own ledger imports this one and supplies two fixtures:
     def clock(): return FakeClock()
 
     @pytest.fixture
-    async def ledger(clock): ...     # opened, empty, with `clock.now_us` as its clock; closed afterwards
+    async def ledger(clock): ...     # open and empty, with `clock.now_us` as its clock; closed afterwards
+
+The tests are coroutines: pytest needs pytest-asyncio in auto mode. For readable failures, call
+`pytest.register_assert_rewrite("leaseway.testing")` in a conftest before anything is imported from here.
 """
 
-from leaseway.testing.ledger_contract.booking import *  # noqa: F403
-from leaseway.testing.ledger_contract.closing import *  # noqa: F403
-from leaseway.testing.ledger_contract.defining import *  # noqa: F403
-from leaseway.testing.ledger_contract.holding import *  # noqa: F403
-from leaseway.testing.ledger_contract.looking import *  # noqa: F403
-from leaseway.testing.ledger_contract.pausing import *  # noqa: F403
+from leaseway.testing.ledger_contract.definitions import *  # noqa: F403
+from leaseway.testing.ledger_contract.holds import *  # noqa: F403
+from leaseway.testing.ledger_contract.journal import *  # noqa: F403
+from leaseway.testing.ledger_contract.settle import *  # noqa: F403

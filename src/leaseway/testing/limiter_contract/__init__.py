@@ -1,6 +1,6 @@
-"""What every limiter must keep, as tests that ship with the package.
+"""The promises of `leaseway.ports.limiter`, as tests that every limiter must pass.
 
-A test module for your own limiter imports this one and supplies two fixtures:
+A test module for your own implementation imports this package and supplies two fixtures:
 
     from leaseway.testing.limiter_contract import *
 
@@ -8,16 +8,13 @@ A test module for your own limiter imports this one and supplies two fixtures:
     def clock(): return FakeClock()
 
     @pytest.fixture
-    async def limiter(clock): ...     # opened, empty, with `clock.now_us` as its clock; closed afterwards
+    async def limiter(clock): ...     # open and empty, with `clock.now_us` as its clock; closed afterwards
 
-The tests are plain coroutines, so pytest needs pytest-asyncio in its auto mode. For readable failures, a conftest
-says `pytest.register_assert_rewrite("leaseway.testing")` before it imports anything from here.
+The tests are coroutines: pytest needs pytest-asyncio in auto mode. For readable failures, call
+`pytest.register_assert_rewrite("leaseway.testing")` in a conftest before anything is imported from here.
 """
 
-from leaseway.testing.limiter_contract.defining import *  # noqa: F403
-from leaseway.testing.limiter_contract.pausing import *  # noqa: F403
-from leaseway.testing.limiter_contract.refusing import *  # noqa: F403
-from leaseway.testing.limiter_contract.returning import *  # noqa: F403
-from leaseway.testing.limiter_contract.seating import *  # noqa: F403
-from leaseway.testing.limiter_contract.taking import *  # noqa: F403
-from leaseway.testing.limiter_contract.telling import *  # noqa: F403
+from leaseway.testing.limiter_contract.acquire import *  # noqa: F403
+from leaseway.testing.limiter_contract.concurrency import *  # noqa: F403
+from leaseway.testing.limiter_contract.definitions import *  # noqa: F403
+from leaseway.testing.limiter_contract.observe import *  # noqa: F403

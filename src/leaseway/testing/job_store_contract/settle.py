@@ -6,7 +6,7 @@ from leaseway.domain.inspection import JobFilter
 from leaseway.domain.job import ErrorRecord, State
 from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import (
+from leaseway.testing.job_store_contract.fixtures import (
     BROKEN,
     HOUR_US,
     LEASE_US,

@@ -5,7 +5,7 @@ from leaseway.domain.limits.buckets import Granted, Never, Wait
 from leaseway.domain.limits.limit import Limit
 from leaseway.ports.limiter import Limiter
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.limiter_contract.actors import (
+from leaseway.testing.limiter_contract.fixtures import (
     MAPS,
     MAPS_BURST,
     PHONE,

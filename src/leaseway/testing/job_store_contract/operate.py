@@ -5,7 +5,7 @@ from leaseway.domain.inspection import CancelResult, JobFilter
 from leaseway.domain.job import State
 from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import (
+from leaseway.testing.job_store_contract.fixtures import (
     ALL,
     HOUR_US,
     LEASE_US,

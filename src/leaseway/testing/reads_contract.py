@@ -12,7 +12,7 @@ from leaseway.domain.job import State
 from leaseway.domain.lane import LaneCount
 from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.contract.actors import ALL, Worker, done, failed, id_of, new_job, retry
+from leaseway.testing.job_store_contract.fixtures import ALL, Worker, done, failed, id_of, new_job, retry
 
 
 async def numbers(store: Store, which: JobFilter = ALL, **options: object) -> list[int]:

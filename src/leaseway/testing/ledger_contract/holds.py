@@ -9,7 +9,7 @@ from leaseway.domain.budgets.budget import IMPOSSIBLE, Charge, HoldBooked, HoldD
 from leaseway.domain.errors import BadValue, UnknownBudget
 from leaseway.ports.ledger import Ledger
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.ledger_contract.actors import (
+from leaseway.testing.ledger_contract.fixtures import (
     MINUTE_US,
     SPEND,
     agrees,

@@ -9,7 +9,7 @@ from leaseway.domain.budgets.budget import Charge, HoldDenied
 from leaseway.domain.errors import BadValue
 from leaseway.ports.ledger import Expired, Ledger
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.ledger_contract.actors import (
+from leaseway.testing.ledger_contract.fixtures import (
     MINUTE_US,
     SPEND,
     agrees,

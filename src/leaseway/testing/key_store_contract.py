@@ -1,15 +1,34 @@
 """Keys: kept as they were given, ended when they should, and never brought back to life."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
-from leaseway.domain.api_key import FORGET_US, hash_secret
+from leaseway.domain.api_key import FORGET_US, SESSIONS_MAX, ApiKey, Session, hash_secret
 from leaseway.domain.errors import BadValue
 from leaseway.domain.identity import Role, Scope
 from leaseway.domain.ids import SECOND_US
 from leaseway.ports.store import Store
 from leaseway.testing.clock import FakeClock
-from leaseway.testing.key_store_contract.actors import new_key
+
+
+def new_key(number: int, clock: FakeClock, **given: Any) -> ApiKey:
+    fields: dict[str, Any] = {
+        "id": f"key{number:09}",
+        "hash": hash_secret(f"secret {number}"),
+        "tenant": "acme",
+        "role": Role.TENANT,
+        "scopes": (Scope.JOBS_READ, Scope.JOBS_WRITE),
+        "name": 'shop’s "own" key',
+        "created_at": clock.now_us(),
+    }
+    return ApiKey(**fields | given)
+
+
+def new_session(number: int, clock: FakeClock, *, key: str = "key000000001", seconds: int = 3_600) -> Session:
+    now = clock.now_us()
+    return Session(hash=hash_secret(f"session {number}"), key=key, created_at=now, expires_at=now + seconds * 1_000_000)
 
 
 async def test_a_key_is_kept_as_it_was_given(key_store: Store, clock: FakeClock) -> None:
@@ -97,3 +116,38 @@ async def test_long_dead_keys_are_forgotten_when_new_ones_come(key_store: Store,
     clock.advance_us(2 * SECOND_US)
     await key_store.keys.add(new_key(6, clock))
     assert [key.id for key in await key_store.keys.all()] == [new_key(n, clock).id for n in (3, 4, 5, 6)]
+
+
+async def test_a_session_is_kept_until_it_is_ended(key_store: Store, clock: FakeClock) -> None:
+    """Who leaves a shared machine must be gone, everywhere."""
+    one, two = new_session(1, clock), new_session(2, clock)
+    for session in (one, two, one):
+        await key_store.sessions.add(session)
+    assert [await key_store.sessions.find(session.hash) for session in (one, two)] == [one, two]
+    assert [await key_store.sessions.end(one.hash) for _ in range(2)] == [True, False]
+    assert [await key_store.sessions.find(session.hash) for session in (one, two)] == [None, two]
+
+
+async def test_a_key_keeps_its_newest_sessions(key_store: Store, clock: FakeClock) -> None:
+    """A program that logs in for every request must not fill the store, nor end the sessions of others."""
+    other = new_session(0, clock, key="key000000002")
+    await key_store.sessions.add(other)
+    sessions = []
+    for number in range(1, SESSIONS_MAX + 3):
+        clock.advance(1)
+        sessions.append(new_session(number, clock))
+        await key_store.sessions.add(sessions[-1])
+    found = [await key_store.sessions.find(session.hash) for session in sessions]
+    assert found == [None, None, *sessions[2:]]
+    assert await key_store.sessions.find(other.hash) == other
+
+
+async def test_expired_sessions_are_forgotten_when_new_ones_come(key_store: Store, clock: FakeClock) -> None:
+    """Of all keys; those that are still good stay."""
+    short = [new_session(number, clock, key=f"key{number:09}", seconds=10) for number in range(5)]
+    long = new_session(9, clock, seconds=100)
+    for session in (*short, long):
+        await key_store.sessions.add(session)
+    clock.advance(10)
+    await key_store.sessions.add(new_session(10, clock))
+    assert [await key_store.sessions.find(session.hash) for session in (*short, long)] == [None] * 5 + [long]

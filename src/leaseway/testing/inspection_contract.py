@@ -1,0 +1,272 @@
+"""What every store must find. Used like `job_store_contract`, with the same fixtures."""
+
+from collections.abc import Sequence
+from itertools import product
+
+from msgspec.structs import asdict, replace
+
+from leaseway.domain.ids import SECOND_US, JobId, WorkerId
+from leaseway.domain.inspection import SCAN_MAX, EndedCount, JobFilter, JobSummary, LaneWait, LeaseOwner
+from leaseway.domain.job import Job, State
+from leaseway.ports.store import Store, require_inspection
+from leaseway.testing.clock import FakeClock
+from leaseway.testing.job_store_contract.fixtures import (
+    HOUR_US,
+    LEASE_US,
+    Worker,
+    done,
+    failed,
+    id_of,
+    keyed_job,
+    new_job,
+    retry,
+)
+
+STATES: Sequence[tuple[State, ...] | None] = (
+    None, (State.PENDING,), (State.LEASED,), (State.DONE,), (State.FAILED,), (State.CANCELLED,),
+    (State.PENDING, State.LEASED), (State.FAILED, State.CANCELLED), (State.DONE, State.PENDING), (),
+)  # fmt: skip
+OTHERS = (
+    JobFilter(), JobFilter(kind="even"), JobFilter(kind="none"), JobFilter(queue="q0"), JobFilter(tenant="t1"),
+    JobFilter(queue="q1", tenant="t2"), JobFilter(error_code="broken"), JobFilter(tenant="t1", kind="even"),
+    JobFilter(tenant="nobody"), JobFilter(queue="q0", error_code="broken"), JobFilter(shard_key="s1"),
+    JobFilter(shard_key="s1", tenant="t1"),
+)  # fmt: skip
+TURNS = ((4, 5), (50, 7), (3, SCAN_MAX), (50, SCAN_MAX))
+"""How many are on a page, and how many are looked at for it."""
+
+
+async def some_of_everything(store: Store) -> None:
+    """Thirty jobs in six lanes and all states, where old and new ones are mixed."""
+    kinds = ("even", "odd")
+    for number in range(1, 31):
+        lane = {"queue": f"q{number % 2}", "tenant": f"t{number % 3}"}
+        more = {"delay_us": HOUR_US} if number % 7 == 0 else {}
+        shard = {"shard_key": f"s{number % 4}"} if number % 4 else {}
+        await store.jobs.submit([new_job(number, kind=kinds[number % 2], attempts_max=1, **lane, **more, **shard)])
+    worker = Worker(store)
+    leases = await worker.claim(20, ("q0", "q1"))
+    await worker.settle(*(done(lease) for lease in leases[:9]), *(failed(lease) for lease in leases[9:15]))
+    for number in (3, 14, 29, 30):
+        await store.operations.cancel(id_of(number))
+
+
+async def walked(store: Store, which: JobFilter, limit: int, looks: int) -> list[JobId]:
+    """Every page, from the first to the last. It must come to an end."""
+    found, before = list[JobId](), None
+    for _ in range(200):
+        page = await require_inspection(store).search(which, before=before, limit=limit, looks=looks)
+        assert len(page.jobs) <= limit
+        found += [job.id for job in page.jobs]
+        if page.upto is None:
+            return found
+        assert before is None or page.upto < before
+        before = page.upto
+    raise AssertionError(f"no end: {which}")
+
+
+async def test_whoever_turns_all_pages_has_seen_every_job_once(store: Store) -> None:
+    """A job that falls between two pages is a job that nobody finds, however often he looks."""
+    await some_of_everything(store)
+    for number, (states, others) in enumerate(product(STATES, OTHERS)):
+        which = replace(others, states=states)
+        wanted = [job.id for job in await store.reads.jobs(which, limit=100)]
+        for limit, looks in (TURNS[number % len(TURNS)], TURNS[0]):
+            assert await walked(store, which, limit, looks) == wanted, (which, limit, looks)
+
+
+async def test_what_is_found_is_told_as_a_whole(store: Store, clock: FakeClock) -> None:
+    """A list that tells less than the record would be a second truth."""
+    await some_of_everything(store)
+    found = await require_inspection(store).search(JobFilter(), limit=30)
+    assert (found.jobs, found.upto) == (await store.reads.jobs(JobFilter(), limit=30), None)
+
+
+async def test_a_look_ends_even_if_nothing_was_found(store: Store) -> None:
+    """Whoever seeks what is not there would read a million jobs, and everybody else would wait for it."""
+    await some_of_everything(store)
+    for which in (JobFilter(kind="none"), JobFilter(error_code="none"), JobFilter(kind="none", tenant="t1")):
+        found = await require_inspection(store).search(which, looks=4)
+        assert (found.jobs, found.upto is None) == ([], False)
+
+
+async def test_the_few_jobs_of_a_tenant_are_found_behind_all_others(store: Store) -> None:
+    """A small tenant must see its list at once, however many jobs others have submitted since."""
+    await store.jobs.submit([new_job(number, tenant="tiny") for number in (1, 2, 3)])
+    await store.jobs.submit([new_job(4, tenant="tiny", delay_us=HOUR_US)])
+    lease, *_ = await Worker(store).claim(1)
+    await Worker(store).settle(done(lease))
+    await store.jobs.submit([new_job(number, tenant="large") for number in range(10, 40)])
+    await store.jobs.submit([new_job(number, tenant="large", delay_us=HOUR_US) for number in range(40, 70)])
+    found = await require_inspection(store).search(JobFilter(tenant="tiny"), looks=6)
+    assert ([job.id for job in found.jobs], found.upto) == ([id_of(number) for number in (4, 3, 2, 1)], None)
+
+
+async def test_a_store_without_jobs_is_sought_through_at_once(store: Store) -> None:
+    """The first page of a new service."""
+    assert await require_inspection(store).search(JobFilter(kind="even", tenant="t1")) == ([], None)
+
+
+def glimpse_of(job: Job) -> JobSummary:
+    seen = JobSummary.__struct_fields__
+    return JobSummary(**{name: value for name, value in asdict(job).items() if name in seen})
+
+
+async def seen_lately(store: Store, newest: int = 0, ended: int = 0, after: int = 0) -> set[JobId]:
+    _, found = await require_inspection(store).recent(newest, after, ended)
+    return {glimpse.id for glimpse in found}
+
+
+async def test_who_looks_at_an_empty_store_sees_nothing(store: Store, clock: FakeClock) -> None:
+    """A screen must be able to watch a store that is new."""
+    assert await require_inspection(store).recent(100, 0, 100) == (clock.now_us(), [])
+    assert await require_inspection(store).summaries([id_of(1)]) == []
+
+
+async def test_a_glimpse_tells_what_the_record_tells(store: Store) -> None:
+    """Who watches and who asks must not be told different things, whatever became of the job."""
+    await store.jobs.submit([new_job(number, tenant=f"t{number % 2}", priority=-number) for number in range(1, 6)])
+    worker = Worker(store)
+    first, second, _ = await worker.claim(3)
+    await worker.settle(done(first), failed(second))
+    await store.operations.cancel(id_of(5))
+    ids = [id_of(number) for number in range(1, 6)]
+    expected = {id_: glimpse_of(job) for id_ in ids if (job := await store.reads.job(id_)) is not None}
+    assert len({each.state for each in expected.values()}) == 5
+    assert {each.id: each for each in await require_inspection(store).summaries(ids)} == expected
+    _, lately = await require_inspection(store).recent(10, 0, 10)
+    assert {each.id: each for each in lately} == expected
+
+
+async def test_of_the_newest_only_so_many_are_seen(store: Store) -> None:
+    """A look is made several times a second, and must not grow with what waits."""
+    await store.jobs.submit([new_job(number) for number in range(1, 21)])
+    assert await seen_lately(store, newest=3) == {id_of(18), id_of(19), id_of(20)}
+
+
+async def test_what_ended_is_seen_from_an_instant_on_and_the_last_first(store: Store, clock: FakeClock) -> None:
+    """Behind a long queue the newest jobs are not those that run: who watches wants to see what is done."""
+    await store.jobs.submit([new_job(number) for number in range(1, 11)])
+    worker, before = Worker(store), clock.now_us()
+    for number in range(1, 5):
+        clock.advance(1)
+        await worker.settle(done(await worker.claim_one()))
+        if number == 2:
+            between = clock.now_us()
+    assert await seen_lately(store, ended=10, after=before) == {id_of(1), id_of(2), id_of(3), id_of(4)}
+    assert await seen_lately(store, ended=10, after=between) == {id_of(3), id_of(4)}
+    assert await seen_lately(store, ended=1, after=before) == {id_of(4)}
+
+
+async def test_a_retried_job_is_seen_as_it_is_now(store: Store) -> None:
+    """It leaves the history and lives again; it must not be seen twice, nor be missed."""
+    await store.jobs.submit([new_job(1)])
+    worker = Worker(store)
+    await worker.settle(failed(await worker.claim_one()))
+    await store.operations.retry(JobFilter(), 1)
+    (seen,) = await require_inspection(store).summaries([id_of(1)])
+    assert seen.state is State.PENDING
+
+
+async def test_an_empty_store_tells_of_nothing(store: Store) -> None:
+    """A screen must be able to show a store that is new."""
+    assert await require_inspection(store).owners() == []
+    assert await require_inspection(store).waiting() == []
+    assert (await require_inspection(store).ended(0))[1] == []
+
+
+async def test_workers_are_told_with_what_they_hold(store: Store, clock: FakeClock) -> None:
+    """Who looks at the fleet wants to know who works, how much, and who has not been heard of."""
+    await store.jobs.submit([new_job(number) for number in range(1, 5)])
+    begun = clock.now_us()
+    await Worker(store, "b").claim(1)
+    clock.advance(5)
+    await Worker(store, "b").claim(1)
+    await Worker(store, "a").claim(1)
+    later = clock.now_us()
+    assert await require_inspection(store).owners() == [
+        LeaseOwner(name=WorkerId("a"), leased=1, late=0, heard_at=later, until=later + LEASE_US),
+        LeaseOwner(name=WorkerId("b"), leased=2, late=0, heard_at=later, until=begun + LEASE_US),
+    ]
+
+
+async def test_leases_that_expired_are_told_as_late(store: Store, clock: FakeClock) -> None:
+    """Nobody has taken them back, and whoever looks must see that somebody should."""
+    await store.jobs.submit([new_job(1)])
+    await Worker(store, "gone").claim(1)
+    clock.advance(LEASE_US // SECOND_US)
+    (owner,) = await require_inspection(store).owners()
+    assert (owner.leased, owner.late) == (1, 1)
+
+
+async def test_who_settled_everything_is_no_owner(store: Store) -> None:
+    """Only leases make an owner: a worker that left must not stay on the screen."""
+    await store.jobs.submit([new_job(1)])
+    worker = Worker(store)
+    await worker.settle(done(await worker.claim_one()))
+    assert await require_inspection(store).owners() == []
+
+
+async def test_each_lane_tells_since_when_it_waits(store: Store, clock: FakeClock) -> None:
+    """The one that waits longest counts, even if others pass it by their priority; what is scheduled does not wait."""
+    begun = clock.now_us()
+    await store.jobs.submit([new_job(1, priority=-5), new_job(2, tenant="b", needs="maps")])
+    clock.advance(3)
+    later = clock.now_us()
+    await store.jobs.submit(
+        [new_job(3, priority=9), new_job(4, tenant="c", delay_us=SECOND_US), new_job(5, queue="other")]
+    )
+    assert await require_inspection(store).waiting() == [
+        LaneWait(queue="default", tenant="b", needs="maps", since=begun),
+        LaneWait(queue="default", tenant="default", since=begun),
+        LaneWait(queue="other", tenant="default", since=later),
+    ]
+
+
+async def test_a_lane_whose_jobs_are_all_taken_does_not_wait(store: Store) -> None:
+    """What runs does not wait."""
+    await store.jobs.submit([new_job(1)])
+    await Worker(store).claim(1)
+    assert await require_inspection(store).waiting() == []
+
+
+async def test_what_ended_lately_is_counted_by_state(store: Store, clock: FakeClock) -> None:
+    """A rate is made of these; what ended before, and what goes on, must not be in it."""
+    await store.jobs.submit([new_job(number) for number in range(1, 4)])
+    await store.jobs.submit([new_job(4, tenant="b"), new_job(5), new_job(6)])
+    worker = Worker(store)
+    leases = {lease.id: lease for lease in await worker.claim(5)}
+    await worker.settle(done(leases[id_of(1)]))
+    begun = clock.now_us()
+    clock.advance(1)
+    await worker.settle(done(leases[id_of(2)]), failed(leases[id_of(3)]), done(leases[id_of(4)]))
+    await worker.settle(retry(leases[id_of(5)]))
+    await store.operations.cancel(id_of(6))
+    since, counted = await require_inspection(store).ended(begun)
+    assert (since, counted) == (
+        begun,
+        [
+            EndedCount(queue="default", tenant="b", state=State.DONE, count=1),
+            EndedCount(queue="default", tenant="default", state=State.DONE, count=1),
+            EndedCount(queue="default", tenant="default", state=State.FAILED, count=1),
+            EndedCount(queue="default", tenant="default", state=State.CANCELLED, count=1),
+        ],
+    )
+    since, counted = await require_inspection(store).ended(0)
+    assert (since < begun, sum(each.count for each in counted)) == (True, 5)
+    assert await require_inspection(store).ended(clock.now_us()) == (clock.now_us(), [])
+
+
+async def test_a_key_leads_to_its_job(store: Store) -> None:
+    """Who has only the number of an order wants to know what became of it. Keys are each tenant's own."""
+    await store.jobs.submit([new_job(1), keyed_job(2, tenant="acme", key="order-7")])
+    assert await require_inspection(store).job_for_key("acme", "order-7") == id_of(2)
+    assert await require_inspection(store).job_for_key("globex", "order-7") is None
+    assert await require_inspection(store).job_for_key("acme", "order-8") is None
+
+
+async def test_a_key_whose_time_is_over_leads_nowhere(store: Store, clock: FakeClock) -> None:
+    """It may be used for another job from then on."""
+    await store.jobs.submit([keyed_job(1, tenant="acme", key="order-7", key_keep_us=HOUR_US)])
+    clock.advance(HOUR_US / 1_000_000 + 1)
+    assert await require_inspection(store).job_for_key("acme", "order-7") is None
