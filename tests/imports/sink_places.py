@@ -1,6 +1,6 @@
-"""Every sink that leaseway ships, empty, and somebody who looks at its table past it.
+"""Every sink that leaseway ships, empty, and a way to read its table without the sink.
 
-A new one is a place that opens it, and a name in `PLACES`.
+To add a sink, write a place that opens it and add its name to `PLACES`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """A worker that writes pages until it is killed: python -m tests.imports.sink_victim PLACE FENCE
 
-It says the number of each page that it knows to be written.
+It prints the number of each page that it knows to be written.
 """
 
 import asyncio
