@@ -201,7 +201,7 @@ async def test_anybody_may_finish_a_run_again_and_the_answer_is_the_same(tmp_pat
         await place.parts.sink.close()
         after = await place.row("third")
         assert (after.notes, after.why) == (before.notes, before.why)
-        assert after.notes["deletes"]["buried"] == 2
+        assert after.notes["deletes"]["deleted"] == 2
 
 
 async def test_a_run_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ async def test_a_worker_killed_in_the_middle_of_the_questions_is_followed_by_ano
         await place.parts.sink.close()
         assert place.gone() == dict.fromkeys(gone, "swept")
         assert place.living() == place.truth()
-        assert (await place.row("third")).notes["deletes"]["buried"] == 6
+        assert (await place.row("third")).notes["deletes"]["deleted"] == 6
 
 
 QUESTIONS_BORNE = 3

@@ -121,7 +121,7 @@ async def test_a_vanished_row_is_marked_after_two_sweeps_and_a_question(swept: C
     questions = [path for path in swept.asked()[before:] if "chargepointid" in path]
     assert len(questions) == 2, "asked for twice, the second time later"
     deletes = (await swept.row("third")).notes["deletes"]
-    assert (deletes["buried"], deletes["waiting"]) == (3, 0)
+    assert (deletes["deleted"], deletes["waiting"]) == (3, 0)
 
 
 async def test_changes_alone_never_count_as_a_sweep(swept: Changing) -> None:
@@ -326,7 +326,7 @@ async def test_another_database_forgets_in_the_same_way(tmp_path: Path, server: 
                 assert await place.run(name, FULL) is RunState.COMPLETE
             found = await connection.fetch(f"SELECT external_id, deleted_reason FROM {schema}.poi WHERE deleted_at > 0")
             assert {int(id): reason for id, reason in found} == dict.fromkeys(gone, "swept")
-            assert (await place.row("third")).notes["deletes"] == {"buried": 3, "requests": 3, "waiting": 0}
+            assert (await place.row("third")).notes["deletes"] == {"deleted": 3, "requests": 3, "waiting": 0}
             place.it.table.publish(gone)
             place.later(60)
             assert await place.run("fourth", RunMode.INCREMENTAL) is RunState.COMPLETE

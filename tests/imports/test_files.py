@@ -109,7 +109,7 @@ async def test_a_line_that_cannot_be_read_becomes_a_bad_row(tmp_path: Path) -> N
     """One broken line in a million must neither stop the import nor disappear."""
     it = source(tmp_path / "t.jsonl", b'{"id":1}\n{"id":2,\nnull\n\xff\xfe\n{"id":"\\ud800"}\n{"id":3}\n')
     records = await records_of(it, 2)
-    rows, bad = RowBuilder(spec_of("t.jsonl").resource).rows_of(records)
+    rows, bad = RowBuilder(spec_of("t.jsonl").resource).build(records)
     assert [row.external_id for row in rows] == ["1", "3"]
     assert [row.code for row in bad] == ["bad_type"] * 4
     assert json.loads(bad[0].document) == '{"id":2,'
@@ -118,7 +118,7 @@ async def test_a_line_that_cannot_be_read_becomes_a_bad_row(tmp_path: Path) -> N
 async def test_a_csv_line_with_too_many_fields_becomes_a_bad_row(tmp_path: Path) -> None:
     """One damaged line must not stop the import of a large file."""
     it = source(tmp_path / "t.csv", b"id,b\n1,2\n3,4,5\n6\n\xff,7\n8,9\n")
-    rows, bad = RowBuilder(spec_of("t.csv").resource).rows_of(await records_of(it, 2))
+    rows, bad = RowBuilder(spec_of("t.csv").resource).build(await records_of(it, 2))
     assert [row.external_id for row in rows] == ["1", "8"]
     assert [row.code for row in bad] == ["bad_type"] * 3
 

@@ -217,8 +217,8 @@ def test_a_key_with_more_digits_than_a_number_may_have_is_no_key() -> None:
     is too long.
     """
     pager = KeysetPager(KeysetPaging(param="after", start=0), "id")
-    assert pager.key_of({"id": "9" * 5_000}) is None
-    assert pager.key_of({"id": "0042"}) == 42
+    assert pager.record_key({"id": "9" * 5_000}) is None
+    assert pager.record_key({"id": "0042"}) == 42
 
 
 async def test_a_redirection_tells_nobody_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

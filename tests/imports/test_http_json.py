@@ -423,7 +423,7 @@ async def test_whatever_a_source_answers_it_is_a_page_or_a_bad_reply(body: Any, 
     except BadReply:
         return
     assert page.raw_count >= len(page.records)
-    RowBuilder(SPEC.resource).rows_of(page.records)
+    RowBuilder(SPEC.resource).build(page.records)
     verdict(source, ALL, page, 3)
 
 
@@ -464,7 +464,7 @@ def verdict(source: JsonSource, shard: Shard, page: Page, limit: int) -> object:
     expected = Expectation(
         limit=limit,
         cursor=None,
-        key=source.key_of,
+        key=source.record_key,
         is_ordered=source.caps.order is not None,
         is_ours=source.is_ours(shard),
         has_next=True,

@@ -27,7 +27,7 @@ from leaseway.imports.progress.progress import (
 )
 from leaseway.imports.progress.progress_view import (
     LINE_SECONDS,
-    LOOK_SECONDS,
+    POLL_SECONDS,
     ProgressView,
     asked,
     frame,
@@ -106,7 +106,7 @@ def test_a_run_without_shards_is_nowhere() -> None:
 
 def seen(watching: ProgressTracker, at: float, rows: int, requests: int = 0, after: int = 0) -> RunSnapshot:
     shard = row({"id": [0, 10_000]}, rows=rows, requests=requests, cursor={"after": after - 1})
-    return watching.seen(at, run_row(), [shard])
+    return watching.update(at, run_row(), [shard])
 
 
 def test_paces_are_those_of_the_last_seconds() -> None:
@@ -161,10 +161,10 @@ def test_reactions_errors_and_the_budget_are_shown() -> None:
         row({"id": [10, 20]}, PARKED, guards={"empty_page": 1, "bad_rows": 1}, why="too many", quarantined=2),
         row({"id": [20, 30]}, DONE, why="was tried again once"),
     ]
-    snapshot = ProgressTracker().seen(0, run_row(requests_max=100, requests=40), shards)
+    snapshot = ProgressTracker().update(0, run_row(requests_max=100, requests=40), shards)
     assert (snapshot.guards, snapshot.quarantined) == ({"empty_page": 3, "bad_rows": 1}, 3)
     assert snapshot.budget == RequestBudget(40, 100)
-    assert [(each.why, each.is_parked) for each in snapshot.troubles] == [("HTTP 503", False), ("too many", True)]
+    assert [(each.why, each.is_parked) for each in snapshot.problems] == [("HTTP 503", False), ("too many", True)]
     assert (snapshot.shards, snapshot.ended, snapshot.running) == (3, 2, 1)
 
 
@@ -173,7 +173,7 @@ def snapshot_with(running: int = 12, **changes: Any) -> RunSnapshot:
     plain: dict[str, Any] = {
         "run": "ocm-1763291234567", "seconds": 61.4, "shards": 48, "ended": 19, "running": running, "rows": 125_000,
         "requests": 500, "share": 0.52, "rows_per_second": 12_290.4, "requests_per_second": 47.84,
-        "seconds_left": 11.2, "limit": FIFTY, "strips": strips,
+        "seconds_left": 11.2, "limit": FIFTY, "running_shards": strips,
     }  # fmt: skip
     return RunSnapshot(**{**plain, **changes})
 
@@ -215,8 +215,8 @@ def test_a_frame_keeps_its_height_whoever_is_at_work(width: int) -> None:
 
 def test_a_shard_whose_size_nobody_knows_has_no_bar() -> None:
     """A bar for an unknown size would show invented progress."""
-    known = drawn(snapshot_with(running=1, strips=[RunningShard("all", 7, 0.5)], share=0), 80)
-    unknown = drawn(snapshot_with(running=1, strips=[RunningShard("all", 7, None)], share=0), 80)
+    known = drawn(snapshot_with(running=1, running_shards=[RunningShard("all", 7, 0.5)], share=0), 80)
+    unknown = drawn(snapshot_with(running=1, running_shards=[RunningShard("all", 7, None)], share=0), 80)
     (bar,), (none,) = ([each for each in lines if each.startswith("all")] for lines in (known, unknown))
     assert "━" in bar
     assert none.split() == ["all", "7"]
@@ -225,7 +225,7 @@ def test_a_shard_whose_size_nobody_knows_has_no_bar() -> None:
 def test_troubles_are_told_on_one_line_each_and_not_without_end() -> None:
     """Twenty long errors would push the figures off the screen."""
     troubles = [ShardProblem(f"id={number}", "HTTP 503 " * 40, number == 0) for number in range(20)]
-    lines = drawn(snapshot_with(troubles=troubles), 80)
+    lines = drawn(snapshot_with(problems=troubles), 80)
     assert sum(each.startswith("parked: id=0: HTTP 503") for each in lines) == 1
     assert sum(each.startswith("tried again: ") for each in lines) == 2
 
@@ -268,7 +268,7 @@ def test_what_stays_on_the_terminal_is_how_far_it_came_and_no_pace() -> None:
 
 def test_a_line_says_what_went_wrong() -> None:
     """Logs without a terminal show only this line."""
-    text = line(snapshot_with(quarantined=5, troubles=[ShardProblem("a", "b", True), ShardProblem("c", "d", False)]))
+    text = line(snapshot_with(quarantined=5, problems=[ShardProblem("a", "b", True), ShardProblem("c", "d", False)]))
     assert text.endswith("0:11 left, in quarantine 5, parked 1")
 
 
@@ -307,8 +307,8 @@ async def test_watching_ends_with_the_processes(tmp_path: Path, monkeypatch: pyt
             while "0 of 1 shards" not in console.file.getvalue():
                 await asyncio.sleep(0.02)
                 assert not watching.done()
-            monkeypatch.setattr(progress_view, "LOOK_SECONDS", 600.0)
-            await asyncio.sleep(2 * LOOK_SECONDS)  # the last poll that was made in time
+            monkeypatch.setattr(progress_view, "POLL_SECONDS", 600.0)
+            await asyncio.sleep(2 * POLL_SECONDS)  # the last poll that was made in time
             async with asyncio.timeout(60):
                 worker.communicate(b"\n")
                 await watching

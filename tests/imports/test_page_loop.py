@@ -87,7 +87,7 @@ async def test_one_long_shard_is_shared_among_those_who_have_nothing_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
     """The last shard of a plan has no upper end, so its length has to come from the plan's largest id."""
-    monkeypatch.setattr(import_shard, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(import_shard, "IDLE_CHECK_SECONDS", 0.0)
     async with standin(6_000) as it:
         place = place_of(tmp_path, it, size=100_000 if is_open else 5_000)
         assert await imported(place, seats=4) is RunState.COMPLETE
@@ -104,7 +104,7 @@ async def test_nothing_is_cut_while_everybody_has_something_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Splitting a shard while no worker is idle only adds requests."""
-    monkeypatch.setattr(import_shard, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(import_shard, "IDLE_CHECK_SECONDS", 0.0)
     async with standin(4_000) as it:
         place = place_of(tmp_path, it, size=2_000)
         assert await imported(place, seats=1) is RunState.COMPLETE

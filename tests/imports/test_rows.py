@@ -30,7 +30,7 @@ def resource(**fields: Any) -> Resource:
 
 
 def one(spec: Resource, record: Any, server_time: int | None = None) -> Row | BadRow:
-    rows, bad = RowBuilder(spec).rows_of([record], server_time)
+    rows, bad = RowBuilder(spec).build([record], server_time)
     assert len(rows) + len(bad) == 1
     return rows[0] if rows else bad[0]
 
@@ -73,14 +73,14 @@ def test_a_good_record() -> None:
         ({"DateLastStatusUpdate": "2026-04-01"}, "missing_key", "has no key"),
         (poi(None), "missing_key", "its key is None"),
         (poi(""), "missing_key", "its key is ''"),
-        (poi(True), "bad_type", "its key must be text or a whole number (is True)"),
-        (poi(1.5), "bad_type", "its key must be text or a whole number (is 1.5)"),
-        (poi([1]), "bad_type", "its key must be text or a whole number (is [1])"),
-        (poi("x" * 501), "bad_type", "its key has 501 characters; at most 500 are taken"),
+        (poi(True), "bad_type", "its key must be text or an integer (is True)"),
+        (poi(1.5), "bad_type", "its key must be text or an integer (is 1.5)"),
+        (poi([1]), "bad_type", "its key must be text or an integer (is [1])"),
+        (poi("x" * 501), "bad_type", "its key has 501 characters; the maximum is 500"),
         (poi(DateLastStatusUpdate=None), "bad_stamp", "is null"),
-        (poi(DateLastStatusUpdate="yesterday"), "bad_stamp", "is no instant (is 'yesterday')"),
-        (poi(DateLastStatusUpdate=True), "bad_stamp", "is no instant (is True)"),
-        (poi(DateLastStatusUpdate="2026-13-01T00:00:00Z"), "bad_stamp", "is no instant (is '2026-13-01T00:00:00Z')"),
+        (poi(DateLastStatusUpdate="yesterday"), "bad_stamp", "is not a timestamp (is 'yesterday')"),
+        (poi(DateLastStatusUpdate=True), "bad_stamp", "is not a timestamp (is True)"),
+        (poi(DateLastStatusUpdate="2026-13-01T00:00:00Z"), "bad_stamp", "is not a timestamp (is '2026-13-01T00:00:00Z')"),
         (
             poi(AddressInfo={"Latitude": 91, "Longitude": 0}),
             "out_of_range",
@@ -92,7 +92,7 @@ def test_a_good_record() -> None:
             "bad_type",
             "AddressInfo.Latitude: must be a number (is 'north')",
         ),
-        (poi(DataProviderID="one"), "bad_type", "provider: must be a whole number (is 'one')"),
+        (poi(DataProviderID="one"), "bad_type", "provider: must be an integer (is 'one')"),
         (poi(DataProviderID=2**63), "out_of_range", f"provider: must fit into 64 bits (is {2**63})"),
         (poi(DateCreated="then"), "bad_type", "created_at: must be an instant (is 'then')"),
         ("a line of text", "bad_type", "must be an object (is 'a line of text')"),
@@ -121,7 +121,7 @@ def test_what_cannot_be_written_as_json_again_is_kept_all_the_same() -> None:
 
 def test_the_same_key_twice_in_a_page() -> None:
     """One of them is wrong, and one statement cannot write both; the first one stays."""
-    rows, bad_rows = RowBuilder(resource()).rows_of([{"id": 1, "n": 1}, {"id": 2}, {"id": "1", "n": 2}])
+    rows, bad_rows = RowBuilder(resource()).build([{"id": 1, "n": 1}, {"id": 2}, {"id": "1", "n": 2}])
     assert [row.external_id for row in rows] == ["1", "2"]
     assert [(row.position, row.external_id, row.code) for row in bad_rows] == [(2, "1", "duplicate_key_in_page")]
 
@@ -129,7 +129,7 @@ def test_the_same_key_twice_in_a_page() -> None:
 def test_a_bad_record_does_not_take_its_key_away() -> None:
     """Otherwise a broken record would push a good one of the same key into quarantine."""
     spec = resource(stamp={"field": "at"})
-    rows, bad_rows = RowBuilder(spec).rows_of([{"id": 1, "at": "?"}, {"id": 1, "at": 5}])
+    rows, bad_rows = RowBuilder(spec).build([{"id": 1, "at": "?"}, {"id": 1, "at": 5}])
     assert ([row.external_id for row in rows], [row.code for row in bad_rows]) == (["1"], ["bad_stamp"])
 
 
@@ -163,7 +163,7 @@ def test_a_stamp_may_be_missing_only_if_the_spec_says_so() -> None:
 )
 def test_nothing_that_a_source_sends_stops_a_page(record: Any) -> None:
     """One unexpected value must not lose the good rows of its page."""
-    rows, bad_rows = RowBuilder(OCM).rows_of([record, poi(1)])
+    rows, bad_rows = RowBuilder(OCM).build([record, poi(1)])
     assert len(rows) + len(bad_rows) == 2
     assert rows
     for row in bad_rows:

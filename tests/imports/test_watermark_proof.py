@@ -93,7 +93,7 @@ class Importer:
     def __init__(self, world: World, overlap: str, lag: str) -> None:
         self.spec = read_spec(SPEC.format(overlap=overlap, lag=lag, key=API_KEY), "spec.toml")
         self.source = JsonSource(self.spec, {})
-        self.shape = RowBuilder(self.spec.resource).rows_of
+        self.shape = RowBuilder(self.spec.resource).build
         self.rows: dict[str, Row] = {}
         self.world = world
         self.stamp_max = 0

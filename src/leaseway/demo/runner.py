@@ -231,7 +231,7 @@ class DemoCourse:
             except TransientError:
                 continue  # only a poll; the workers go on
             assert row is not None, "it had just started"
-            snapshot = watching.seen(time.monotonic(), row, shards)
+            snapshot = watching.update(time.monotonic(), row, shards)
             await self._step(snapshot, shards)
             if snapshot.rows > rows:
                 rows, moved_at = snapshot.rows, time.monotonic()

@@ -129,9 +129,9 @@ def make_shard_task(spec: Spec, source: ImportSource, sink: Sink) -> ShardTask:
     return ShardTask(
         source=source,
         sink=sink,
-        shape=RowBuilder(spec.resource).rows_of,
+        shape=RowBuilder(spec.resource).build,
         split=parts,
-        key=source.key_of,
+        key=source.record_key,
         is_ours=source.is_ours,
         page_limit=source.page_limit,
         key_name=repr(spec.resource.key),

@@ -207,14 +207,14 @@ class RowBuilder:
         except BadRecord:
             return None
 
-    def rows_of(self, records: Sequence[Record], server_time: Instant | None = None) -> tuple[list[Row], list[BadRow]]:
+    def build(self, records: Sequence[Record], server_time: Instant | None = None) -> tuple[list[Row], list[BadRow]]:
         rows: list[Row] = []
         bad: list[BadRow] = []
         seen: set[str] = set()
         latest = None if server_time is None else server_time + AHEAD_US_MAX
         for position, record in enumerate(records):
             try:
-                row = self._row_of(record, latest)
+                row = self._build_row(record, latest)
                 if row.external_id in seen:
                     raise BadRecord("duplicate_key_in_page", f"{row.external_id!r} came before in the same page")
             except BadRecord as unfit:
@@ -224,25 +224,25 @@ class RowBuilder:
                 rows.append(row)
         return rows, bad
 
-    def _row_of(self, record: Record, latest: Instant | None) -> Row:
+    def _build_row(self, record: Record, latest: Instant | None) -> Row:
         if not isinstance(record, dict):
             raise BadRecord("bad_type", f"must be an object (is {render_value(record)})")
         document = encode_document(record)
         if len(document) > self._bytes_max:
             raise BadRecord("too_large", f"has {len(document):,} bytes; at most {self._bytes_max:,} are taken")
         external_id = key_text(self._key(record))
-        stamp = self._stamp_of(record, latest)
+        stamp = self._read_stamp(record, latest)
         for name, get, check in self._checks:
             check_value(name, get(record), check)
         return Row(
             external_id=external_id,
             stamp=stamp,
-            content_hash=self._hash_of(record),
+            content_hash=self._content_hash(record),
             document=document.decode(),
-            values=self._values_of(record),
+            values=self._project(record),
         )
 
-    def _stamp_of(self, record: Record, latest: Instant | None) -> Instant:
+    def _read_stamp(self, record: Record, latest: Instant | None) -> Instant:
         value = MISSING if self._stamp is None else self._stamp(record)
         if value is None or value is MISSING:
             if self._stamp_is_optional:
@@ -255,10 +255,10 @@ class RowBuilder:
             raise BadRecord("bad_stamp", f"lies more than a day after the source's own time (is {render_value(value)})")
         return stamp
 
-    def _hash_of(self, record: Record) -> str:
+    def _content_hash(self, record: Record) -> str:
         return sha256(encode_canonical(self._stable(record))).hexdigest()[:32]
 
-    def _values_of(self, record: Record) -> dict[str, Any]:
+    def _project(self, record: Record) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name, get, convert in self._columns:
             value = get(record)

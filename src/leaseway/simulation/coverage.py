@@ -123,7 +123,7 @@ IMPORTS = (
     "a run was resumed more than once",
     "a second run was incremental",
     "a second run was full",
-    "a row that is gone was buried",
+    "a row that is gone was deleted",
     "guard: ceiling",
     "guard: empty_page",
     "guard: filter_ignored",

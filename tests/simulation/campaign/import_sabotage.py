@@ -138,8 +138,8 @@ def since_its_end(base: RunRow | None, *rest: Any) -> int | None:
     return None if base is None or base.finished_at is None else base.finished_at + 60 * SECOND_US
 
 
-async def bury_without_asking(sweeper: Sweeper, asking: ConfirmClient) -> None:
-    await sweeper._bury_unconfirmed()
+async def delete_without_asking(sweeper: Sweeper, asking: ConfirmClient) -> None:
+    await sweeper._delete_unconfirmed()
 
 
 def sabotage(removes: str, *code: tuple[Any, str, Any], first: int = 0) -> Sabotage:
@@ -164,7 +164,7 @@ SABOTAGES: dict[str, Sabotage] = {
         first=30,
     ),
     "import_empty_believed": sabotage(
-        "an empty page is no proof of the end", (ShardAttempt, "_confirmed", believe_the_page), first=1
+        "an empty page is no proof of the end", (ShardAttempt, "_confirm_end", believe_the_page), first=1
     ),
     "import_confirmed_once": sabotage(
         "the end is confirmed twice, the second time after the source's lag",
@@ -202,9 +202,9 @@ SABOTAGES: dict[str, Sabotage] = {
         (watermark, "changes_since", since_its_end),
         first=1,
     ),
-    "import_buried_unasked": sabotage(
-        "what a full run did not see is asked for before it is buried",
-        (Sweeper, "_bury_confirmed", bury_without_asking),
+    "import_deleted_unasked": sabotage(
+        "rows that a full run did not see are confirmed with the source before they are deleted",
+        (Sweeper, "_delete_confirmed", delete_without_asking),
         first=8,
     ),
     "import_budget_looked_at": sabotage(

@@ -250,7 +250,7 @@ def in_virtual_time() -> Iterator[Stage]:
             (shard_jobs, "SystemClock", lambda: HERE.get().clock),
             (shard_jobs, "BACKOFF", BACKOFF),
             (provider_http, "READ_SECONDS", READ_SECONDS),
-            (import_shard, "LOOK_SECONDS", 0.1),
+            (import_shard, "IDLE_CHECK_SECONDS", 0.1),
             (import_shard, "PAGES_SHARED_MIN", 2),
         ):
             stack.enter_context(replaced(owner, name, value))

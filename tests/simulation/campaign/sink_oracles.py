@@ -155,7 +155,7 @@ class Shelf:
             case "runs.spend" if not answer:
                 self.universe.books.reach("a run had spent its budget")
         if verb == "sweeps.delete":
-            self._accuse(self._wrongs_of_burial(process, before, after))
+            self._accuse(self._wrongs_of_delete(process, before, after))
         elif verb != "shards.write":
             self._accuse(same_rows(before, after, f"{process.name}: {verb}"))
         if verb == "runs.finish":
@@ -178,16 +178,16 @@ class Shelf:
         if place.state == ShardState.PARKED:
             books.reach("a parked shard was opened again")
 
-    def _wrongs_of_burial(self, process: Process, before: Contents, after: Contents) -> Iterator[str]:
+    def _wrongs_of_delete(self, process: Process, before: Contents, after: Contents) -> Iterator[str]:
         """P8, and nothing else changes."""
         for key, old in before.rows.items():
             new = after.rows[key]
             if new._replace(deleted_at=old.deleted_at, run=old.run) != old:
-                yield f"P4 {process.name}: a burial changed row {key}"
+                yield f"P4 {process.name}: a delete changed row {key}"
             if new.deleted_at is not None and old.deleted_at is None:
-                self.universe.books.reach("a row that is gone was buried")
+                self.universe.books.reach("a row that is gone was deleted")
                 if self.is_alive(key):
-                    yield f"P8 {process.name} buries row {key}, which is alive"
+                    yield f"P8 {process.name} deletes row {key}, which is alive"
 
     # -- a page -----------------------------------------------------------------------------------------------------
 

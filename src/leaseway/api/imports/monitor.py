@@ -238,7 +238,7 @@ class ImportMonitor:
             self._running.pop(name, None)
             return
         shards = await sink.shards.find_all(run)
-        snapshot = monitored.progress.seen(began, row, shards)
+        snapshot = monitored.progress.update(began, row, shards)
         pace = monitored.pace(began, snapshot)
         monitored.document = progress_document(row, shards, known.spec.budget, snapshot, pace)
         monitored.shards = order_by_parent(shards)

@@ -61,10 +61,10 @@ class RunSnapshot(Struct, frozen=True, kw_only=True):
     seconds_left: float | None = None
     limit: Rate | None = None
     budget: RequestBudget | None = None
-    strips: Sequence[RunningShard] = ()
+    running_shards: Sequence[RunningShard] = ()
     guards: Mapping[str, int] = {}
     quarantined: int = 0
-    troubles: Sequence[ShardProblem] = ()
+    problems: Sequence[ShardProblem] = ()
 
 
 class ProgressSample(NamedTuple):
@@ -80,17 +80,17 @@ class ProgressTracker:
     def __init__(self, limit: Rate | None = None) -> None:
         self._limit = limit
         self._began_at: float | None = None
-        self._looks: deque[ProgressSample] = deque()
+        self._samples: deque[ProgressSample] = deque()
 
-    def seen(self, at: float, run: RunRow, shards: Sequence[ShardRow]) -> RunSnapshot:
+    def update(self, at: float, run: RunRow, shards: Sequence[ShardRow]) -> RunSnapshot:
         """`at` is in seconds, on a monotonic clock."""
         rows, requests = sum(row.rows for row in shards), sum(row.requests for row in shards)
-        look = ProgressSample(at, rows, requests, completed_share(run, shards))
+        sample = ProgressSample(at, rows, requests, completed_share(run, shards))
         self._began_at = at if self._began_at is None else self._began_at
-        self._looks.append(look)
-        while self._looks[0].at < at - ETA_SECONDS:
-            self._looks.popleft()
-        recent = [each for each in self._looks if each.at >= at - RATE_SECONDS]
+        self._samples.append(sample)
+        while self._samples[0].at < at - ETA_SECONDS:
+            self._samples.popleft()
+        recent = [each for each in self._samples if each.at >= at - RATE_SECONDS]
         guards: Counter[str] = Counter()
         for row in shards:
             guards.update(row.guards)
@@ -103,25 +103,25 @@ class ProgressTracker:
             running=len(running),
             rows=rows,
             requests=requests,
-            share=look.share,
-            rows_per_second=rate_per_second(recent, look.rows - recent[0].rows),
-            requests_per_second=rate_per_second(recent, look.requests - recent[0].requests),
-            seconds_left=seconds_left(self._looks[0], look),
+            share=sample.share,
+            rows_per_second=rate_per_second(recent, sample.rows - recent[0].rows),
+            requests_per_second=rate_per_second(recent, sample.requests - recent[0].requests),
+            seconds_left=seconds_left(self._samples[0], sample),
             limit=self._limit,
             budget=None if run.requests_max is None else RequestBudget(run.requests, run.requests_max),
-            strips=[RunningShard(row.shard.label, row.rows, shard_share(row, id_max)) for row in running],
+            running_shards=[RunningShard(row.shard.label, row.rows, shard_share(row, id_max)) for row in running],
             guards=dict(guards),
             quarantined=sum(row.quarantined for row in shards),
-            troubles=[trouble for row in shards if (trouble := shard_problem(row)) is not None],
+            problems=[trouble for row in shards if (trouble := shard_problem(row)) is not None],
         )
 
 
 # -- rates ------------------------------------------------------------------------------------------------------------
 
 
-def rate_per_second(looks: Sequence[ProgressSample], gained: int) -> float:
+def rate_per_second(samples: Sequence[ProgressSample], gained: int) -> float:
     """Per second."""
-    return gained / max(looks[-1].at - looks[0].at, PACE_SECONDS_MIN)
+    return gained / max(samples[-1].at - samples[0].at, PACE_SECONDS_MIN)
 
 
 def seconds_left(first: ProgressSample, last: ProgressSample) -> float | None:

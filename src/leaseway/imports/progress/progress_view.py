@@ -18,15 +18,15 @@ from leaseway.imports.progress.progress import ProgressTracker, RunningShard, Ru
 from leaseway.system import SystemClock
 
 FRAMES_PER_SECOND = 8
-LOOK_SECONDS = 0.5
-LOOK_SHARE = 10
+POLL_SECONDS = 0.5
+POLL_SHARE = 10
 """Poll runs with very many shards less often: polling takes at most a tenth of the time."""
 LEFT_SECONDS = 0.05
 """How soon the end of all workers is noticed."""
 LINE_SECONDS = 2.0
-STRIPS_MAX = 8
-STRIP_WIDTH = 48
-TROUBLES_MAX = 3
+RUNNING_MAX = 8
+RUNNING_WIDTH = 48
+PROBLEMS_MAX = 3
 UNITS = {1: "s", 60: "min", 3_600: "h", 86_400: "day"}
 INDENT = (0, 2, 0, 0)
 
@@ -37,7 +37,7 @@ async def watch(parts: ImportParts, run: str, processes: "list[subprocess.Popen[
     await parts.sink.open()
     try:
         with ProgressView(console, f"{parts.spec.source.name} → {parts.spec.sink.table}") as screen:
-            pause = LOOK_SECONDS
+            pause = POLL_SECONDS
             while is_any_left(processes):
                 until = clock.monotonic() + pause
                 while is_any_left(processes) and clock.monotonic() < until:
@@ -48,8 +48,8 @@ async def watch(parts: ImportParts, run: str, processes: "list[subprocess.Popen[
                 except TransientError:
                     continue  # polling can fail without affecting the workers
                 if row is not None:
-                    screen.show(watching.seen(clock.monotonic(), row, shards))
-                pause = max(LOOK_SECONDS, (clock.monotonic() - began) * LOOK_SHARE)
+                    screen.show(watching.update(clock.monotonic(), row, shards))
+                pause = max(POLL_SECONDS, (clock.monotonic() - began) * POLL_SHARE)
     finally:
         await parts.sink.close()
 
@@ -102,7 +102,7 @@ class ProgressView:
 
 def frame(snapshot: RunSnapshot, title: str, width: int) -> RenderableType:
     """The height does not depend on the number of running shards, so the display does not jump."""
-    return Group(summary(snapshot, title), "", strips(snapshot.strips, width), reactions(snapshot))
+    return Group(summary(snapshot, title), "", strips(snapshot.running_shards, width), reactions(snapshot))
 
 
 def summary(snapshot: RunSnapshot, title: str, *, is_over: bool = False) -> RenderableType:
@@ -136,15 +136,15 @@ def standing(snapshot: RunSnapshot) -> list[str]:
 
 
 def strips(running: Sequence[RunningShard], width: int) -> RenderableType:
-    columns = max(min(width // STRIP_WIDTH, 2), 1)
-    most = STRIPS_MAX * columns
+    columns = max(min(width // RUNNING_WIDTH, 2), 1)
+    most = RUNNING_MAX * columns
     grid = Table.grid(expand=True, padding=INDENT)
     for _ in range(columns):
         grid.add_column(ratio=1)
     cells: list[RenderableType] = [strip(each) for each in running[:most]]
     cells += [Text("")] * (most - len(cells))
-    for row in range(STRIPS_MAX):
-        grid.add_row(*cells[row::STRIPS_MAX])
+    for row in range(RUNNING_MAX):
+        grid.add_row(*cells[row::RUNNING_MAX])
     more = len(running) - most
     return Group(grid, Text(f"and {more:,} more" if more > 0 else "", "dim"))
 
@@ -168,7 +168,7 @@ def reactions(snapshot: RunSnapshot) -> RenderableType:
     if snapshot.quarantined:
         found.append(Text(f"in quarantine {snapshot.quarantined:,}", "yellow"))
     told = Text(" · ").join(found) if found else Text("no guards triggered", "dim")
-    return Group(told, *(trouble(each) for each in snapshot.troubles[:TROUBLES_MAX]))
+    return Group(told, *(trouble(each) for each in snapshot.problems[:PROBLEMS_MAX]))
 
 
 def trouble(each: ShardProblem) -> Text:
@@ -183,7 +183,7 @@ def line(snapshot: RunSnapshot) -> str:
     parts = [f"{snapshot.share:.0%}", f"{snapshot.rows:,} rows", *figures(snapshot), left(snapshot)]
     if snapshot.quarantined:
         parts.append(f"in quarantine {snapshot.quarantined:,}")
-    parked = sum(each.is_parked for each in snapshot.troubles)
+    parked = sum(each.is_parked for each in snapshot.problems)
     if parked:
         parts.append(f"parked {parked:,}")
     return ", ".join(part for part in parts if part)

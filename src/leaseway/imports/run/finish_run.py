@@ -33,7 +33,7 @@ from leaseway.imports.sources.port import RequestClient
 from leaseway.imports.spec.model import SweepSettings
 from leaseway.ports.clock import Clock
 
-WITNESSES = 2
+KNOWN_IDS = 2
 
 
 class PresenceCheck:
@@ -43,29 +43,29 @@ class PresenceCheck:
     or if it reads only the first or the last of several ids.
     """
 
-    def __init__(self, parts: ImportParts, http: RequestClient, witnesses: Sequence[str]) -> None:
-        self._source, self._http, self._witnesses = parts.source, http, witnesses
-        self._is_between = len(witnesses) > 1 and self._source.confirm_max > len(witnesses)
-        self.batch = self._source.confirm_max - len(witnesses) if self._is_between else 1
+    def __init__(self, parts: ImportParts, http: RequestClient, known_ids: Sequence[str]) -> None:
+        self._source, self._http, self._known_ids = parts.source, http, known_ids
+        self._is_between = len(known_ids) > 1 and self._source.confirm_max > len(known_ids)
+        self.batch = self._source.confirm_max - len(known_ids) if self._is_between else 1
 
     @classmethod
-    async def of(cls, parts: ImportParts, http: RequestClient) -> "PresenceCheck":
+    async def with_first_records(cls, parts: ImportParts, http: RequestClient) -> "PresenceCheck":
         """Uses the first records that the source returns now."""
-        page = await parts.source.fetch(make_shard(parts.source.name, "all", {}), None, WITNESSES, http)
-        rows, _ = parts.task.shape(page.records[:WITNESSES], page.server_time)
+        page = await parts.source.fetch(make_shard(parts.source.name, "all", {}), None, KNOWN_IDS, http)
+        rows, _ = parts.task.shape(page.records[:KNOWN_IDS], page.server_time)
         if not rows:
             raise TransientError(f"source {parts.source.name}: shows no record at all; nothing is deleted")
         return cls(parts, http, [row.external_id for row in rows])
 
-    async def which(self, ids: Sequence[str]) -> frozenset[str]:
+    async def find_present(self, ids: Sequence[str]) -> frozenset[str]:
         if self._is_between:
-            first, last = self._witnesses
-            others = [id for id in ids if id not in self._witnesses]
+            first, last = self._known_ids
+            others = [id for id in ids if id not in self._known_ids]
             present = await self._source.present([first, *others, last], self._http)
         else:
             present = await self._source.present(ids, self._http)
-            present |= await self._source.present(self._witnesses[:1], self._http)
-        missing = [id for id in self._witnesses[: 2 if self._is_between else 1] if id not in present]
+            present |= await self._source.present(self._known_ids[:1], self._http)
+        missing = [id for id in self._known_ids[: 2 if self._is_between else 1] if id not in present]
         if missing:
             raise TransientError(
                 f"source {self._source.name}: asked for {len(ids):,} records by id, it does not even have "
@@ -83,7 +83,7 @@ SWEEPS = "sweeps"
 RUNS_COMPARED_MAX = 20
 BATCH = 500
 """Rows that are marked at once without asking the source."""
-QUESTIONS_AT_ONCE = 20
+REQUESTS_PER_BATCH = 20
 PAUSE_SECONDS_MIN = 0.5
 """Longer than a row is missing while a mirror replaces it."""
 PAUSE_SECONDS_MAX = 2.0
@@ -120,11 +120,11 @@ async def finish_run(parts: ImportParts, run: str, client: ConfirmClient | None 
         raise NoSuchJob(f"there is no run {run} in the sink")
     shards = await parts.sink.shards.find_all(run)
     verdict = await judge_run(parts, row, shards)
-    if verdict.state is RunState.COMPLETE and (sweeping := sweep_settings(parts, row)) is not None:
-        sweep = Sweeper(parts, row, sweeping, client)
-        verdict = await sweep.judged() or verdict
+    if verdict.state is RunState.COMPLETE and (settings := sweep_settings(parts, row)) is not None:
+        sweep = Sweeper(parts, row, settings, client)
+        verdict = await sweep.judge() or verdict
         if verdict.state is RunState.COMPLETE:
-            await sweep.bury()
+            await sweep.delete_absent()
     row = await parts.sink.runs.find(run) or row
     await parts.sink.runs.finish(run, verdict.state, verdict.why, build_notes(parts, row, shards, verdict))
     return verdict.state
@@ -165,32 +165,32 @@ def build_notes(parts: ImportParts, row: RunRow, shards: Sequence[ShardRow], ver
 class Sweeper:
     """Handles the rows that a full run did not see."""
 
-    def __init__(self, parts: ImportParts, run: RunRow, sweeping: SweepSettings, client: ConfirmClient | None) -> None:
-        self._parts, self._run, self._sweeping, self._client = parts, run, sweeping, client
+    def __init__(self, parts: ImportParts, run: RunRow, settings: SweepSettings, client: ConfirmClient | None) -> None:
+        self._parts, self._run, self._settings, self._client = parts, run, settings, client
         self._sink, self._source = parts.sink, parts.source
-        self._tally = dict(run.notes.get("deletes", {}))
+        self._counts = dict(run.notes.get("deletes", {}))
 
-    async def judged(self) -> RunVerdict | None:
+    async def judge(self) -> RunVerdict | None:
         """A verdict if too many rows are absent and the run cannot be trusted, otherwise None."""
         sweep = await self._sink.sweeps.sweep(self._run.id)
-        verdict = find_excess_absence(sweep.stored, sweep.absent, self._sweeping)
+        verdict = find_excess_absence(sweep.stored, sweep.absent, self._settings)
         if verdict is not None:
             # An untrusted run must not count as one of the runs that a row was absent from.
-            await self._forgive_all()
+            await self._mark_all_present()
         return verdict
 
-    async def _forgive_all(self) -> None:
+    async def _mark_all_present(self) -> None:
         after = ""
         while ids := await self._sink.sweeps.find_absent(self._run.source, 1, BATCH, after):  # ids ascend
             after = ids[-1]
             await self._sink.sweeps.mark_present(self._run.source, ids)
 
-    async def bury(self) -> None:
+    async def delete_absent(self) -> None:
         if "confirm" not in self._source.caps.deletes:
-            await self._bury_unconfirmed()
+            await self._delete_unconfirmed()
         elif self._client is not None:
-            await self._bury_confirmed(self._client)
-        await self._keep("waiting", await self._waiting())
+            await self._delete_confirmed(self._client)
+        await self._store_count("waiting", await self._waiting())
 
     async def _waiting(self) -> int:
         """The number of uncertain rows."""
@@ -198,27 +198,27 @@ class Sweeper:
 
     # -- sources that cannot be asked --------------------------------------------------------------------------------
 
-    async def _bury_unconfirmed(self) -> None:
+    async def _delete_unconfirmed(self) -> None:
         async for ids in self._batches(BATCH):
             await self._settle([], ids)
 
     # -- sources that can be asked ----------------------------------------------------------------------------------
 
-    async def _bury_confirmed(self, client: ConfirmClient) -> None:
+    async def _delete_confirmed(self, client: ConfirmClient) -> None:
         """In batches of a size such that few requests are repeated if a limit is used up for hours."""
-        if not await self._sink.sweeps.find_absent(self._run.source, self._sweeping.after, 1):
+        if not await self._sink.sweeps.find_absent(self._run.source, self._settings.after, 1):
             return
         http = BudgetedHttp(client.http, client.clock, self._parts.task, self._run)
-        ask = await PresenceCheck.of(self._parts, http)
-        async for ids in self._batches(ask.batch * QUESTIONS_AT_ONCE):
-            await self._ask_twice(ask, ids, client.clock)
-        await self._keep("requests", self._tally.get("requests", 0) + http.count)
+        ask = await PresenceCheck.with_first_records(self._parts, http)
+        async for ids in self._batches(ask.batch * REQUESTS_PER_BATCH):
+            await self._confirm_twice(ask, ids, client.clock)
+        await self._store_count("requests", self._counts.get("requests", 0) + http.count)
 
-    async def _ask_twice(self, ask: PresenceCheck, ids: Sequence[str], clock: Clock) -> None:
+    async def _confirm_twice(self, ask: PresenceCheck, ids: Sequence[str], clock: Clock) -> None:
         """Ask a second time after the source's lag: ids that are absent again are gone."""
         absent: list[str] = []
         for some in batched(ids, ask.batch):
-            present = await ask.which(some)
+            present = await ask.find_present(some)
             await self._settle([id for id in some if id in present], [])
             absent += [id for id in some if id not in present]
         if not absent:
@@ -226,14 +226,14 @@ class Sweeper:
         lag_seconds = self._source.caps.lag_us / 1_000_000
         await clock.sleep(min(max(lag_seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX))
         for some in batched(absent, ask.batch):
-            await self._bury_what_is_gone(ask, some)
+            await self._delete_gone(ask, some)
 
-    async def _bury_what_is_gone(self, ask: PresenceCheck, ids: Sequence[str]) -> None:
+    async def _delete_gone(self, ask: PresenceCheck, ids: Sequence[str]) -> None:
         """A reply that contains some of the ids may be truncated, so the others are requested again. Only a reply that
         contains none of them proves that they are gone.
         """
         for _ in range(len(ids)):  # every iteration but the last finds one of them
-            present = await ask.which(ids)
+            present = await ask.find_present(ids)
             there = [id for id in ids if id in present]
             ids = [id for id in ids if id not in present]
             await self._settle(there, [] if there else ids)
@@ -245,7 +245,7 @@ class Sweeper:
     async def _batches(self, size: int) -> AsyncIterator[list[str]]:
         after = ""
         while ids := await self._sink.sweeps.find_absent(
-            self._run.source, self._sweeping.after, size, after
+            self._run.source, self._settings.after, size, after
         ):  # ids ascend
             after = ids[-1]
             yield ids
@@ -253,15 +253,15 @@ class Sweeper:
     async def _settle(self, present: Sequence[str], gone: Sequence[str]) -> None:
         if present:
             await self._sink.sweeps.mark_present(self._run.source, present)
-            await self._keep("present", self._tally.get("present", 0) + len(present))
+            await self._store_count("present", self._counts.get("present", 0) + len(present))
         if gone:
-            buried = await self._sink.sweeps.delete(self._run.id, gone, "swept")
-            await self._keep("buried", self._tally.get("buried", 0) + buried)
+            deleted = await self._sink.sweeps.delete(self._run.id, gone, "swept")
+            await self._store_count("deleted", self._counts.get("deleted", 0) + deleted)
 
-    async def _keep(self, name: str, count: int) -> None:
+    async def _store_count(self, name: str, count: int) -> None:
         """Stored immediately, so that work continues correctly after a crash."""
-        if self._tally.get(name) == count:
+        if self._counts.get(name) == count:
             return
-        self._tally[name] = count
+        self._counts[name] = count
         row = await self._sink.runs.find(self._run.id) or self._run
-        await self._sink.runs.finish(row.id, row.state, row.why, {**row.notes, "deletes": dict(self._tally)})
+        await self._sink.runs.finish(row.id, row.state, row.why, {**row.notes, "deletes": dict(self._counts)})

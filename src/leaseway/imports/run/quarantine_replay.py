@@ -117,7 +117,7 @@ def rebuild_row(moulds: RowBuilder, bad: BadRow, now: Instant) -> Row | BadRow:
         record = msgspec.json.decode(bad.document)
     except (msgspec.DecodeError, RecursionError) as error:
         return msgspec.structs.replace(bad, problem=f"its document cannot be read: {error}")
-    rows, still_bad = moulds.rows_of([record], now)
+    rows, still_bad = moulds.build([record], now)
     return rows[0] if rows else still_bad[0]
 
 

@@ -53,7 +53,7 @@ CONFIRM_SECONDS_MAX = 2.0
 WRITE_TRIES_MAX = 5
 DOUBTS_MAX = 4
 DOUBT_SECONDS = 0.2
-LOOK_SECONDS = 1.0
+IDLE_CHECK_SECONDS = 1.0
 """Time between two checks whether other workers are idle."""
 PAGES_SHARED_MIN = 16
 """A shorter rest is finished sooner than it is split."""
@@ -79,7 +79,7 @@ async def import_shard(
     row = await task.sink.shards.begin(run, shard, ctx.fence if fence is None else fence)
     if row is None:
         row = await load_ended_shard(task, run, shard)
-    row = await ShardAttempt(ctx, clock, task, found, row).to_the_end()
+    row = await ShardAttempt(ctx, clock, task, found, row).run()
     children: tuple[str, ...] = ()
     if row.state is ShardState.SPLIT:  # possibly by an earlier attempt that could not report it
         children = tuple(each.shard.key for each in await task.sink.shards.find_all(run) if each.parent == shard)
@@ -122,27 +122,27 @@ class ShardAttempt:
         self._reactions: Counter[str] = Counter()
         """Guard reactions since the last page."""
         self._seen: set[int] = set()
-        self._look_at = clock.monotonic() + LOOK_SECONDS
+        self._check_idle_at = clock.monotonic() + IDLE_CHECK_SECONDS
 
-    async def to_the_end(self) -> ShardRow:
+    async def run(self) -> ShardRow:
         try:
             while self._row.state in (ShardState.WAITING, ShardState.RUNNING):  # bounded by the guards' ceilings
-                await self._turn_page()
+                await self._import_page()
         except LeaseLost:
             raise
         except Exception as error:
-            await self._say(error)
+            await self._record_error(error)
             raise
         return self._row
 
-    async def _turn_page(self) -> None:
+    async def _import_page(self) -> None:
         page, write = await self._next_page()
         if write.state is ShardState.RUNNING:
-            write = await self._shared(write)
+            write = await self._split_for_idle_workers(write)
         ids = self._ids_in(page) if write.rows else []
         self._reactions["duplicate"] += len(ids) - len(set(ids) - self._seen)
         reactions = add_counts(write.guards, +self._reactions)
-        write = replace(write, guards=reactions, requests=self._http.count, page_limit=self._limit_kept())
+        write = replace(write, guards=reactions, requests=self._http.count, page_limit=self._stored_limit())
         self._row = await write_page(self._task, self._row, write)
         self._http.count, self._reactions = 0, Counter()
         if len(self._seen) < SEEN_MAX:
@@ -156,7 +156,7 @@ class ShardAttempt:
             return []
         return [hash(str(self._task.key(record))) for record in page.records]
 
-    def _limit_kept(self) -> int | None:
+    def _stored_limit(self) -> int | None:
         return None if self._limit == self._task.page_limit else self._limit
 
     # -- fetching ---------------------------------------------------------------------------------------------------
@@ -165,8 +165,8 @@ class ShardAttempt:
         """Fetch again in doubt. If the doubt stays, the attempt fails, and the job is retried later."""
         for number in range(DOUBTS_MAX):
             try:
-                page = await self._fetched()
-                return page, build_page_write(self._task, self._run, self._row, page, await self._judged(page))
+                page = await self._fetch_page()
+                return page, build_page_write(self._task, self._run, self._row, page, await self._judge(page))
             except (TerminalError, UsageError) as error:
                 # Another attempt would fail in the same way. The parked shard shows the reason, and can be resumed
                 # after a correction.
@@ -178,11 +178,11 @@ class ShardAttempt:
                 await self._clock.sleep(DOUBT_SECONDS * 2**number)
         raise AssertionError("unreachable")
 
-    async def _fetched(self) -> Page:
+    async def _fetch_page(self) -> Page:
         """The next page, in a size that the source can deliver."""
         while True:  # ends at the smallest size, or with an error that is retried
             try:
-                return await self._ask(self._row.cursor, self._limit)
+                return await self._fetch(self._row.cursor, self._limit)
             except HeavyPage as heavy:
                 self._reactions["heavy_page"] += 1
                 smaller = halve_page_limit(self._limit, self._task.limit_min)
@@ -191,7 +191,7 @@ class ShardAttempt:
                 self._ctx.progress(self._row.rows, self._row.shard.estimated_rows, f"pages of {smaller:,}: {heavy}")
                 self._limit = smaller
 
-    async def _ask(self, cursor: Cursor | None, limit: int) -> Page:
+    async def _fetch(self, cursor: Cursor | None, limit: int) -> Page:
         try:
             return await self._task.source.fetch(self._row.shard, cursor, limit, self._http)
         except SourceRefused as refused:
@@ -199,7 +199,7 @@ class ShardAttempt:
             await self._task.sink.runs.finish(self._run.id, RunState.FAILED, str(refused))
             raise Fail(str(refused), code="refused") from refused
 
-    async def _judged(self, page: Page) -> PageVerdict:
+    async def _judge(self, page: Page) -> PageVerdict:
         caps = self._task.source.caps
         expected = Expectation(
             limit=self._limit,
@@ -212,15 +212,15 @@ class ShardAttempt:
             ceilings=self._task.ceilings,
         )
         verdict = judge_page(page, self._row, expected)
-        return await self._confirmed(page, verdict) if isinstance(verdict, ConfirmEnd) else verdict
+        return await self._confirm_end(page, verdict) if isinstance(verdict, ConfirmEnd) else verdict
 
-    async def _confirmed(self, page: Page, verdict: ConfirmEnd) -> PageVerdict:
+    async def _confirm_end(self, page: Page, verdict: ConfirmEnd) -> PageVerdict:
         """The end is confirmed if nothing follows the cursor twice, the second time after the source's lag."""
         cursor = page.next if page.next is not None else self._row.cursor
         for number in range(CONFIRMATIONS):
             if number:
                 await self._clock.sleep(min(self._task.source.caps.lag_us / 1_000_000, CONFIRM_SECONDS_MAX))
-            probe = await self._ask(cursor, 1)
+            probe = await self._fetch(cursor, 1)
             if not probe.raw_count:
                 continue
             if page.next is None:
@@ -234,13 +234,13 @@ class ShardAttempt:
 
     # -- idle workers -----------------------------------------------------------------------------------------------
 
-    async def _shared(self, write: PageWrite) -> PageWrite:
+    async def _split_for_idle_workers(self, write: PageWrite) -> PageWrite:
         """Near the end of a run some workers are idle. If this shard still has a long way to go, split its rest. The
         split is part of the transaction of this page, so no other worker has to be fenced off.
         """
-        if not self._run.seats or self._clock.monotonic() < self._look_at:
+        if not self._run.seats or self._clock.monotonic() < self._check_idle_at:
             return write
-        self._look_at = self._clock.monotonic() + LOOK_SECONDS
+        self._check_idle_at = self._clock.monotonic() + IDLE_CHECK_SECONDS
         shard, rows = self._row.shard, self._row.rows + len(write.rows)
         left = rows_left(shard, write.after, rows, self._run.id_max)
         if left is None or left < PAGES_SHARED_MIN * self._limit:
@@ -250,7 +250,7 @@ class ShardAttempt:
         children = self._task.split(shard, write.after, IDLE, self._run.id_max)
         return split_rest(write, children) if children else write
 
-    async def _say(self, error: Exception) -> None:
+    async def _record_error(self, error: Exception) -> None:
         """Record why the attempt failed, for people who look at the run. A failure to record it is ignored."""
         if isinstance(error, Throttled):
             self._reactions["throttled"] += 1

@@ -28,7 +28,7 @@ class ImportSource(Source, Protocol):
         """The source's limit, or None."""
         ...
 
-    def key_of(self, record: Record) -> Any:
+    def record_key(self, record: Record) -> Any:
         """The id of a record as in cursors, or None."""
         ...
 
@@ -69,7 +69,7 @@ class OcmSource(OpenChargeMap):
     def limit(self) -> Limit | None:  # type: ignore[override]
         return source_limit(self._spec)
 
-    def key_of(self, record: Record) -> Any:
+    def record_key(self, record: Record) -> Any:
         return record.get(self.key_field) if isinstance(record, dict) else None
 
     async def probe(self, http: RequestClient) -> SourceProbe:

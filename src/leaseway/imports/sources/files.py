@@ -58,7 +58,7 @@ class FileSource:
         self._records_in = csv_records if is_csv else json_records
         self._key = parse_path("key", spec.resource.key).first
 
-    def key_of(self, record: Record) -> Any:
+    def record_key(self, record: Record) -> Any:
         key = self._key(record)
         return None if key is MISSING else key
 

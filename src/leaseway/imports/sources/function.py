@@ -86,9 +86,9 @@ class FunctionSource:
     def limit(self) -> Limit | None:
         return source_limit(self._spec)
 
-    def key_of(self, record: Record) -> Any:
+    def record_key(self, record: Record) -> Any:
         if self._pager is not None:
-            return self._pager.key_of(record)
+            return self._pager.record_key(record)
         key = self._key(record)
         return None if key is MISSING else key
 
@@ -106,14 +106,14 @@ class FunctionSource:
         raise UsageError(f"{self.name}: {self._where} fetches pages, and cannot be asked for single records")
 
     async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
-        asked = PageQuery(shard.predicate, self._begun(shard.predicate, cursor), limit)
+        asked = PageQuery(shard.predicate, self._start_cursor(shard.predicate, cursor), limit)
         returned = await self._called({"shard": shard, "cursor": asked.cursor, "limit": limit}, http)
-        page = self._kept(self._page_of(returned, asked), asked.predicate)
+        page = self._kept(self._to_page(returned, asked), asked.predicate)
         if page.next is not None and canonical(page.next) == canonical(asked.cursor):
-            raise self._nonsense(f"a page whose next cursor is the one that it was given, {canonical(page.next)}")
+            raise self._invalid(f"a page whose next cursor is the one that it was given, {canonical(page.next)}")
         return page
 
-    def _begun(self, predicate: Predicate, cursor: Cursor | None) -> Cursor | None:
+    def _start_cursor(self, predicate: Predicate, cursor: Cursor | None) -> Cursor | None:
         """Ids are integers, so a range starts after the id before it, and the function needs no ranges."""
         low = (predicate.get("id") or (None, None))[0]
         return {"after": low - 1} if cursor is None and self._pager is not None and low is not None else cursor
@@ -153,27 +153,27 @@ class FunctionSource:
 
     # -- checking --
 
-    def _page_of(self, returned: Any, asked: PageQuery) -> Page:
+    def _to_page(self, returned: Any, asked: PageQuery) -> Page:
         match returned:
             case Page():
                 page = self._checked(returned)
             case list():
-                page = self._of_list(self._records(returned), asked)
+                page = self._page_from_list(self._records(returned), asked)
             case (list() as found, following):
                 records = self._records(found)
                 is_end = False if following is not None else True if records else None
                 page = Page(records=records, raw_count=len(records), next=self._cursor(following), is_end=is_end)
             case _:
-                raise self._nonsense(describe_value(returned))
+                raise self._invalid(describe_value(returned))
         return page if self._pager is None else self._in_order(page, asked, self._pager)
 
-    def _of_list(self, records: list[Record], asked: PageQuery) -> Page:
+    def _page_from_list(self, records: list[Record], asked: PageQuery) -> Page:
         count = len(records)
         if self._pager is not None:
             return Page(records=records, raw_count=count, next=None)
         # A limit of 1 only asks whether any record exists.
         if count >= asked.limit > 1:
-            raise self._nonsense(
+            raise self._invalid(
                 f"a full list of {count:,} records, which does not say whether there are more",
                 "(records, next_cursor), or Page.last(records) if that is all",
             )
@@ -184,7 +184,7 @@ class FunctionSource:
         try:
             onward = pager.onward(asked, PageReply("", None, {}, page.records))
         except BadReply as error:
-            raise self._nonsense(f"records without a key that can be used: {error}", "records with keys") from error
+            raise self._invalid(f"records without a key that can be used: {error}", "records with keys") from error
         if page.is_end or onward.is_end:
             page = replace(page, next=None, is_end=True)
         elif page.next is None and page.is_end is None:
@@ -201,10 +201,10 @@ class FunctionSource:
     def _checked(self, page: Page) -> Page:
         """Check the fields of a page that the function built."""
         if not isinstance(page.raw_count, int) or not isinstance(page.is_end, bool | None):
-            raise self._nonsense(f"a Page with raw_count {page.raw_count!r} and is_end {page.is_end!r}")
+            raise self._invalid(f"a Page with raw_count {page.raw_count!r} and is_end {page.is_end!r}")
         records = self._records(page.records)
         if records and page.next is None and page.is_end is None and self._pager is None:
-            raise self._nonsense(
+            raise self._invalid(
                 "a Page with records that says neither where the next one begins nor that it is the last",
                 "one with `next`, or Page.last(records)",
             )
@@ -212,10 +212,10 @@ class FunctionSource:
 
     def _records(self, found: Any) -> list[Record]:
         if not isinstance(found, list | tuple):
-            raise self._nonsense(f"a Page whose records are {describe_value(found)}", "a list of records")
+            raise self._invalid(f"a Page whose records are {describe_value(found)}", "a list of records")
         stranger = next((number for number, each in enumerate(found) if not isinstance(each, dict)), None)
         if stranger is not None:
-            raise self._nonsense(
+            raise self._invalid(
                 f"records of which number {stranger} is {describe_value(found[stranger])}", "objects (dict)"
             )
         return list(found)
@@ -228,9 +228,9 @@ class FunctionSource:
                 return cursor
         except (TypeError, ValueError):
             pass
-        raise self._nonsense(
+        raise self._invalid(
             f"the next cursor {render_short(cursor)}", 'a table of plain JSON, such as {"offset": 200}, or None'
         )
 
-    def _nonsense(self, returned: str, expected: str = EXPECTED) -> BadPage:
+    def _invalid(self, returned: str, expected: str = EXPECTED) -> BadPage:
         return BadPage(f"{self._where} returned {returned}; it must return {expected}")

@@ -102,10 +102,10 @@ class JsonSource:
             return None
         return Limit(source.name, *source.limits, concurrency=source.concurrency)
 
-    def key_of(self, record: Record) -> Any:
+    def record_key(self, record: Record) -> Any:
         """The id of a record as in cursors, or None."""
         if isinstance(self._pager, KeysetPager):
-            return self._pager.key_of(record)
+            return self._pager.record_key(record)
         key = self._key(record)
         return None if key is MISSING else key
 

@@ -87,7 +87,7 @@ class OpenChargeMap:
     async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
         """One request. In each process, the first shard with countries also requests their ids."""
         predicate = shard.predicate
-        country_ids = await self._ids_of(predicate.get("country", ()), http)
+        country_ids = await self._country_ids_for(predicate.get("country", ()), http)
         after = start_after(predicate, cursor)
         reply = await self._ask(http, "poi", query_params(predicate, after, country_ids, limit))
         records = decode_reply(reply, list[dict[str, Any]])
@@ -145,7 +145,7 @@ class OpenChargeMap:
             self._country_ids = found
         return self._country_ids
 
-    async def _ids_of(self, codes: Sequence[str], http: RequestClient) -> list[int]:
+    async def _country_ids_for(self, codes: Sequence[str], http: RequestClient) -> list[int]:
         if not codes:
             return []
         known = await self._countries(http)

@@ -83,7 +83,7 @@ class KeysetPager:
         self._more = None if page.more is None else parse_path("page.more", page.more)
         self._is_numeric = isinstance(page.start, int)
 
-    def key_of(self, record: Record) -> Any:
+    def record_key(self, record: Record) -> Any:
         """The key to compare and to continue after, or None."""
         key = self._get(record)
         if isinstance(key, str) and len(key) > KEY_LENGTH_MAX:
@@ -121,7 +121,7 @@ class KeysetPager:
         return None if more is MISSING or more is None else not more
 
     def keys_in(self, raw: Sequence[Record]) -> list[Any]:
-        return [key for key in map(self.key_of, raw) if key is not None]
+        return [key for key in map(self.record_key, raw) if key is not None]
 
     def _keys(self, answer: PageReply) -> list[Any]:
         """At least one key, and all of one type."""

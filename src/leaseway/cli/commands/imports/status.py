@@ -74,5 +74,5 @@ async def watched(found: OpenedSink, run: str | None) -> None:
                 row, shards = await found.sink.runs.find(id_), await found.sink.shards.find_all(id_)
                 if row is None or row.state is not RunState.RUNNING:
                     return
-                screen.show(watching.seen(clock.monotonic(), row, shards))
+                screen.show(watching.update(clock.monotonic(), row, shards))
             await clock.sleep(LOOK_SECONDS)
