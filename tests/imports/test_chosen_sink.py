@@ -39,14 +39,14 @@ def test_folders_are_named_as_files_are() -> None:
 @pytest.mark.parametrize("url", ["parquet://", "parquet:///", "parquet://places"])
 def test_a_folder_without_a_name_is_refused(url: str) -> None:
     """Without a name, the files would be written to the current directory."""
-    with pytest.raises(StoreRefused, match=r"sink.url: .* names no folder; write three slashes"):
+    with pytest.raises(StoreRefused, match=r"sink.url: .* does not contain a folder; write three slashes"):
         sink_for_url(url, "poi", {})
 
 
 def test_an_unknown_sink_is_refused() -> None:
     """After a mistyped sink URL, the user must learn which kinds of sink exist."""
     with pytest.raises(
-        StoreRefused, match=r"sink.url: mysql:// is no sink; there are sqlite:///data.db, .*parquet:///"
+        StoreRefused, match=r"sink.url: mysql:// is not supported; supported are sqlite:///data.db, .*parquet:///"
     ):
         sink_for_url("mysql://host/places", "poi", {})
 

@@ -87,7 +87,7 @@ def test_a_wish_that_the_spec_cannot_fulfil_is_refused_in_the_plan(desk: Desk) -
     """A silent full run instead of an incremental one could cost a hundred times as much."""
     told = desk.run("plan", "things.toml", "--incremental")
     assert told.code == 2
-    assert "refused: the spec does not say how to ask for changes; add [resource.incremental]" in told.out
+    assert "refused: the spec has no [resource.incremental]; add it" in told.out
     assert "this import cannot run" in told.out
 
 

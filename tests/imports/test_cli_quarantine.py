@@ -41,7 +41,7 @@ def test_bad_rows_are_listed_with_what_is_wrong_with_them(desk: Desk) -> None:
     """A bad row can only be corrected if its id and its problem are known."""
     desk.imported("one", [*things(30), *bad(2), "no JSON at all"])
     text = desk.ok("quarantine", "list", "things.toml").out
-    assert "size: must be a whole number (is 'large')" in text
+    assert "size: must be an integer (is 'large')" in text
     assert desk.ok("quarantine", "things.toml").out == text, "the short form lists as well"
     told = desk.ok("quarantine", "list", "things.toml", "--json").json
     assert [(each["run"], each["external_id"], each["code"]) for each in told] == [
@@ -76,7 +76,7 @@ def test_a_mended_spec_makes_rows_of_what_was_bad(desk: Desk) -> None:
     assert set(rows(desk)) == {str(number) for number in range(1, 31)}
     unmended = desk.ok("quarantine", "replay", "things.toml")
     assert "0 rows written, 3 records kept in quarantine" in unmended.out
-    assert "bad_type 3: the first, number 1: size: must be a whole number" in unmended.out
+    assert "bad_type 3: the first, number 1: size: must be an integer" in unmended.out
     desk.write_spec(old=OLD, new=NEW)
     mended = desk.ok("quarantine", "replay", "things.toml", "--json").json
     assert (mended["written"], mended["stayed"], mended["gone"]) == (3, 0, [])

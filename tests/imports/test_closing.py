@@ -58,9 +58,7 @@ def test_a_partial_run_says_how_many_shards_and_why() -> None:
     ]
     verdict = judge_shards(RUN, shards)
     assert verdict.state is RunState.PARTIAL
-    assert verdict.why == (
-        "2 of 4 shards parked: c: the key is wrong; 1 of 4 shards unfinished: d: nobody has worked on it to the end"
-    )
+    assert verdict.why == ("2 of 4 shards parked: c: the key is wrong; 1 of 4 shards unfinished: d: not finished")
 
 
 def test_a_run_whose_budget_is_used_up_says_so() -> None:

@@ -380,11 +380,11 @@ FILE = PLAIN.replace('base_url = "https://s.example"', 'file = "s.jsonl"')
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (f"{PLAIN}deletes = {{}}", "resource.deletes: says nothing; give flag"),
+        (f"{PLAIN}deletes = {{}}", "resource.deletes: is empty; set flag"),
         (f"{PLAIN}deletes = {{ flag = {{ params = {{}} }} }}", "resource.deletes.flag.params: is empty"),
         (
             f'{PLAIN}deletes = {{ sweep = {{}} }}\non_bad_row = {{ policy = "skip" }}',
-            "resource.deletes.sweep.confirm: is needed with on_bad_row.policy = 'skip'",
+            "resource.deletes.sweep.confirm: is required with on_bad_row.policy = 'skip'",
         ),
         (f"{FILE}deletes = {{ flag = {{ params = {{ a = 1 }} }} }}", "resource.deletes.flag: is for a base_url"),
         (

@@ -126,14 +126,14 @@ async def test_a_csv_line_with_too_many_fields_becomes_a_bad_row(tmp_path: Path)
 async def test_an_open_quote_stops_the_import(tmp_path: Path) -> None:
     """An open quote would turn the rest of the file into one field."""
     it = source(tmp_path / "t.csv", 'id,b\n1,"open\n2,x\n')
-    with pytest.raises(TerminalError, match=r"line 3: .*a quote may be open since an earlier line"):
+    with pytest.raises(TerminalError, match=r"line 3: .*an earlier line may have an unclosed quote"):
         await records_of(it, 10)
 
 
 async def test_two_columns_of_one_name(tmp_path: Path) -> None:
     """One of the two columns would silently overwrite the other."""
     it = source(tmp_path / "t.csv", "id,b,b\n1,2,3\n")
-    with pytest.raises(UsageError, match="two columns are called 'b'; their names must differ"):
+    with pytest.raises(UsageError, match="two columns have the name 'b'; column names must be unique"):
         await records_of(it, 10)
 
 
@@ -144,11 +144,11 @@ async def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path: Path) -> No
     page = await it.fetch(SHARD, None, 1, Nobody())
     path.write_text('{"id":10}\n{"id":2}\n')
     os.utime(path, ns=(1, 1))
-    with pytest.raises(TerminalError, match="has changed since this run began to read it; start a new run"):
+    with pytest.raises(TerminalError, match="has changed since the run started; start a new run"):
         await it.fetch(SHARD, page.next, 1, Nobody())
 
 
-@pytest.mark.parametrize(("name", "problem"), [("missing.jsonl", "No such file"), ("folder.csv", "is no file")])
+@pytest.mark.parametrize(("name", "problem"), [("missing.jsonl", "No such file"), ("folder.csv", "is not a file")])
 async def test_no_such_file(tmp_path: Path, name: str, problem: str) -> None:
     """A missing file must name the field of the spec, not end in a traceback."""
     (tmp_path / "folder.csv").mkdir()

@@ -188,7 +188,9 @@ async def test_a_source_that_ignores_the_size_of_a_page(http: Http, it: Provider
     """Page 2 would start at another record than the importer assumes."""
     source = source_at(it.url, 'page = { cursor = "page", limit_param = "size" }')
     reply(it, THINGS[:20])
-    with pytest.raises(BadReply, match="20 records came where 10 were asked for: the source does not know 'size'"):
+    with pytest.raises(
+        BadReply, match="20 records were returned where 10 were requested: the source does not support 'size'"
+    ):
         await source.fetch(ALL, None, 10, http)
 
 
@@ -244,7 +246,7 @@ async def test_an_echoed_secret_is_not_in_the_error(http: Http, it: Provider) ->
     """Errors are stored with the job and shown."""
     source = source_at(it.url, "", 'auth = { param = "key", env = "THINGS_KEY" }')
     it.answer(403, body=f"key {SECRET} is not known")
-    with pytest.raises(SourceRefused, match=r"answers 403: key \*\*\* is not known \(look at source.auth") as caught:
+    with pytest.raises(SourceRefused, match=r"answers 403: key \*\*\* is not known \(check source.auth") as caught:
         await source.fetch(ALL, None, 1, http)
     assert SECRET not in str(caught.value)
 
@@ -254,7 +256,7 @@ async def test_an_echoed_secret_is_not_in_the_error(http: Http, it: Provider) ->
     [
         ({}, "the environment variable OCM_API_KEY is not set"),
         ({"OCM_API_KEY": "  "}, "the environment variable OCM_API_KEY is not set"),
-        ({"OCM_API_KEY": "a\nb"}, "OCM_API_KEY holds characters that no key has"),
+        ({"OCM_API_KEY": "a\nb"}, "OCM_API_KEY contains characters that keys cannot contain"),
     ],
 )
 def test_a_secret_that_is_not_there(environ: dict[str, str], problem: str) -> None:
@@ -319,7 +321,7 @@ async def test_half_a_surrogate_pair_costs_one_record_not_the_page(http: Http, i
         (403, SourceRefused, "answers 403"),
         (400, TerminalError, "answers 400: why"),
         (404, TerminalError, "answers 404: why"),
-        (301, TerminalError, "redirects to http://x/; if that is right, write it into source.base_url"),
+        (301, TerminalError, "redirects to http://x/; if that is correct, set source.base_url to it"),
         (413, HeavyPage, "answers 413: why"),
         (500, HeavyPage, "answers 500: why"),
     ],
@@ -376,7 +378,7 @@ async def test_a_key_that_is_not_in_the_records(http: Http, it: Provider) -> Non
     [
         ('page = { cursor = "offset", total = "$.total" }', {"items": [], "total": -1}, "must be a count (is '-1')"),
         ('page = { cursor = "token", param = "t", next = "$.t" }', {"items": [], "t": {}}, "must be text or a number"),
-        ('page = { cursor = "link", next = "$.n" }', {"items": [], "n": 5}, "is no address: '5'"),
+        ('page = { cursor = "link", next = "$.n" }', {"items": [], "n": 5}, "is not a URL: '5'"),
         (
             'page = { cursor = "keyset", param = "a" }',
             {"items": [{"id": 1}, {"id": "b"}]},
@@ -609,8 +611,8 @@ DATE = "Wed, 01 Apr 2026 00:00:00 GMT"
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ({"max": "many", "countries": [{"code": 1}]}, "must lead to a whole number (leads to 'many')"),
-        ({"countries": [{"code": 1}]}, "must lead to a whole number (leads to nothing)"),
+        ({"max": "many", "countries": [{"code": 1}]}, "must lead to an integer (leads to 'many')"),
+        ({"countries": [{"code": 1}]}, "must lead to an integer (leads to nothing)"),
         ({"max": 5, "countries": []}, "leads to 0 values"),
     ],
 )

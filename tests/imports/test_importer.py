@@ -291,13 +291,13 @@ async def generator() -> Any:
 NONSENSE = {
     nothing: "returned None; it must return a Page, a list of records, or (records, next_cursor)",
     text: "returned str '[]'; it must return a Page",
-    numbers: "returned records of which number 0 is int 1; it must return objects (dict)",
-    one_bad: "returned records of which number 1 is str 'two'",
-    stuck: 'returned a page whose next cursor is the one that it was given, {"at":1}',
-    stuck_pair: 'returned a page whose next cursor is the one that it was given, {"at":1}',
+    numbers: "returned a list whose item 0 is int 1; it must return objects (dict)",
+    one_bad: "returned a list whose item 1 is str 'two'",
+    stuck: 'returned a page whose next cursor is the given cursor,  {"at":1}',
+    stuck_pair: 'returned a page whose next cursor is the given cursor,  {"at":1}',
     wrong_cursor: "returned the next cursor 'abc'; it must return a table of plain JSON, such as {\"offset\": 200}",
     unwritable_cursor: "returned the next cursor {'at': {1, 2}}",
-    full: "returned a full list of 100 records, which does not say whether there are more",
+    full: "returned a full list of 100 records, which leaves open whether there are more",
     mistaken: "raised TypeError: object of type 'NoneType' has no len() (test_importer.py, line ",
     misread: "raised KeyError: 'items' (test_importer.py, line ",
     plain_mistake: "raised TypeError: unsupported operand",
@@ -343,7 +343,7 @@ async def test_a_wrong_key_stops_the_whole_run(place: Place) -> None:
     done = await place.importer(poi, key="ID", ascending=True, partition=IdRange(size=100, upper=900)).run(workers=1)
     assert done.state is RunState.FAILED
     assert done.run.why is not None
-    assert "the source answers 403: the key is wrong, or has no rights" in done.run.why
+    assert "the source answers 403: the key is wrong or has no permission" in done.run.why
     assert len(place.it.arrivals) == 1
 
 
@@ -468,22 +468,22 @@ async def test_a_budget_stops_the_run(place: Place) -> None:
 BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"colums": {}}, "options: unknown option 'colums'; did you mean 'columns'?"),
     ({"page_limit": 0}, "page_limit: must be at least 1 (is 0)"),
-    ({"table": "po i"}, "table: must hold small letters, digits, _: table or schema.table (is 'po i')"),
+    ({"table": "po i"}, "table: must be table or schema.table, in a-z, 0-9 and _ (is 'po i')"),
     ({"sink": "data.db"}, "sink: must begin with one of sqlite://"),
     ({"limits": "fast"}, "limits[0]: cannot read the rate 'fast'"),
     ({"limits": [5]}, "limits[0]: must be text (is 5)"),
-    ({"key": "$"}, "key: must name a field; $ is the whole record"),
+    ({"key": "$"}, "key: must be the path of a field; $ is the whole record"),
     ({"columns": {"name": "name"}}, "columns.name: must be a table (is 'name')"),
     ({"columns": {"name": {"path": "a", "type": "txt"}}}, "columns.name.type: must be one of text, integer"),
     ({"stamp": object()}, "stamp: cannot be part of a spec: "),
-    ({"partition": IdRange(size=10)}, "partition.upper: must be the largest id, a whole number"),
+    ({"partition": IdRange(size=10)}, "partition.upper: must be the largest id, an integer"),
     ({"partition": {"by": "countri"}}, "partition.by: must be one of none, id_range, country, window, box"),
     ({"partition": Country()}, "filters.country: needs values or values_from"),
-    ({"partition": {"by": "box"}}, "filters.box.latitude: is needed: a point on an edge belongs to one box alone"),
+    ({"partition": {"by": "box"}}, "filters.box.latitude: is required, because a point on an edge belongs to one box"),
     ({"filters": {"country": {"separator": ";"}}}, "filters.country.separator: is not for a function"),
     ({"filters": 5}, "filters: must be a table (is 5)"),
-    ({"incremental": {"overlap": "15m"}}, "stamp: is needed by incremental"),
-    ({"budget": {"money": 5}}, "budget.price: is needed"),
+    ({"incremental": {"overlap": "15m"}}, "stamp: is required by incremental"),
+    ({"budget": {"money": 5}}, "budget.price: is required"),
     ({"deletes": {"sweep": {"confirm": {"param": "id"}}}}, "deletes.sweep.confirm: is not for a function"),
 ]
 
@@ -507,7 +507,7 @@ def test_all_wrong_options_are_told_at_once() -> None:
 @pytest.mark.parametrize("name", ["", "Shop", "shop things", "9", "x" * 64])
 def test_a_wrong_name_is_refused(name: str) -> None:
     """The name becomes part of a queue, a limit and every shard."""
-    with pytest.raises(BadOption, match="name: must begin with a small letter"):
+    with pytest.raises(BadOption, match="name: must be lowercase letters"):
         App("memory://").importer(name, key="id", sink="sqlite:///x.db", table="things")(nothing)
 
 
@@ -517,7 +517,7 @@ def test_a_function_that_takes_something_else_is_refused(place_less: Callable[[F
     def things(shard: Shard, page: int) -> Any: ...
 
     with pytest.raises(
-        BadValue, match=r"things\(\) in test_importer.py, line \d+: page: nobody gives it; a page function "
+        BadValue, match=r"things\(\) in test_importer.py, line \d+: page: is not provided; a page function "
     ):
         place_less(things)
 
@@ -602,12 +602,12 @@ def test_an_importer_is_found_by_its_name(module: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("shop_of_tests:app", "shop_of_tests:app is no importer; it has: shop_of_tests:things"),
-        ("shop_of_tests:thing", "shop_of_tests:thing is no importer; it has: shop_of_tests:things"),
-        ("json:loads", "json:loads is no importer; it has none at all: decorate the function with @app.importer"),
-        ("nowhere_at_all:x", "there is no module 'nowhere_at_all' in "),
-        ("shop_of_tests.py:things", "is a path; write the module's name as in an import: shop_of_tests:things"),
-        ("a b:things", "'a b:things' names no module; write MODULE:IMPORTER, for example shop:things"),
+        ("shop_of_tests:app", "shop_of_tests:app is not an importer; it has: shop_of_tests:things"),
+        ("shop_of_tests:thing", "shop_of_tests:thing is not an importer; it has: shop_of_tests:things"),
+        ("json:loads", "json:loads is not an importer; the module has none; decorate the function with @app.importer"),
+        ("nowhere_at_all:x", "module 'nowhere_at_all' was not found in "),
+        ("shop_of_tests.py:things", "is a path; write the module name as in an import statement: shop_of_tests:things"),
+        ("a b:things", "'a b:things' is not a module name; write MODULE:IMPORTER, for example shop:things"),
     ],
 )
 def test_a_wrong_name_of_an_importer(module: Path, name: str, message: str) -> None:

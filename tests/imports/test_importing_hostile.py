@@ -486,7 +486,7 @@ async def test_an_unreachable_source_is_an_error_of_one_line(make: Make) -> None
     it.path.write_text(text, "utf-8")
     told = await it.leaseway("run", str(it.path))
     assert told.returncode == 3
-    assert "cannot be asked" in told.stderr
+    assert "cannot be reached" in told.stderr
     assert "Traceback" not in told.stderr
 
 

@@ -45,10 +45,10 @@ def test_a_run_begins_at_the_last_watermark_less_the_overlap_on_the_sources_grai
 @pytest.mark.parametrize(
     ("history", "wanted", "why"),
     [
-        (RunHistory(), None, "no run of this spec has become complete yet"),
-        (RunHistory(base=complete("b", NOON)), None, "no full run of this spec is on record"),
+        (RunHistory(), None, "no run of this spec is complete yet"),
+        (RunHistory(base=complete("b", NOON)), None, "no full run of this spec is stored"),
         (RunHistory(complete("b", NOON), complete("a", NOON - 7 * DAY_US)), None, "7 days"),
-        (RunHistory(complete("b", NOON), complete("b", NOON)), RunMode.FULL, "it was asked for"),
+        (RunHistory(complete("b", NOON), complete("b", NOON)), RunMode.FULL, "it was requested"),
     ],
 )
 def test_everything_is_read_when_nothing_tells_where_to_begin(
@@ -163,7 +163,7 @@ def test_after_a_change_of_the_spec_the_feed_goes_on_where_it_was() -> None:
 def test_windows_with_an_end_are_no_place_for_changes() -> None:
     """Changes after the fixed end would never be fetched."""
     window = '{ by = "window", start = "2020-01-01T00:00Z", end = "2021-01-01T00:00Z", step = "30d" }'
-    with pytest.raises(UsageError, match=r"resource.partition.end: is an end to all changes"):
+    with pytest.raises(UsageError, match=r"resource.partition.end: excludes later changes"):
         read_spec(MARKS.replace('key = "id"\n', f'key = "id"\npartition = {window}\n'), "s.toml")
 
 
@@ -237,7 +237,7 @@ async def test_another_spec_begins_anew(tmp_path: Path) -> None:
         assert (await place.plan()).mode is RunMode.INCREMENTAL
         place.write(more=f"quality = {{ ID = {{ not_null = true }} }}\n{FLAG}")
         plan = await place.plan()
-        assert (plan.mode, plan.why_mode) == (RunMode.FULL, "no run of this spec has become complete yet")
+        assert (plan.mode, plan.why_mode) == (RunMode.FULL, "no run of this spec is complete yet")
         # Records that were deleted meanwhile are in no list, and the last run knows since when to ask.
         assert [shard.predicate["window"] for shard in plan.shards if "deleted" in shard.predicate] == [SINCE]
 

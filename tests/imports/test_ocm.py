@@ -274,7 +274,7 @@ async def test_each_wrong_reply_has_its_meaning(place: Place, answer: tuple[int,
 async def test_a_status_without_a_highest_id_makes_no_plan(place: Place) -> None:
     """A plan from an invalid status would cover a part of the source and look complete."""
     place.it.answer(200, body=b'{"maxPOIId": null}')
-    with pytest.raises(BadReply, match="maxPOIId must be a whole number"):
+    with pytest.raises(BadReply, match="maxPOIId must be an integer"):
         await place.source.probe(place.http)
     place.it.answer(200, body=b'{"maxPOIId": 5}')
     place.it.answer(200, body=b'{"Countries": []}')

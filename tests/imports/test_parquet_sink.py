@@ -287,7 +287,7 @@ async def test_a_file_that_is_lost_is_missed(sink: Sink, witness: ParquetPlace) 
     (path,) = witness.files()
     path.unlink()
     with pytest.raises(
-        StoreRefused, match=r"000000000001.parquet: is named in the books and is not there; put it back"
+        StoreRefused, match=r"000000000001.parquet: is referenced by the run tables but missing; restore it"
     ):
         await opened(str(witness.folder))
 
@@ -296,7 +296,7 @@ async def test_a_column_that_changed_its_type_is_refused(sink: Sink, witness: Pa
     """A column with two types in one folder cannot be read; a new column can."""
     await imported(sink, "run-1", row(1, title="x"))
     changed = witness.sink(columns={**COLUMNS, "title": ColumnType.INTEGER})
-    with pytest.raises(StoreRefused, match="column 'title' is string in its files, and int64 is needed"):
+    with pytest.raises(StoreRefused, match="column 'title' is string in its files, and int64 is required"):
         await changed.open()
     await changed.close()
     wider = witness.sink(columns={**COLUMNS, "more": ColumnType.TEXT})
@@ -309,7 +309,7 @@ async def test_a_file_where_the_folder_should_be_is_refused(tmp_path: Path) -> N
     """A user must learn what is at that path."""
     (tmp_path / "places").touch()
     sink = ParquetPlace(tmp_path / "places").sink()
-    with pytest.raises(StoreRefused, match="a folder is needed, and a file is there"):
+    with pytest.raises(StoreRefused, match="is a file, and a folder is required"):
         await sink.open()
 
 

@@ -265,9 +265,11 @@ async def test_the_source_itself_says_which_countries_are_small(tmp_path: Path) 
             ("country=ES", 5_000),
             ("country=FR", 9_000),
         ]
-        with pytest.raises(BadReply, match=r"rows_from: .* leads to 0 numbers, and values_from to 4 values; they must"):
+        with pytest.raises(
+            BadReply, match=r"rows_from: .* leads to 0 numbers, and values_from to 4 values; both lists must"
+        ):
             await place.plan(COUNTED.replace("[*].count", "[*].rows"), "")
-        with pytest.raises(BadReply, match=r"country.rows_from: .* must lead to whole numbers \(is 'AD'\)"):
+        with pytest.raises(BadReply, match=r"country.rows_from: .* must lead to integers \(is 'AD'\)"):
             await place.plan(COUNTED.replace("[*].count", "[*].code"), "")
 
 
@@ -407,7 +409,7 @@ async def test_the_client_needs_a_key_and_nothing_else(place: Place) -> None:
     [
         ("abc", "", "source.auth.env: must look like 01234567-89ab-cdef-0123-456789abcdef; get one at"),
         ('kind = "ocm"', 'kind = "ocm"\nheaders = { User-Agent = "my crawler" }',
-         "source.headers.User-Agent: Open Charge Map refuses every name with 'crawler' (is 'my crawler')"),
+         "source.headers.User-Agent: Open Charge Map refuses user agents that contain 'crawler' (is 'my crawler')"),
     ],
     ids=["key", "agent"],
 )  # fmt: skip

@@ -91,9 +91,9 @@ async def test_a_table_with_more_columns_is_taken(place: Place) -> None:
     [
         ({"title": None}, r"has no column 'title'; add it \(ALTER TABLE .*\"poi\" ADD COLUMN \"title\" (TEXT|text)\)"),
         ({"content_hash": None}, r"has no column 'content_hash'"),
-        ({"stamp": "text"}, r"column 'stamp' is (TEXT|text), and (INTEGER|bigint) is needed"),
-        ({"title": "integer"}, r"column 'title' is (INTEGER|integer), and (TEXT|text) is needed; .*another table"),
-        ({"rank": "integer NOT NULL"}, r"column 'rank' wants a value in every row.*default"),
+        ({"stamp": "text"}, r"column 'stamp' is (TEXT|text), and (INTEGER|bigint) is required"),
+        ({"title": "integer"}, r"column 'title' is (INTEGER|integer), and (TEXT|text) is required; .*another table"),
+        ({"rank": "integer NOT NULL"}, r"column 'rank' requires a value.*default"),
     ],
 )
 async def test_a_table_of_another_shape_is_refused(place: Place, changes: dict[str, str | None], problem: str) -> None:
@@ -158,9 +158,9 @@ async def test_any_name_can_be_used(place: Place, name: str) -> None:
         ("x" * 64, {}, "table: must be 1 to 63 bytes"),
         ("a\0b", {}, "table: must be 1 to 63 bytes"),
         ("leaseway_runs", {}, "table: 'leaseway_runs': names that begin with leaseway_"),
-        ("poi", {"Source": "text"}, "columns.Source: the table has a column of this name"),
-        ("poi", {"deleted_reason": "text"}, "columns.deleted_reason: the table has a column of this name"),
-        ("poi", {"a": "text", "A": "text"}, "columns.A: the table has a column of this name"),
+        ("poi", {"Source": "text"}, "columns.Source: the table already has a column with this name"),
+        ("poi", {"deleted_reason": "text"}, "columns.deleted_reason: the table already has a column with this name"),
+        ("poi", {"a": "text", "A": "text"}, "columns.A: the table already has a column with this name"),
         ("poi", {"a": "number"}, "columns.a: must be one of text, integer, real, boolean, timestamp, json"),
         ("poi", {"": "text"}, r"columns\.: must be 1 to 63 bytes"),
     ],
@@ -185,7 +185,7 @@ async def test_two_tables_of_one_database_do_not_mix(place: Place) -> None:
         assert not await operators.quarantine.release(number, row(9))
         assert await operators.shards.begin(RUN.id, LOW.key, 5) is None
         assert await operators.shards.write(page(rows(2), 1, 2, fence=5)) is None
-        with pytest.raises(KeyConflict, match="run-1: writes to table poi, not operators"):
+        with pytest.raises(KeyConflict, match="run-1: belongs to table poi, not operators"):
             await operators.runs.start(RUN, [LOW])
 
 
@@ -251,7 +251,9 @@ async def test_a_pooler_that_lends_connections_for_a_transaction(server: Postgre
 async def test_a_place_for_reasons_of_another_type_is_refused(place: Place) -> None:
     """The column belongs to the user and holds something else."""
     await place.execute(table(place, {"deleted_reason": "integer"}))
-    with pytest.raises(StoreRefused, match=r"column 'deleted_reason' is (INTEGER|integer), and (TEXT|text) is needed"):
+    with pytest.raises(
+        StoreRefused, match=r"column 'deleted_reason' is (INTEGER|integer), and (TEXT|text) is required"
+    ):
         async with opened(place):
             pass
 

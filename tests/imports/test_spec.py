@@ -66,8 +66,8 @@ def test_a_small_spec_needs_little() -> None:
     [
         ("limit = 1000", "limit = 0", "resource.page.limit: must be at least 1 (is 0)"),
         ("limit = 1000", "limit = 1_000_000", "resource.page.limit: must be at most 100,000 (is 1000000)"),
-        ("limit = 1000", "limit = 10.5", "resource.page.limit: must be a whole number (is 10.5)"),
-        ("limit = 1000", "limit = true", "resource.page.limit: must be a whole number (is true)"),
+        ("limit = 1000", "limit = 10.5", "resource.page.limit: must be an integer (is 10.5)"),
+        ("limit = 1000", "limit = true", "resource.page.limit: must be an integer (is true)"),
         ("limits =", "limts =", "source: unknown key 'limts'; did you mean 'limits'?"),
         ("version = 1", "version = 2", "version: must be 1 (is 2)"),
         ("version = 1\n", "", "version: is missing"),
@@ -88,7 +88,7 @@ def test_a_small_spec_needs_little() -> None:
             'by = "ids"',
             "resource.partition.by: must be one of none, id_range, country, window, box (is 'ids')",
         ),
-        ("size = 20_000", 'size = "x"', "resource.partition.size: must be a whole number (is 'x')"),
+        ("size = 20_000", 'size = "x"', "resource.partition.size: must be an integer (is 'x')"),
         (
             'type = "text"',
             'type = "txt"',
@@ -116,7 +116,7 @@ def test_a_small_spec_needs_little() -> None:
         (
             "range = [-90, 90]",
             "range = [90, -90]",
-            'resource.quality."AddressInfo.Latitude".range: must begin with its smaller end (is [90.0, -90.0])',
+            'resource.quality."AddressInfo.Latitude".range: must start with the smaller number (is [90.0, -90.0])',
         ),
         (
             "range = [-90, 90]",
@@ -126,20 +126,20 @@ def test_a_small_spec_needs_little() -> None:
         (
             'key = "ID"',
             'key = "ID[?x]"',
-            "resource.key: 'ID[?x]' is no path: at character 3 ('[?x]'), filters and expressions are not supported",
+            "resource.key: 'ID[?x]' is not a path: at character 3 ('[?x]'), filters and expressions are not supported",
         ),
-        ('key = "ID"', 'key = "$"', "resource.key: must name a field; $ is the whole record"),
-        ('key = "ID"', 'key = "ids[*]"', "resource.key: must lead to one value; 'ids[*]' may lead to many"),
+        ('key = "ID"', 'key = "$"', "resource.key: must be the path of a field; $ is the whole record"),
+        ('key = "ID"', 'key = "ids[*]"', "resource.key: must lead to a single value; 'ids[*]' may lead to many"),
         (
             "/referencedata#",
             "referencedata",
-            "resource.filters.country.values_from: must be a path of the source and where to look in its reply, "
+            "resource.filters.country.values_from: must be a path of the source and a JSON path into its reply, "
             "such as '/status#$.maxId' (is 'referencedata$.Countries[*].ID')",
         ),
         (
             "compact = true",
             "compact = []",
-            "resource.params.compact: must be true or false or a whole number or a number or text (is [])",
+            "resource.params.compact: must be true or false or an integer or a number or text (is [])",
         ),
         ('limits = ["1/second"]', "limits = [1]", "source.limits[0]: must be text (is 1)"),
         (
@@ -156,28 +156,28 @@ def test_a_small_spec_needs_little() -> None:
         (
             'table = "poi"',
             'table = "po i"',
-            "sink.table: must hold small letters, digits, _: table or schema.table (is 'po i')",
+            "sink.table: must be table or schema.table, in a-z, 0-9 and _ (is 'po i')",
         ),
         (
             'table = "poi"',
             'table = "pg_poi"',
-            "sink.table: names that begin with leaseway_, sqlite_, pg_ are taken; choose another one",
+            "sink.table: names that begin with leaseway_, sqlite_, pg_ are reserved; choose another name",
         ),
         (
             'name = "ocm"',
             'name = "OCM!"',
-            "source.name: must begin with a small letter and hold small letters, digits, _ and - only (is 'OCM!')",
+            "source.name: must be lowercase letters, digits, _ and -, and start with a letter (is 'OCM!')",
         ),
         (
             '\ntitle = { path = "Add',
             '\n"Tit le" = { path = "Add',
-            'resource.columns."Tit le": the name must hold small letters, digits and _ only, '
-            "and not begin with a digit (is 'Tit le')",
+            'resource.columns."Tit le": the name must be lowercase letters, digits and _, '
+            "and not start with a digit (is 'Tit le')",
         ),
         (
             '\ntitle = { path = "Add',
             '\ndocument = { path = "Add',
-            "resource.columns.document: is a column that every table has; call it, say, document_",
+            "resource.columns.document: is a column that every table has; rename it, for example to document_",
         ),
         (
             'env = "OCM_API_KEY"',
@@ -212,20 +212,20 @@ def test_a_wrong_field_is_named_with_its_place(old: str, new: str, message: str)
         ('format = "csv"', "source.format: is for files only; records of a base_url are JSON"),
         (
             'headers = { Authorization = "Bearer x" }',
-            "source.headers.Authorization: holds a secret; write "
+            "source.headers.Authorization: contains a secret; write "
             'source.auth = { header = "Authorization", env = "MY_KEY" } instead',
         ),
         (
             'headers = { X-Day = "{{ today }}" }',
-            "source.headers.X-Day: looks like a template, and there are none; write the text itself",
+            "source.headers.X-Day: looks like a template; templates are not supported, so write the text itself",
         ),
         (
             'headers = { "X Y" = "a" }',
-            'source.headers."X Y": must be a header\'s name with printable ASCII text',
+            'source.headers."X Y": must be a header name with printable ASCII text',
         ),
         (
             'auth = { param = "key", env = "K", scheme = "Bearer" }',
-            "source.auth.scheme: stands before the secret in a header; a param has none",
+            "source.auth.scheme: is for a header; remove it, because a param has no scheme",
         ),
         ('auth = { env = "K" }', "source.auth: needs either header or param, and not both"),
     ],
@@ -240,9 +240,9 @@ def test_a_source_that_does_not_fit_together(lines: str, message: str) -> None:
     [
         ("ftp://shop.example", "must begin with https:// or http:// and a host (is 'ftp://shop.example')"),
         ("https://", "must begin with https:// or http:// and a host (is 'https://')"),
-        ("https://me:secret@shop.example", "must not hold a password; name its environment variable in source.auth"),
-        ("https://shop.example?a=b", "must not have a query; parameters belong into resource.params"),
-        ("https://shop.example:port", "is no address: Port could not be cast to integer value as 'port'"),
+        ("https://me:secret@shop.example", "must not contain a password; name its environment variable in source.auth"),
+        ("https://shop.example?a=b", "must not have a query; put parameters into resource.params"),
+        ("https://shop.example:port", "is not a URL: Port could not be cast to integer value as 'port'"),
     ],
 )
 def test_a_wrong_address(url: str, message: str) -> None:
@@ -281,7 +281,7 @@ def test_a_wrong_address(url: str, message: str) -> None:
             'partition = { by = "window", start = "2026-01-01", step = "30d" }\n'
             'filters.window = { lower = "since", path = "changed" }',
             "resource.partition.by: window needs resource.filters.window.upper: without it, every window would read "
-            "all that came after it; use id_range or country",
+            "everything after it; use id_range or country",
         ),
         (
             'partition = { by = "window", start = "soon", step = "30d" }\n'
@@ -291,12 +291,12 @@ def test_a_wrong_address(url: str, message: str) -> None:
         (
             'partition = { by = "window", start = "2026-01-01", end = "2025-01-01", step = "30d" }\n'
             'filters.window = { lower = "since", upper = "until" }',
-            "resource.partition.end: must lie after the start, 2026-01-01 (is '2025-01-01')",
+            "resource.partition.end: must be after the start, 2026-01-01 (is '2025-01-01')",
         ),
         (
             'partition = { by = "window", start = "2026-01-01", step = "0s" }\n'
             'filters.window = { lower = "since", upper = "until" }',
-            "resource.partition.step: must be longer than nothing",
+            "resource.partition.step: must be greater than zero",
         ),
         ("filters.x = {}", "resource.filters.x: needs param (for values), or lower or upper (for a range)"),
         (
@@ -305,14 +305,14 @@ def test_a_wrong_address(url: str, message: str) -> None:
         ),
         (
             'filters.x = { lower = "b" }',
-            "resource.filters.x.path: is needed: the source does not apply the upper end, "
-            "so we must see it in the record",
+            "resource.filters.x.path: is required: the source does not apply the upper end, "
+            "so it is checked in each record",
         ),
         (
             'partition = { by = "window", start = "2026-01-01", step = "90s" }\n'
             'stamp = { field = "at", granularity = "1m" }\nfilters.window = { lower = "since", upper = "until" }',
-            "resource.partition.step: must be a multiple of stamp.granularity, 1m: a window that ends within a grain "
-            "could not say which records it has",
+            "resource.partition.step: must be a multiple of stamp.granularity, 1m: stamps would "
+            "not tell which window a record belongs to",
         ),
         (
             'partition = { by = "country", then = { by = "window", start = "2026-01-01", step = "30d" } }\n'
@@ -335,16 +335,16 @@ def test_a_wrong_address(url: str, message: str) -> None:
         (
             'partition = { by = "country", group_below = 10 }\nfilters.country = { param = "c", values = ["ES"] }',
             "resource.partition.group_below: needs resource.filters.country.rows, as in { AD = 40, ES = 12_000 }, "
-            "or rows_from: nobody else says how many rows a country has",
+            "or rows_from: the number of rows of each country",
         ),
         (
             'filters.country = { param = "c", values = ["ES"], rows = { FR = 3 } }',
-            "resource.filters.country.rows: 'FR' is none of the values",
+            "resource.filters.country.rows: 'FR' is not one of the values",
         ),
         (
             'filters.country = { param = "c", values = ["ES"], rows_from = "/a#$.b" }',
-            "resource.filters.country.rows_from: needs values_from: they are read side by side; with values, write "
-            "rows = { ES = 9 }",
+            "resource.filters.country.rows_from: needs values_from, because both lists are read in parallel; "
+            "with values, write rows = { ES = 9 }",
         ),
         (
             'filters.country = { param = "c", rows = { FR = -3 } }',
@@ -356,12 +356,12 @@ def test_a_wrong_address(url: str, message: str) -> None:
         ),
         (
             'partition = { by = "box", area = [50, 0, 40, 10] }',
-            "resource.partition.area: south must lie below north, both within -90 … 90 (is 50, 40)",
+            "resource.partition.area: south must be less than north, both between -90 and 90 (is 50, 40)",
         ),
         ('partition = { by = "box", degrees = 200 }', "resource.partition.degrees: must be at most 90 (is 200)"),
         (
             'partition = { by = "box", degrees = 0.02 }',
-            "resource.partition.degrees: makes 162,000,000 shards, and 100,000 are the most: take larger ones",
+            "resource.partition.degrees: makes 162,000,000 shards, and 100,000 are the maximum; use larger shards",
         ),
         (
             'filters.box = { param = "bbox", box = "west,south,east" }',
@@ -370,15 +370,15 @@ def test_a_wrong_address(url: str, message: str) -> None:
         ),
         (
             'filters.box = { param = "bbox", box = "west,south,east,north", latitude = "lat" }',
-            "resource.filters.box.longitude: is needed: a point on an edge belongs to one box alone, so we must see it",
+            "resource.filters.box.longitude: is required, because a point on an edge belongs to one box",
         ),
         (
             'filters.box = { box = "west,south,east,north", latitude = "lat", longitude = "lon" }',
-            "resource.filters.box.param: is needed: the one parameter that takes all four sides",
+            "resource.filters.box.param: is required: the parameter that contains all four sides",
         ),
         (
             'filters.box = { param = "b", box = "west,south,east,north", latitude = "lat[*]", longitude = "lon" }',
-            "resource.filters.box.latitude: must lead to one value; 'lat[*]' may lead to many",
+            "resource.filters.box.latitude: must lead to a single value; 'lat[*]' may lead to many",
         ),
         (
             'filters.box = { param = "b", box = "west,south,east,north", path = "x", latitude = "a", longitude = "b" }',
@@ -386,11 +386,11 @@ def test_a_wrong_address(url: str, message: str) -> None:
         ),
         (
             'filters.box = { param = "bbox", latitude = "lat" }',
-            'resource.filters.box.latitude: is for a box; say how it is written: box = "west,south,east,north"',
+            'resource.filters.box.latitude: is for a box; set its format: box = "west,south,east,north"',
         ),
         ('incremental = { overlap = "1h" }', "resource.incremental.filter: needs [resource.filters.window] with lower"),
-        ('incremental = { overlap = "1h" }', "resource.stamp: is needed by resource.incremental"),
-        ("quality = { id = {} }", "resource.quality.id: checks nothing; give range, one_of or not_null"),
+        ('incremental = { overlap = "1h" }', "resource.stamp: is required by resource.incremental"),
+        ("quality = { id = {} }", "resource.quality.id: checks nothing; set range, one_of or not_null"),
         (
             'params = { api_key = "x" }',
             'resource.params.api_key: is a secret; write source.auth = { param = "api_key", env = "MY_KEY" }',
@@ -401,11 +401,11 @@ def test_a_wrong_address(url: str, message: str) -> None:
         ),
         (
             'page = { cursor = "link", short_page_is_end = true }',
-            "resource.page.short_page_is_end: is not needed: with cursor = 'link' the source says the end",
+            "resource.page.short_page_is_end: remove it: with cursor = 'link' the source reports the end",
         ),
         (
             'page = { cursor = "keyset", param = "from", is_inclusive = true }',
-            "resource.page.is_inclusive: needs a whole number as resource.page.start, such as 0",
+            "resource.page.is_inclusive: needs an integer as resource.page.start, such as 0",
         ),
         (
             'page = { cursor = "offset", next = "$.next" }',
@@ -422,10 +422,10 @@ def test_a_resource_that_does_not_fit_together(lines: str, message: str) -> None
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("[budget]", "budget: bounds nothing; give requests, or price and money"),
+        ("[budget]", "budget: limits nothing; set requests, or price and money"),
         (
             "[budget]\nmoney = 5",
-            "budget.price: is needed: what one request costs, or nobody knows when the money is spent",
+            "budget.price: is required with money: the price of one request",
         ),
         ("[budget]\nmoney = 1\nprice = 2", "budget.money: must be enough for one request, 2 (is 1)"),
         ("[budget]\nrequests = 0", "budget.requests: must be at least 1 (is 0)"),
@@ -462,17 +462,17 @@ table = "poi"
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ('[resource]\nkey = "ID"', "resource.key: comes with kind = 'ocm'; leave it out, or describe the API with "),
-        ('[resource]\npath = "/poi"', "resource.path: comes with kind = 'ocm'"),
-        ("[resource.params]\nverbose = true", "resource.params: comes with kind = 'ocm'"),
-        ('[resource.page]\ncursor = "offset"', "resource.page.cursor: is not for kind = 'ocm'; here you may write li"),
+        ('[resource]\nkey = "ID"', "resource.key: is set by kind = 'ocm'; remove it, or describe the API with "),
+        ('[resource]\npath = "/poi"', "resource.path: is set by kind = 'ocm'"),
+        ("[resource.params]\nverbose = true", "resource.params: is set by kind = 'ocm'"),
+        ('[resource.page]\ncursor = "offset"', "resource.page.cursor: is not for kind = 'ocm'; allowed here: li"),
         ("[resource.page]\nlimit = 0", "resource.page.limit: must be at least 1 (is 0)"),
-        ('[resource.filters.box]\nparam = "b"', "resource.filters.box: is not for kind = 'ocm'; here you may write c"),
+        ('[resource.filters.box]\nparam = "b"', "resource.filters.box: is not for kind = 'ocm'; allowed here: c"),
         (
             '[resource.filters.country]\nparam = "b"',
-            "resource.filters.country.param: is not for kind = 'ocm'; here you",
+            "resource.filters.country.param: is not for kind = 'ocm'; allowed",
         ),
-        ("[resource.deletes.flag]\nparam = 5", "resource.deletes.flag.param: is not for kind = 'ocm'; here you may"),
+        ("[resource.deletes.flag]\nparam = 5", "resource.deletes.flag.param: is not for kind = 'ocm'; allowed"),
         ("[resource.deletes]\nflag = 5", "resource.deletes.flag: must be a table (is 5)"),
         ("[resource]\nfilters = 5", "resource.filters: must be a table (is 5)"),
         ("[resource]\npage = 5", "resource.page: must be a table (is 5)"),
@@ -500,16 +500,16 @@ def test_what_a_client_knows_is_not_written(lines: str, message: str) -> None:
     ("old", "new", "message"),
     [
         ('auth = { env = "OCM_API_KEY" }', "", "source.auth.env: is missing"),
-        ("{ env", '{ header = "K", env', "source.auth.header: is not for kind = 'ocm'; here you may write env"),
+        ("{ env", '{ header = "K", env', "source.auth.header: is not for kind = 'ocm'; allowed here: env"),
         (
             'kind = "ocm"',
             'kind = "ocm"\nfile = "x.csv"',
-            "source.file: comes with kind = 'ocm'; leave it out, or describe",
+            "source.file: is set by kind = 'ocm'; remove it, or describe",
         ),
         (
             'kind = "ocm"',
             'kind = "ocm"\nheaders.X = "y"',
-            "source.headers.X: is not for kind = 'ocm'; here you may write U",
+            "source.headers.X: is not for kind = 'ocm'; allowed here: U",
         ),
         ('kind = "ocm"', 'kind = "osm"', "source.kind: must be one of json, ocm (is 'osm'); did you mean 'ocm'?"),
     ],
@@ -535,9 +535,12 @@ def test_the_spec_of_a_client_says_what_the_client_does() -> None:
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("things.jsonl.gz", "source.file: is packed; unpack it first, so that a run can go on in its middle"),
-        ("things.txt", "source.format: is needed, jsonl or csv: the name of 'things.txt' does not say it"),
-        ("things.csv", "resource.path: is for a base_url; a file needs none"),
+        (
+            "things.jsonl.gz",
+            "source.file: is compressed; decompress it first, so that a run can resume within the file",
+        ),
+        ("things.txt", "source.format: is required, jsonl or csv: the name 'things.txt' does not tell"),
+        ("things.csv", "resource.path: is for a base_url; remove it"),
     ],
 )
 def test_a_wrong_file(file: str, message: str) -> None:
@@ -645,8 +648,8 @@ def test_the_published_schema_is_the_one_in_use() -> None:
 def test_the_schema_explains_the_fields() -> None:
     """Editors show this description next to the field."""
     defs = json.loads(schema_text())["$defs"]
-    assert defs["Stamp"]["properties"]["lag"]["description"] == "How long until a change can be seen."
-    assert defs["Resource"]["properties"]["path"]["description"] == "Below the base_url."
+    assert defs["Stamp"]["properties"]["lag"]["description"] == "How long until a change becomes visible."
+    assert defs["Resource"]["properties"]["path"]["description"] == "Relative to base_url."
 
 
 def test_a_bad_spec_is_the_users_to_fix() -> None:

@@ -111,8 +111,8 @@ def find_importer(name: Path | str) -> DeclaredImporter | None:
         each for each, value in vars(module).items() if isinstance(getattr(value, "declared", None), DeclaredImporter)
     ]
     names = ", ".join(f"{module_name}:{each}" for each in known)
-    there = f"it has: {names}" if known else "it has none at all: decorate the function with @app.importer(...)"
-    raise UsageError(f"{name} is no importer; {there}")
+    there = f"it has: {names}" if known else "the module has none; decorate the function with @app.importer(...)"
+    raise UsageError(f"{name} is not an importer; {there}")
 
 
 def make_sink(spec: Spec) -> Sink:

@@ -15,9 +15,11 @@ MISSING = object()
 def refuse_path(module: str, name: str, example: str = "MODULE:APP, for example tasks:app") -> str:
     if module.endswith(".py") or "/" in module:
         dotted = module.removeprefix("./").removesuffix(".py").replace("/", ".")
-        raise UsageError(f"{name!r} is a path; write the module's name as in an import: {name.replace(module, dotted)}")
+        raise UsageError(
+            f"{name!r} is a path; write the module name as in an import statement: {name.replace(module, dotted)}"
+        )
     if not all(part.isidentifier() for part in module.split(".")):
-        raise UsageError(f"{name!r} names no module; write {example}")
+        raise UsageError(f"{name!r} is not a module name; write {example}")
     return module
 
 
@@ -31,11 +33,11 @@ def load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise UsageError(
-                f"there is no module {error.name!r} in {here} or among the installed packages; "
-                "go to the folder that holds it, or correct the name"
+                f"module {error.name!r} was not found in {here} or among the installed packages; "
+                "change to the folder that contains it, or correct the name"
             ) from error
         raise UsageError(
-            f"importing {name!r} failed: {error}{error_location(error)}; install what is missing"
+            f"importing {name!r} failed: {error}{error_location(error)}; install the missing package"
         ) from error
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -11,7 +11,7 @@ from leaseway.wiring import sqlite_path
 
 KNOWN = (
     "sqlite:///data.db, postgresql://host/database, mongodb://host/database and parquet:///folder "
-    "(four slashes for a path from the root)"
+    "(four slashes for an absolute path)"
 )
 
 
@@ -38,7 +38,7 @@ def sink_for_url(url: str, table: str, columns: Mapping[str, ColumnType]) -> Sin
 
             return ParquetSink(parquet_folder(url), table, columns)
         case scheme:
-            raise StoreRefused(f"sink.url: {scheme}:// is no sink; there are {KNOWN}")
+            raise StoreRefused(f"sink.url: {scheme}:// is not supported; supported are {KNOWN}")
 
 
 def require_module(module: str, what: str, extra: str) -> None:
@@ -50,5 +50,7 @@ def parquet_folder(url: str) -> str:
     """parquet:///places is a relative path, parquet:////places is absolute, as with sqlite://."""
     path = url.removeprefix("parquet://")
     if not path.startswith("/") or path == "/":
-        raise StoreRefused(f"sink.url: {url!r} names no folder; write three slashes and a path: parquet:///places")
+        raise StoreRefused(
+            f"sink.url: {url!r} does not contain a folder; write three slashes and a path: parquet:///places"
+        )
     return path[1:]

@@ -114,12 +114,12 @@ def integer(value: Any) -> int | None:
         if not value:
             return None
         if not WHOLE.fullmatch(value):
-            raise wrong_type("a whole number", value)
+            raise wrong_type("an integer", value)
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise wrong_type("a whole number", value)
+        raise wrong_type("an integer", value)
     if not INTEGER_MIN <= value <= INTEGER_MAX:
         raise BadRecord("out_of_range", f"must fit into 64 bits (is {value})")
     return value
@@ -216,7 +216,7 @@ class RowBuilder:
             try:
                 row = self._build_row(record, latest)
                 if row.external_id in seen:
-                    raise BadRecord("duplicate_key_in_page", f"{row.external_id!r} came before in the same page")
+                    raise BadRecord("duplicate_key_in_page", f"{row.external_id!r} appears twice in the same page")
             except BadRecord as unfit:
                 bad.append(self._bad_row(position, record, unfit))
             else:
@@ -250,9 +250,9 @@ class RowBuilder:
             raise BadRecord("bad_stamp", "is null" if value is None else "is missing")
         stamp = self._parse(value)
         if stamp is None:
-            raise BadRecord("bad_stamp", f"is no instant (is {render_value(value)})")
+            raise BadRecord("bad_stamp", f"is not a timestamp (is {render_value(value)})")
         if latest is not None and stamp > latest:
-            raise BadRecord("bad_stamp", f"lies more than a day after the source's own time (is {render_value(value)})")
+            raise BadRecord("bad_stamp", f"is more than a day ahead of the source's clock (is {render_value(value)})")
         return stamp
 
     def _content_hash(self, record: Record) -> str:
@@ -287,7 +287,7 @@ def encode_document(record: Record) -> bytes:
     try:
         return encode(record)
     except (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
-        raise BadRecord("bad_type", f"cannot be written as JSON again: {error}") from error
+        raise BadRecord("bad_type", f"cannot be encoded as JSON: {error}") from error
 
 
 def render_record(record: Any) -> str:
@@ -309,9 +309,9 @@ def key_text(key: Any) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key)
     if not isinstance(key, str):
-        raise BadRecord("bad_type", f"its key must be text or a whole number (is {render_value(key)})")
+        raise BadRecord("bad_type", f"its key must be text or an integer (is {render_value(key)})")
     if len(key) > KEY_LENGTH_MAX:
-        raise BadRecord("bad_type", f"its key has {len(key):,} characters; at most {KEY_LENGTH_MAX} are taken")
+        raise BadRecord("bad_type", f"its key has {len(key):,} characters; the maximum is {KEY_LENGTH_MAX}")
     return key
 
 

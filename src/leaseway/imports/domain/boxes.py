@@ -30,9 +30,9 @@ def parse_box(field: str, value: Sequence[float]) -> Box:
     # Adding 0.0 turns -0.0 into 0.0; otherwise equal boxes would have different keys.
     south, west, north, east = (float(side) + 0.0 for side in value)
     if not -90 <= south < north <= 90:
-        raise BadValue(field, f"south must lie below north, both within -90 … 90 (is {south:g}, {north:g})")
+        raise BadValue(field, f"south must be less than north, both between -90 and 90 (is {south:g}, {north:g})")
     if not (-180 <= west <= 180 and -180 <= east <= 180) or west == east:
-        raise BadValue(field, f"west and east must differ, both within -180 … 180 (is {west:g}, {east:g})")
+        raise BadValue(field, f"west and east must differ, both between -180 and 180 (is {west:g}, {east:g})")
     return south, west, north, east
 
 

@@ -100,18 +100,21 @@ def judge_page(page: Page, row: ShardRow, expected: Expectation) -> PageVerdict:
     stranger = next((record for record in page.records if not expected.is_ours(record)), None)
     if stranger is not None:
         return ParkShard(
-            "filter_ignored", f"record {expected.key(stranger)!r} is not of this shard: the filter was ignored"
+            "filter_ignored",
+            f"record {expected.key(stranger)!r} does not belong to this shard: the source ignored the filter",
         )
     ids = [expected.key(record) for record in page.records]
     if expected.is_ordered and (problem := find_disorder(ids, expected.cursor)) is not None:
         return RetryPage("order_violated", problem)
     page_hash = hash_ids(ids or [canonical(page.next)])
     if ids and page_hash in row.recent:
-        return ParkShard("repeated_page", f"the same {len(ids):,} records came again")
+        return ParkShard("repeated_page", f"the same {len(ids):,} records were returned again")
     if page.next is not None and page_hash in row.recent:
-        return ParkShard("repeated_page", f"an empty page leads where one before it led: {canonical(page.next)}")
+        return ParkShard(
+            "repeated_page", f"an empty page has the same next cursor as a recent one: {canonical(page.next)}"
+        )
     if page.next is not None and canonical(page.next) == canonical(expected.cursor or {}):
-        return ParkShard("stuck_cursor", f"the next cursor is the one that we have: {canonical(page.next)}")
+        return ParkShard("stuck_cursor", f"the next cursor is the current one: {canonical(page.next)}")
     if page.next is None:
         return judge_last_page(page, expected, page_hash)
     if page.is_end:
@@ -144,7 +147,7 @@ def judge_last_page(page: Page, expected: Expectation, page_hash: str) -> PageVe
         return EndShard(page_hash)
     if page.raw_count >= expected.limit and not expected.has_next:
         return SplitShard(
-            "truncated", f"a full page of {page.raw_count:,}, and no way to ask for more", keeps_page=True
+            "truncated", f"a full page of {page.raw_count:,}, and the next page cannot be requested", keeps_page=True
         )
     return EndShard(page_hash) if expected.short_page_is_end and page.raw_count else ConfirmEnd(page_hash)
 

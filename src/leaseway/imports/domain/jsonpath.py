@@ -100,16 +100,16 @@ def parse_step(field: str, text: str, at: int) -> tuple[Step, int]:
 def path_error(field: str, text: str, at: int) -> BadValue:
     rest = text[at:]
     if rest.startswith(".."):
-        problem = "'..' looks everywhere, which is not supported; write the whole path"
+        problem = "'..' is not supported; write the whole path"
     elif rest.startswith("[?") or rest.startswith("[("):
         problem = "filters and expressions are not supported"
     elif re.match(r"\[\s*-", rest) or re.match(r"\[[^\]]*:", rest):
-        problem = "negative places and slices are not supported; write [0] or [*]"
+        problem = "negative indexes and slices are not supported; write [0] or [*]"
     elif rest == ".":
         problem = "a name must follow the dot"
     else:
-        problem = "there must be .name, ['name'], [0] or [*]"
-    return BadValue(field, f"{text!r} is no path: at character {at + 1} ({rest[:12]!r}), {problem}")
+        problem = "expected .name, ['name'], [0] or [*]"
+    return BadValue(field, f"{text!r} is not a path: at character {at + 1} ({rest[:12]!r}), {problem}")
 
 
 def render_step(step: Step) -> str:

@@ -66,7 +66,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 def field_names(record: Any) -> str:
     names = [repr(name) for name in record] if isinstance(record, Mapping) else []
-    return ", ".join(names[:NAMES_SHOWN_MAX]) or "no names at all"
+    return ", ".join(names[:NAMES_SHOWN_MAX]) or "no fields"
 
 
 class Row(Struct, frozen=True, kw_only=True):

@@ -120,7 +120,7 @@ def window_shards(
     first = start - start % grain_us
     last = max(until or first, first + 1) if end is None else end - end % grain_us
     if end is not None and last <= first:
-        problem = f"must lie after the start, {format_instant(first)} (is {format_instant(end)})"
+        problem = f"must be after the start, {format_instant(first)} (is {format_instant(end)})"
         raise BadValue("resource.partition.end", problem)
     starts = range(first, last, step_us)
     check_count("resource.partition.step", len(starts))
@@ -203,7 +203,7 @@ def cross_shards(source: str, outer: Sequence[Shard], inner: Sequence[Shard]) ->
 def combine_shards(source: str, first: Shard, second: Shard, shares: int) -> Shard:
     if shared := set(first.predicate) & set(second.predicate):
         raise BadValue(
-            "resource.partition", f"both parts divide by {', '.join(sorted(shared))}; take two different ones"
+            "resource.partition", f"both parts divide by {', '.join(sorted(shared))}; use two different filters"
         )
     rows = None if first.estimated_rows is None else first.estimated_rows // shares
     return make_shard(source, f"{first.label};{second.label}", {**first.predicate, **second.predicate}, rows)
@@ -230,19 +230,19 @@ def partition_problem(name: str, predicates: Sequence[Predicate], can: Partition
     if name == "window" and not (has_lower and has_upper):
         return one_sided_problem(distinct, "upper" if has_lower else "lower")
     if name == "id" and not has_lower:
-        return "the source has no lower bound for ids: every range would read from the very first record"
+        return "the source has no lower bound for ids: every range would start with the first record"
     if name == "id" and not has_upper and can.order is None:
-        return "the source has no upper bound for ids and no order by them: no range would know where it ends"
+        return "the source has no upper bound for ids and no order by them: the end of a range could not be found"
     return None
 
 
 def one_sided_problem(count: int, missing: str) -> str:
     return (
-        f"the source has no {missing} bound for times, so that each window reads all that lies beyond it: about "
+        f"the source has no {missing} bound for times, so each window reads everything beyond it: about "
         f"{(count + 1) / 2:g} times the rows in {count} windows. Divide by id or country, with one window for all"
     )
 
 
 def check_count(field: str, count: int) -> None:
     if count > SHARDS_MAX:
-        raise BadValue(field, f"makes {count:,} shards, and {SHARDS_MAX:,} are the most: take larger ones")
+        raise BadValue(field, f"makes {count:,} shards, and {SHARDS_MAX:,} are the maximum; use larger shards")

@@ -126,9 +126,9 @@ def plan_full_shards(spec: Spec, probe: SourceProbe, now: Instant | None) -> lis
         case IdRange(size=size_, lower=lower, upper=upper):
             most = upper if isinstance(upper, int) else probe.id_max
             if most is None:
-                raise BadValue("resource.partition.upper", "is needed: the source does not say what its largest id is")
+                raise BadValue("resource.partition.upper", "is required: the source does not report its largest id")
             if most > ID_MAX:
-                raise BadValue("resource.partition.upper", f"must be a number of 64 bits (is {str(most)[:40]})")
+                raise BadValue("resource.partition.upper", f"must be a 64-bit integer (is {str(most)[:40]})")
             return id_range_shards(name, lower, most + 1, size_)
         case Windows():
             return plan_window_shards(spec, partition, "resource.partition", now)
@@ -143,7 +143,7 @@ def plan_geographic_shards(spec: Spec, probe: SourceProbe) -> list[Shard] | None
         case Country(group_below=group_below):
             values = probe.values.get("country", [])
             if not values:
-                raise BadValue("resource.filters.country", "names no countries; give values or values_from")
+                raise BadValue("resource.filters.country", "has no countries; set values or values_from")
             known = spec.resource.filters.get("country")
             rows = {**probe.counts.get("country", {}), **(known.rows if known is not None else {})}
             return country_shards(name, values, rows, group_below)
@@ -189,7 +189,7 @@ def check_lower_bound(spec: Spec, caps: SourceCapabilities, course: RunScope) ->
     if not caps.bounds.get(incremental.filter, (True, True))[0]:
         raise BadValue(
             f"resource.filters.{incremental.filter}.lower",
-            "is needed by resource.incremental: the source cannot be asked for changes since an instant otherwise",
+            "is required by resource.incremental: without it, changes since an instant cannot be requested",
         )
 
 

@@ -87,4 +87,4 @@ async def probe_source(parts: ImportParts) -> SourceProbe:
 
 def unreachable(parts: ImportParts, error: Exception) -> SourceUnavailable:
     address = parts.spec.source.base_url or parts.spec.source.file
-    return SourceUnavailable(f"source {parts.spec.source.name}: {address} cannot be asked: {error}")
+    return SourceUnavailable(f"source {parts.spec.source.name}: {address} cannot be reached: {error}")

@@ -55,9 +55,7 @@ def choose_scope(
     watermark = None if now is None else grain.floored(now)
     if incremental is None:
         if wanted is RunMode.INCREMENTAL:
-            raise UsageError(
-                "the spec does not say how to ask for changes; add [resource.incremental], or run without --incremental"
-            )
+            raise UsageError("the spec has no [resource.incremental]; add it, or run without --incremental")
         return RunScope(RunMode.FULL, None, watermark, "the spec has no [resource.incremental]")
     check_overlap(incremental, grain)
     deleted_since = changes_since(history.base or history.known, incremental, grain, watermark)
@@ -66,7 +64,7 @@ def choose_scope(
     if wanted is RunMode.INCREMENTAL and since is None:
         raise UsageError(f"an incremental run is not possible: {obstacle}; run without --incremental first")
     if since is None or wanted is RunMode.FULL or (wanted is None and obstacle is not None):
-        why = "it was asked for" if wanted is RunMode.FULL else str(obstacle)
+        why = "it was requested" if wanted is RunMode.FULL else str(obstacle)
         return RunScope(RunMode.FULL, None, watermark, why, deleted_since)
     return RunScope(RunMode.INCREMENTAL, since, watermark, incremental_reason(history, incremental), deleted_since)
 
@@ -74,9 +72,9 @@ def choose_scope(
 def full_run_reason(history: RunHistory, incremental: Incremental, now: Instant | None) -> str | None:
     """Why a full run is needed. None if it is not."""
     if history.base is None:
-        return "no run of this spec has become complete yet"
+        return "no run of this spec is complete yet"
     if history.last_full is None:
-        return "no full run of this spec is on record"
+        return "no full run of this spec is stored"
     # Measured with the source's clock if it was known both times.
     then = history.last_full.watermark or history.last_full.started_at
     age_us = 0 if now is None else now - then
@@ -88,7 +86,7 @@ def full_run_reason(history: RunHistory, incremental: Incremental, now: Instant 
 
 def incremental_reason(history: RunHistory, incremental: Incremental) -> str:
     base = history.base.id if history.base is not None else ""
-    return f"changes since run {base}, which is complete, and {incremental.overlap} of overlap"
+    return f"changes since run {base} (complete), with an overlap of {incremental.overlap}"
 
 
 def changes_since(

@@ -133,7 +133,7 @@ class RunDiff(Struct, frozen=True, kw_only=True):
 
 async def diff_runs(sink: Sink, before: RunRow, after: RunRow, now: Instant) -> RunDiff:
     if before.id == after.id:
-        raise UsageError(f"run {before.id} is compared with itself; name two different runs")
+        raise UsageError(f"run {before.id} cannot be compared with itself; name two different runs")
     if before.started_at > after.started_at:
         before, after = after, before
     old, new = await sink.shards.find_all(before.id), await sink.shards.find_all(after.id)

@@ -54,7 +54,7 @@ class PresenceCheck:
         page = await parts.source.fetch(make_shard(parts.source.name, "all", {}), None, KNOWN_IDS, http)
         rows, _ = parts.task.shape(page.records[:KNOWN_IDS], page.server_time)
         if not rows:
-            raise TransientError(f"source {parts.source.name}: shows no record at all; nothing is deleted")
+            raise TransientError(f"source {parts.source.name}: returns no records; nothing is deleted")
         return cls(parts, http, [row.external_id for row in rows])
 
     async def find_present(self, ids: Sequence[str]) -> frozenset[str]:
@@ -68,8 +68,8 @@ class PresenceCheck:
         missing = [id for id in self._known_ids[: 2 if self._is_between else 1] if id not in present]
         if missing:
             raise TransientError(
-                f"source {self._source.name}: asked for {len(ids):,} records by id, it does not even have "
-                f"{missing[0]!r}, which it had just now; nothing is deleted, and it is asked again later"
+                f"source {self._source.name}: a request for {len(ids):,} records by id did not return "
+                f"{missing[0]!r}, which it returned a moment ago; nothing is deleted, and the check is repeated later"
             )
         return present
 

@@ -116,7 +116,7 @@ def rebuild_row(moulds: RowBuilder, bad: BadRow, now: Instant) -> Row | BadRow:
     try:
         record = msgspec.json.decode(bad.document)
     except (msgspec.DecodeError, RecursionError) as error:
-        return msgspec.structs.replace(bad, problem=f"its document cannot be read: {error}")
+        return msgspec.structs.replace(bad, problem=f"its document cannot be parsed: {error}")
     rows, still_bad = moulds.build([record], now)
     return rows[0] if rows else still_bad[0]
 
@@ -128,9 +128,9 @@ def refuse_old_row(row: Row, bad: BadRow, is_newest: bool) -> str | None:
     if row.stamp:
         return None
     if bad.code == "duplicate_key_in_page":
-        return "came twice in one page, and no stamp says which is the newer one; discard it, or import it again"
+        return "appears twice in one page, and no stamp tells which is newer; discard it, or import it again"
     if not is_newest:
-        return "has no stamp, and may be older than its row: only the newest run can be replayed; discard it"
+        return "has no stamp and may be older than the stored row: only the newest run can be replayed; discard it"
     return None
 
 

@@ -48,7 +48,7 @@ def partial_reasons(run: RunRow, left: Sequence[ShardRow], count: int) -> Iterat
 
 def first_reason(shards: Sequence[ShardRow]) -> str:
     row = next((row for row in shards if row.why), shards[0])
-    return f"{row.shard.label}: {row.why or 'nobody has worked on it to the end'}"
+    return f"{row.shard.label}: {row.why or 'not finished'}"
 
 
 # -- yield ------------------------------------------------------------------------------------------------------------
@@ -61,8 +61,8 @@ def find_yield_collapse(
     rows, rows_before = rows_by_planned_shard(now), rows_by_planned_shard(before)
     total, total_before = sum(rows.values()), sum(rows_before.values())
     what_to_do = (
-        "look at the source; if it is right, lower resource.guards.yield_floor and resume the run, which asks for "
-        "nothing again"
+        "check the source; if the numbers are right, lower resource.guards.yield_floor and resume the run, which sends "
+        "no requests"
     )
     if total < guards.yield_floor * total_before:
         problem = f"{total:,} rows, and the last complete full run had {total_before:,}"
@@ -102,7 +102,7 @@ def find_excess_absence(stored: int, absent: int, sweeping: SweepSettings) -> Ru
         return None
     problem = f"{absent:,} of {stored:,} rows are absent, more than {sweeping.max_ratio:.1%}; nothing was deleted"
     what_to_do = (
-        "look at the source; if they are gone, raise resource.deletes.sweep.max_ratio and run a full import again"
+        "check the source; if the rows are gone, raise resource.deletes.sweep.max_ratio and run a full import again"
     )
     return RunVerdict(RunState.SUSPECT, f"{problem}; {what_to_do}", "sweep_ratio")
 
@@ -114,6 +114,6 @@ def duplicate_warning(shards: Sequence[ShardRow], guards: GuardSettings) -> str 
     if not rows or doubled <= guards.duplicate_ratio_max * rows:
         return None
     return (
-        f"{doubled:,} of {rows:,} records came twice, more than {guards.duplicate_ratio_max:.0%}: the source changes "
-        "its order while it is read, and may leave out as many; page by key if it can"
+        f"{doubled:,} of {rows:,} records are duplicates, more than {guards.duplicate_ratio_max:.0%}: the source "
+        "changes its order while it is read and may omit as many; use keyset paging if the source supports it"
     )

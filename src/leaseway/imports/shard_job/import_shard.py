@@ -90,9 +90,9 @@ async def load_ended_shard(task: ShardTask, run: str, shard: str) -> ShardRow:
     """The shard cannot be begun. A superfluous job ends with its shard; otherwise it would be retried forever."""
     row = next((row for row in await task.sink.shards.find_all(run) if row.shard.key == shard), None)
     if row is None:
-        raise Fail(f"run {run} has no shard {shard} in the sink: it was begun anew, or planned anew", code="no_shard")
+        raise Fail(f"run {run} has no shard {shard} in the sink: the run was started or planned again", code="no_shard")
     if row.state not in (ShardState.DONE, ShardState.SPLIT):
-        raise LeaseLost(f"shard {shard}: somebody else has it by now")
+        raise LeaseLost(f"shard {shard}: another worker has taken it over")
     return row
 
 
@@ -226,8 +226,8 @@ class ShardAttempt:
             if page.next is None:
                 # The page was empty although there is more, or did not contain the next cursor: it must be fetched
                 # again.
-                what = "a page that does not say where the next one begins" if page.raw_count else "an empty page"
-                return RetryPage("empty_page", f"{what}, and more records behind it")
+                what = "a page without a next cursor" if page.raw_count else "an empty page"
+                return RetryPage("empty_page", f"{what}, although more records follow")
             self._reactions["empty_page"] += 1
             return ContinueShard(verdict.page_hash)
         return EndShard(verdict.page_hash)
@@ -292,7 +292,7 @@ def raise_throttled(reply: Any, now: Instant) -> None:
     """
     told = parse_rate_limits(reply.status_code, reply.headers.items(), "", now)
     if told.throttled and (told.retry_after_us or reply.status_code == TOO_MANY):
-        raise Throttled(f"status {reply.status_code}, the source asks us to wait", told.retry_after_us)
+        raise Throttled(f"status {reply.status_code}, the source asks to wait", told.retry_after_us)
 
 
 async def write_page(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardRow:
@@ -306,10 +306,10 @@ async def write_page(task: ShardTask, row: ShardRow, write: PageWrite) -> ShardR
             return advance_shard(row, write, counts)
         now = await task.sink.shards.begin(row.run, row.shard.key, row.fence)
         if now is None:
-            raise LeaseLost(f"shard {row.shard.key}: somebody else has it by now; this page was not written")
+            raise LeaseLost(f"shard {row.shard.key}: another worker has taken it over; this page was not written")
         if now.cursor != row.cursor or now.state is not row.state:
             return now  # the page was written, and only the reply was lost
-    raise TransientError(f"shard {row.shard.key}: the sink did not take the page")
+    raise TransientError(f"shard {row.shard.key}: the sink did not accept the page")
 
 
 def advance_shard(row: ShardRow, write: PageWrite, counts: WriteCounts) -> ShardRow:

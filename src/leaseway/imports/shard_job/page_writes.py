@@ -138,7 +138,7 @@ def too_many_bad_rows(found: Sequence[BadRow], row: ShardRow, page: Page, task: 
     if not row.rows and len(found) == count and (problem := wrong_spec(found, page, task)) is not None:
         return problem
     if task.on_bad_row == "fail":
-        return f"a bad record, and none is allowed: {found[0].problem}"
+        return f"a bad record, and on_bad_row.policy is 'fail': {found[0].problem}"
     if bad > max(ratio_max * seen, BAD_ROWS_BORNE):
         return f"{bad:,} of {seen:,} records are bad, more than {ratio_max:.0%}; the first: {found[0].problem}"
     return None
@@ -165,7 +165,7 @@ def park_write(row: ShardRow, guard: str, why: str) -> PageWrite:
 def split_rest(write: PageWrite, children: Sequence[Shard]) -> PageWrite:
     """The same page, with the rest of the shard split into children."""
     return replace(
-        write, state=ShardState.SPLIT, children=children, why="others had nothing to do",
+        write, state=ShardState.SPLIT, children=children, why="other workers were idle",
         guards=add_counts(write.guards, {"shared": 1}),
     )  # fmt: skip
 

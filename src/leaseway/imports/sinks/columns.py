@@ -64,7 +64,7 @@ def check_table(name: str, parts_max: int) -> tuple[str, ...]:
     for part in parts:
         check_name("table", part)
     if parts[-1].lower().startswith(TAKEN):
-        raise BadValue("table", f"{name!r}: names that begin with {', '.join(TAKEN)} are taken; choose another one")
+        raise BadValue("table", f"{name!r}: names that begin with {', '.join(TAKEN)} are reserved; choose another name")
     return parts
 
 
@@ -75,7 +75,7 @@ def check_columns(columns: Mapping[str, ColumnType]) -> Mapping[str, ColumnType]
         if name.lower() in taken:
             raise BadValue(
                 f"columns.{name}",
-                f"the table has a column of this name already; taken are {', '.join(sorted(RESERVED))}",
+                f"the table already has a column with this name; reserved are {', '.join(sorted(RESERVED))}",
             )
         if kind not in tuple(ColumnType):
             raise BadValue(f"columns.{name}", f"must be one of {', '.join(ColumnType)} (is {kind!r})")
@@ -104,24 +104,25 @@ def refuse_other_shape(
         if column is None:
             raise StoreRefused(
                 f"{where}: table {table} has no column {want.name!r}; add it (ALTER TABLE {table} ADD COLUMN "
-                f"{quote_name(want.name)} {want.declaration}), or name another table and it will be made"
+                f"{quote_name(want.name)} {want.declaration}), or choose another table name and it will be created"
             )
         if not want.fits(column.type):
             raise StoreRefused(
                 f"{where}: table {table}: column {want.name!r} is {column.type or 'without a type'}, and "
-                f"{want.declaration} is needed; change it, or name another table and it will be made"
+                f"{want.declaration} is required; change it, or choose another table name and it will be created"
             )
     for column in found:
         if column.is_required and column.name not in names:
             raise StoreRefused(
-                f"{where}: table {table}: column {column.name!r} wants a value in every row, and the import has none; "
-                "give it a default, or project it under [columns]"
+                f"{where}: table {table}: column {column.name!r} requires a value, and the import provides none; "
+                "give it a default, or add it to [columns]"
             )
 
 
 def refuse_without_key(where: str, table: str, keys: Collection[Collection[str]]) -> None:
     if not any(set(key) == set(KEY) for key in keys):
         raise StoreRefused(
-            f"{where}: table {table}: columns {' and '.join(KEY)} are not unique together; make them so "
-            f"(CREATE UNIQUE INDEX places_key ON {table} ({', '.join(KEY)})), or name another table and it will be made"
+            f"{where}: table {table}: columns {' and '.join(KEY)} are not unique together; create a unique index "
+            f"(CREATE UNIQUE INDEX places_key ON {table} ({', '.join(KEY)})), or choose another table name and it will "
+            "be created"
         )

@@ -54,7 +54,7 @@ class RowEncoder:
         for position, row in enumerate(rows):
             try:
                 if row.external_id in lines:
-                    raise Unstorable("duplicate_key_in_page", "the page has another row with this id, which was taken")
+                    raise Unstorable("duplicate_key_in_page", "the page has another row with this id, which is used")
                 lines[row.external_id] = self.line(row)
             except Unstorable as unfit:
                 bad.append(bad_row(position, row, unfit))
@@ -113,7 +113,7 @@ def is_storable_id(key: str) -> bool:
 
 def unstorable_id(key: str) -> Unstorable:
     if "\0" in key or not is_storable(key):
-        return Unstorable("out_of_range", "the id holds NUL or a lone surrogate, which no database keeps")
+        return Unstorable("out_of_range", "the id contains NUL or a lone surrogate, which databases do not accept")
     return Unstorable("too_large", f"the id is longer than {ID_BYTES_MAX:,} bytes")
 
 
@@ -138,7 +138,7 @@ def jsonb_text(document: str) -> str:
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Unstorable("bad_type", f"must be a text (is {shorten(value)})")
+        raise Unstorable("bad_type", f"must be text (is {shorten(value)})")
     return replace_nul(value)
 
 
@@ -146,7 +146,7 @@ def integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise Unstorable("bad_type", f"must be an integer (is {shorten(value)})")
     if not INTEGER_MIN <= value <= INTEGER_MAX:
-        raise Unstorable("out_of_range", "must be an integer of 64 bits")
+        raise Unstorable("out_of_range", "must be a 64-bit integer")
     return value
 
 
@@ -156,7 +156,7 @@ def real(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise Unstorable("out_of_range", "is too large for a number of 64 bits") from None
+        raise Unstorable("out_of_range", "is too large for a 64-bit number") from None
 
 
 def boolean(value: Any) -> bool:
@@ -168,7 +168,7 @@ def boolean(value: Any) -> bool:
 def timestamp(value: Any) -> str:
     """0800-12-25T12:30:00.000000Z. The length is constant, so texts sort by time."""
     if not INSTANT_MIN <= integer(value) <= INSTANT_MAX:
-        raise Unstorable("out_of_range", "must be an instant of the years 1 to 9999, in microseconds since 1970")
+        raise Unstorable("out_of_range", "must be between the years 1 and 9999, in microseconds since 1970")
     moment = EPOCH + timedelta(microseconds=value)
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 

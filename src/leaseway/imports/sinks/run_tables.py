@@ -134,22 +134,22 @@ def refuse_other_run(asked: RunRow, line: Sequence[Any], target: str) -> RunRow:
     """One id has one spec and one table; otherwise the rows of two imports would be counted as one run."""
     found, found_target = decode_run(line), line[len(RUN_COLUMNS)]
     if found_target != target:
-        raise KeyConflict(f"run {asked.id}: writes to table {found_target}, not {target}; start a run with another id")
+        raise KeyConflict(f"run {asked.id}: belongs to table {found_target}, not {target}; start a run with another id")
     if found.spec_hash != asked.spec_hash:
         raise KeyConflict(
             f"run {asked.id}: was started with another spec (hash {found.spec_hash}, now {asked.spec_hash}); resume it "
-            "with the spec of that time, or start a new run with another id"
+            "with the spec it was started with, or start a new run with another id"
         )
     return found
 
 
 def check_requests(field: str, requests: int | None) -> None:
     if requests is not None and requests < 0:
-        raise BadValue(field, f"must be at least 0 (is {requests}); what was spent stays spent")
+        raise BadValue(field, f"must be at least 0 (is {requests}); spent requests cannot be returned")
 
 
 def no_such_run(run: str) -> BadValue:
-    return BadValue("run", f"there is no run {run!r} in this table's books; see `leaseway import status`")
+    return BadValue("run", f"there is no run {run!r} for this table; see `leaseway import status`")
 
 
 # -- shards ---------------------------------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ OPEN = (ShardState.WAITING, ShardState.RUNNING)
 
 def check_page_write(page: PageWrite) -> None:
     if (page.state is ShardState.SPLIT) != bool(page.children):
-        raise BadValue("children", "a shard that is split has children, and no other has")
+        raise BadValue("children", "are required for a split shard, and only for a split shard")
     if page.state is ShardState.WAITING:
-        raise BadValue("state", "a shard that was written to does not wait any more")
+        raise BadValue("state", "a shard with pages cannot be waiting")
     if any(child.key == page.shard for child in page.children):
         raise BadValue("children", f"{page.shard} cannot be its own child; the predicate was not split")
 
@@ -35,7 +35,7 @@ def check_page_write(page: PageWrite) -> None:
 def check_shards(shards: Sequence[Shard]) -> None:
     twice = [key for key, times in Counter(shard.key for shard in shards).items() if times > 1]
     if twice:
-        raise BadValue("shards", f"{twice[0]} is there twice; each predicate makes one shard")
+        raise BadValue("shards", f"{twice[0]} is listed twice; every predicate makes one shard")
 
 
 def new_shard_row(run: str, shard: Shard, parent: str | None = None) -> ShardRow:

@@ -82,6 +82,6 @@ class OcmSource(OpenChargeMap):
         if unknown:
             raise BadValue(
                 "resource.filters.country.values",
-                f"Open Charge Map does not know {', '.join(unknown)}; codes have two capital letters, as ES",
+                f"Open Charge Map does not know {', '.join(unknown)}; codes have two capital letters, for example ES",
             )
         return replace(found, values={**found.values, "country": chosen})

@@ -80,13 +80,13 @@ class FileSource:
         )
 
     async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
-        raise BadValue("resource.deletes.sweep.confirm", "a file cannot be asked for single records")
+        raise BadValue("resource.deletes.sweep.confirm", "single records of a file cannot be requested")
 
     def _state(self) -> str:
         try:
             state = self.path.stat()
             if not self.path.is_file():
-                raise UsageError(f"source.file: {self.path} is no file")
+                raise UsageError(f"source.file: {self.path} is not a file")
         except OSError as error:
             raise UsageError(f"source.file: {self.path}: {error.strerror}") from error
         return f"{state.st_size}-{state.st_mtime_ns}"
@@ -95,7 +95,7 @@ class FileSource:
         file = self._state()
         place = FilePosition(0, 0, file) if cursor is None else FilePosition(**cursor)
         if place.file != file:
-            raise TerminalError(f"{self.path} has changed since this run began to read it; start a new run")
+            raise TerminalError(f"{self.path} has changed since the run started; start a new run")
         try:
             with self.path.open("rb") as stream:
                 return self._page(LineReader(stream, place), limit)
@@ -112,7 +112,7 @@ class FileSource:
                     break
         except csv.Error as error:
             where = f"{self.path}: line {lines.line:,}"
-            raise TerminalError(f"{where}: {error}; a quote may be open since an earlier line") from error
+            raise TerminalError(f"{where}: {error}; an earlier line may have an unclosed quote") from error
         place = FilePosition(lines.offset, lines.line, lines.file)
         return FilePage(records, place, lines.offset - first, lines.is_at_end())
 
@@ -183,4 +183,4 @@ def fields_in(lines: LineReader) -> Iterator[list[str]]:
 def check_names(names: list[str]) -> None:
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise UsageError(f"source.file: two columns are called {doubled[0]!r}; their names must differ")
+        raise UsageError(f"source.file: two columns have the name {doubled[0]!r}; column names must be unique")

@@ -103,14 +103,14 @@ class FunctionSource:
         return SourceProbe(id_max=upper if isinstance(upper, int) else None, values=values)
 
     async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
-        raise UsageError(f"{self.name}: {self._where} fetches pages, and cannot be asked for single records")
+        raise UsageError(f"{self.name}: {self._where} fetches pages; single records cannot be requested from it")
 
     async def fetch(self, shard: Shard, cursor: Cursor | None, limit: int, http: RequestClient) -> Page:
         asked = PageQuery(shard.predicate, self._start_cursor(shard.predicate, cursor), limit)
         returned = await self._called({"shard": shard, "cursor": asked.cursor, "limit": limit}, http)
         page = self._kept(self._to_page(returned, asked), asked.predicate)
         if page.next is not None and canonical(page.next) == canonical(asked.cursor):
-            raise self._invalid(f"a page whose next cursor is the one that it was given, {canonical(page.next)}")
+            raise self._invalid(f"a page whose next cursor is the given cursor,  {canonical(page.next)}")
         return page
 
     def _start_cursor(self, predicate: Predicate, cursor: Cursor | None) -> Cursor | None:
@@ -147,7 +147,7 @@ class FunctionSource:
             return
         if status in REFUSING:
             raise SourceRefused(
-                f"{self._where}: the source answers {status}: the key is wrong, or has no rights"
+                f"{self._where}: the source answers {status}: the key is wrong or has no permission"
             ) from error
         check_status(status, self._where, body_sample(getattr(reply, "content", b"")))
 
@@ -174,7 +174,7 @@ class FunctionSource:
         # A limit of 1 only asks whether any record exists.
         if count >= asked.limit > 1:
             raise self._invalid(
-                f"a full list of {count:,} records, which does not say whether there are more",
+                f"a full list of {count:,} records, which leaves open whether there are more",
                 "(records, next_cursor), or Page.last(records) if that is all",
             )
         return Page(records=records, raw_count=count, next=None, is_end=True if records else None)
@@ -184,7 +184,7 @@ class FunctionSource:
         try:
             onward = pager.onward(asked, PageReply("", None, {}, page.records))
         except BadReply as error:
-            raise self._invalid(f"records without a key that can be used: {error}", "records with keys") from error
+            raise self._invalid(f"records without a usable key: {error}", "records with keys") from error
         if page.is_end or onward.is_end:
             page = replace(page, next=None, is_end=True)
         elif page.next is None and page.is_end is None:
@@ -205,7 +205,7 @@ class FunctionSource:
         records = self._records(page.records)
         if records and page.next is None and page.is_end is None and self._pager is None:
             raise self._invalid(
-                "a Page with records that says neither where the next one begins nor that it is the last",
+                "a Page with records but without `next` and `is_end`",
                 "one with `next`, or Page.last(records)",
             )
         return replace(page, records=records, next=self._cursor(page.next))
@@ -215,9 +215,7 @@ class FunctionSource:
             raise self._invalid(f"a Page whose records are {describe_value(found)}", "a list of records")
         stranger = next((number for number, each in enumerate(found) if not isinstance(each, dict)), None)
         if stranger is not None:
-            raise self._invalid(
-                f"records of which number {stranger} is {describe_value(found[stranger])}", "objects (dict)"
-            )
+            raise self._invalid(f"a list whose item {stranger} is {describe_value(found[stranger])}", "objects (dict)")
         return list(found)
 
     def _cursor(self, cursor: Any) -> Cursor | None:

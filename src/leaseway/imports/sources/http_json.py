@@ -171,7 +171,7 @@ class JsonSource:
     async def present(self, ids: Sequence[str], http: RequestClient) -> frozenset[str]:
         """A reply with other records than requested is an error: the source ignored the parameter."""
         if self._confirm is None:
-            raise BadValue("resource.deletes.sweep.confirm", "is missing: the source cannot be asked for ids")
+            raise BadValue("resource.deletes.sweep.confirm", "is missing, so ids cannot be requested")
         params = {
             **self._resource.params,
             **self._resource.page.fixed,
@@ -183,10 +183,10 @@ class JsonSource:
         keys = map(self._key, self._raw(body, reply))
         found = frozenset(str(key) for key in keys if key is not None and key is not MISSING)
         if strangers := sorted(found - frozenset(ids)):
-            problem = (
-                f"resource.deletes.sweep.confirm.param: asked for ids by {self._confirm.param!r}, the source sends"
+            problem = f"resource.deletes.sweep.confirm.param: a request for ids with {self._confirm.param!r} returned"
+            raise TerminalError(
+                f"{problem} {strangers[0]!r}, which was not requested; the source may not support the parameter"
             )
-            raise TerminalError(f"{problem} {strangers[0]!r}, which is none of them; it may not know the parameter")
         return found
 
     async def _ask(self, http: RequestClient, url: str, params: Mapping[str, Any]) -> tuple[HttpReply, Any]:
@@ -264,9 +264,9 @@ def read_secret(spec: Spec, environ: Mapping[str, str]) -> str | None:
         return None
     secret = environ.get(auth.env, "").strip()
     if not secret:
-        raise UsageError(f"source.auth.env: the environment variable {auth.env} is not set; it must hold the key")
+        raise UsageError(f"source.auth.env: the environment variable {auth.env} is not set; it must contain the key")
     if not secret.isprintable() or not secret.isascii():
-        raise UsageError(f"source.auth.env: {auth.env} holds characters that no key has")
+        raise UsageError(f"source.auth.env: {auth.env} contains characters that keys cannot contain")
     return secret
 
 

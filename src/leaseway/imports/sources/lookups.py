@@ -37,7 +37,7 @@ def read_id_max(resource: Resource, bodies: Bodies) -> int | None:
     value = look_up(upper, bodies).first
     if not isinstance(value, int) or isinstance(value, bool):
         is_now = "nothing" if value is MISSING else repr(value)
-        raise BadReply(f"resource.partition.upper: {upper} must lead to a whole number (leads to {is_now[:100]})")
+        raise BadReply(f"resource.partition.upper: {upper} must lead to an integer (leads to {is_now[:100]})")
     return value
 
 
@@ -69,8 +69,8 @@ def read_filter_counts(place: str, filter_: Filter, bodies: Bodies) -> dict[str,
     counts = look_up(str(filter_.rows_from), bodies).all
     if len(values) != len(counts):
         problem = f"leads to {len(counts):,} numbers, and values_from to {len(values):,} values"
-        raise BadReply(f"{place}.rows_from: {filter_.rows_from} {problem}; they must stand side by side")
+        raise BadReply(f"{place}.rows_from: {filter_.rows_from} {problem}; both lists must have the same length")
     strange = next((count for count in counts if not isinstance(count, int) or isinstance(count, bool)), None)
     if strange is not None:
-        raise BadReply(f"{place}.rows_from: {filter_.rows_from} must lead to whole numbers (is {str(strange)[:40]!r})")
+        raise BadReply(f"{place}.rows_from: {filter_.rows_from} must lead to integers (is {str(strange)[:40]!r})")
     return {str(value): count for value, count in zip(values, counts, strict=True)}

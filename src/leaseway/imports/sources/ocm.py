@@ -80,7 +80,7 @@ class OpenChargeMap:
         status = decode_reply(reply, dict[str, Any])
         id_max = status.get("maxPOIId")
         if not isinstance(id_max, int):
-            raise BadReply(f"system/status: maxPOIId must be a whole number (is {id_max!r})")
+            raise BadReply(f"system/status: maxPOIId must be an integer (is {id_max!r})")
         countries = await self._countries(http)
         return SourceProbe(id_max=id_max, server_time=server_time(reply.headers), values={"country": sorted(countries)})
 
@@ -102,7 +102,7 @@ class OpenChargeMap:
         reply = await self._ask(http, "poi", {**fixed, "chargepointid": ",".join(asked)})
         found = frozenset(str(record.get("ID")) for record in decode_reply(reply, list[dict[str, Any]]))
         if strangers := sorted(found - frozenset(asked)):
-            raise TerminalError(f"Open Charge Map sent {strangers[0]!r}, and was asked for other ids")
+            raise TerminalError(f"Open Charge Map sent {strangers[0]!r}, which was not requested")
         return found
 
     def is_ours(self, shard: Shard) -> Callable[[Record], bool]:
@@ -131,7 +131,7 @@ class OpenChargeMap:
     def _check(self, reply: Any, path: str) -> None:
         sample = body_sample(reply.content, self._headers["x-api-key"])
         if reply.status_code == ROBOTS_STATUS and "robots" in sample:
-            raise SourceRefused(f"Open Charge Map takes us for a robot, by our user_agent: {sample}")
+            raise SourceRefused(f"Open Charge Map refused the user_agent as a robot: {sample}")
         check_status(reply.status_code, f"Open Charge Map /{path}", "" if reply.status_code == OK else sample)
 
     async def _countries(self, http: RequestClient) -> dict[str, int]:
@@ -141,7 +141,7 @@ class OpenChargeMap:
             pairs = [(each.get("ISOCode"), each.get("ID")) for each in listed or () if isinstance(each, dict)]
             found = {code: number for code, number in pairs if isinstance(code, str) and isinstance(number, int)}
             if not found:
-                raise BadReply("referencedata: it has no countries")
+                raise BadReply("referencedata: contains no countries")
             self._country_ids = found
         return self._country_ids
 
@@ -152,7 +152,8 @@ class OpenChargeMap:
         unknown = [code for code in codes if code not in known]
         if unknown:
             raise BadValue(
-                "country", f"Open Charge Map does not know {', '.join(unknown)}; codes have two capital letters, as ES"
+                "country",
+                f"Open Charge Map does not know {', '.join(unknown)}; codes have two capital letters, for example ES",
             )
         return [known[code] for code in codes]
 
@@ -162,9 +163,9 @@ def check_user_agent(user_agent: str) -> str:
     bad = [name for name in (*ROBOT_NAMES, ABUSE) if name in lower]
     bad += [name for name in ROBOT_BEGINNINGS if lower.startswith(name)]
     if bad or not user_agent.strip() or not user_agent.isprintable():
-        problem = f"Open Charge Map refuses every name with {bad[0]!r}" if bad else "must be printable text"
+        problem = f"Open Charge Map refuses user agents that contain {bad[0]!r}" if bad else "must be printable text"
         raise BadValue(
-            "user_agent", f"{problem} (is {user_agent!r}); take one such as acme-import/1.0 (ops@acme.example)"
+            "user_agent", f"{problem} (is {user_agent!r}); use for example acme-import/1.0 (ops@acme.example)"
         )
     return user_agent
 
@@ -214,13 +215,13 @@ def decode_reply(reply: Any, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(reply.content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise WrongBody(f"Open Charge Map sent something else ({error})", body_sample(reply.content)) from error
+        raise WrongBody(f"Open Charge Map returned an unexpected body ({error})", body_sample(reply.content)) from error
 
 
 def build_page(records: list[dict[str, Any]], predicate: Predicate, now: Instant | None, size_bytes: int) -> Page:
     ids = [record["ID"] for record in records if isinstance(record.get("ID"), int)]
     if records and not ids:
-        raise BadReply("Open Charge Map sent records without a single ID")
+        raise BadReply("Open Charge Map returned records without an ID")
     high = predicate.get("id", [None, None])[1]
     is_ascending = all(low < up for low, up in pairwise(ids))
     # In the wrong order, a record beyond the end proves nothing. The guards get all records.

@@ -179,8 +179,11 @@ class PageNumberPager:
         limit, done = self._limit(asked), query_offset(asked)
         if len(answer.raw) > limit:
             # Then page numbers do not mean what they should, and records would be missed.
-            sent, name = f"{len(answer.raw):,} records came where {limit:,} were asked for", self._page.limit_param
-            raise BadReply(f"{sent}: the source does not know {name!r}; leave resource.page.limit_param out")
+            sent, name = (
+                f"{len(answer.raw):,} records were returned where {limit:,} were requested",
+                self._page.limit_param,
+            )
+            raise BadReply(f"{sent}: the source does not support {name!r}; remove resource.page.limit_param")
         total = read_count(self._page.total, answer.body)
         if (fewer := shrunk_by(asked, total)) > 0:
             size = len(answer.raw) if asked.cursor is None else asked.cursor["size"]
@@ -244,7 +247,7 @@ class LinkPager:
     def _cleaned(self, url: str, link: Any) -> str:
         """The URL of the next page without the secret, because cursors are stored."""
         if not isinstance(link, str) or len(link) > TOKEN_LENGTH_MAX:
-            raise BadReply(f"the link to the next page is no address: {str(link)[:100]!r}")
+            raise BadReply(f"the link to the next page is not a URL: {str(link)[:100]!r}")
         target = urlsplit(urljoin(url, link))
         if (target.scheme, target.netloc) != urlsplit(url)[:2]:
             # Every request contains the key, which is meant for this source only.
@@ -320,5 +323,5 @@ def next_link(headers: Mapping[str, str]) -> Any:
 
 def describe_fields(record: Any) -> str:
     if not isinstance(record, dict):
-        return f"the first one is no object but {type(record).__name__}; check resource.records"
+        return f"the first one is not an object but {type(record).__name__}; check resource.records"
     return f"they have {', '.join(sorted(map(str, record))[:NAMES_SHOWN])} …; check resource.key"

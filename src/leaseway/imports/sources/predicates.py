@@ -171,7 +171,7 @@ def match_values(path: str, values: set[str]) -> RecordTest:
 
 def range_ends(name: str, wanted: Any) -> tuple[Any, Any]:
     if isinstance(wanted, str | Mapping) or len(wanted) != 2:
-        raise BadValue("predicate", f"{name} must be a range of two ends (is {wanted!r})")
+        raise BadValue("predicate", f"{name} must be a range with two ends (is {wanted!r})")
     return wanted[0], wanted[1]
 
 
@@ -184,7 +184,7 @@ def parse_bound(name: str, end: Any) -> int | None:
         return end
     instant = parse_stamp(end, "iso")
     if instant is None:
-        raise BadValue("predicate", f"{name}: {end!r} is neither a whole number nor an instant")
+        raise BadValue("predicate", f"{name}: {end!r} is neither an integer nor an instant")
     return instant
 
 

@@ -40,15 +40,15 @@ def check_status(status: int, where: str, sample: str = "", location: str | None
     if 200 <= status < 300:
         return
     if status in REFUSING:
-        raise SourceRefused(f"{said} (look at source.auth, and at the variable that it names)")
+        raise SourceRefused(f"{said} (check source.auth and the environment variable it names)")
     if 300 <= status < 400:
-        hint = f" to {location}; if that is right, write it into source.base_url" if location else ""
+        hint = f" to {location}; if that is correct, set source.base_url to it" if location else ""
         raise TerminalError(f"{where} answers {status} and redirects{hint}")
     if status in HEAVY or status >= 500:
         raise HeavyPage(said)
     if status in PASSING:
         raise BadReply(said)
-    raise TerminalError(f"{said} (look at source.base_url, and at the path and the params)")
+    raise TerminalError(f"{said} (check source.base_url, resource.path and resource.params)")
 
 
 def timeout_errors() -> tuple[type[Exception], ...]:

@@ -71,45 +71,45 @@ def check_url(url: str) -> Iterator[Problem]:
         has_login = parts.username is not None or parts.password is not None
         has_host = bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError as error:
-        yield "source.base_url", f"is no address: {error}"
+        yield "source.base_url", f"is not a URL: {error}"
         return
     if has_login:
-        yield "source.base_url", "must not hold a password; name its environment variable in source.auth"
+        yield "source.base_url", "must not contain a password; name its environment variable in source.auth"
     elif parts.scheme not in ("http", "https") or not has_host:
         yield "source.base_url", f"must begin with https:// or http:// and a host (is {url!r})"
     elif parts.query or parts.fragment:
-        yield "source.base_url", "must not have a query; parameters belong into resource.params"
+        yield "source.base_url", "must not have a query; put parameters into resource.params"
     elif TEMPLATE.search(url):
-        yield "source.base_url", "looks like a template, and there are none; write the address itself"
+        yield "source.base_url", "looks like a template; templates are not supported, so write the URL itself"
 
 
 def check_file(source: SourceSpec) -> Iterator[Problem]:
     name = str(source.file).lower()
     if name.endswith((".gz", ".zip", ".bz2", ".xz", ".zst")):
-        yield "source.file", "is packed; unpack it first, so that a run can go on in its middle"
+        yield "source.file", "is compressed; decompress it first, so that a run can resume within the file"
     elif source.format is None and not name.endswith((".jsonl", ".ndjson", ".csv")):
-        yield "source.format", f"is needed, jsonl or csv: the name of {source.file!r} does not say it"
+        yield "source.format", f"is required, jsonl or csv: the name {source.file!r} does not tell"
     for field in ("auth", "headers", "limits", "concurrency"):
         if getattr(source, field):
-            yield f"source.{field}", "is for a base_url; a file needs none"
+            yield f"source.{field}", "is for a base_url; remove it"
 
 
 def check_header(place: str, name: str, value: str) -> Iterator[Problem]:
     if not HEADER_NAME.fullmatch(name) or not value.isprintable() or not value.isascii():
-        yield place, "must be a header's name with printable ASCII text"
+        yield place, "must be a header name with printable ASCII text"
     elif name.lower() in SECRET_HEADERS:
-        yield place, f'holds a secret; write source.auth = {{ header = "{name}", env = "MY_KEY" }} instead'
+        yield place, f'contains a secret; write source.auth = {{ header = "{name}", env = "MY_KEY" }} instead'
     elif TEMPLATE.search(value):
-        yield place, "looks like a template, and there are none; write the text itself"
+        yield place, "looks like a template; templates are not supported, so write the text itself"
 
 
 def check_auth(auth: AuthSpec) -> Iterator[Problem]:
     if (auth.header is None) == (auth.param is None):
         yield "source.auth", "needs either header or param, and not both"
     if auth.header is not None and not HEADER_NAME.fullmatch(auth.header):
-        yield "source.auth.header", f"must be a header's name, such as X-API-Key (is {auth.header!r})"
+        yield "source.auth.header", f"must be a header name such as X-API-Key (is {auth.header!r})"
     if auth.scheme is not None and auth.header is None:
-        yield "source.auth.scheme", "stands before the secret in a header; a param has none"
+        yield "source.auth.scheme", "is for a header; remove it, because a param has no scheme"
 
 
 def check_limits(limits: list[str]) -> Iterator[Problem]:
@@ -138,7 +138,7 @@ def check_resource(resource: Resource, is_file: bool) -> Iterator[Problem]:
     if is_file:
         yield from check_file_resource(resource)
     elif TEMPLATE.search(resource.path) or "?" in resource.path or "#" in resource.path:
-        yield "resource.path", f"must be a plain path; parameters belong into resource.params (is {resource.path!r})"
+        yield "resource.path", f"must be a plain path; put parameters into resource.params (is {resource.path!r})"
     for name in resource.params:
         if name.lower() in SECRET_PARAMS:
             yield (
@@ -192,9 +192,9 @@ def check_path(place: str, text: str, is_single: bool = False) -> Iterator[Probl
         yield place, error.problem
         return
     if is_single and path.has_star:
-        yield place, f"must lead to one value; {text!r} may lead to many"
+        yield place, f"must lead to a single value; {text!r} may lead to many"
     elif is_single and not path.steps:
-        yield place, "must name a field; $ is the whole record"
+        yield place, "must be the path of a field; $ is the whole record"
 
 
 def check_durations(resource: Resource) -> Iterator[Problem]:
@@ -218,9 +218,9 @@ def check_durations(resource: Resource) -> Iterator[Problem]:
 def check_file_resource(resource: Resource) -> Iterator[Problem]:
     for field in ("path", "params", "filters"):
         if getattr(resource, field):
-            yield f"resource.{field}", "is for a base_url; a file needs none"
+            yield f"resource.{field}", "is for a base_url; remove it"
     if not isinstance(resource.page, SinglePaging):
-        yield "resource.page.cursor", "is for a base_url; leave it out: a file is read from its beginning to its end"
+        yield "resource.page.cursor", "is for a base_url; remove it, because a file is read from beginning to end"
     if resource.records != "$":
         yield "resource.records", "is for a base_url; each line of a file is one record"
     if resource.partition.kind != "none":
@@ -235,23 +235,23 @@ def check_page(page: PagingSpec) -> Iterator[Problem]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield "resource.page", f"uses the parameter {name!r} twice"
     if isinstance(page, KeysetPaging) and page.is_inclusive and not isinstance(page.start, int):
-        yield "resource.page.is_inclusive", "needs a whole number as resource.page.start, such as 0"
+        yield "resource.page.is_inclusive", "needs an integer as resource.page.start, such as 0"
     if page.short_page_is_end and isinstance(page, LinkPaging | TokenPaging):
-        yield "resource.page.short_page_is_end", f"is not needed: with cursor = {page.kind!r} the source says the end"
+        yield "resource.page.short_page_is_end", f"remove it: with cursor = {page.kind!r} the source reports the end"
 
 
 def check_columns(resource: Resource) -> Iterator[Problem]:
     for name in resource.columns:
         if name in RESERVED:
-            yield f"resource.columns.{name}", f"is a column that every table has; call it, say, {name}_"
+            yield f"resource.columns.{name}", f"is a column that every table has; rename it, for example to {name}_"
     for path, made in resource.quality.items():
         if made.range is not None and made.range[0] > made.range[1]:
             yield (
                 f"{child_field('resource.quality', path)}.range",
-                f"must begin with its smaller end (is {list(made.range)})",
+                f"must start with the smaller number (is {list(made.range)})",
             )
         if made.range is None and made.one_of is None and not made.not_null:
-            yield child_field("resource.quality", path), "checks nothing; give range, one_of or not_null"
+            yield child_field("resource.quality", path), "checks nothing; set range, one_of or not_null"
 
 
 # -- sink -------------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def check_sink(sink: SinkSpec) -> Iterator[Problem]:
     if "://" not in sink.url or scheme not in SINKS:
         yield "sink.url", f"must begin with one of {', '.join(f'{name}://' for name in SINKS)} (is {sink.url[:40]!r})"
     if sink.table.rpartition(".")[2].startswith(TAKEN):
-        yield "sink.table", f"names that begin with {', '.join(TAKEN)} are taken; choose another one"
+        yield "sink.table", f"names that begin with {', '.join(TAKEN)} are reserved; choose another name"
     if scheme == "sqlite" and "." in sink.table:
         yield "sink.table", f"SQLite has no schemas; write {sink.table.rpartition('.')[2]!r} (is {sink.table!r})"
 
@@ -272,8 +272,8 @@ def check_sink(sink: SinkSpec) -> Iterator[Problem]:
 
 def check_budget(budget: RunBudget) -> Iterator[Problem]:
     if budget.money is not None and budget.price is None:
-        yield "budget.price", "is needed: what one request costs, or nobody knows when the money is spent"
+        yield "budget.price", "is required with money: the price of one request"
     if budget.requests is None and budget.money is None and budget.price is None:
-        yield "budget", "bounds nothing; give requests, or price and money"
+        yield "budget", "limits nothing; set requests, or price and money"
     if budget.requests_max == 0:
         yield "budget.money", f"must be enough for one request, {budget.price:g} (is {budget.money:g})"

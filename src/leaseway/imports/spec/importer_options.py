@@ -49,14 +49,14 @@ def page_parameters(function: PageFunction) -> frozenset[str]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{function!r} is no function that fetches a page: {error}") from error
+        raise UsageError(f"{function!r} is not a page function: {error}") from error
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return frozenset(GIVEN)
     unknown = [each for each in parameters if each.default is each.empty and not is_page_parameter(each)]
     if unknown:
         raise BadValue(
             f"{describe_function(function)}: {unknown[0].name}",
-            f"nobody gives it; a page function takes {', '.join(GIVEN)}",
+            f"is not provided; a page function takes {', '.join(GIVEN)}",
         )
     return frozenset(each.name for each in parameters) & frozenset(GIVEN)
 
@@ -159,7 +159,10 @@ def declare_importer(name: str, function: Callable[..., Any], options: Mapping[s
 
 def unknown_options(name: object, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        yield "name", f"must begin with a small letter and hold small letters, digits, _, . and - only (is {name!r})"
+        yield (
+            "name",
+            f"must be lowercase letters, digits, _, . and -, and start with a letter (is {name!r})",
+        )
     known = list(ImporterOptions.__annotations__)
     for option in options:
         if option not in known:
@@ -235,7 +238,7 @@ def filter_option(name: str, said: dict[str, Any], problems: Problems) -> dict[s
     known = {field: value for field, value in said.items() if field in FILTER_FIELDS}
     for field, value in said.items():
         if field not in FILTER_FIELDS and value != getattr(Filter(), field, NOTHING):
-            hint = f"the function asks by itself; there are {', '.join(FILTER_FIELDS)}"
+            hint = f"the function sends its own requests; allowed are {', '.join(FILTER_FIELDS)}"
             problems.append((f"filters.{name}.{field}", f"is not for a function: {hint}"))
     if name == "box":
         return {"param": name, "box": "south,west,north,east", **known}
@@ -251,9 +254,9 @@ def check_declared(spec: Spec) -> Iterable[tuple[str, str]]:
         yield from check_budget(spec.budget)
     partition, deletes = spec.resource.partition, spec.resource.deletes
     if deletes is not None and deletes.sweep is not None and deletes.sweep.confirm is not None:
-        yield "deletes.sweep.confirm", "is not for a function, which cannot be asked for single records; leave it out"
+        yield "deletes.sweep.confirm", "is not for a function, because single records cannot be requested; remove it"
     if isinstance(partition, IdRange) and not isinstance(partition.upper, int):
-        yield "partition.upper", "must be the largest id, a whole number: a function has no other place to look for it"
+        yield "partition.upper", "must be the largest id, an integer: a function cannot look it up"
 
 
 def rename_to_option(text: str) -> str:

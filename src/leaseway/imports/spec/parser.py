@@ -12,7 +12,7 @@ from msgspec.structs import fields
 Problems = list[tuple[str, str]]
 
 SHOWN_LENGTH = 60
-KINDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
+KINDS = {"str": "text", "int": "an integer", "float": "a number", "bool": "true or false"}
 KINDS |= {"array": "a list", "object": "a table", "null": "nothing"}
 BOUND = re.compile(r"Expected `\w+` (>=|<=|>|<) ([\d.e+-]+)")
 LENGTH = re.compile(r"Expected `(\w+)` of length (>=|<=|) ?(\d+)")
@@ -21,11 +21,11 @@ TYPES = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
 AT_LEAST = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than", "": "exactly"}
 PLACE = re.compile(r" - at `\$?(.*)`$")
 EXAMPLES = {
-    r"^[a-z][a-z0-9_-]{0,62}$": "must begin with a small letter and hold small letters, digits, _ and - only",
-    r"^[a-z_][a-z0-9_]{0,62}$": "must hold small letters, digits and _ only, and not begin with a digit",
-    r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$": "must hold small letters, digits, _: table or schema.table",
+    r"^[a-z][a-z0-9_-]{0,62}$": "must be lowercase letters, digits, _ and -, and start with a letter",
+    r"^[a-z_][a-z0-9_]{0,62}$": "must be lowercase letters, digits and _, and not start with a digit",
+    r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$": "must be table or schema.table, in a-z, 0-9 and _",
     r"^[A-Za-z_][A-Za-z0-9_]{0,200}$": "must be the name of an environment variable, such as API_KEY",
-    r"^/[^#]*#.+$": "must be a path of the source and where to look in its reply, such as '/status#$.maxId'",
+    r"^/[^#]*#.+$": "must be a path of the source and a JSON path into its reply, such as '/status#$.maxId'",
     r"^(?:[0-9]{1,9}(?:ms|[smhdw]))+$": "must be a duration such as '90s', '15m', '1h30m' or '7d'",
 }
 

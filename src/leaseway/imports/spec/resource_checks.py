@@ -36,7 +36,7 @@ def check_filter(place: str, filter_: Filter) -> Iterator[Problem]:
         return
     for field in OF_A_BOX:
         if getattr(filter_, field):
-            yield f"{place}.{field}", 'is for a box; say how it is written: box = "west,south,east,north"'
+            yield f"{place}.{field}", 'is for a box; set its format: box = "west,south,east,north"'
     is_range = filter_.lower is not None or filter_.upper is not None
     if filter_.param is not None and is_range:
         yield place, "needs either param (for values) or lower and upper (for a range), and not both"
@@ -46,12 +46,12 @@ def check_filter(place: str, filter_: Filter) -> Iterator[Problem]:
         missing = "lower" if filter_.lower is None else "upper"
         yield (
             f"{place}.path",
-            f"is needed: the source does not apply the {missing} end, so we must see it in the record",
+            f"is required: the source does not apply the {missing} end, so it is checked in each record",
         )
     if filter_.values is not None and filter_.values_from is not None:
         yield place, "needs either values or values_from, and not both"
     if is_range and (filter_.values is not None or filter_.values_from is not None or has_rows(filter_)):
-        yield place, "is a range, and ranges have no values"
+        yield place, "is a range; remove values"
     yield from check_rows(place, filter_)
 
 
@@ -60,10 +60,10 @@ def check_box_filter(place: str, filter_: Filter) -> Iterator[Problem]:
         if getattr(filter_, field):
             yield f"{place}.{field}", "is not for a box; a box has param, box, latitude and longitude"
     if filter_.param is None:
-        yield f"{place}.param", "is needed: the one parameter that takes all four sides"
+        yield f"{place}.param", "is required: the parameter that contains all four sides"
     for field in ("latitude", "longitude"):
         if getattr(filter_, field) is None:
-            yield f"{place}.{field}", "is needed: a point on an edge belongs to one box alone, so we must see it"
+            yield f"{place}.{field}", "is required, because a point on an edge belongs to one box"
 
 
 def has_rows(filter_: Filter) -> bool:
@@ -74,14 +74,14 @@ def check_rows(place: str, filter_: Filter) -> Iterator[Problem]:
     if filter_.rows_from is not None and filter_.values_from is None:
         yield (
             f"{place}.rows_from",
-            "needs values_from: they are read side by side; with values, write rows = { ES = 9 }",
+            "needs values_from, because both lists are read in parallel; with values, write rows = { ES = 9 }",
         )
     if filter_.values is None:
         return
     known = {str(value) for value in filter_.values}
     for name in filter_.rows:
         if name not in known:
-            yield f"{place}.rows", f"{name!r} is none of the values"
+            yield f"{place}.rows", f"{name!r} is not one of the values"
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def check_ids(resource: Resource, partition: IdRange) -> Iterator[Problem]:
     if not isinstance(resource.page, KeysetPaging) and "id" not in resource.filters:
         yield f"{PLACE}.by", "id_range needs page.cursor = 'keyset', or [resource.filters.id] with lower and upper"
     if "id" in resource.filters and resource.filters["id"].lower is None:
-        yield "resource.filters.id.lower", "is needed by partition.by = 'id_range'"
+        yield "resource.filters.id.lower", "is required by partition.by = 'id_range'"
     if isinstance(partition.upper, int) and partition.upper < partition.lower:
         yield f"{PLACE}.upper", f"must be at least lower, {partition.lower:,} (is {partition.upper:,})"
 
@@ -120,7 +120,7 @@ def check_countries(resource: Resource, partition: Country) -> Iterator[Problem]
     elif country.values is None and country.values_from is None:
         yield "resource.filters.country", "needs values or values_from: an unknown country may mean the whole world"
     elif partition.group_below and not has_rows(country):
-        ways = "rows, as in { AD = 40, ES = 12_000 }, or rows_from: nobody else says how many rows a country has"
+        ways = "rows, as in { AD = 40, ES = 12_000 }, or rows_from: the number of rows of each country"
         yield f"{PLACE}.group_below", f"needs resource.filters.country.{ways}"
 
 
@@ -139,7 +139,7 @@ def check_windows(resource: Resource, partition: Windows, place: str) -> Iterato
     if window is None or window.lower is None:
         yield f"{place}.by", "window needs [resource.filters.window] with lower and upper"
     elif window.upper is None:
-        why = "every window would read all that came after it"
+        why = "every window would read everything after it"
         yield f"{place}.by", f"window needs resource.filters.window.upper: without it, {why}; use id_range or country"
     ends = {}
     for name, text in (("start", partition.start), ("end", partition.end)):
@@ -149,11 +149,11 @@ def check_windows(resource: Resource, partition: Windows, place: str) -> Iterato
                 yield f"{place}.{name}", f"must be an instant such as '2026-04-01T00:00Z' (is {text!r})"
     start, end = ends.get("start"), ends.get("end")
     if start is not None and end is not None and end <= start:
-        yield f"{place}.end", f"must lie after the start, {partition.start} (is {partition.end!r})"
+        yield f"{place}.end", f"must be after the start, {partition.start} (is {partition.end!r})"
     if not partition.step_us:
-        yield f"{place}.step", "must be longer than nothing"
+        yield f"{place}.step", "must be greater than zero"
     elif resource.stamp is not None and partition.step_us % max(resource.stamp.granularity_us, 1):
-        why = "a window that ends within a grain could not say which records it has"
+        why = "stamps would not tell which window a record belongs to"
         yield f"{place}.step", f"must be a multiple of stamp.granularity, {resource.stamp.granularity}: {why}"
 
 
@@ -165,19 +165,22 @@ def check_incremental(resource: Resource) -> Iterator[Problem]:
     if filter_ is None or filter_.lower is None:
         yield f"{place}.filter", f"needs [resource.filters.{incremental.filter}] with lower"
     if resource.stamp is None:
-        yield "resource.stamp", "is needed by resource.incremental"
+        yield "resource.stamp", "is required by resource.incremental"
     elif incremental.overlap_us < (least_us := resource.stamp.granularity_us + resource.stamp.lag_us):
         least = f"lag + granularity, {least_us / 1_000_000:g} s"
         yield f"{place}.overlap", f"must be at least {least}, or changes are lost (is {incremental.overlap!r})"
     if getattr(resource.partition, "end", None) is not None:
-        yield "resource.partition.end", "is an end to all changes, and resource.incremental asks for new ones; leave it"
+        yield "resource.partition.end", "excludes later changes, which resource.incremental reads; remove it"
 
 
 def check_deletes(spec: Spec) -> Iterator[Problem]:
     if (deletes := spec.resource.deletes) is None:
         return
     if deletes.flag is None and deletes.sweep is None:
-        yield "resource.deletes", "says nothing; give flag (a feed of deleted records) or sweep (what was not seen)"
+        yield (
+            "resource.deletes",
+            "is empty; set flag (a feed of deleted records) or sweep (find rows that were not seen)",
+        )
     if spec.source.file is not None:
         yield from check_file_deletes(deletes, spec.resource)
     elif spec.source.kind == "ocm":
@@ -188,19 +191,19 @@ def check_deletes(spec: Spec) -> Iterator[Problem]:
 
 def check_file_deletes(deletes: DeleteSettings, resource: Resource) -> Iterator[Problem]:
     if deletes.flag is not None:
-        yield "resource.deletes.flag", "is for a base_url; with a file, use sweep: what is not in it is gone"
+        yield "resource.deletes.flag", "is for a base_url; with a file, use sweep"
     if deletes.sweep is not None and deletes.sweep.confirm is not None:
-        yield "resource.deletes.sweep.confirm", "is for a base_url; a file cannot be asked for single records"
+        yield "resource.deletes.sweep.confirm", "is for a base_url; single records of a file cannot be requested"
     if deletes.sweep is not None and resource.on_bad_row.policy == "skip":
-        why = "with resource.deletes.sweep, a record that is skipped would count as gone"
+        why = "with resource.deletes.sweep, a skipped record would count as deleted"
         yield "resource.on_bad_row.policy", f"must not be 'skip': {why}; use quarantine"
 
 
 def check_client_deletes(deletes: DeleteSettings) -> Iterator[Problem]:
     if deletes.flag is not None and deletes.flag.params:
-        yield "resource.deletes.flag.params", "come with kind = 'ocm'; write flag = { params = {} }"
+        yield "resource.deletes.flag.params", "are set by kind = 'ocm'; write flag = { params = {} }"
     if deletes.sweep is not None and deletes.sweep.confirm is not None:
-        yield "resource.deletes.sweep.confirm", "comes with kind = 'ocm'; leave it out"
+        yield "resource.deletes.sweep.confirm", "is set by kind = 'ocm'; remove it"
 
 
 def check_json_deletes(deletes: DeleteSettings, resource: Resource) -> Iterator[Problem]:
@@ -208,5 +211,5 @@ def check_json_deletes(deletes: DeleteSettings, resource: Resource) -> Iterator[
         yield "resource.deletes.flag.params", "is empty: without a parameter, every record would count as deleted"
     sweep = deletes.sweep
     if sweep is not None and sweep.confirm is None and resource.on_bad_row.policy == "skip":
-        why = "a record that is skipped would count as gone"
-        yield "resource.deletes.sweep.confirm", f"is needed with on_bad_row.policy = 'skip': {why}; or use quarantine"
+        why = "a skipped record would count as deleted"
+        yield "resource.deletes.sweep.confirm", f"is required with on_bad_row.policy = 'skip': {why}; or use quarantine"

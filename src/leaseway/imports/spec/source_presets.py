@@ -75,13 +75,13 @@ def preset_conflicts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name in sorted(names & table_at(data, place).keys()):
             yield (
                 child_field(place, name),
-                "comes with kind = 'ocm'; leave it out, or describe the API with kind = 'json'",
+                "is set by kind = 'ocm'; remove it, or describe the API with kind = 'json'",
             )
     for place, names in OPEN.items():
         for name in sorted(table_at(data, place).keys() - names):
             yield (
                 child_field(place, name),
-                f"is not for kind = 'ocm'; here you may write {', '.join(sorted(names)) or 'nothing'}",
+                f"is not for kind = 'ocm'; allowed here: {', '.join(sorted(names)) or 'nothing'}",
             )
 
 

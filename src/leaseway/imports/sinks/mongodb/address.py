@@ -18,6 +18,6 @@ def parse_address(url: str) -> Address:
     database = unquote(urlsplit(url).path.removeprefix("/"))
     if not database or any(character in database for character in '/\\. "$*<>:|?\0'):
         raise StoreRefused(
-            f"{redact_url(url)}: names no database; write it after the host: mongodb://host:27017/places"
+            f"{redact_url(url)}: does not contain a database; write it after the host: mongodb://host:27017/places"
         )
     return Address(url, redact_url(url), database)

@@ -40,7 +40,7 @@ Collection = AsyncCollection[dict[str, Any]]
 def check_collection(name: str) -> str:
     (checked,) = check_table(name, parts_max=1)
     if "$" in checked or checked.startswith(("system.", ".")) or checked.endswith("."):
-        raise BadValue("table", f"{name!r}: MongoDB has no collection of such a name; choose one without $ and system.")
+        raise BadValue("table", f"{name!r}: is not a valid collection name; choose one without $ and system.")
     return checked
 
 
@@ -82,18 +82,18 @@ async def refuse_old_server(database: Database, shown: str) -> None:
     version: Sequence[int] = (await database.client.server_info())["versionArray"]
     if tuple(version[:2]) < VERSION_MIN:
         least = ".".join(map(str, VERSION_MIN))
-        raise StoreRefused(f"{shown}: is MongoDB {'.'.join(map(str, version[:3]))}; {least} or newer is needed")
+        raise StoreRefused(f"{shown}: is MongoDB {'.'.join(map(str, version[:3]))}; {least} or newer is required")
 
 
 def refuse_other_kind(shown: str, target: str, found: Document) -> None:
     options = found.get("options", {})
     if found["type"] != "collection":
-        raise StoreRefused(f"{shown}: {target} is no collection but a {found['type']}; name another one")
+        raise StoreRefused(f"{shown}: {target} is a {found['type']}, not a collection; choose another name")
     if options.get("capped"):
-        raise StoreRefused(f"{shown}: {target} is capped, and would forget rows; name another collection")
+        raise StoreRefused(f"{shown}: {target} is a capped collection, which drops rows; choose another collection")
     if options.get("collation", {}).get("locale", "simple") != "simple":
         raise StoreRefused(
-            f"{shown}: {target} has a collation of its own, by which two ids may be one; name another collection"
+            f"{shown}: {target} has a collation, which can treat two ids as equal; choose another collection"
         )
 
 
@@ -104,8 +104,8 @@ async def refuse_other_documents(shown: str, rows: Collection) -> None:
         key = {} if first is None else first["_id"]
         if first is not None and not (isinstance(key, dict) and tuple(key) == KEY):
             raise StoreRefused(
-                f"{shown}: collection {rows.name} holds other documents: one has the _id {key!r:.60}, and the rows of "
-                "an import have {source, external_id}; name another collection and it will be made"
+                f"{shown}: collection {rows.name} contains other documents: one has the _id {key!r:.60}, and the rows "
+                "of an import have {source, external_id}; choose another collection and it will be created"
             )
 
 

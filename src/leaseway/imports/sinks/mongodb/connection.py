@@ -105,7 +105,7 @@ class MongoClients:
                 # An error before the commit means that nothing was written, even if a reply was lost.
                 if error.has_error_label("TransientTransactionError"):
                     raise WriteConflict(
-                        f"{self.address.shown}: the transaction was ended ({error}); try again"
+                        f"{self.address.shown}: the transaction was aborted ({error}); try again"
                     ) from error
                 raise
             try:

@@ -20,20 +20,20 @@ WRITE_CONFLICT = 112
 CONFLICTS = frozenset({DUPLICATE_KEY, WRITE_CONFLICT})
 
 REFUSED = {
-    13: "this user may not do that here; grant it the role readWrite on the database",
+    13: "the user lacks permission; grant it the role readWrite on the database",
     18: "check user, password and authSource",
     8000: "check user, password and authSource",
-    20: "this server cannot do it; MongoDB 5.0 or newer is needed",
-    121: "the collection's validator does not take a row; change it, or name another collection",
-    166: "the collection is a view; name another one",
+    20: "the server does not support it; MongoDB 5.0 or newer is required",
+    121: "the collection's validator rejects a row; change it, or choose another collection",
+    166: "the collection is a view; choose another collection",
 }
 BUSY = {
-    WRITE_CONFLICT: "transactions were in each other's way",
-    DUPLICATE_KEY: "transactions were in each other's way",
+    WRITE_CONFLICT: "transactions conflicted",
+    DUPLICATE_KEY: "transactions conflicted",
     24: "another transaction holds a lock",
     46: "the collection is in use",
     50: "the server gave up after its time limit",
-    251: "the server has ended the transaction",
+    251: "the server aborted the transaction",
 }
 FULL = 14_031
 
@@ -48,7 +48,7 @@ def translate_error(error: Exception, address: Address) -> LeasewayError:
     if isinstance(error, driver.ServerSelectionTimeoutError):
         return TransientError(f"{where}: {unreachable(error)}")
     if isinstance(error, driver.NotPrimaryError):
-        return StoreBusy(f"{where}: the server is no primary any more, another one is elected; try again")
+        return StoreBusy(f"{where}: the server is no longer the primary; try again")
     if isinstance(error, (driver.WriteConcernError, driver.ConnectionFailure)):
         return UnknownOutcome(f"{where}: the reply was lost ({describe_error(error)}); the call may be repeated")
     if code == FULL:
@@ -56,23 +56,23 @@ def translate_error(error: Exception, address: Address) -> LeasewayError:
     if code in REFUSED:
         return StoreRefused(f"{where}: {describe_error(error)}; {REFUSED[code]}")
     if code in BUSY:
-        return WriteConflict(f"{where}: {BUSY[code]}, and ours gave way; try again")
+        return WriteConflict(f"{where}: {BUSY[code]}, and this one was aborted; try again")
     if isinstance(error, (driver.ConfigurationError, driver.InvalidURI, ValueError)):
-        return StoreRefused(f"{where}: cannot be used as an address ({describe_error(error)})")
+        return StoreRefused(f"{where}: is not a valid URL ({describe_error(error)})")
     if getattr(error, "timeout", False):
-        return UnknownOutcome(f"{where}: no answer in time; the call may be repeated")
+        return UnknownOutcome(f"{where}: no reply in time; the call may be repeated")
     return TerminalError(f"{where}: {describe_error(error)} ({code or type(error).__name__})")
 
 
 def unreachable(error: Exception) -> str:
     text = str(error)
     if "Connection refused" in text or "Connect call failed" in text:
-        return "nobody listens there; is MongoDB running, are host and port right?"
+        return "the connection was refused; check that MongoDB is running, and check host and port"
     if "No replica set members match" in text or "No primary" in text or "no primary" in text:
-        return "no primary answers; is one elected, and can its own address be reached from here?"
+        return "no primary replies; check that one is elected and that its address can be reached from here"
     if "not known" in text or "nodename" in text or "getaddrinfo" in text:
-        return "the host's name is unknown; is it spelled right?"
-    return "no answer; is it the right host, and does a firewall let us through?"
+        return "the host name cannot be resolved; check its spelling"
+    return "no reply; check the host, and whether a firewall blocks the connection"
 
 
 def error_code(error: Exception) -> int | None:

@@ -36,9 +36,9 @@ MARK = "leaseway_page"
 def check_fields(columns: Mapping[str, ColumnType]) -> Mapping[str, ColumnType]:
     for name in columns:
         if name in ("_id", MARK):
-            raise BadValue(f"columns.{name}", f"every document has a field {name} of its own; choose another name")
+            raise BadValue(f"columns.{name}", f"every document has a field {name}; choose another name")
         if name.startswith("$") or "." in name:
-            raise BadValue(f"columns.{name}", "MongoDB reads $ and . in names as its own signs; choose another name")
+            raise BadValue(f"columns.{name}", "MongoDB interprets $ and . in names; choose another name")
     return check_columns(columns)
 
 
@@ -51,7 +51,7 @@ class MongoEncoder(PageEncoder):
     def line(self, row: Row) -> Line:
         line = super().line(row)
         if sum(bson_size(value) for value in line) > SIZE_BYTES_MAX:
-            raise Unstorable("too_large", f"the row is larger than the {SIZE_BYTES_MAX:,} bytes that MongoDB takes")
+            raise Unstorable("too_large", f"the row is larger than the {SIZE_BYTES_MAX:,} bytes that MongoDB accepts")
         return line
 
     def _encode_page(self, rows: Sequence[Row]) -> list[Line]:
@@ -86,7 +86,7 @@ def shorten_bad_row(bad: BadRow) -> BadRow:
     """A bad row that is too large even for quarantine is shortened, and says so."""
     if len(bad.document) < SIZE_BYTES_MAX // 4 or len(replace_nul(bad.document).encode()) <= SIZE_BYTES_MAX:
         return bad
-    problem = f"{bad.problem}; of the document, {CUT_TO:,} characters are kept here"
+    problem = f"{bad.problem}; only {CUT_TO:,} characters of the document are stored"
     return replace(bad, document=bad.document[:CUT_TO], problem=problem)
 
 
@@ -101,7 +101,7 @@ def refuse_depth(text: str) -> None:
         elif character in "{[":
             depth += 1
             if depth > DEPTH_MAX:
-                raise Unstorable("too_large", f"is nested deeper than the {DEPTH_MAX} levels that MongoDB takes")
+                raise Unstorable("too_large", f"is nested deeper than the {DEPTH_MAX} levels that MongoDB accepts")
         elif character in "}]":
             depth -= 1
 

@@ -85,10 +85,10 @@ class RowMerge(NamedTuple):
             result = await self.rows.bulk_write(requests, ordered=False, session=self.session)
         except BulkWriteError as error:
             if set(error_codes(error)) <= CONFLICTS:
-                raise WriteConflict("somebody else wrote a row of the page; try again") from error
+                raise WriteConflict("another writer wrote a row of the page; try again") from error
             raise
         if result.inserted_count + result.matched_count < len(requests):
-            raise WriteConflict("somebody else changed a row of the page; try again")
+            raise WriteConflict("another writer changed a row of the page; try again")
 
     def _document(self, line: Line) -> dict[str, Any]:
         return {"_id": row_key(self.source, line[0]), **self._changes(line, is_new=True), "first_seen": self.now}

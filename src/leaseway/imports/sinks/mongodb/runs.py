@@ -73,7 +73,7 @@ async def keep_notes(database: Database, run: RunRow, notes: str, **more: Any) -
     same = {"_id": run.id, "notes": canonical(run.notes)}
     result = await database[RUNS].update_one(same, {"$set": {"notes": notes, **more}})
     if not result.matched_count:
-        raise WriteConflict(f"run {run.id}: somebody else changed it; try again")
+        raise WriteConflict(f"run {run.id}: another writer changed it; try again")
 
 
 async def spend(database: Database, target: str, run: str, requests: int) -> bool:

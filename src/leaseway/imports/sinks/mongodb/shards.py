@@ -66,7 +66,7 @@ async def update(
         session=session,
     )
     if not result.matched_count:
-        raise WriteConflict(f"shard {row.shard.key}: somebody else changed it; try again")
+        raise WriteConflict(f"shard {row.shard.key}: another writer changed it; try again")
 
 
 async def claim(database: Database, held: LockedShard, fence: int, sink: ObjectId) -> bool:
@@ -80,7 +80,7 @@ async def claim(database: Database, held: LockedShard, fence: int, sink: ObjectI
         {"$set": {"writer": {"fence": fence, "sink": sink}, "fence": fence}, "$inc": {"version": 1}},
     )
     if not claimed.matched_count:
-        raise WriteConflict(f"shard {held.row.shard.key}: somebody else changed it; try again")
+        raise WriteConflict(f"shard {held.row.shard.key}: another writer changed it; try again")
     return True
 
 

@@ -129,8 +129,8 @@ class ParquetFolder:
             self.show(number)
         except FileNotFoundError:
             raise StoreRefused(
-                f"{self.path(number)}: is named in the books and is not there; put it back from a backup, or name "
-                "another folder and import again"
+                f"{self.path(number)}: is referenced by the run tables but missing; restore it from a backup, or "
+                "choose another folder and import again"
             ) from None
 
     def _refuse_other_shape(self, number: int) -> None:
@@ -141,7 +141,7 @@ class ParquetFolder:
             if place >= 0 and not found.field(place).type.equals(field.type):
                 raise StoreRefused(
                     f"{self.folder}: column {field.name!r} is {found.field(place).type} in its files, and {field.type} "
-                    "is needed; call it otherwise in the spec, or name another table"
+                    "is required; rename it in the spec, or choose another table"
                 )
 
     def _settle(self) -> None:
@@ -188,14 +188,16 @@ def translate_errors(step: Callable[[], T]) -> T:
     except LeasewayError:
         raise
     except PermissionError as error:
-        raise StoreRefused(f"{error.filename}: may not be written; check the rights of the folder") from error
+        raise StoreRefused(f"{error.filename}: permission denied; check the permissions of the folder") from error
     except NotADirectoryError as error:
-        raise StoreRefused(f"{error.filename}: a folder is needed, and a file is there; name another one") from error
+        raise StoreRefused(f"{error.filename}: is a file, and a folder is required; choose another folder") from error
     except FileExistsError as error:
-        raise StoreRefused(f"{error.filename}: a folder is needed, and a file is there; name another one") from error
+        raise StoreRefused(f"{error.filename}: is a file, and a folder is required; choose another folder") from error
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise StoreFull(f"{error.filename}: the disk is full; nothing was written. Free some space") from error
-        raise TransientError(f"{error.filename}: the disk failed ({error}); check it and try again") from error
+        raise TransientError(
+            f"{error.filename}: the disk reported an error ({error}); check it and try again"
+        ) from error
     except pa.ArrowException as error:
         raise TerminalError(f"a Parquet file cannot be read or written ({error}); restore it from a backup") from error
