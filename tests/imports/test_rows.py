@@ -80,7 +80,11 @@ def test_a_good_record() -> None:
         (poi(DateLastStatusUpdate=None), "bad_stamp", "is null"),
         (poi(DateLastStatusUpdate="yesterday"), "bad_stamp", "is not a timestamp (is 'yesterday')"),
         (poi(DateLastStatusUpdate=True), "bad_stamp", "is not a timestamp (is True)"),
-        (poi(DateLastStatusUpdate="2026-13-01T00:00:00Z"), "bad_stamp", "is not a timestamp (is '2026-13-01T00:00:00Z')"),
+        (
+            poi(DateLastStatusUpdate="2026-13-01T00:00:00Z"),
+            "bad_stamp",
+            "is not a timestamp (is '2026-13-01T00:00:00Z')",
+        ),
         (
             poi(AddressInfo={"Latitude": 91, "Longitude": 0}),
             "out_of_range",
