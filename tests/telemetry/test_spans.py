@@ -183,8 +183,8 @@ async def test_what_is_not_sampled_is_not_kept_with_the_job() -> None:
     async def count() -> None: ...
 
     await count.submit()
-    kept = [row.new.trace for row in (await seen.app.store())._rows.values()]  # type: ignore[attr-defined]
-    assert kept == [None]
+    rows = (await seen.app.store()).jobs._state.rows  # type: ignore[attr-defined]
+    assert [row.new.trace for row in rows.values()] == [None]
 
 
 async def test_a_store_that_does_not_say_whose_doing_it_was_keeps_no_job_from_running(seen: Seen) -> None:
