@@ -1,13 +1,13 @@
-"""leaseway runs work that calls somebody else's metered API.
+"""leaseway runs jobs that call rate-limited, paid APIs.
 
-No request over the limit, no cent over the budget, no job lost, no job done twice.
+No request exceeds a limit, no cost exceeds a budget, no job is lost or finished twice.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leaseway.app import App, JobHandle
+    from leaseway.app import App
     from leaseway.domain.budgets.budget import Budget
     from leaseway.domain.errors import (
         BadValue,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from leaseway.imports.domain.shard import Shard
     from leaseway.imports.run.importer import Importer
     from leaseway.imports.spec.model import Boxes, Country, Filter, IdRange, Incremental, Stamp, Windows
+    from leaseway.job_handle import JobHandle
     from leaseway.worker.context import Context
     from leaseway.worker.submit import Bound
 
@@ -81,7 +82,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "app": ["App", "JobHandle"],
+    "app": ["App"],
+    "job_handle": ["JobHandle"],
     "domain.budgets.budget": ["Budget"],
     "imports.domain.page": ["Page"],
     "imports.domain.shard": ["Shard"],
@@ -106,7 +108,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when they are first used: the command line starts without them."""
+    """Import a public name at its first use, so that the command line starts fast."""
     if name not in __all__:
         raise AttributeError(f"module 'leaseway' has no attribute {name!r}")
     home = import_module(f"leaseway.{_HOME.get(name, 'domain.errors')}")

@@ -1,30 +1,23 @@
-"""What users write against: an app, its jobs, and the two ways in, submitting and working."""
+"""The public entry point: an app with its jobs, and methods to submit jobs and to run workers."""
 
 import asyncio
-import inspect
 import os
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from leaseway.domain.budgets.budget import Budget
 from leaseway.domain.errors import (
-    BadValue,
     NoSuchJob,
     TransientError,
     UnknownKind,
     UnknownOutcome,
     UsageError,
-    redact_url,
 )
 from leaseway.domain.ids import SECOND_US, JobId
 from leaseway.domain.job import Job, NewJob, Submitted
 from leaseway.domain.kind import (
-    NO_OPTIONS,
-    SUBMIT_OPTIONS,
     Kind,
     KindDefaults,
     check_attempts,
@@ -36,20 +29,21 @@ from leaseway.domain.kind import (
 from leaseway.domain.limits.limit import parse_rate
 from leaseway.domain.outcome import Backoff
 from leaseway.domain.requirements import LimitsOption, Requirements, parse_limit_uses
-from leaseway.domain.schedule import Missed, Schedule
+from leaseway.domain.schedule import Schedule
 from leaseway.domain.schedule import check_schedule as check_schedule
 from leaseway.domain.tenant import Tenant
 from leaseway.domain.tenant import check_tenant as check_tenant
 from leaseway.domain.validators import Seconds, check_name, parse_duration_us
+from leaseway.job_handle import JobHandle, make_schedule, register_job
 from leaseway.ports.events import Events
 from leaseway.ports.job_store import TransactionalSubmission
 from leaseway.ports.store import Store
 from leaseway.signals import drained_by_signals, run_to_the_end
+from leaseway.store_session import StoreSession
+from leaseway.sync_portal import refuse_running_loop
 from leaseway.telemetry.log_events import LogEvents
-from leaseway.wiring import build_environment
-from leaseway.worker.environment import Environment, WorkerSettings
+from leaseway.worker.environment import WorkerSettings
 from leaseway.worker.loop import Worker, WorkerSummary
-from leaseway.worker.maintenance import scheduled_job
 from leaseway.worker.set_tenant import store_tenant
 from leaseway.worker.submit import Bound, submit, submit_many, submit_traced
 
@@ -67,8 +61,16 @@ RETENTION = timedelta(days=7)
 DEFAULT_BACKOFF = Backoff()
 
 
-class App:
-    """Jobs and the store they live in. Opening the store waits until the first submission or worker."""
+class App(StoreSession):
+    """Jobs and the store that keeps them. The store is opened by the first submission or worker.
+
+        app = App("sqlite:///work.db")   # postgresql://…  https://…  memory://
+
+    `url`: the store; default: LEASEWAY_STORE, or leaseway.db in the current directory. `key`: the API key, if the
+    store is a service (https://…); default: LEASEWAY_KEY. `limits`: where limits are kept, if not in the store (redis://…);
+    default: LEASEWAY_LIMITS. `retention`: how long finished jobs are kept. `key_retention`: how long idempotency keys
+    are kept. `events`: receives log events; default: the logger `leaseway`.
+    """
 
     def __init__(
         self,
@@ -81,38 +83,18 @@ class App:
         events: Events | None = None,
     ) -> None:
         url = url or os.environ.get("LEASEWAY_STORE") or "sqlite:///leaseway.db"
-        self.url = url
-        self._key = key
-        """Of a service, if the store is one: https://… None: the one in LEASEWAY_KEY."""
-        self.limits_url = limits or os.environ.get("LEASEWAY_LIMITS")
-        """Where limits are kept, if not beside the jobs: redis://…"""
+        limits = limits or os.environ.get("LEASEWAY_LIMITS")
+        super().__init__(url, key, limits, LogEvents() if events is None else events)
         self.kinds: dict[str, Kind] = {}
         self.schedules: dict[str, Schedule] = {}
         self.importers: dict[str, Importer] = {}
         self._keep_us = parse_duration_us("retention", retention)
         self._key_keep_us = parse_duration_us("key_retention", key_retention)
-        self.events = LogEvents() if events is None else events
-        self._world = build_environment(url, self.limits_url, self.events, self._key)
-        self._is_open = False
-        self._opening = 0
-        """Those who are at it now."""
-        self._pid = os.getpid()
-        self._portal: SyncPortal | None = None
-        self._portal_lock = threading.Lock()
 
-    def move(self, url: str, events: Events | None = None, limits: str | None = None) -> None:
-        """Use another store than the one named first, or other limits, before it is opened; tell somebody else what
-        happens."""
-        if self._is_open:
-            raise UsageError(
-                f"the app is at work with {redact_url(self.url)}; close it before moving to {redact_url(url)}"
-            )
-        # A key is for the service that it was made by, and for nobody else to see.
-        self._key = self._key if url == self.url else None
-        self.url = url
-        self.limits_url = limits or self.limits_url
-        self.events = events or self.events
-        self._world = build_environment(url, self.limits_url, self.events, self._key)
+    @property
+    def key_keep_us(self) -> int:
+        """How long idempotency keys are kept, in microseconds."""
+        return self._key_keep_us
 
     # -- declaring --------------------------------------------------------------------------------------------------
 
@@ -158,12 +140,15 @@ class App:
     ) -> Any:
         """Make a function a job: `@app.job` or `@app.job(queue="mail", attempts=3)`.
 
-        Durations are seconds or timedeltas. `timeout` ends an attempt, `lease` is how long a worker that died keeps
-        the job from others, `backoff` is the first pause after a failure or a whole `Backoff`.
+        `name`: default: the function's name. `queue`, `priority` (-1,000 to 1,000, higher runs first). `attempts`: how
+        often the job is tried before it fails. `timeout`: ends an attempt that takes longer. `lease`: after how long
+        another worker may take over the job of a worker that died. `backoff`: the delay after the first failure, or a
+        `Backoff`. Durations are seconds or timedeltas.
 
-        `limits` are taken by each call to the provider (`ctx.http`, `ctx.call()`), and a job starts only when they
-        allow it. `cost` is what one call may cost at most, in the unit of the budget: a number, a mapping from units
-        to numbers, or a function of the job's arguments that answers one of these.
+        `limits`: each call to the provider (`ctx.http`, `ctx.call()`) takes a permit of them, and a job starts only
+        when they allow it. `budget`, `budgets`: each call is charged to them. `cost`: the highest cost of one call,
+        in the unit of the budget: a number, a mapping from units to numbers, or a function of the job's arguments
+        that returns one of these. `cost_usd`: the same in US dollars.
         """
         defaults = KindDefaults(
             queue=check_name("queue", queue),
@@ -180,18 +165,26 @@ class App:
         def register(function: Callable[..., Any]) -> JobHandle[..., Any]:
             named = name or str(getattr(function, "__name__", ""))
             requirements = Requirements(named, parse_limit_uses(f"job {named}: limits", limits), charged, most)
-            return self._register(function, named, defaults, requirements)
+            return register_job(self, function, named, defaults, requirements)
 
         return register if function is None else register(function)
 
     def cron(
         self, expression: str, *, tz: str = "UTC", missed: str = "latest", name: str | None = None
     ) -> "Callable[[JobHandle[P, R]], JobHandle[P, R]]":
-        """Submit a job at the times of a cron expression. Stands above `@app.job`; stands alone as well."""
+        """Submit a job at the times of a cron expression: `@app.cron("0 3 * * *", tz="Europe/Berlin")`.
+
+        Write it above `@app.job`, or alone. `missed`: what happens to fire times that passed while no worker ran:
+        "latest" submits one job, "all" one for each, "skip" none. A parameter named `fire_time` receives the time
+        that was due.
+        """
 
         def register(target: Any) -> Any:
             handle = target if isinstance(target, JobHandle) else self.job(target)
-            self._schedule(handle.kind, expression, tz, missed, name or handle.kind.name)
+            named = name or handle.kind.name
+            if named in self.schedules:
+                raise UsageError(f"there are two schedules named {named!r}; give one of them another name=")
+            self.schedules[named] = make_schedule(handle.kind, named, expression, tz, missed, self._world.ids)
             return handle
 
         return register
@@ -215,7 +208,7 @@ class App:
         return register
 
     def bind(self, name: str, arguments: Mapping[str, Any], **options: Any) -> Bound:
-        """A job by its name, for callers that have no function at hand."""
+        """Bind a job by its name, for callers that do not have the function."""
         kind = self.kinds.get(name)
         if kind is None:
             known = ", ".join(sorted(self.kinds)) or "none yet"
@@ -233,14 +226,16 @@ class App:
         return (await submit_traced(self._world._replace(store=store), [new]))[0]
 
     async def submit_many(self, jobs: Iterable[Bound]) -> list[Submitted]:
-        """Submit bound jobs of any kinds, in transactions of up to 5,000; the answers come in their order.
+        """Submit bound jobs of any kinds, in transactions of up to 5,000 jobs. The results are in the order of the
+        jobs.
 
-        An error names its item. Transactions before it stand, and a note on the error says how many jobs they stored.
+        An error names its item. Earlier transactions are not rolled back; a note on the error says how many jobs they
+        stored.
         """
         return await submit_many(self._world._replace(store=await self.store()), jobs, self._key_keep_us)
 
     def submit_sync(self, job: Bound) -> Submitted:
-        """Submit one bound job from code that is not async; written in the caller's own thread."""
+        """Submit one bound job from code that is not async."""
         refuse_running_loop()
         store = self.sync(self.store()) if not self._is_open or self._pid != os.getpid() else self._world.store
         new = job.new(self._world.ids, self._key_keep_us)
@@ -259,20 +254,21 @@ class App:
         return self.sync(submit(store.jobs, new, self._world.clock, doubt))[0]
 
     def submit_many_sync(self, jobs: Iterable[Bound]) -> list[Submitted]:
+        """Like `submit_many`, for code that is not async."""
         return self.sync(self.submit_many(jobs))
 
     async def submit_in(self, connection: object, *jobs: Bound) -> list[Submitted]:
-        """Submit bound jobs as a part of your own transaction: they exist if and only if you commit.
+        """Submit bound jobs as a part of your own transaction: they exist only if you commit it.
 
-        For PostgreSQL; `connection` is one of asyncpg or an async one of psycopg, in the database of the store.
-        Nobody announces them: idle workers find them within a second after the commit, at most ten.
+        Requires PostgreSQL. `connection`: an asyncpg connection, or an async psycopg connection, to the store's
+        database. Workers are not notified: idle workers find the jobs at their next poll, after one to ten seconds.
         """
         store = submits_within(await self.store())
         with self._new(jobs) as new:
             return await store.submit(connection, new)
 
     def submit_in_sync(self, connection: object, *jobs: Bound) -> list[Submitted]:
-        """The same from code that is not async, with a connection of psycopg."""
+        """Like `submit_in`, for code that is not async, with a psycopg connection."""
         refuse_running_loop()
         store = submits_within(self.sync(self.store()))
         with self._new(jobs) as new:
@@ -285,11 +281,11 @@ class App:
     # -- asking -----------------------------------------------------------------------------------------------------
 
     async def find(self, job: Submitted | JobId | str) -> Job | None:
-        """The record of a job, or None."""
+        """The record of a job, or None if there is no such job."""
         return await (await self.store()).reads.job(job_id(job))
 
     async def wait(self, job: Submitted | JobId | str, timeout: Seconds | None = None) -> Job:  # noqa: ASYNC109
-        """The record of a job, as soon as it is done, failed or cancelled. TimeoutError: it was not in time."""
+        """Wait until a job is done, failed or cancelled, and return its record. Raises TimeoutError after `timeout`."""
         seconds = None if timeout is None else parse_duration_us("timeout", timeout) / SECOND_US
         store, id_ = await self.store(), job_id(job)
         record = None
@@ -305,12 +301,13 @@ class App:
         return record
 
     def wait_sync(self, job: Submitted | JobId | str, timeout: Seconds | None = None) -> Job:
+        """Like `wait`, for code that is not async."""
         return self.sync(self.wait(job, timeout))
 
     # -- working ----------------------------------------------------------------------------------------------------
 
     async def run_worker(self, worker: Worker | None = None, **settings: Any) -> WorkerSummary:
-        """Work in the running event loop until drained. For programs that own their loop and their signals."""
+        """Run a worker in the current event loop until it is drained. For programs that handle signals themselves."""
         await self.store()
         return await (worker or self.worker(**settings)).run()
 
@@ -322,7 +319,11 @@ class App:
         grace: Seconds = 30,
         until_empty: bool = False,
     ) -> Worker:
-        """A worker for the jobs of this app; `run_worker` starts it, its `drain` ends it."""
+        """A worker for the jobs of this app. `run_worker` starts it; its method `drain` ends it.
+
+        `concurrency`: how many jobs run at once. `queues`: default: the queues of the app's jobs. `grace`: how long
+        running jobs may continue after a signal to stop. `until_empty`: stop when no unfinished job is left.
+        """
         served = self.queues() if queues is None else tuple(check_name("queue", queue) for queue in queues)
         settings = WorkerSettings(
             queues=served,
@@ -335,11 +336,10 @@ class App:
         return Worker(self._world, self.kinds, settings, tuple(self.schedules.values()))
 
     def work(self, **settings: Any) -> WorkerSummary:
-        """Work until SIGTERM or SIGINT, then drain; a second signal hurries, a third leaves at once with code 4.
-
-        Blocks; call it from the main thread.
+        """Run a worker until SIGTERM or SIGINT, then drain it. A second signal ends the grace period, a third one
+        exits at once with code 4. Blocks; call it from the main thread. For the settings see `worker`.
         """
-        refuse_running_loop("app.work() needs a thread of its own; use `await app.run_worker()` in async code")
+        refuse_running_loop("app.work() blocks; use `await app.run_worker()` in async code")
         return run_to_the_end(self._work(settings))
 
     def queues(self) -> tuple[str, ...]:
@@ -351,243 +351,39 @@ class App:
     async def set_tenant(
         self, name: str, *, weight: int = 1, starts: str | Sequence[str] = (), concurrency: int | None = None
     ) -> None:
-        """What is agreed with a tenant: its weight against others, how many of its jobs may start in a window
-        ("100/minute") and run at once. In force with the next claim, for all workers."""
+        """Set a tenant's weight against other tenants, how many of its jobs may start per window ("100/minute"), and
+        how many may run at once. It applies to all workers from their next claim on."""
         texts = [starts] if isinstance(starts, str) else starts
         rates = tuple(sorted(parse_rate(f"tenant {name}: starts", text) for text in texts))
         tenant = check_tenant(Tenant(name=name, weight=weight, starts=rates, concurrency=concurrency))
         store = await self.store()
         await store_tenant(store.tenants, self._world.limiter, tenant)
 
-    def set_tenant_sync(self, name: str, **agreed: Any) -> None:
-        self.sync(self.set_tenant(name, **agreed))
+    def set_tenant_sync(self, name: str, **settings: Any) -> None:
+        """Like `set_tenant`, for code that is not async."""
+        self.sync(self.set_tenant(name, **settings))
 
     # -- the store --------------------------------------------------------------------------------------------------
 
-    @property
-    def world(self) -> Environment:
-        """The parts that the app works with now: store, limits, ledger, clock. Closing or moving it makes others."""
-        return self._world
-
-    @property
-    def key_keep_us(self) -> int:
-        """How long idempotency keys are remembered."""
-        return self._key_keep_us
-
-    async def store(self) -> Store:
-        """The app's store, opened."""
-        if self._pid != os.getpid():
-            self._start_anew_after_fork()
-        world = self._world
-        if not self._is_open:
-            self._opening += 1
-            try:
-                await world.store.open()
-                self._is_open = world is self._world
-            except BaseException:
-                # The last who fails closes it, since nobody else would: an app that is not open has nothing to close.
-                if self._opening == 1 and not self._is_open:
-                    await world.store.close()
-                raise
-            finally:
-                self._opening -= 1
-        return world.store
-
-    def _start_anew_after_fork(self) -> None:
-        if self._is_open:
-            # SQLite remembers its locks in memory, which a fork copies; the kernel's locks it does not.
-            raise UsageError(
-                "the store was opened before this process was forked from another, and cannot be used in both; "
-                "fork first, or start processes by spawning them"
-            )
-        self._world = build_environment(self.url, self.limits_url, self.events, self._key)
-        self._pid, self._portal, self._portal_lock = os.getpid(), None, threading.Lock()
-
-    async def close(self) -> None:
-        if self._is_open:
-            left = self._world
-            # Before the first await: who submits meanwhile opens the next store, and not the one that is leaving.
-            self._is_open = False
-            if not self.url.startswith("memory:"):  # which lives as long as the process
-                self._world = build_environment(self.url, self.limits_url, self.events, self._key)
-            await left.limiter.close()
-            await left.store.close()
-
-    async def __aenter__(self) -> "App":
-        await self.store()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def sync(self, call: Coroutine[Any, Any, T]) -> T:
-        """Wait for one of the async calls above, from code that is not async."""
-        try:
-            refuse_running_loop()
-        except UsageError:
-            call.close()
-            raise
-        with self._portal_lock:  # threads that come first at the same moment share one, and none comes after its end
-            if self._portal is None or self._pid != os.getpid():
-                self._portal = SyncPortal()
-            answer = self._portal.begin(call)
-        return answer.result()
-
-    def close_sync(self) -> None:
-        refuse_running_loop()
-        try:
-            self.sync(self.close())
-        finally:
-            with self._portal_lock:
-                portal, self._portal = self._portal, None
-            if portal is not None:
-                portal.close()
-
     # -- inside -----------------------------------------------------------------------------------------------------
-
-    def _register(
-        self, function: Callable[P, R], name: str, defaults: KindDefaults, requirements: Requirements
-    ) -> "JobHandle[P, R]":
-        if isinstance(function, JobHandle):
-            raise UsageError(f"{function.name} is a job already; if it has a schedule, write @app.cron above @app.job")
-        if name in self.kinds:
-            raise UsageError(f"there are two jobs named {name!r}; give one of them another name=")
-        kind = self.kinds[name] = Kind(name, function, defaults, requirements)
-        return JobHandle(self, kind)
-
-    def _schedule(self, kind: Kind, expression: str, tz: str, missed: str, name: str) -> None:
-        if name in self.schedules:
-            raise UsageError(f"there are two schedules named {name!r}; give one of them another name=")
-        if missed not in [policy.value for policy in Missed]:
-            raise BadValue(f"cron {name}: missed", f"must be latest, all or skip (is {missed!r})")
-        schedule = Schedule(
-            name=check_name("name", name), kind=kind.name, cron=expression, tz=tz, missed=Missed(missed)
-        )
-        check_schedule(schedule)
-        needed = [field for field in kind.Arguments.__struct_fields__ if field != "fire_time"]
-        required = [field for field in needed if field in required_parameters(kind)]
-        if required:
-            raise UsageError(f"cron {name}: nobody gives the job its argument {required[0]!r}; give it a default")
-        scheduled_job(schedule, kind, 0, self._world.ids)  # what cannot be made now could not be made at any fire
-        self.schedules[name] = schedule
 
     async def _work(self, settings: dict[str, Any]) -> WorkerSummary:
         try:
-            await self.store()  # first: after a fork this makes a new one
+            await self.store()  # first, because after a fork this replaces the store
             worker = self.worker(**settings)
             async with asyncio.timeout(None) as scope:
                 with drained_by_signals(worker, scope):
                     return await worker.run()
         except TimeoutError as error:
-            raise TransientError("the store did not take the leases back in time; they expire by themselves") from error
+            raise TransientError("the store did not accept the released leases in time; they will expire") from error
         finally:
             await self.close()
 
 
 def submits_within(store: Store) -> TransactionalSubmission:
     if store.transactional is None:
-        raise UsageError("this store cannot take part in a transaction of yours; PostgreSQL can")
+        raise UsageError("this store cannot take part in your transaction; use PostgreSQL")
     return store.transactional
-
-
-def required_parameters(kind: Kind) -> list[str]:
-    parameters = inspect.signature(kind.function).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.default is parameter.empty]
-
-
-class JobHandle(Generic[P, R]):
-    """A function that is a job. Calling it runs it here and now, as if it were not one: good for tests."""
-
-    def __init__(self, app: App, kind: Kind) -> None:
-        self.app = app
-        self.kind = kind
-        self.name = kind.name
-        self.__doc__ = kind.function.__doc__
-        self.__wrapped__ = kind.function
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self.kind.function(*args, **kwargs)
-        return result
-
-    def __repr__(self) -> str:
-        return f"<job {self.name}>"
-
-    def bind(self, **given: Any) -> Bound:
-        """Arguments and options, checked, ready for `app.submit_many` or `ctx.submit`."""
-        if SUBMIT_OPTIONS.isdisjoint(given):
-            return Bound(self.kind, self.kind.encode(given), NO_OPTIONS)
-        options = {name: given.pop(name) for name in SUBMIT_OPTIONS & given.keys()}
-        return Bound(self.kind, self.kind.encode(given), parse_options(options))
-
-    async def submit(self, **given: Any) -> Submitted:
-        """Submit one job: the function's arguments, and the options key, tenant, queue, priority, run_at or delay,
-        attempts, timeout, cursor, shard_key."""
-        return await self.app.submit(self.bind(**given))
-
-    async def submit_many(self, arguments: Iterable[Mapping[str, Any]], **options: Any) -> list[Submitted]:
-        """Submit one job for each of the given arguments, all with the same options."""
-        return await self.app.submit_many(self._each(arguments, options))
-
-    def submit_sync(self, **given: Any) -> Submitted:
-        return self.app.submit_sync(self.bind(**given))
-
-    def submit_many_sync(self, arguments: Iterable[Mapping[str, Any]], **options: Any) -> list[Submitted]:
-        return self.app.submit_many_sync(self._each(arguments, options))
-
-    def _each(self, arguments: Iterable[Mapping[str, Any]], options: dict[str, Any]) -> Iterator[Bound]:
-        if "key" in options:
-            raise BadValue("key", "one key cannot stand for many jobs; bind each one with its own key")
-        checked = parse_options(options)
-        for index, each in enumerate(arguments):
-            try:
-                text = self.kind.encode(each)
-            except BadValue as error:
-                raise BadValue(f"item {index}: {error.field}", error.problem) from error
-            yield Bound(self.kind, text, checked)
-
-
-class SyncPortal:
-    """An event loop in a thread, for callers that have none."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # which leaves this thread's loop alone
-        self._loop = self._runner.get_loop()
-        self._is_left = asyncio.Event()
-        self._calls: set[Future[Any]] = set()
-        self._thread = threading.Thread(target=self._run, name="leaseway-sync", daemon=True)
-        self._thread.start()
-
-    def begin(self, call: Coroutine[Any, Any, T]) -> "Future[T]":
-        answer = asyncio.run_coroutine_threadsafe(call, self._loop)
-        self._calls.add(answer)
-        answer.add_done_callback(self._calls.discard)
-        return answer
-
-    def close(self) -> None:
-        """After the last `begin`. Whoever waits for an answer in another thread gets it, and is not waited for."""
-        self._loop.call_soon_threadsafe(self._is_left.set)
-        if all(call.done() for call in self._calls.copy()):
-            self._thread.join()
-
-    def _run(self) -> None:
-        with self._runner:
-            self._runner.run(self._until_left())
-
-    async def _until_left(self) -> None:
-        await self._is_left.wait()
-        for call in self._calls.copy():
-            await asyncio.wait([asyncio.wrap_future(call)])
-
-
-WOULD_BLOCK = "this would block the event loop that is running here; await the call without _sync instead"
-
-
-def refuse_running_loop(message: str = WOULD_BLOCK) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise UsageError(message)
 
 
 def job_id(job: "Submitted | JobId | str") -> JobId:

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from typing import Any
 
-from leaseway.app import App, JobHandle
+from leaseway.app import App
+from leaseway.job_handle import JobHandle
 from leaseway.telemetry.log_events import NoEvents
 
 PAYLOAD_BYTES = 200
