@@ -1,6 +1,7 @@
-"""A worker as the one thing that its process does: signals end it, and nothing that hangs keeps it.
+"""Runs a worker as the only task of its process, ended by signals.
 
-SIGTERM and SIGINT: the first drains, the second hurries, the third leaves.
+SIGTERM or SIGINT: the first one drains the worker, the second ends the grace period, the third exits at once. A handler
+that hangs cannot keep the process alive.
 """
 
 import asyncio
@@ -18,30 +19,30 @@ T = TypeVar("T")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LEASES_LEFT = 4
-"""The exit code when leases were not handed back."""
+"""The exit code if leases were not released."""
 STUBBORN_SECONDS = 1.0
-"""How long tasks that a handler left behind may take to notice that it is over."""
+"""How long tasks that a handler left behind may take to end."""
 INSIST_SECONDS = 4.0
-"""And what its event loop may take beyond that, before it counts as blocked."""
+"""How much longer the event loop may take before it counts as blocked."""
 PATIENCE_SECONDS = 12.0
-"""What a worker may take beyond its grace period to stop its handlers and to hand everything back."""
+"""How long a worker may take after its grace period to stop its handlers and to release all leases."""
 
 
 @contextlib.contextmanager
 def drained_by_signals(worker: Worker, scope: asyncio.Timeout) -> Iterator[None]:
-    """While the body runs. `scope` ends it if the worker does not end by itself."""
-    # Not loop.add_signal_handler: while a handler blocks the loop, nobody would hear the third signal.
+    """Handle signals while the body runs. `scope` cancels the body if the worker does not end in time."""
+    # loop.add_signal_handler would not react to the third signal while a handler blocks the loop.
     loop = asyncio.get_running_loop()
     received = 0
     is_over = threading.Event()
 
     def insist(seconds: float) -> None:
-        """A handler may block the loop, so that nobody hears what is said there."""
+        """Exit from a thread if a handler blocks the event loop."""
         if not is_over.wait(seconds):
             os._exit(LEASES_LEFT)
 
     def drain(grace: float) -> None:
-        if is_over.is_set() or scope.expired():  # a late signal finds nothing to drain
+        if is_over.is_set() or scope.expired():  # the worker has ended already
             return
         worker.drain(grace)
         scope.reschedule(min(scope.when() or float("inf"), loop.time() + grace + PATIENCE_SECONDS))
@@ -66,7 +67,7 @@ def drained_by_signals(worker: Worker, scope: asyncio.Timeout) -> Iterator[None]
 
 
 def run_to_the_end(working: Coroutine[Any, Any, T]) -> T:
-    """Like asyncio.run, but a handler that ignores its cancellation does not keep us."""
+    """Like asyncio.run, but it does not wait for a handler that ignores its cancellation."""
     loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(working)
@@ -74,7 +75,7 @@ def run_to_the_end(working: Coroutine[Any, Any, T]) -> T:
         loop.run_until_complete(end_tasks())
         loop.run_until_complete(end_generators())
         if asyncio.all_tasks(loop):
-            loop.set_exception_handler(lambda *_: None)  # it would complain of tasks that we leave on purpose
+            loop.set_exception_handler(lambda *_: None)  # it would log the tasks that are left on purpose
         else:
             loop.close()
 
@@ -88,7 +89,7 @@ async def end_tasks() -> None:
 
 
 async def end_generators() -> None:
-    """With those that the handlers left go the connections of this loop that nobody else closes, as those of a sink."""
+    """Close async generators that handlers left open. This also closes connections that they hold, such as a sink's."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(STUBBORN_SECONDS):
             await asyncio.get_running_loop().shutdown_asyncgens()

@@ -1,4 +1,4 @@
-"""Time, chance and names as the machine gives them. Everything else gets them through ports."""
+"""The system's clock, random numbers and ids. All other modules get them through ports."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ import time
 from leaseway.domain.ids import Instant, JobId, Token, WorkerId
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-"""Crockford's base 32 in lower case: no letter looks like another, and the order of texts is the order of numbers."""
+"""Crockford's base 32 in lower case: no two letters look alike, and texts sort like the numbers they encode."""
 
 PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
 COUNT_MAX = len(PAIRS) ** 2 - 1
@@ -25,7 +25,7 @@ def wall_clock_us() -> Instant:
 
 class SystemClock:
     def monotonic(self) -> float:
-        # Unlike time.monotonic, this clock goes on while a laptop sleeps, as the leases in the store do.
+        # Unlike time.monotonic, this clock continues while a laptop sleeps, as leases in the store do.
         return time.clock_gettime(_BOOT_CLOCK)
 
     def wall_us(self) -> Instant:
@@ -41,7 +41,7 @@ class SystemChance:
 
 
 class SystemIds:
-    """Ids of 26 characters: 10 for the millisecond, 12 by chance for the process, 4 that count in the millisecond."""
+    """Ids of 26 characters: 10 for the millisecond, 12 random ones for the process, 4 for a counter."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class SystemIds:
 
     def _job(self) -> JobId:
         millisecond = time.time_ns() // 1_000_000
-        # The clock may stand still or go back; a child process must not count on from its parent's number.
+        # The clock may stand still or go back. A forked child must not continue its parent's counter.
         if millisecond > self._millisecond or self._count == COUNT_MAX or self._pid != os.getpid():
             if self._pid != os.getpid():
                 self._pid, self._chance = os.getpid(), base32(secrets.randbits(60), 12)
@@ -75,7 +75,7 @@ class SystemIds:
 
 
 def random_text(alphabet: str, length: int) -> str:
-    """For secrets: nobody can guess it."""
+    """A random text for secrets."""
     return "".join(secrets.choice(alphabet) for _ in range(length))
 
 

@@ -1,4 +1,4 @@
-"""The only place that knows every adapter: an address becomes a store, the machine becomes a world."""
+"""The only module that knows every adapter: it turns URLs into stores, limiters and ledgers."""
 
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from leaseway.stores.http.client import Line
 
 KNOWN = (
-    "sqlite:///work.db (beside you), sqlite:////var/lib/work.db (anywhere), postgresql://user@host/database, "
-    "https://host (a leaseway service), memory:// (gone when the process ends)"
+    "sqlite:///work.db (relative path), sqlite:////var/lib/work.db (absolute path), postgresql://user@host/database, "
+    "https://host (a leaseway service), memory:// (lost when the process ends)"
 )
 
 
 def store_at(url: str, key: str | None = None, tracing: Tracing | None = None) -> Store:
-    """The store at an address, not yet opened. `key`: for a service; None: the one in the environment. `tracing`: a
-    service shall know whose doing a call is."""
+    """The store at a URL, not opened yet. `key`: the API key of a service; None: the value of LEASEWAY_KEY. `tracing`:
+    passes the trace context on to a service."""
     match urlsplit(url).scheme:
         case "sqlite":
             from leaseway.stores.sqlite.store import SqliteStore
@@ -71,7 +71,7 @@ def postgres_driver() -> None:
 
 
 def sqlite_path(url: str) -> str:
-    """sqlite:///work.db is relative, sqlite:////work.db absolute."""
+    """The path of a URL: sqlite:///work.db is relative, sqlite:////work.db is absolute."""
     path = url.removeprefix("sqlite://")
     if not path.startswith("/") or path == "/":
         raise StoreRefused(f"{url!r} names no file; write three slashes and a path: sqlite:///work.db")
@@ -79,7 +79,7 @@ def sqlite_path(url: str) -> str:
 
 
 def limiter_at(url: str, key: str | None = None) -> Limiter:
-    """The limits at an address: beside the jobs, or in a Redis or Valkey of their own."""
+    """The limiter at a URL: a store of jobs, or a Redis or Valkey server."""
     match urlsplit(url).scheme:
         case "sqlite":
             from leaseway.stores.sqlite.limits import SqliteLimiter
@@ -117,7 +117,7 @@ def redis_limiter(url: str) -> Limiter:
 
 
 def open_ledger(store: Store, url: str) -> Ledger:
-    """Budgets live where the jobs live: money is never kept in a place that may forget."""
+    """The ledger for budgets. It is kept in the store of the jobs, because it must be durable."""
     match urlsplit(url).scheme:
         case "sqlite":
             from leaseway.stores.sqlite.budgets import SqliteLedger

@@ -1,4 +1,4 @@
-"""Log lines as JSON, one object in each, that say which job and which trace they belong to."""
+"""JSON logging: one object per line, with the job and the trace that the line belongs to."""
 
 import json
 import logging
@@ -16,11 +16,11 @@ VARIABLE = "LEASEWAY_LOG"
 KINDS = ("text", "json")
 
 JOB: ContextVar[Lease | None] = ContextVar("leaseway_job", default=None)
-"""What runs here, in a task or a thread."""
+"""The job that runs in the current task or thread."""
 NO_FACTS: Mapping[str, str] = {}
 
-trace_facts: Callable[[], Mapping[str, str]] = lambda: NO_FACTS  # noqa: E731 - replaced as a whole by those who trace
-"""The ids of the present trace and span."""
+trace_facts: Callable[[], Mapping[str, str]] = lambda: NO_FACTS  # noqa: E731 - replaced when tracing is on
+"""Returns the ids of the current trace and span."""
 
 
 def wants_json() -> bool:
@@ -49,7 +49,7 @@ class JsonLines(logging.Formatter):
 
 
 class NullSpan:
-    """An attempt, or a request, that nobody traces."""
+    """The span of an attempt or a request when tracing is off."""
 
     def end(self, *_: object) -> None:
         pass
@@ -59,7 +59,7 @@ NULL_SPAN = NullSpan()
 
 
 class JobLogContext:
-    """Lets the lines of handlers know their job, and traces nothing."""
+    """Adds the job to the log lines of its handler, without tracing."""
 
     has_traces = False
 

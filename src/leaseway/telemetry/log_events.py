@@ -1,4 +1,4 @@
-"""Events as log lines: one word for what happened, then the facts."""
+"""Log events: the name of the event, then its attributes."""
 
 import logging
 

@@ -1,11 +1,11 @@
-"""Submissions, attempts and requests as spans of OpenTelemetry. Imported only where somebody traces.
+"""OpenTelemetry spans for submissions, attempts and requests. Imported only if tracing is on.
 
-    submit greet   PRODUCER   its context travels with the job
-    run greet      CONSUMER   one for each attempt, in a trace of its own, linked to the span that submitted the job
-    POST /v1/jobs  SERVER     one for each request to the service
+    submit greet   PRODUCER   its context is stored with the job
+    run greet      CONSUMER   one per attempt, in its own trace, linked to the span that submitted the job
+    POST /v1/jobs  SERVER     one per request to the service
 
-A link, and not a parent: jobs run hours later, a thousand of one submission, or as a chain that never ends.
-What users say stays out of spans: no arguments, no results, no messages of errors.
+Attempts are linked to the submission, not its children, because a job may run hours later, one submission may have
+thousands of jobs, and jobs may submit jobs without end. Spans contain no arguments, results or error messages.
 """
 
 import logging
@@ -34,7 +34,7 @@ TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 TIMEOUTS = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
 TIMEOUT_SECONDS = 3.0
-"""Instead of ten: a program that ends waits so long for a collector that is away."""
+"""Instead of the default of ten: a program that exits waits this long for an unreachable collector."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 ERROR_STATUS = 500
 
@@ -45,7 +45,8 @@ Facts = Mapping[str, str | int]
 
 
 def provider() -> trace.TracerProvider | None:
-    """The program's own, or one made as the environment says. None: it says what nobody here can do."""
+    """The program's own provider, or one built from the environment. None: the environment asks for an unsupported
+    exporter."""
     present = trace.get_tracer_provider()
     if not isinstance(present, trace.ProxyTracerProvider):
         return present
@@ -106,7 +107,7 @@ class OtelTracing:
             yield jobs if origin is None else [replace(job, trace=origin) for job in jobs]
 
     def origin(self) -> str | None:
-        """None, too, for what is not kept: there would be nothing to find at the end of a link."""
+        """The current trace context. None, too, if it is not sampled, because a link to it would lead nowhere."""
         context = trace.get_current_span().get_span_context()
         if not (context.is_valid and context.trace_flags.sampled):
             return None
@@ -134,7 +135,7 @@ class OtelTracing:
     def _span(
         self, name: str, kind: SpanKind, facts: Facts, context: Context | None = None, links: Sequence[Link] = ()
     ) -> Iterator[Span]:
-        """An error is told by its type alone: its message may hold what users said."""
+        """Record an error by its type only, because its message may contain user data."""
         with self._tracer.start_as_current_span(
             name, context, kind, facts, links, record_exception=False, set_status_on_exception=False
         ) as span:
@@ -174,7 +175,7 @@ class ServedSpan:
 
 
 def link_to(origin: str) -> Link | None:
-    """What comes from a store may be anything."""
+    """A link to a stored trace context; None if the context is invalid."""
     found = TRACEPARENT.fullmatch(origin)
     if found is None:
         return None
@@ -205,7 +206,7 @@ def attempt_facts(lease: Lease) -> Facts:
 
 
 def trace_facts() -> Mapping[str, str]:
-    """For log lines."""
+    """The ids of the current span, for log lines."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
         return json_logging.NO_FACTS

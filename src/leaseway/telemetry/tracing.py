@@ -1,6 +1,6 @@
-"""Whether anybody traces: asked of the environment, as OpenTelemetry has it.
+"""Decides whether tracing is on, by the environment variables of OpenTelemetry.
 
-Nothing of OpenTelemetry is imported before somebody wants it.
+OpenTelemetry is imported only if tracing is on.
 """
 
 import logging
@@ -15,12 +15,12 @@ log = logging.getLogger("leaseway")
 
 EXPORTER = "OTEL_TRACES_EXPORTER"
 SWITCHES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT", EXPORTER)
-"""Each of these says that spans shall go somewhere. OTEL_SERVICE_NAME alone is only a name."""
+"""Each of these variables switches tracing on. OTEL_SERVICE_NAME alone does not."""
 DISABLED = "OTEL_SDK_DISABLED"
 
 
 def tracing_here() -> Tracing | None:
-    """None: nobody wants to know. The answer is for those who are made now; who asks later may get another."""
+    """The tracer for apps that are created now; None: tracing is off."""
     switch = switch_of_environment()
     if (switch or has_provider()) and (tracing := otel(switch)) is not None:
         return tracing
@@ -35,7 +35,7 @@ def switch_of_environment() -> str | None:
 
 
 def has_provider() -> bool:
-    """The program that we are a part of traces by arrangements of its own."""
+    """Whether the program has set up a tracer provider itself."""
     trace = sys.modules.get("opentelemetry.trace")
     is_disabled = os.environ.get(DISABLED, "").strip().lower() == "true"
     if trace is None or is_disabled or "opentelemetry.sdk.trace" not in sys.modules:
@@ -45,7 +45,7 @@ def has_provider() -> bool:
 
 @cache
 def otel(switch: str | None) -> Tracing | None:
-    """Once in a process. Without the extra the work goes on, and one line says why nothing is seen of it."""
+    """Created once per process. Without the package, a warning is logged and tracing stays off."""
     try:
         from leaseway.telemetry.otel import OtelTracing, provider
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""wanted ─► key ─► store: the only moment at which a key's secret exists is the answer to whoever wanted it."""
+"""Creates and rotates API keys, and opens sessions. A secret exists only in the result; the store keeps its hash."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,24 +26,24 @@ from leaseway.domain.validators import check_int
 from leaseway.ports.store import Store
 
 Chance = Callable[[str, int], str]
-"""Text of so many letters of an alphabet that nobody can guess."""
+"""Makes a random text of a given alphabet and length that cannot be guessed."""
 SESSION_LENGTH = 43
 
 
 class MadeKey(NamedTuple):
     key: ApiKey
     text: str
-    """What its owner must keep. It is nowhere else."""
+    """The full key, including the secret. It is not stored."""
 
 
 class OpenedSession(NamedTuple):
     session: Session
     id: str
-    """What the browser keeps. It is nowhere else."""
+    """The id for the browser's cookie. It is not stored."""
 
 
 async def make(store: Store, wanted: KeyRequest, chance: Chance, maker: Caller | None = None) -> MadeKey:
-    """`maker`: on whose behalf. None: whoever can write to the store itself."""
+    """`maker`: the caller that creates the key. None: a process with direct access to the store."""
     id_, secret = chance(ID_ALPHABET, ID_LENGTH), chance(SECRET_ALPHABET, SECRET_LENGTH)
     key = make_key(wanted, id_, secret, await store.reads.now())
     if maker is not None:
@@ -60,8 +60,8 @@ async def rotate(
     life_us: int | None = None,
     maker: Caller | None = None,
 ) -> MadeKey:
-    """A new key beside the old one, which lives on for a while. The new one is there before the old one's end is set:
-    if we are interrupted, there is one key too many, and never one too few."""
+    """Create a new key; the old one stays valid for the grace period. The new key is stored before the old one's
+    expiry, so that an interruption leaves one key too many, never one too few."""
     check_int("grace", grace_us, 0, LIFE_US_MAX)
     now = await store.reads.now()
     if not old.is_live(now):
@@ -86,7 +86,7 @@ async def begin_session(store: Store, key: ApiKey, chance: Chance) -> OpenedSess
 
 
 def refuse_beyond(maker: Caller, key: ApiKey) -> None:
-    """Nobody gives what he does not have, except the right to work, which no operator has himself."""
+    """A caller cannot give a key scopes that it does not have itself, except `work`, which no operator has."""
     beyond = sorted(set(key.scopes) - maker.scopes - {Scope.WORK})
     if beyond:
         raise BadValue("scopes", f"this credential cannot give {', '.join(beyond)}, which it does not have itself")

@@ -1,7 +1,7 @@
-"""lanes, jobs ─► [what keeps their gates shut] ─► people who ask why nothing starts
+"""Why gates are closed, for `jobs why`, `lanes` and the API.
 
-Asked of the limiter and of the ledger, only as far as somebody needs them. The command line and the API look through
-here; how each of them reaches a limiter is its own affair.
+The limiter and the ledger are asked only for the gates in question. The command line and the API each bring their own
+connection to the limiter.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ Defined = dict[str, tuple[LimitDefinition, int]]
 async def closed_gates(
     tenants: TenantStore, gates: Iterable[Gate], limits: AskLimits, budgets: AskBudgets
 ) -> ClosedGates:
-    """Those that are shut, with everything that keeps them so."""
+    """The closed gates of these, with all reasons."""
     asked = list(dict.fromkeys(gates))
     known = {tenant.name: tenant for tenant in await tenants.all()} if asked else {}
     asks = {gate: gate_requests(gate, known) for gate in asked}
@@ -54,7 +54,7 @@ def _found_for(needed: Sequence[PermitRequest] | Sequence[Charge], shuts: Closur
 
 
 async def closed_budgets(ledger: Ledger, charges: Sequence[Charge], now: Instant) -> Closures:
-    """`now`: on the store's clock."""
+    """`now`: the store's clock."""
     definitions = [definition for definition, _ in await ledger.definitions.all()]
     accounts = await ledger.reads.balances([charge.name for charge in charges])
     shuts = {charge: closed_by_budget(charge, definitions, accounts, now) for charge in charges}
@@ -88,7 +88,7 @@ async def limits_by_name(limiter: Limiter) -> Defined:
 
 
 async def read_levels(limiter: Limiter, asks: Iterable[PermitRequest]) -> dict[PermitRequest, LevelReading]:
-    """The levels of all that are defined; one that is forgotten at this moment is left out."""
+    """The levels of the limits that are defined. A limit that is deleted at this moment is left out."""
     seen: dict[PermitRequest, LevelReading] = {}
     for batch in batches(dict.fromkeys(PermitRequest(ask.name, ask.limit) for ask in asks)):
         seen |= await _look(limiter, batch)
@@ -96,7 +96,7 @@ async def read_levels(limiter: Limiter, asks: Iterable[PermitRequest]) -> dict[P
 
 
 def batches(asks: Iterable[PermitRequest]) -> Iterator[list[PermitRequest]]:
-    """As many as one look takes, and no name twice."""
+    """Batches of the size that one call accepts, without duplicate names."""
     batch: dict[str, PermitRequest] = {}
     for ask in asks:
         if len(batch) == PERMIT_REQUESTS_MAX or ask.name in batch:
@@ -111,7 +111,7 @@ async def _look(limiter: Limiter, batch: list[PermitRequest]) -> dict[PermitRequ
     try:
         now, levels = await limiter.levels(batch)
     except UnknownLimit:
-        # One of them is gone. It must not take the others along.
+        # One of them was deleted. The others must still be read.
         alone = [[ask] for ask in batch] if len(batch) > 1 else []
         return {ask: seen for each in alone for ask, seen in (await _look(limiter, each)).items()}
     return {ask: LevelReading(level, now) for ask, level in zip(batch, levels, strict=True)}

@@ -1,4 +1,4 @@
-"""What is agreed with a tenant reaches two places: the caps go to the limiter, the agreement to the store."""
+"""Stores a tenant's settings: its caps in the limiter, everything else in the store."""
 
 from leaseway.domain.tenant import Tenant
 from leaseway.ports.limiter import Limiter
@@ -6,7 +6,7 @@ from leaseway.ports.tenant_store import TenantStore
 
 
 async def store_tenant(tenants: TenantStore, limiter: Limiter, tenant: Tenant) -> None:
-    """The caps first: whoever sees that a tenant is capped must find them."""
+    """The caps are stored first, because a worker that sees a capped tenant must find its limit."""
     if tenant.is_capped:
         await limiter.open()
         await limiter.definitions.change(tenant.definition())
