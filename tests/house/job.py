@@ -17,6 +17,8 @@ from leaseway import App
 from leaseway import __file__ as package_file
 
 PACKAGE = Path(package_file).resolve().parent
+REPEATS = 5
+"""Jobs one after the other: which thread is first decides whether some functions are called."""
 
 
 class Recorder:
@@ -50,8 +52,9 @@ async def run_one_job(folder: str, recorder: Recorder) -> None:
         await noop.submit()
         await app.run_worker(until_empty=True)
         recorder.is_recording = True
-        await noop.submit()
-        await app.run_worker(until_empty=True)
+        for _ in range(REPEATS):
+            await noop.submit()
+            await app.run_worker(until_empty=True)
         recorder.is_recording = False
 
 
