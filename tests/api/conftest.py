@@ -1,4 +1,4 @@
-"""The service over each store that it is meant for: in a file, and in PostgreSQL."""
+"""The service over each supported store: SQLite and PostgreSQL."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,13 +13,13 @@ from leaseway.api.live import sse
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that has much else to do, a first look takes longer than a service lets a client wait for it."""
+    """On a busy machine, the first store query takes longer than the service's default timeout."""
     monkeypatch.setattr(sse, "FIRST_POLL_SECONDS", 60.0)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """An empty store, of this test alone."""
+    """An empty store for this test only."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'work.db'}"
         return
@@ -30,7 +30,7 @@ async def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
 
 @pytest.fixture
 async def app(store_url: str) -> App:
-    """With two jobs: `add`, and `broken`, which fails."""
+    """An app with two kinds: `add`, and `broken`, which always fails."""
     app = App(store_url)
 
     @app.job
@@ -46,13 +46,13 @@ async def app(store_url: str) -> App:
 
 @pytest.fixture
 async def served(app: App) -> AsyncIterator[Served]:
-    """Without authentication, over SQLite and over PostgreSQL."""
+    """A service without authentication, over SQLite and over PostgreSQL."""
     async with serving(app) as served:
         yield served
 
 
 @pytest.fixture
 async def served_with_keys(app: App) -> AsyncIterator[Served]:
-    """With authentication. Make keys in `served.service.world.store`."""
+    """A service with authentication. Create keys in `served.service.world.store`."""
     async with serving(app, auth=True) as served:
         yield served

@@ -1,4 +1,6 @@
-"""Somebody who issues JWTs: a real HTTP server on the loopback with his public keys, and his private ones at hand."""
+"""A JWT issuer: a real HTTP server on the loopback interface that publishes public keys and exposes its private keys to
+tests.
+"""
 
 import asyncio
 import json
@@ -55,11 +57,11 @@ class Issuer:
         self.url = ""
         self.answers: Callable[[], bytes] = self.jwks
         self.waits: asyncio.Event | None = None
-        """He answers when it is set."""
+        """If set, responses are delayed until this event is set."""
         self.asked = asyncio.Event()
         self.serving: set[asyncio.Task[None]] = set()
         self.drips = False
-        """He sends a byte now and then, for ever."""
+        """Sends one byte now and then and never finishes the response."""
 
     def jwks(self) -> bytes:
         return reply(json.dumps({"keys": self.keys}).encode())

@@ -1,4 +1,4 @@
-"""Keys for tests, made as the command line makes them."""
+"""API keys for tests, created in the same way as by the command line."""
 
 from typing import Any
 

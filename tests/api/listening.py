@@ -1,4 +1,4 @@
-"""Those who watch, for tests: over a WebSocket, an event stream, and by polling. Each tells frames one by one."""
+"""Live clients for tests: WebSocket, event stream and polling. Each returns frames one by one."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ from websockets.asyncio.client import ClientConnection, connect
 Frame = dict[str, Any]
 Event = dict[str, Any]
 SECONDS = 60.0
-"""Nothing is measured by it: it only ends a test that would wait for ever."""
+"""A safety limit, not a measurement: it only ends a test that would otherwise wait forever."""
 
 
 class Watcher:
-    """What somebody knows who listens: each thing as it was told last."""
+    """The state that a live client has received: the latest value of each item."""
 
     def __init__(self, frames: AsyncIterator[Frame]) -> None:
         self._frames = frames
@@ -83,7 +83,7 @@ async def by_stream(url: str, headers: dict[str, str] | None = None, **query: An
 
 
 async def frames_in(answer: httpx2.Response) -> AsyncIterator[Frame]:
-    """The id of a frame is its number: where there is none, it is not the last one."""
+    """The id of a frame is its sequence number. A frame without an id is not the last part of its snapshot."""
     id_ = None
     async for line in answer.aiter_lines():
         name, _, value = line.partition(": ")

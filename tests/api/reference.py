@@ -1,5 +1,8 @@
-"""The OpenAPI description as a page: `python -m tests.api.reference` writes it below the mark in
-docs/reference/http.md, and test_reference.py compares the two."""
+"""The OpenAPI document as a Markdown page.
+
+`python -m tests.api.reference` writes the page below the marker in docs/reference/http.md, and test_reference.py
+compares the two.
+"""
 
 import json
 from collections.abc import Iterator
@@ -75,7 +78,7 @@ def parameter_of(parameter: Json) -> str:
     return f"| `{parameter['name']}` | {parameter['in']} | {shape_of(schema)} | {text_of(more)} |"
 
 
-# -- shapes ---------------------------------------------------------------------------------------------------------
+# -- schemas --------------------------------------------------------------------------------------------------------
 
 
 def shapes_of(document: Json) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A running service for tests: a real server on a free port of the loopback, and a client that speaks to it."""
+"""A running service for tests: a real server on a free loopback port, and a client for it."""
 
 import asyncio
 import ssl
@@ -16,7 +16,7 @@ from leaseway.api.service import Service
 from leaseway.api.settings import ServiceSettings
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Nothing here is encrypted, and to read the certificates of the world for each client took as long as many a test."""
+"""The tests use plain HTTP; loading the system's CA certificates for each client would take longer than many tests."""
 
 
 class Served(NamedTuple):
@@ -26,20 +26,20 @@ class Served(NamedTuple):
     api: FastAPI
     service: Service
     client: httpx2.AsyncClient
-    """Without a credential."""
+    """A client without a credential."""
 
     def with_key(self, key: str) -> httpx2.AsyncClient:
-        """Another client. Close it: `async with served.with_key(key) as client`."""
+        """Return another client. Close it: `async with served.with_key(key) as client`."""
         return client_of(self.url, {"Authorization": f"Bearer {key}"})
 
     async def settle(self, **settings: Any) -> None:
-        """Run what is pending, by a worker in this process."""
+        """Run the pending jobs with a worker in this process."""
         await self.app.run_worker(until_empty=True, **settings)
 
 
 @asynccontextmanager
 async def serving(app: App, **settings: Any) -> AsyncIterator[Served]:
-    """`auth=False` unless told otherwise."""
+    """Start a service, with `auth=False` by default."""
     listening = bind_socket("127.0.0.1", 0)
     api = build_app(app, ServiceSettings(**{"auth": False, "port": listening.getsockname()[1], **settings}))
     server = Server(api, timeout_graceful_shutdown=5)

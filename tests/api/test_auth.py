@@ -1,4 +1,4 @@
-"""The authenticator: who is let in, for how long, and what a wrong credential learns."""
+"""The authenticator: which credentials are accepted, for how long, and what an invalid credential reveals."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -23,7 +23,7 @@ from leaseway.worker.api_keys import MadeKey, begin_session, make
 
 
 class Town(FakeClock):
-    """One clock for store and process, and a store that counts what it is asked."""
+    """One clock for store and process, and a store that counts its queries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ async def town() -> AsyncIterator[Town]:
 
 
 async def test_every_wrong_credential_gets_the_same_answer(served_with_keys: Served) -> None:
-    """Whoever tries must not learn whether the id exists, or whether the key was good once."""
+    """An attacker must not learn whether an id exists or whether a key was once valid."""
     served = served_with_keys
     good, revoked = await key_for(served), await key_for(served)
     await served.service.world.store.keys.revoke(revoked.key.id)
@@ -107,7 +107,7 @@ async def test_every_wrong_credential_gets_the_same_answer(served_with_keys: Ser
 
 
 async def test_a_request_has_one_credential_and_one_way_to_bring_it(served_with_keys: Served) -> None:
-    """Of two, two readers may believe different ones."""
+    """With two credentials, two components could authenticate the request differently."""
     served, made = served_with_keys, await key_for(served_with_keys)
     other = await key_for(served, "other")
     for headers in (
@@ -136,7 +136,7 @@ async def test_a_key_may_have_less_than_its_role(served_with_keys: Served) -> No
 
 
 async def test_a_service_with_authentication_that_was_not_opened_lets_nobody_in(served_with_keys: Served) -> None:
-    """Without its authenticator it must not take everybody for the owner of the machine."""
+    """A service whose authenticator has not started must not treat every caller as the local owner."""
     served = served_with_keys
     authenticator, served.service.authenticator = served.service.authenticator, None
     try:
@@ -149,7 +149,9 @@ async def test_a_service_with_authentication_that_was_not_opened_lets_nobody_in(
 
 
 async def test_a_key_ends_at_its_instant_although_it_is_remembered(town: Town) -> None:
-    """By the store's clock, which is counted on between two looks."""
+    """A cached key must not outlive its expiry. The expiry is compared with the store's clock, extrapolated between two
+    queries.
+    """
     made = await town.key(life_us=10 * SECOND_US)
     assert await town.opens(made.text)
     town.advance(9.9)
@@ -159,7 +161,7 @@ async def test_a_key_ends_at_its_instant_although_it_is_remembered(town: Town) -
 
 
 async def test_a_revocation_elsewhere_is_felt_within_a_minute(town: Town) -> None:
-    """Another process wrote it: this one believes what it saw, but not for long."""
+    """Another process revoked the key, so this process may use its cached entry for a short time only."""
     made = await town.key()
     assert await town.opens(made.text)
     await town.store.keys.revoke(made.key.id)
@@ -178,7 +180,7 @@ async def test_a_revocation_here_is_felt_at_once(town: Town) -> None:
 
 
 async def test_the_store_is_asked_once_for_many_requests(town: Town) -> None:
-    """Two thousand requests a second must not be two thousand looks; the same of ids that somebody made up."""
+    """Two thousand requests per second must not cause two thousand store queries, for valid and for invented ids."""
     made = await town.key()
     assert await asyncio.gather(*(town.opens(made.text) for _ in range(100))) == [True] * 100
     assert town.keys.looks == 1
@@ -188,7 +190,7 @@ async def test_the_store_is_asked_once_for_many_requests(town: Town) -> None:
 
 
 async def test_made_up_ids_neither_fill_the_memory_nor_push_out_what_is_used() -> None:
-    """Else anybody could make every request of everybody a look into the store."""
+    """Otherwise any client could evict all cached keys and force a store query for every request."""
     asked: list[str] = []
 
     async def ask(name: str) -> str | None:
@@ -208,7 +210,7 @@ async def test_made_up_ids_neither_fill_the_memory_nor_push_out_what_is_used() -
 
 
 async def test_what_was_asked_before_a_change_is_not_believed_after_it() -> None:
-    """A look that was on its way while the key was revoked here brings old news."""
+    """A query that started before the key was revoked returns a stale result, which must not be cached."""
     gate, answers = asyncio.Event(), ["live", "revoked"]
 
     async def ask(name: str) -> str | None:
@@ -229,7 +231,7 @@ async def test_what_was_asked_before_a_change_is_not_believed_after_it() -> None
 
 
 async def test_the_last_use_is_written_now_and_then(town: Town) -> None:
-    """People want to know which keys can go; requests must not pay a write for it."""
+    """Operators need to know which keys are unused, but a request must not pay for a write."""
     made = await town.key()
     await town.opens(made.text)
     await asyncio.sleep(0)
@@ -262,7 +264,9 @@ async def test_a_last_use_that_cannot_be_written_stops_nobody(town: Town) -> Non
 
 
 async def test_a_browser_gets_a_cookie_that_no_script_can_read(served_with_keys: Served) -> None:
-    """The key itself is gone from the page as soon as it was handed in."""
+    """A script that runs in the page must not be able to steal the session, and the page does not keep the key after
+    login.
+    """
     served, made = served_with_keys, await key_for(served_with_keys)
     answer = await served.client.post("/v1/session", json={"key": made.text})
     assert answer.status_code == 200
@@ -278,7 +282,7 @@ async def test_a_browser_gets_a_cookie_that_no_script_can_read(served_with_keys:
 
 
 async def test_behind_tls_the_cookie_never_travels_in_the_clear(served_with_keys: Served) -> None:
-    """The proxy speaks plain HTTP to us; the browser's Origin says how it came."""
+    """The proxy forwards plain HTTP, so only the browser's Origin header shows that the client used TLS."""
     served, made = served_with_keys, await key_for(served_with_keys)
     origin = {"Origin": served.url.replace("http://", "https://")}
     answer = await served.client.post("/v1/session", json={"key": made.text}, headers=origin)
@@ -287,7 +291,9 @@ async def test_behind_tls_the_cookie_never_travels_in_the_clear(served_with_keys
 
 
 async def test_a_cookie_alone_changes_nothing(served_with_keys: Served) -> None:
-    """Browsers send it for other people's pages too, if ever SameSite fails; such a page does not know the token."""
+    """If SameSite fails, browsers send the cookie with requests from foreign pages, but such a page does not know the
+    CSRF token.
+    """
     served, made = served_with_keys, await operator_of(served_with_keys)
     token = (await served.client.post("/v1/session", json={"key": made.text})).json()["csrf_token"]
     body = {"tenant": "acme"}
@@ -300,7 +306,7 @@ async def test_a_cookie_alone_changes_nothing(served_with_keys: Served) -> None:
 
 
 async def test_who_leaves_is_gone(served_with_keys: Served) -> None:
-    """Also with a copy of the cookie; leaving twice harms nobody."""
+    """A copied cookie must be useless after logout, and a second logout must not fail."""
     served, made = served_with_keys, await key_for(served_with_keys)
     begun = await served.client.post("/v1/session", json={"key": made.text})
     cookie = {"Cookie": begun.headers["set-cookie"].partition(";")[0]}
@@ -312,7 +318,7 @@ async def test_who_leaves_is_gone(served_with_keys: Served) -> None:
 
 
 async def test_with_a_cookie_that_is_over_one_can_log_in_again(served_with_keys: Served) -> None:
-    """It is nothing, not something wrong: a page that cannot even be asked for would be a trap."""
+    """If an expired cookie were refused as an error, the user could not even open the login page."""
     served, made = served_with_keys, await key_for(served_with_keys)
     served.client.cookies.set("leaseway_session", "A" * 43)
     assert (await served.client.get("/healthz")).status_code == 200
@@ -320,7 +326,7 @@ async def test_with_a_cookie_that_is_over_one_can_log_in_again(served_with_keys:
 
 
 async def test_a_session_ends_with_its_time_and_with_its_key(town: Town) -> None:
-    """Whichever comes first; and a stream that it opened ends with it."""
+    """Whichever ends first, a stream that was opened with the session must end with it."""
 
     async def caller_of(session: str) -> object:
         return await town.authenticator.caller(Headers({"cookie": f"leaseway_session={session}"}))
@@ -345,7 +351,7 @@ async def test_a_session_ends_with_its_time_and_with_its_key(town: Town) -> None
 
 
 async def test_of_two_cookies_with_one_name_none_is_believed(town: Town) -> None:
-    """Another service on this host can set one beside ours, and browsers send both."""
+    """Another service on the same host can set a cookie with the same name, and browsers send both."""
     made = await town.key()
     opened = await begin_session(town.store, made.key, random_text)
     for cookie in (

@@ -1,4 +1,4 @@
-"""Bodies that two readers could understand differently, or that cost more to read than they are worth."""
+"""Request bodies that two parsers could read differently, or that are expensive to parse."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_an_error_points_at_its_place() -> None:
 
 
 async def test_too_large_is_refused_whatever_was_announced(served: Served) -> None:
-    """A length may be left out: what counts is what comes."""
+    """A client may omit Content-Length or send a wrong one, so the received bytes must be counted."""
 
     async def chunks() -> Any:
         for _ in range(6):

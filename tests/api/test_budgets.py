@@ -1,4 +1,4 @@
-"""Budgets over HTTP: what operators look at and change."""
+"""Budgets over HTTP: how operators read and change them."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ async def spend(served: Served, micros: int) -> None:
 
 
 async def test_a_budget_is_defined_shown_changed_and_forgotten(served: Served) -> None:
-    """The way through; amounts are exact, however they were written."""
+    """The main path must work, and amounts must stay exact in every notation."""
     made = await served.client.put("/v1/budgets/spend", json=SPEND)
     assert (made.status_code, made.headers["etag"]) == (201, '"1"')
     shown = await served.client.get("/v1/budgets/spend")
@@ -33,7 +33,7 @@ async def test_a_budget_is_defined_shown_changed_and_forgotten(served: Served) -
 
 
 async def test_windows_say_what_is_spent_and_how_fast_it_burns(served: Served) -> None:
-    """A screen draws it as a burn-down, against the time that has passed."""
+    """The dashboard draws a burn-down chart against the elapsed time of the window."""
     await served.client.put("/v1/budgets/spend", json={"unit": "usd", "limit": 25, "every": "month"})
     await spend(served, 5 * MICRO)
     (budget,) = (await served.client.get("/v1/budgets")).json()["items"]
@@ -44,7 +44,7 @@ async def test_windows_say_what_is_spent_and_how_fast_it_burns(served: Served) -
 
 
 async def test_a_budget_in_total_does_not_burn_by_time(served: Served) -> None:
-    """Its window has no end against which it could be drawn."""
+    """The window of a total budget has no end, so a burn rate would be meaningless."""
     await served.client.put("/v1/budgets/spend", json={"unit": "usd", "limit": 25})
     await spend(served, MICRO)
     ((window,),) = [item["windows"] for item in (await served.client.get("/v1/budgets")).json()["items"]]
@@ -62,7 +62,7 @@ async def test_the_journal_tells_what_was_booked(served: Served) -> None:
 
 
 async def test_a_budget_with_open_holds_is_not_forgotten(served: Served) -> None:
-    """Somebody is about to spend, and must find the book."""
+    """A call is about to be charged, so its budget must still exist."""
     await served.client.put("/v1/budgets/spend", json=SPEND)
     await served.service.world.ledger.hold("call-1", [(Charge("spend", "spend"), MICRO)], 60 * SECOND_US)
     answer = await served.client.delete("/v1/budgets/spend")
@@ -70,7 +70,7 @@ async def test_a_budget_with_open_holds_is_not_forgotten(served: Served) -> None
 
 
 async def test_a_change_of_what_was_changed_meanwhile_is_refused(served: Served) -> None:
-    """Two people with one form: the second must see what the first did."""
+    """When two operators edit the same form, the second must not silently overwrite the first one's change."""
     await served.client.put("/v1/budgets/spend", json=SPEND)
     await served.client.put("/v1/budgets/spend", json={**SPEND, "limit": 30})
     answer = await served.client.put("/v1/budgets/spend", json=SPEND, headers={"If-Match": '"1"'})
@@ -98,7 +98,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_bad_input_is_pointed_at(served: Served) -> None:
-    """Who sent it must find the field; and nothing of it is in force."""
+    """The client must learn which field is invalid, and no part of an invalid definition may take effect."""
     for body, pointer in BAD:
         answer = await served.client.put("/v1/budgets/spend", json=body)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), body
@@ -114,7 +114,7 @@ async def test_dollars_do_not_become_tokens(served: Served) -> None:
 
 
 async def test_only_operators_see_and_change_budgets(served_with_keys: Served) -> None:
-    """Budgets are everybody's, and their names may name other tenants."""
+    """Budgets are shared by all tenants, and their names may reveal other tenants."""
     async with served_with_keys.with_key((await key_for(served_with_keys)).text) as tenant:
         for method, path in (("GET", ""), ("GET", "/spend"), ("GET", "/spend/journal"), ("DELETE", "/spend")):
             assert (await tenant.request(method, f"/v1/budgets{path}")).status_code == 403
@@ -122,7 +122,7 @@ async def test_only_operators_see_and_change_budgets(served_with_keys: Served) -
 
 
 async def test_a_budget_is_paused_and_resumed(served: Served) -> None:
-    """Nothing is spent meanwhile, and a change of its numbers does not resume it."""
+    """A paused budget must not spend, and a change of its amounts must not resume it."""
     await served.client.put("/v1/budgets/spend", json=SPEND)
     paused = await served.client.post("/v1/budgets/spend/pause")
     assert (paused.status_code, paused.json()["paused"], paused.headers["etag"]) == (200, True, '"2"')
@@ -139,7 +139,7 @@ async def test_a_budget_is_paused_and_resumed(served: Served) -> None:
 
 
 async def test_of_changes_through_two_processes_to_one_version_one_wins(served: Served) -> None:
-    """Behind one load balancer each change may come to another process: the store compares, not the process."""
+    """Behind a load balancer, each change may reach another process, so the store must compare the versions."""
     await served.client.put("/v1/budgets/spend", json=SPEND)
     async with serving(App(served.app.url)) as other:
         headers, clients = {"If-Match": '"1"'}, (served.client, other.client)

@@ -1,4 +1,4 @@
-"""Nothing waits for anything but its own work."""
+"""Responses without artificial delays."""
 
 import asyncio
 import socket
@@ -7,8 +7,9 @@ from leaseway.api.server import bind_socket
 
 
 async def test_an_answer_does_not_wait_for_the_clients_acknowledgement() -> None:
-    """Head and body of an answer are sent one after the other. The system would keep the second back until the client
-    has acknowledged the first, which clients put off for 40 ms."""
+    """Headers and body of a response are sent separately. With Nagle's algorithm, the system would hold the body back
+    until the client acknowledges the headers, and clients delay acknowledgements by 40 ms.
+    """
     found = asyncio.get_running_loop().create_future()
 
     def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

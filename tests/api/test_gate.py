@@ -1,4 +1,4 @@
-"""What stands before every route: names, origins, headers, and an answer for whatever breaks."""
+"""The middleware in front of every route: host names, origins, headers, and responses to unexpected errors."""
 
 import asyncio
 from typing import Any
@@ -37,7 +37,9 @@ async def small(tmp_path: Any) -> Any:
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.1", ""]
 )
 async def test_a_name_that_somebody_pointed_at_us_is_refused(small: Served, host: str) -> None:
-    """DNS rebinding: a page reads what runs on the visitor's own machine, under its own name."""
+    """DNS rebinding: a foreign page could otherwise read a service on the visitor's own machine through the page's own
+    host name.
+    """
     for method, path in (("GET", "/v1/jobs"), ("GET", "/healthz"), ("POST", "/v1/jobs"), ("GET", "/")):
         answer = await small.client.request(method, path, headers={"Host": host})
         assert (answer.status_code, answer.json()["code"]) == (421, "wrong_host")
@@ -56,7 +58,7 @@ def test_a_host_that_is_more_than_a_name_is_none() -> None:
 
 
 def test_addresses_are_taken_only_where_others_than_ourselves_may_come() -> None:
-    """A probe has no name for us. An address cannot be pointed at somebody else."""
+    """Probes use an IP address as the host, which is safe because DNS cannot rebind an address."""
     open_to_all = OriginChecks(ServiceSettings(host="0.0.0.0", hosts=("jobs.example.org",)))
     for host in ("10.1.2.3:8420", "jobs.example.org", "JOBS.example.org:443"):
         open_to_all.check_host(Headers({"host": host}))
@@ -66,18 +68,18 @@ def test_addresses_are_taken_only_where_others_than_ourselves_may_come() -> None
 
 
 def test_two_hosts_are_none() -> None:
-    """A proxy and the service could each believe another of the two names."""
+    """A proxy and the service could each use a different one of the two names."""
     raw = [(b"host", b"localhost"), (b"host", b"evil.example")]
     with pytest.raises(Problem, match="not a host name of this service"):
         OriginChecks(ServiceSettings()).check_host(Headers(raw=raw))
 
 
 async def test_pages_of_others_change_nothing(small: Served) -> None:
-    """By every method that there is or may be: a list of forbidden ones would forget one."""
+    """Every method is covered, including unknown ones, because a list of forbidden methods would miss one."""
     for headers in FOREIGN:
         for method in ("POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND", "FROB"):
             answer = await small.client.request(method, "/v1/jobs", headers=headers, content=b'{"kind": "x"}')
-            assert answer.status_code in (403, 400), method  # 400: not even a method that the parser knows
+            assert answer.status_code in (403, 400), method  # 400: the parser does not know the method
     assert (await small.client.get("/v1/jobs")).json()["items"] == []
 
 
@@ -140,7 +142,7 @@ async def test_what_breaks_says_nothing_of_our_insides(small: Served, caplog: py
 
 
 async def test_before_it_is_open_nobody_is_let_in_as_if_there_were_no_door(tmp_path: Any) -> None:
-    """A server that does not run the start-up of what it serves must not make everybody an operator."""
+    """A server that skips the application's startup must not treat every caller as an operator."""
     api = build_app(App(f"sqlite:///{tmp_path / 'work.db'}"), ServiceSettings(auth=True))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(api), base_url="http://localhost") as client:
         assert (await client.get("/v1/jobs")).status_code == 401
@@ -176,7 +178,7 @@ def test_a_route_that_says_nothing_of_its_scope_does_not_start() -> None:
 
 
 async def test_headers_without_end_are_cut_off(small: Served) -> None:
-    """The parser has no bound of its own."""
+    """The HTTP parser has no limit of its own, so endless headers would fill the memory."""
     host, port = "127.0.0.1", int(small.url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n")

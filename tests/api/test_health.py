@@ -1,4 +1,4 @@
-"""Who sends traffic asks whether there is somebody to take it."""
+"""Health and readiness checks for load balancers."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ async def test_the_process_lives(served: Served) -> None:
 
 
 async def test_the_service_is_ready_when_its_store_answers(served: Served) -> None:
-    """Each check is told, so that nobody has to guess what was looked at."""
+    """Each check is listed, so that an operator sees what was checked."""
     answer = await served.client.get("/readyz")
     assert answer.status_code == 200
     assert [(check["name"], check["ok"]) for check in answer.json()["checks"]] == [
@@ -28,13 +28,13 @@ async def test_the_service_is_ready_when_its_store_answers(served: Served) -> No
 
 
 async def test_readiness_needs_no_key(served_with_keys: Served) -> None:
-    """Load balancers have none."""
+    """Load balancers do not have a key."""
     assert (await served_with_keys.client.get("/healthz")).status_code == 200
     assert (await served_with_keys.client.get("/readyz")).status_code == 200
 
 
 async def test_a_store_that_is_gone_is_said_without_naming_it(tmp_path: Path) -> None:
-    """The process lives, and must not get work; where the store is, is nobody's business."""
+    """The process is alive but must not receive traffic, and its response must not reveal the store's address."""
     async with serving(App(f"sqlite:///{tmp_path / 'secret-place.db'}")) as served:
         await take_away(served.service.world.store, tmp_path / "secret-place.db")
         answer = await served.client.get("/readyz")
@@ -48,7 +48,7 @@ async def test_a_store_that_is_gone_is_said_without_naming_it(tmp_path: Path) ->
 
 
 async def test_an_older_schema_is_said_with_the_way_out(tmp_path: Path) -> None:
-    """After a rollback of the database, say; nothing that is written would fit."""
+    """After a rollback of the database, for example, the service must not write to a schema that does not match."""
     async with serving(App(f"sqlite:///{tmp_path / 'work.db'}")) as served:
         store: Any = served.service.world.store
         await store.connection.write(lambda connection: connection.execute("PRAGMA user_version = 1"))
@@ -58,13 +58,13 @@ async def test_an_older_schema_is_said_with_the_way_out(tmp_path: Path) -> None:
 
 
 async def test_a_service_that_stops_is_not_ready(served: Served) -> None:
-    """New work goes elsewhere while the last requests finish."""
+    """New requests must go to other processes while the last requests finish."""
     served.service.stopping.set()
     assert (await served.client.get("/readyz")).status_code == 503
 
 
 async def test_a_limiter_that_is_away_is_told_and_keeps_nobody_away(tmp_path: Path) -> None:
-    """Jobs are taken without it; all replicas out at once would be the larger harm."""
+    """Jobs can be submitted without the limiter, and taking all replicas out of service would do more harm."""
     limits = tmp_path / "secret-limits.db"
     async with serving(App(f"sqlite:///{tmp_path / 'work.db'}", limits=f"sqlite:///{limits}")) as served:
         await take_away(served.service.world.limiter, limits)
@@ -78,7 +78,7 @@ async def test_a_limiter_that_is_away_is_told_and_keeps_nobody_away(tmp_path: Pa
 async def test_a_store_that_hangs_is_not_waited_for(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks has a deadline of his own, and gives up before he is told."""
+    """A probe has a timeout of its own and would give up before it gets the response."""
     monkeypatch.setattr(health, "DEADLINE_SECONDS", 0.2)
     async with serving(App(f"{server.url}?schema=hanging")) as served:
         other = await asyncpg.connect(server.url)
@@ -92,7 +92,7 @@ async def test_a_store_that_hangs_is_not_waited_for(
 
 
 async def take_away(closing: Any, path: Path) -> None:
-    """What is open stays readable after its file is gone; what must be opened again is not."""
+    """An open file stays readable after it is deleted; a file that must be reopened does not."""
     await closing.close()
     replace_by_folder(path)
 

@@ -1,4 +1,4 @@
-"""Imports over HTTP: planned, started, followed, reported; of specs that the service was started with."""
+"""Imports over HTTP: plan, start, follow and report on runs of the specs that the service was started with."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -58,7 +58,7 @@ async def api() -> AsyncIterator[StandIn]:
 
 @pytest.fixture
 def folder(tmp_path: Path, api: StandIn) -> Path:
-    """Of one spec, of a real API on the loopback."""
+    """A folder with one spec for a real API on the loopback interface."""
     folder = tmp_path / "imports"
     folder.mkdir()
     write(folder, api.url, tmp_path)
@@ -71,7 +71,7 @@ def write(folder: Path, url: str, place: Path) -> None:
 
 @asynccontextmanager
 async def watching(app: App, folder: Path, **settings: Any) -> AsyncIterator[Served]:
-    """It looks often, so that nobody waits."""
+    """A short poll interval, so that tests do not wait."""
     async with serving(app, imports=str(folder), **settings) as served:
         assert served.service.import_monitor is not None
         served.service.import_monitor.poll_seconds = 0.02
@@ -86,13 +86,13 @@ async def importing(tmp_path: Path, folder: Path) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def importing_anywhere(app: App, folder: Path) -> AsyncIterator[Served]:
-    """Jobs in each store that the service is meant for; rows in a file."""
+    """Jobs in each store that the service supports; rows in a SQLite file."""
     async with watching(app, folder) as served:
         yield served
 
 
 async def work(served: Served, folder: Path) -> None:
-    """As `leaseway import work --until-empty` does: it does not know which shard is the last of a run."""
+    """Run the shards as `leaseway import work --until-empty` does, which does not know the last shard of a run."""
     parts = load_import(folder / "things.toml")
     await parts.sink.open()
     app = App(served.app.url)
@@ -103,7 +103,9 @@ async def work(served: Served, folder: Path) -> None:
 
 
 async def shown_when(served: Served, is_so: Callable[[dict[str, Any]], bool], path: str = RUN) -> dict[str, Any]:
-    """Progress is believed for a second, and the end of a run is seen a moment after it."""
+    """Poll until a condition holds: progress is cached for one second, and the end of a run is detected shortly after
+    it.
+    """
     while True:
         answer = await served.client.get(path)
         assert answer.status_code == 200, answer.text
@@ -120,7 +122,7 @@ async def run_to_its_end(served: Served, folder: Path, run: str = "first") -> di
 
 
 async def test_an_import_is_planned_started_and_followed_to_its_end(importing_anywhere: Served, folder: Path) -> None:
-    """The whole way, by routes alone, but for the worker: nobody needs a shell to say that a run is over."""
+    """The HTTP routes and a worker must be enough for a whole run; no command line may be needed to finish it."""
     importing = importing_anywhere
     client = importing.client
     (known,) = (await client.get("/v1/imports")).json()["items"]
@@ -156,7 +158,7 @@ async def test_a_run_that_ended_while_nobody_served_is_ended_by_the_next_service
 
 
 async def test_a_run_is_started_once(importing: Served) -> None:
-    """Its name is taken; who means the same run resumes it."""
+    """The name of the run is taken. To continue the same run, the client resumes it."""
     await importing.client.post(f"{BASE}/runs", json={"run": "first"})
     again = await importing.client.post(f"{BASE}/runs", json={"run": "first"})
     assert (again.status_code, "resume" in again.json()["detail"]) == (422, True)
@@ -165,7 +167,7 @@ async def test_a_run_is_started_once(importing: Served) -> None:
 
 
 async def test_a_source_that_is_away_is_no_fault_of_the_store(importing: Served, folder: Path, api: StandIn) -> None:
-    """Who reads "the store does not answer" looks in the wrong place. Its address stays with those who wrote it."""
+    """An error about the store would send the operator to the wrong place. The source's URL must not be revealed."""
     api.cut(after_reading=False, times=1_000)
     answer = await importing.client.post(f"{BASE}/plan", json={})
     assert (answer.status_code, answer.json()["code"]) == (503, "source_unavailable")
@@ -176,7 +178,7 @@ async def test_a_source_that_is_away_is_no_fault_of_the_store(importing: Served,
 
 
 async def test_a_budget_that_is_used_up_is_said_when_a_run_is_resumed(importing: Served, folder: Path) -> None:
-    """A run that cannot ask anything would stand still without a word."""
+    """A run that cannot send a request would otherwise stop without a reason."""
     await importing.client.post(f"{BASE}/runs", json={"run": "first", "requests_max": 1})
     await work(importing, folder)
     shown = await shown_when(importing, lambda shown: shown["state"] != "running")
@@ -189,7 +191,7 @@ async def test_a_budget_that_is_used_up_is_said_when_a_run_is_resumed(importing:
 
 
 async def test_clients_bring_no_specs(importing: Served) -> None:
-    """Whoever could name an address would have the service fetch it."""
+    """A client that could choose a URL could make the service fetch it (server-side request forgery)."""
     for body in ({"spec": "x"}, {"base_url": "http://169.254.169.254"}, {"path": "/etc/passwd"}):
         assert (await importing.client.post(f"{BASE}/runs", json=body)).status_code == 422
         assert (await importing.client.post(f"{BASE}/plan", json=body)).status_code == 422
@@ -210,7 +212,7 @@ async def test_without_a_folder_there_are_no_imports(tmp_path: Path) -> None:
 
 
 async def test_a_table_that_cannot_be_reached_does_not_hide_the_others(importing: Served, tmp_path: Path) -> None:
-    """The list is where people look first when something is away."""
+    """Operators open this list first when a database is unavailable."""
     away = SPEC.format(url="http://127.0.0.1:1", sink="postgresql://127.0.0.1:1/nothing").replace("things", "away")
     (tmp_path / "imports" / "away.toml").write_text(away)
     async with serving(App(importing.app.url), imports=str(tmp_path / "imports")) as served:
@@ -220,7 +222,7 @@ async def test_a_table_that_cannot_be_reached_does_not_hide_the_others(importing
 
 
 async def test_two_specs_of_one_source_are_refused(tmp_path: Path) -> None:
-    """Nobody could say which of them is meant; said when the service starts."""
+    """A request could not tell the two apart, so the service must report this at startup."""
     for name in ("a", "b"):
         (tmp_path / f"{name}.toml").write_text(SPEC.format(url="http://127.0.0.1:1", sink="sqlite:///x.db"))
     with pytest.raises(UsageError, match="both name the source"):
@@ -233,7 +235,7 @@ async def test_two_specs_of_one_source_are_refused(tmp_path: Path) -> None:
 
 
 async def test_points_appear_as_rows_arrive(importing: Served, folder: Path) -> None:
-    """Each row once, however the answers are cut, and nobody else's cursor is taken."""
+    """Each row must appear exactly once across pages of any size, and cursors of other lists must be refused."""
     client = importing.client
     await client.post(f"{BASE}/runs", json={"run": "first"})
     before = (await client.get(f"{RUN}/points")).json()
@@ -252,7 +254,7 @@ async def test_points_appear_as_rows_arrive(importing: Served, folder: Path) -> 
 
 
 async def test_rows_that_were_there_are_others_on_the_map(importing: Served, folder: Path) -> None:
-    """A second run that finds everything as it was would show an empty world otherwise."""
+    """Otherwise a second run that finds no changes would show an empty map."""
     await run_to_its_end(importing, folder)
     await run_to_its_end(importing, folder, "second")
     found = (await importing.client.get(f"{BASE}/runs/second/points")).json()
@@ -263,7 +265,7 @@ async def test_rows_that_were_there_are_others_on_the_map(importing: Served, fol
 
 
 async def test_what_was_kept_aside_is_listed_tried_again_and_discarded(tmp_path: Path, folder: Path) -> None:
-    """The spec is mended, the service started with it, and the record becomes a row."""
+    """After the spec is corrected and the service is restarted with it, the record must become a row."""
     url = f"sqlite:///{tmp_path / 'work.db'}"
     async with watching(App(url), folder) as served:
         await run_to_its_end(served, folder)
@@ -291,11 +293,11 @@ async def test_a_record_is_discarded_by_its_number(importing: Served, folder: Pa
     assert (await importing.client.get(f"{BASE}/quarantine")).json()["items"] == []
 
 
-# -- who may ----------------------------------------------------------------------------------------------------------
+# -- authorization --------------------------------------------------------------------------------------------------
 
 
 async def test_other_tenants_see_no_imports(tmp_path: Path, folder: Path) -> None:
-    """What is imported is the house's own, documents in quarantine included."""
+    """Imports belong to the `default` tenant, including the documents in quarantine."""
     async with watching(App(f"sqlite:///{tmp_path / 'work.db'}"), folder, auth=True) as served:
         async with served.with_key((await key_for(served, "acme")).text) as tenant:
             assert (await tenant.get("/v1/imports")).json()["items"] == []
@@ -308,7 +310,7 @@ async def test_other_tenants_see_no_imports(tmp_path: Path, folder: Path) -> Non
 
 
 async def test_news_of_imports_are_for_those_who_may_read_them(tmp_path: Path, folder: Path) -> None:
-    """A key for jobs alone must not learn from the stream what its routes would refuse."""
+    """A key for jobs only must not receive through the stream what the routes would refuse."""
     async with watching(App(f"sqlite:///{tmp_path / 'work.db'}"), folder, auth=True) as served:
         operator = await operator_of(served)
         async with served.with_key(operator.text) as client:
@@ -318,7 +320,7 @@ async def test_news_of_imports_are_for_those_who_may_read_them(tmp_path: Path, f
         jobs_only = await key_for(served, "default", scopes=(Scope.JOBS_READ,))
         for key in (jobs_only, await key_for(served, "acme")):
             async with by_socket(served.url, bearer(key)) as watcher:
-                await watcher.frame()  # a snapshot of all that he sees
+                await watcher.frame()  # the snapshot for this subscriber
             assert "import" not in kinds_in(watcher)
 
 
@@ -327,7 +329,7 @@ def kinds_in(watcher: Watcher) -> set[str]:
 
 
 async def test_a_run_is_seen_live_to_its_end(importing: Served, folder: Path) -> None:
-    """The page draws it without asking."""
+    """The dashboard draws the run from events and does not send requests for it."""
     async with by_polling(importing.url) as watcher:
         await watcher.frame()
         await importing.client.post(f"{BASE}/runs", json={"run": "first"})
@@ -341,7 +343,7 @@ async def test_a_run_is_seen_live_to_its_end(importing: Served, folder: Path) ->
 
 
 async def test_answers_have_the_shapes_that_are_described(importing: Served, folder: Path) -> None:
-    """A schema that does not fit is worse than none."""
+    """A schema that does not match the response misleads the author of a client."""
     client = importing.client
     msgspec.convert((await client.post(f"{BASE}/plan", json={})).json(), type=imports.ImportPlanDocument)
     started = await client.post(f"{BASE}/runs", json={"run": "first"})

@@ -132,7 +132,7 @@ UNREADABLE = ('"', '""', '"a', "a b", '"' + "x" * 201 + '"', '"a\\x"', '"a";p=1'
 
 
 async def test_a_key_that_cannot_be_read_is_no_key(served: Served) -> None:
-    """To take it for none would make two jobs of a request that was sent twice."""
+    """If an unreadable key were ignored, a request that is sent twice would create two jobs."""
     for header in UNREADABLE:
         answer = await served.client.post(
             "/v1/jobs", json={"kind": "add", "arguments": {"a": 1}}, headers={"Idempotency-Key": header}
@@ -157,7 +157,7 @@ async def test_python_and_http_may_send_the_same_job(served: Served) -> None:
     assert (again.id, again.replayed) == (id_, True)
 
 
-# -- many -----------------------------------------------------------------------------------------------------------
+# -- bulk submission ------------------------------------------------------------------------------------------------
 
 
 async def test_many_are_submitted_each_with_its_own_answer(served: Served) -> None:
@@ -188,7 +188,7 @@ async def test_a_thousand_go_in_one_call_and_not_one_more(served: Served) -> Non
     assert len({item["id"] for item in answer.json()["items"]}) == 1_000
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_list_is_read_page_by_page(served: Served) -> None:
@@ -208,7 +208,7 @@ async def test_a_list_is_read_page_by_page(served: Served) -> None:
 
 
 async def test_what_is_long_is_not_shown_in_a_list(served: Served) -> None:
-    """Two hundred of them, with a quarter of a megabyte each, would be one answer."""
+    """Two hundred jobs of a quarter of a megabyte each would make a response of 50 MB."""
     text = "x" * 5_000
     answer = await served.client.post("/v1/jobs", json={"kind": "broken", "arguments": {"text": text}})
     (item,) = (await served.client.get("/v1/jobs")).json()["items"]
@@ -289,7 +289,9 @@ async def test_why_says_what_a_job_waits_for(served: Served) -> None:
     assert (await why(ready))["code"] == "ready"
     assert (await why(later))["code"] == "scheduled"
     assert (await why(later))["until"] is not None
-    await served.client.post(f"/v1/jobs/{later}/cancel")  # a worker that runs until all is done would wait for it
+    await served.client.post(
+        f"/v1/jobs/{later}/cancel"
+    )  # a worker that runs until the queue is empty would wait for this job
     await served.settle()
     assert (await why(ready))["code"] == "done"
 
@@ -334,7 +336,7 @@ async def test_many_are_changed_by_their_ids(served: Served) -> None:
 
 
 async def test_many_are_changed_by_a_filter_after_their_number_was_confirmed(served: Served) -> None:
-    """Whoever sees three and says yes must not change four."""
+    """A user who confirms three jobs must not change four."""
     for _ in range(3):
         await submitted(served, queue="a")
     await submitted(served, queue="b")

@@ -1,4 +1,4 @@
-"""JWTs: what the issuer signed for us is believed, and no mutation of it."""
+"""JWTs: a token that the issuer signed for this service is accepted, and every mutation of it is refused."""
 
 import asyncio
 import base64
@@ -54,7 +54,7 @@ class Moved(FakeClock):
 
 
 class Then(datetime):
-    """The instant at which the tokens of this file are made: some of them are good for seconds only."""
+    """A fixed time at which the tokens of this file are issued, because some of them are valid for seconds only."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> "Then":
@@ -63,7 +63,7 @@ class Then(datetime):
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the tests before these have taken."""
+    """The same time, however long the previous tests took."""
     monkeypatch.setattr("jwt.api_jwt.datetime", Then)
 
 
@@ -116,7 +116,7 @@ def cut(text: str, part: int, value: str) -> str:
 
 
 def resigned_payload(**given: Any) -> str:
-    """Other claims under the signature of the true ones."""
+    """Changed claims under the signature of the original claims."""
     return cut(token(), 1, unsigned({}, claims(**given)).split(".")[1])
 
 
@@ -186,7 +186,9 @@ WRONG = {
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in WRONG.items()])
 async def test_no_mutation_is_believed(jwts: JwtVerifier, text: str) -> None:
-    """Each of these has opened something somewhere. The answer is the same for all, and never an error of ours."""
+    """Each of these mutations has bypassed authentication in some product. The response must be the same for all, and
+    never a 500.
+    """
     assert await status_of(jwts, token()) == 200
     with pytest.raises(Problem) as caught:
         await jwts.caller(text)
@@ -194,7 +196,7 @@ async def test_no_mutation_is_believed(jwts: JwtVerifier, text: str) -> None:
 
 
 async def test_what_the_token_says_about_its_keys_is_not_read(jwts: JwtVerifier, issuer: Issuer) -> None:
-    """Else whoever writes a token chooses whom we ask, and with what we check."""
+    """Otherwise the author of a token could choose the key server and the key that verifies it."""
     async with issuing() as attacker:
         attacker.keys = [jwk(OTHER_RSA_KEY, "rsa")]
         for header in ({"jku": attacker.url}, {"x5u": attacker.url}, {"jku": attacker.url, "kid": "new"}):
@@ -203,11 +205,11 @@ async def test_what_the_token_says_about_its_keys_is_not_read(jwts: JwtVerifier,
     assert issuer.requests == 1
 
 
-# -- what is believed -------------------------------------------------------------------------------------------------
+# -- accepted tokens ------------------------------------------------------------------------------------------------
 
 
 async def test_a_token_names_a_tenant_and_what_he_may(jwts: JwtVerifier) -> None:
-    """Never more than a tenant may, whatever the issuer wrote."""
+    """The scopes must never exceed those of the tenant role, whatever the issuer wrote."""
     assert await jwts.caller(token()) == Caller(
         name="user-1",
         tenant="acme",
@@ -235,7 +237,9 @@ async def test_a_token_names_a_tenant_and_what_he_may(jwts: JwtVerifier) -> None
     ],
 )
 async def test_a_true_token_is_believed(jwts: JwtVerifier, text: str) -> None:
-    """Of every kind of key; clocks may differ by a minute; without a kid where only one key fits."""
+    """Valid tokens must work with every key type, with clocks that differ by a minute, and without a `kid` if only one
+    key fits.
+    """
     assert await status_of(jwts, text) == 200
 
 
@@ -250,7 +254,7 @@ async def test_the_tenant_is_in_the_claim_that_we_were_told(issuer: Issuer, cloc
 
 
 async def test_a_storm_of_unknown_key_ids_asks_the_issuer_once(jwts: JwtVerifier, issuer: Issuer, clock: Moved) -> None:
-    """Whoever can send requests could otherwise make us flood the issuer, and be flooded."""
+    """Otherwise any client could make the service flood the issuer with requests."""
     storm = [token(OTHER_RSA_KEY, f"made up {n}") for n in range(100)]
     assert await asyncio.gather(*(status_of(jwts, text) for text in storm)) == [401] * 100
     assert issuer.requests == 1
@@ -261,7 +265,7 @@ async def test_a_storm_of_unknown_key_ids_asks_the_issuer_once(jwts: JwtVerifier
 
 
 async def test_a_new_key_of_the_issuer_is_found(jwts: JwtVerifier, issuer: Issuer, clock: Moved) -> None:
-    """Issuers rotate without telling. Those who come while it is fetched wait for it."""
+    """Issuers rotate keys without notice. Requests that arrive while the keys are fetched must wait for them."""
     assert await status_of(jwts, token()) == 200
     issuer.keys.append(jwk(OTHER_RSA_KEY, "new"))
     assert await status_of(jwts, token(OTHER_RSA_KEY, "new")) == 401
@@ -284,7 +288,7 @@ async def test_a_key_that_the_issuer_has_withdrawn_is_not_good_for_long(
 async def test_an_issuer_that_is_away_does_not_lock_everybody_out_at_once(
     jwts: JwtVerifier, issuer: Issuer, clock: Moved
 ) -> None:
-    """For an hour what he said holds; then nobody knows any more, and that is said."""
+    """Cached keys are used for an hour; after that, the service must report that it cannot verify tokens."""
     assert await status_of(jwts, token()) == 200
     issuer.answers = lambda: reply(b"", "500 Oops")
     clock.advance(FRESH_SECONDS + 1)
@@ -328,7 +332,7 @@ async def test_an_issuer_that_answers_nonsense_is_not_believed(
 async def test_an_issuer_that_does_not_answer_is_not_waited_for(
     jwts: JwtVerifier, issuer: Issuer, clock: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For more than some seconds; then what he said before holds."""
+    """After some seconds the service must go on with its cached keys."""
     assert await status_of(jwts, token()) == 200
     issuer.waits = asyncio.Event()
     monkeypatch.setattr(jwks_module, "FETCH_SECONDS_MAX", 0.1)
@@ -341,7 +345,7 @@ async def test_an_issuer_that_does_not_answer_is_not_waited_for(
 async def test_an_issuer_that_answers_drop_by_drop_is_not_waited_for(
     jwts: JwtVerifier, issuer: Issuer, clock: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each drop comes in time, the whole never does."""
+    """Each byte arrives in time but the response never ends, so a timeout per read is not enough."""
     assert await status_of(jwts, token()) == 200
     issuer.drips = True
     monkeypatch.setattr(jwks_module, "FETCH_SECONDS_MAX", 0.2)
@@ -360,13 +364,13 @@ async def test_while_one_request_waits_for_fresh_keys_the_others_go_on(
         first = group.create_task(status_of(jwts, token()))
         await issuer.asked.wait()
         assert await status_of(jwts, token()) == 200
-        assert not first.done()  # it could not be: the issuer waits for us
+        assert not first.done()  # it cannot be done: the issuer waits for the test
         issuer.waits.set()
     assert first.result() == 200
 
 
 def test_keys_that_are_not_for_us_are_passed_over() -> None:
-    """Above all shared secrets: whoever reads the published list could sign with them."""
+    """A published shared secret is the worst case: every reader of the list could sign tokens with it."""
     secret = base64.urlsafe_b64encode(b"s" * 32).decode()
     fine = [
         jwk(RSA_KEY, "rsa"),
@@ -402,13 +406,13 @@ def test_keys_that_are_not_for_us_are_passed_over() -> None:
 
 
 async def test_a_key_that_is_too_small_opens_nothing(jwts: JwtVerifier, issuer: Issuer) -> None:
-    """Keys of 1,024 bits can be broken by those who want to."""
+    """Keys of 1,024 bits can be broken."""
     small = rsa.generate_private_key(public_exponent=65_537, key_size=1_024)
     issuer.keys = [jwk(small, "small")]
     with pytest.warns(pyjwt.InsecureKeyLengthWarning):
         text = token(small, "small")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as in production, where a warning stops nothing
+        warnings.simplefilter("ignore")  # as in production, where a warning does not stop anything
         assert await status_of(jwts, text) == 401
 
 
@@ -416,7 +420,7 @@ async def test_a_key_that_is_too_small_opens_nothing(jwts: JwtVerifier, issuer: 
 
 
 def test_half_of_the_settings_is_a_mistake(clock: Moved) -> None:
-    """Without an audience, a token that was made for somebody else would open this service."""
+    """Without an audience check, a token that was issued for another service would be accepted here."""
     assert jwt_verifier(ServiceSettings(), clock) is None
     whole: dict[str, Any] = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_url": "https://issuer.example/jwks.json"}
     assert jwt_verifier(ServiceSettings(**whole), clock) is not None
@@ -448,7 +452,7 @@ def test_keys_are_never_fetched_in_the_clear(clock: Moved, url: str) -> None:
 
 
 async def test_tokens_and_keys_open_the_same_doors(app: App) -> None:
-    """And each tenant's own only."""
+    """Both kinds of credentials must give access to the same routes, and only to data of their own tenant."""
     async with (
         issuing() as issuer,
         serving(app, auth=True, issuer=ISSUER, audience=AUDIENCE, jwks_url=issuer.url) as served,

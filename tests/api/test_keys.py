@@ -1,4 +1,4 @@
-"""/v1/keys: made, listed, rotated and revoked by those who may, and never beyond what they have themselves."""
+"""/v1/keys: create, list, rotate and revoke keys, never with more rights than the caller has."""
 
 import re
 
@@ -11,7 +11,7 @@ from leaseway.domain.identity import Role, Scope
 
 
 async def test_a_key_is_shown_once(served_with_keys: Served) -> None:
-    """It opens, it is nowhere else, and nothing that is shown later helps to make it."""
+    """The secret must not be stored or derivable from any later response."""
     served = served_with_keys
     async with served.with_key((await operator_of(served)).text) as client:
         body = {"tenant": "acme", "name": "shop", "scopes": ["jobs:read"], "expires_seconds": 86_400}
@@ -39,7 +39,7 @@ async def test_a_key_is_shown_once(served_with_keys: Served) -> None:
 
 
 async def test_a_revoked_key_opens_nothing_any_more(served_with_keys: Served) -> None:
-    """At once in this process. Revoking it again says the same."""
+    """This process must refuse the key immediately, and revoking it again must give the same response."""
     served, victim = served_with_keys, await key_for(served_with_keys)
     async with served.with_key((await operator_of(served)).text) as client:
         assert (await served.client.get("/v1/jobs", headers=bearer(victim))).status_code == 200
@@ -52,7 +52,7 @@ async def test_a_revoked_key_opens_nothing_any_more(served_with_keys: Served) ->
 
 
 async def test_after_a_rotation_both_keys_open_for_a_while(served_with_keys: Served) -> None:
-    """Nobody can change all programs in the same second."""
+    """Operators cannot update all programs in the same second."""
     served, old = served_with_keys, await key_for(served_with_keys, name="shop", scopes=(Scope.JOBS_READ,))
     async with served.with_key((await operator_of(served)).text) as client:
         made = await client.post(f"/v1/keys/{old.key.id}/rotate", json={"grace_seconds": 3_600})
@@ -67,7 +67,7 @@ async def test_after_a_rotation_both_keys_open_for_a_while(served_with_keys: Ser
 
 
 async def test_nobody_gives_what_he_does_not_have(served_with_keys: Served) -> None:
-    """Else whoever may make keys may do everything, by one more step."""
+    """Otherwise a caller with the right to create keys could give itself every other right."""
     served = served_with_keys
     maker = await operator_of(served, scopes=(Scope.ADMIN, Scope.JOBS_READ))
     strong = await key_for(served, "ops", Role.OPERATOR)
@@ -89,7 +89,7 @@ async def test_nobody_gives_what_he_does_not_have(served_with_keys: Served) -> N
 
 
 async def test_keys_of_another_tenant_are_like_none(served_with_keys: Served) -> None:
-    """For whoever may make keys but does not see all tenants."""
+    """A caller that may create keys for one tenant must not learn about keys of other tenants."""
     served = served_with_keys
     maker, theirs = await operator_of(served, scopes=(Scope.ADMIN,)), await key_for(served, "acme")
     async with served.with_key(maker.text) as client:
@@ -128,7 +128,7 @@ async def test_what_cannot_be_is_refused_by_name(served: Served, body: dict[str,
 
 
 async def test_the_list_goes_on_where_it_stopped(served: Served) -> None:
-    """In the order of ids; and a cursor of one list is none of another."""
+    """A list in order of ids must not skip a key, and a cursor of another list must be refused."""
     made = [(await key_for(served)).key.id for _ in range(5)]
     other = (await key_for(served, "other")).key.id
     seen, cursor = [], None
@@ -151,7 +151,7 @@ async def test_ids_that_nobody_has_are_not_found(served: Served) -> None:
 
 
 async def test_secrets_have_their_form(served: Served) -> None:
-    """Secret scanners know keys by it, and it has all the chance that it promises."""
+    """Secret scanners recognize keys by their prefix, and a key must have the promised entropy."""
     texts = [(await key_for(served)).text for _ in range(20)]
     assert all(re.fullmatch(r"lw_[a-z0-9]{12}_[A-Za-z0-9]{27}", text) for text in texts)
     assert len(set(texts)) == 20

@@ -13,7 +13,7 @@ from leaseway import App, Budget, Limit
 
 @pytest.fixture
 async def metered(store_url: str) -> AsyncIterator[Served]:
-    """A service with a job that needs a limit and a budget, and one that needs nothing."""
+    """A service with one job that needs a limit and a budget, and one job that needs neither."""
     app = App(store_url)
 
     @app.job(limits=[Limit("maps", "1/day")], budget=Budget("spend", usd=1), cost_usd=0.5)
@@ -27,7 +27,7 @@ async def metered(store_url: str) -> AsyncIterator[Served]:
 
 
 async def test_a_lane_says_why_and_until_when_it_waits(metered: Served) -> None:
-    """Nothing is more asked of a queue that stands still."""
+    """This is the first question of an operator whose queue does not move."""
     await metered.client.post("/v1/jobs", json={"kind": "geocode", "arguments": {"place": "Bern"}})
     await metered.client.post("/v1/jobs", json={"kind": "plain"})
     await metered.client.put("/v1/limits/maps", json={"rates": ["1/day"]})
@@ -42,7 +42,7 @@ async def test_a_lane_says_why_and_until_when_it_waits(metered: Served) -> None:
 
 
 async def test_what_nobody_defined_is_said_with_the_way_out(metered: Served) -> None:
-    """Jobs that wait for an undefined limit would wait for ever without a reason."""
+    """Jobs that wait for an undefined limit would otherwise wait forever without a reason."""
     await metered.client.post("/v1/jobs", json={"kind": "geocode", "arguments": {"place": "Bern"}})
     (lane,) = (await metered.client.get("/v1/lanes")).json()["items"]
     assert {each["why"] for each in lane["waits_for"]} == {"it is not defined"}
@@ -51,7 +51,7 @@ async def test_what_nobody_defined_is_said_with_the_way_out(metered: Served) -> 
 
 
 async def test_lanes_say_how_long_their_oldest_job_waits(served: Served) -> None:
-    """An empty lane stays in the list, and waits for nothing."""
+    """An empty lane must stay in the list without a waiting time."""
     await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1}})
     (lane,) = (await served.client.get("/v1/lanes")).json()["items"]
     assert lane["oldest_ready_seconds"] >= 0
@@ -61,7 +61,7 @@ async def test_lanes_say_how_long_their_oldest_job_waits(served: Served) -> None
 
 
 async def test_tenants_see_their_own_lanes(served_with_keys: Served) -> None:
-    """Operators see all of them, or those that they name."""
+    """Lanes of other tenants are confidential; only operators may read all lanes or select a tenant."""
     served = served_with_keys
     for tenant in ("acme", "other"):
         async with served.with_key((await key_for(served, tenant)).text) as client:
@@ -87,7 +87,9 @@ async def test_lanes_have_pages(served: Served) -> None:
 
 
 async def test_a_limiter_that_is_away_does_not_hide_the_lanes(tmp_path: Path) -> None:
-    """Whoever looks because something is broken must see what is not; and where limits are kept is not told."""
+    """An operator who investigates an outage must still see the lanes. The response must not reveal the limiter's
+    address.
+    """
     limits = tmp_path / "secret-limits.db"
     app = App(f"sqlite:///{tmp_path / 'work.db'}", limits=f"sqlite:///{limits}")
 
@@ -106,7 +108,7 @@ async def test_a_limiter_that_is_away_does_not_hide_the_lanes(tmp_path: Path) ->
 
 
 async def test_the_lanes_of_a_queue_are_paused_and_resumed(served: Served) -> None:
-    """No job of it begins; a lane and a job say so, and with which words it goes on."""
+    """No job of a paused queue may start, and the lane and the job must report the pause and how to end it."""
     job = (await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": 1}})).json()["id"]
     paused = await served.client.post("/v1/lanes/pause", json={"queue": "default"})
     assert (paused.status_code, paused.json()["paused"], paused.json()["tenant"]) == (200, True, None)
@@ -124,7 +126,7 @@ async def test_the_lanes_of_a_queue_are_paused_and_resumed(served: Served) -> No
 
 
 async def test_what_is_not_paused_is_not_resumed(served: Served) -> None:
-    """The answer names what is: a queue that was paused for one tenant is not resumed for all."""
+    """The response names the existing pauses: resuming a queue must not end a pause that applies to one tenant only."""
     await served.client.post("/v1/lanes/pause", json={"queue": "mail", "tenant": "acme"})
     answer = await served.client.post("/v1/lanes/resume", json={"queue": "mail"})
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")

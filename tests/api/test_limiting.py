@@ -1,4 +1,4 @@
-"""What one tenant may ask of all processes of the service together."""
+"""The request quota of one tenant, shared by all processes of the service."""
 
 import asyncio
 from collections import Counter
@@ -16,12 +16,12 @@ from leaseway.domain.limits.buckets import Verdict
 
 
 def limiting_of(served: Served, settings: ServiceSettings, holder: str) -> TenantRateLimit:
-    """Another process of the service, at the same store."""
+    """Another process of the service at the same store."""
     return TenantRateLimit(served.service.world.limiter, served.service.world.clock, settings, holder)
 
 
 async def test_a_tenant_that_asks_too_much_is_told_when_to_come_back(app: App) -> None:
-    """And another tenant does not notice."""
+    """The tenant must learn when to retry, and other tenants must not be affected."""
     async with serving(app, auth=True, requests_per_minute=600) as served:
         loud, calm = await key_for(served, "loud"), await key_for(served, "calm")
         async with served.with_key(loud.text) as client:
@@ -60,12 +60,13 @@ async def test_all_processes_together_let_no_more_in_at_once(served: Served) -> 
             admitted.append(await processes[number % 3].admit("acme"))
         except Problem as problem:
             refused += problem.extra == {"violated-policies": ["at-once"]}
-    # A process that took seats ahead and does not use them keeps them from others for a moment; never the other way.
+    # A process that reserved in-flight calls without using them withholds them from others for a moment, so the count
+    # can be lower but never higher.
     assert 1 <= len(admitted) <= 10
     assert refused == 30 - len(admitted)
     for let_in in admitted:
         let_in.release()
-        let_in.release()  # which counts once
+        let_in.release()  # a second release has no effect
     assert all(allowance.in_progress == 0 for each in processes for allowance in each._quotas.values())
     for each in processes:
         await each.close()
@@ -82,9 +83,9 @@ async def test_seats_that_are_not_needed_are_left_to_other_processes(served: Ser
     first, second = limiting_of(served, settings, "first"), limiting_of(served, settings, "second")
     await first.open()
     await second.open()
-    one = await first.admit("acme")  # which took all eight
+    one = await first.admit("acme")  # reserved all eight
     one.release()
-    for _ in range(2):  # the first says that one was needed since the last time
+    for _ in range(2):  # the first call reports that one was needed since the last call
         await first._quotas["acme"].renew()
     assert (await second.admit("acme")).headers
     await first.close()
@@ -115,10 +116,10 @@ async def test_a_busy_tenant_does_not_cost_a_call_for_each_request(served: Serve
 
     served.service.world.limiter.acquire = counted  # type: ignore[method-assign]
     (await limiting.admit("acme")).release()
-    await asyncio.sleep(0.2)  # a new limit begins empty, and 500 admissions are quicker than its first tokens
+    await asyncio.sleep(0.2)  # a new limit starts empty, and 500 admissions are quicker than its first permits
     for _ in range(500):
         (await limiting.admit("acme")).release()
-    # Ten doublings, one call for seats, and one for each second that it takes.
+    # Ten doublings, one call for the concurrency limit, and one call per second of the test.
     assert taken < 100
     await limiting.close()
 

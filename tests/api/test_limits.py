@@ -1,4 +1,4 @@
-"""Limits over HTTP: what operators look at and change."""
+"""Limits over HTTP: how operators read and change them."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ MAPS: dict[str, Any] = {"rates": ["100/minute"]}
 
 
 async def test_a_limit_is_defined_shown_changed_and_forgotten(served: Served) -> None:
-    """The way through; each step is in force at once."""
+    """The main path must work, and each change must take effect immediately."""
     made = await served.client.put("/v1/limits/maps", json=MAPS)
     assert (made.status_code, made.headers["etag"]) == (201, '"1"')
     shown = await served.client.get("/v1/limits/maps")
@@ -29,7 +29,7 @@ async def test_a_limit_is_defined_shown_changed_and_forgotten(served: Served) ->
 
 
 async def test_what_is_shown_can_be_sent_back(served: Served) -> None:
-    """A form reads a limit, changes one field and writes all of them."""
+    """A form reads a limit, changes one field and sends all fields back."""
     sent = {"rates": ["3/second", "100/minute"], "concurrency": 7, "burst": 0.1, "cost_max": 2, "delay_seconds": 0.25}
     await served.client.put("/v1/limits/maps", json=sent)
     definition = (await served.client.get("/v1/limits/maps")).json()["definition"]
@@ -39,7 +39,7 @@ async def test_what_is_shown_can_be_sent_back(served: Served) -> None:
 
 
 async def test_gauges_say_what_is_used(served: Served) -> None:
-    """Used and room make up the whole, for tokens and for seats."""
+    """Used and free capacity must add up to the limit, for permits and for in-flight calls."""
     await served.client.put("/v1/limits/maps", json={"rates": ["600/minute"], "concurrency": 3})
     await served.service.world.limiter.renew_calls([PermitRequest("maps", "maps")], "a worker", 2, 60 * SECOND_US)
     (shown,) = (await served.client.get("/v1/limits")).json()["items"]
@@ -50,7 +50,7 @@ async def test_gauges_say_what_is_used(served: Served) -> None:
 
 
 async def test_a_limit_that_is_shut_says_why_and_until_when(served: Served) -> None:
-    """A new limit counts what nobody knows as used: that is the first thing that people ask about."""
+    """A new limit treats its unknown past as used, and operators ask about this first."""
     await served.client.put("/v1/limits/slow", json={"rates": ["1/day"]})
     shown = (await served.client.get("/v1/limits/slow")).json()
     assert "begins empty" in shown["reason"]
@@ -58,7 +58,7 @@ async def test_a_limit_that_is_shut_says_why_and_until_when(served: Served) -> N
 
 
 async def test_a_limit_with_fields_is_shown_for_one_value(served: Served) -> None:
-    """There is one for each value, and who asks for one shall see that one."""
+    """A limit with fields has one instance per value, and the response must describe the requested one."""
     await served.client.put("/v1/limits/maps:%7Btenant%7D", json=MAPS)
     (listed,) = (await served.client.get("/v1/limits")).json()["items"]
     assert (listed["name"], listed["gauges"]) == ("maps:{tenant}", [])
@@ -68,7 +68,7 @@ async def test_a_limit_with_fields_is_shown_for_one_value(served: Served) -> Non
 
 
 async def test_names_with_slashes_are_names(served: Served) -> None:
-    """Providers are called like their paths."""
+    """Providers are often named after URL paths."""
     assert (await served.client.put("/v1/limits/maps/geo%20code", json=MAPS)).status_code == 201
     assert (await served.client.get("/v1/limits/maps%2Fgeo%20code")).json()["name"] == "maps/geo code"
 
@@ -91,7 +91,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_bad_input_is_pointed_at(served: Served) -> None:
-    """Who sent it must find the field; and nothing of it is in force."""
+    """The client must learn which field is invalid, and no part of an invalid definition may take effect."""
     for body, pointer in BAD:
         answer = await served.client.put("/v1/limits/maps", json=body)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), body
@@ -100,14 +100,14 @@ async def test_bad_input_is_pointed_at(served: Served) -> None:
 
 
 async def test_the_caps_of_tenants_are_changed_elsewhere(served: Served) -> None:
-    """Else the agreement and its caps would say different things."""
+    """Otherwise the tenant's settings and its caps would contradict each other."""
     answer = await served.client.put("/v1/limits/tenant:acme", json=MAPS)
     assert (answer.status_code, "/v1/tenants/acme" in answer.json()["detail"]) == (422, True)
     assert (await served.client.delete("/v1/limits/tenant:acme")).status_code == 422
 
 
 async def test_a_change_of_what_was_changed_meanwhile_is_refused(served: Served) -> None:
-    """Two people with one form: the second must see what the first did."""
+    """When two operators edit the same form, the second must not silently overwrite the first one's change."""
     await served.client.put("/v1/limits/maps", json=MAPS)
     await served.client.put("/v1/limits/maps", json={"rates": ["50/minute"]})
     answer = await served.client.put("/v1/limits/maps", json=MAPS, headers={"If-Match": '"1"'})
@@ -118,7 +118,7 @@ async def test_a_change_of_what_was_changed_meanwhile_is_refused(served: Served)
 
 
 async def test_preconditions_about_what_is_not_there(served: Served) -> None:
-    """Who says that it is there, and who says that it is not."""
+    """`If-Match` on a missing limit and `If-None-Match` on an existing one must both be refused."""
     for headers, status in (
         ({"If-Match": "*"}, 412), ({"If-Match": '"1"'}, 412), ({"If-None-Match": '"1"'}, 400),
         ({"If-None-Match": "*"}, 201), ({"If-None-Match": "*"}, 412), ({"If-Match": "maps"}, 400),
@@ -128,9 +128,9 @@ async def test_preconditions_about_what_is_not_there(served: Served) -> None:
 
 
 async def test_of_many_changes_to_one_version_one_wins(served: Served) -> None:
-    """A look and a change are two calls to the store, and nobody may come between them."""
+    """Reading and changing are two calls to the store, and no other change may come between them."""
     await served.client.put("/v1/limits/maps", json=MAPS)
-    # Who has to connect first comes too late for a race.
+    # Connect first: a request that must connect would be too late for the race.
     await asyncio.gather(*(served.client.get("/healthz") for _ in range(20)))
     headers = {"If-Match": '"1"'}
     answers = await asyncio.gather(
@@ -140,7 +140,7 @@ async def test_of_many_changes_to_one_version_one_wins(served: Served) -> None:
 
 
 async def test_lists_have_pages(served: Served) -> None:
-    """By name, without gaps; a cursor is of its own list."""
+    """A list in order of names must not have gaps, and a cursor of another list must be refused."""
     for number in range(5):
         await served.client.put(f"/v1/limits/limit-{number}", json=MAPS)
     first = (await served.client.get("/v1/limits", params={"limit": 2})).json()
@@ -157,7 +157,7 @@ async def test_lists_have_pages(served: Served) -> None:
 
 
 async def test_only_operators_see_and_change_limits(served_with_keys: Served) -> None:
-    """Limits are everybody's, and their names may name other tenants."""
+    """Limits are shared by all tenants, and their names may reveal other tenants."""
     served = served_with_keys
     async with served.with_key((await key_for(served)).text) as tenant:
         assert (await tenant.get("/v1/limits")).status_code == 403
@@ -169,7 +169,7 @@ async def test_only_operators_see_and_change_limits(served_with_keys: Served) ->
 
 
 async def test_of_changes_through_two_processes_to_one_version_one_wins(served: Served) -> None:
-    """Behind one load balancer each change may come to another process: the store compares, not the process."""
+    """Behind a load balancer, each change may reach another process, so the store must compare the versions."""
     await served.client.put("/v1/limits/maps", json=MAPS)
     async with serving(App(served.app.url)) as other:
         headers, clients = {"If-Match": '"1"'}, (served.client, other.client)
@@ -184,7 +184,7 @@ async def test_of_changes_through_two_processes_to_one_version_one_wins(served: 
 
 
 async def test_a_limit_is_paused_and_resumed(served: Served) -> None:
-    """It says so wherever it is shown, and a change of its numbers does not resume it."""
+    """Every view must show the pause, and a change of the limit's numbers must not end it."""
     await served.client.put("/v1/limits/maps", json=MAPS)
     paused = await served.client.post("/v1/limits/maps/pause")
     assert (paused.status_code, paused.json()["paused"], paused.headers["etag"]) == (200, True, '"2"')
@@ -200,7 +200,7 @@ async def test_a_limit_is_paused_and_resumed(served: Served) -> None:
 
 
 async def test_only_what_is_there_can_be_paused(served: Served) -> None:
-    """A limit with fields is paused as a whole; the caps of a tenant are changed elsewhere."""
+    """A limit with fields is paused as a whole, and the caps of a tenant are changed by its own route."""
     await served.client.put("/v1/limits/maps:%7Btenant%7D", json=MAPS)
     unknown = await served.client.post("/v1/limits/maps:acme/pause")
     assert (unknown.status_code, "maps:{tenant}" in unknown.json()["detail"]) == (404, True)

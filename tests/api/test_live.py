@@ -1,4 +1,4 @@
-"""Live: what changes is seen, by whoever may see it, through each of three ways, and nothing is lost by a cut."""
+"""Live updates: each authorized client sees every change over each transport, and a disconnect loses nothing."""
 
 import asyncio
 from typing import Any
@@ -24,12 +24,12 @@ from leaseway import App, Limit
 
 @pytest.fixture(params=list(WAYS))
 def way(request: pytest.FixtureRequest) -> Any:
-    """WebSocket, event stream, polling: what is promised holds for all of them."""
+    """WebSocket, event stream and polling must keep the same guarantees."""
     return WAYS[request.param]
 
 
 async def test_a_job_is_seen_from_its_submission_to_its_end(served: Served, way: Any) -> None:
-    """What a screen is for. Lanes and totals change with it."""
+    """The dashboard depends on it. Lanes and totals must change together with the job."""
     async with way(served.url) as watcher:
         await watcher.frame()
         assert watcher.events[0] == {"kind": "reset"}
@@ -45,15 +45,15 @@ async def test_a_job_is_seen_from_its_submission_to_its_end(served: Served, way:
     assert (lanes[-1]["queue"], lanes[-1]["done"]) == ("default", 1)
 
 
-# -- going on after a cut -------------------------------------------------------------------------------------------
+# -- resuming after a disconnect ------------------------------------------------------------------------------------
 
 
 async def test_a_cut_loses_nothing_even_at_another_process(served: Served, way: Any, store_url: str) -> None:
-    """A restart, a proxy's timeout, a train in a tunnel: who comes back knows everything, wherever he comes back."""
+    """After a restart, a proxy timeout or a lost network, a client must get every change, also from another process."""
     other_app = App(store_url)
     async with serving(other_app) as other:
         async with by_polling(other.url) as elsewhere:
-            await elsewhere.frame()  # it has been looking for some time
+            await elsewhere.frame()  # it has been polling for some time
             await forget_margin(other)
         async with way(served.url) as watcher:
             await watcher.frame()
@@ -68,12 +68,12 @@ async def test_a_cut_loses_nothing_even_at_another_process(served: Served, way: 
 
 
 async def forget_margin(served: Served) -> None:
-    """As if it had been looking for longer than the margin."""
+    """Behave as if the process had been polling for longer than the margin."""
     served.service.live.poller.log._horizon = 1
 
 
 async def test_who_comes_back_to_the_same_process_is_told_only_what_differs(served: Served) -> None:
-    """With every cut told everything, a busy service would tell everything all the time."""
+    """If every reconnect caused a full snapshot, a busy service would send snapshots all the time."""
     async with by_socket(served.url) as watcher:
         old = await submitted(served)
         await watcher.until(has(old, "pending"))
@@ -85,7 +85,7 @@ async def test_who_comes_back_to_the_same_process_is_told_only_what_differs(serv
 
 
 async def test_browsers_go_on_by_the_id_of_the_last_event(served: Served) -> None:
-    """They send it by themselves, in a header; the address is still that of the first time."""
+    """Browsers send the id in a header on reconnect; the URL is still that of the first request."""
     async with by_stream(served.url) as watcher:
         await watcher.frame()
     job = await submitted(served)
@@ -96,7 +96,9 @@ async def test_browsers_go_on_by_the_id_of_the_last_event(served: Served) -> Non
 
 @pytest.mark.parametrize("after", ["1", "99999999999999999", "-5", "x", "9" * 40])
 async def test_a_number_that_says_nothing_is_answered_with_everything(served: Served, after: str) -> None:
-    """Too old, of the future, or nonsense: in doubt everything is told, so that nobody shows what is not so."""
+    """If the number is too old, in the future or malformed, the client must get a full snapshot instead of
+    wrong data.
+    """
     job = await submitted(served)
     frame = (await served.client.get("/v1/events", params={"after": after})).json()
     assert frame["events"][0] == {"kind": "reset"}
@@ -104,7 +106,7 @@ async def test_a_number_that_says_nothing_is_answered_with_everything(served: Se
 
 
 async def test_a_poll_without_news_waits_and_then_says_so(served: Served) -> None:
-    """Somebody who polls must neither miss what comes meanwhile nor ask all the time."""
+    """A polling client must neither miss a change nor send requests in a tight loop."""
     frame = (await served.client.get("/v1/events")).json()
     again = (await served.client.get("/v1/events", params={"after": frame["seq"], "wait_seconds": 0.5})).json()
     assert again["events"] == []
@@ -126,11 +128,11 @@ async def first_job_after(served: Served, seq: int) -> str:
             seq = frame["seq"]
 
 
-# -- who may see what -----------------------------------------------------------------------------------------------
+# -- authorization --------------------------------------------------------------------------------------------------
 
 
 async def test_nobody_sees_anything_of_another_tenant(served_with_keys: Served, way: Any) -> None:
-    """Not his jobs, not his lanes, not even how much he has to do; and limits and budgets are the operator's."""
+    """Jobs, lanes and totals of another tenant are confidential; limits and budgets are for operators only."""
     served = served_with_keys
     acme, other, operator = await key_for(served, "acme"), await key_for(served, "other"), await operator_of(served)
     await served.service.world.limiter.definitions.declare([Limit("maps", "5/second").definition])
@@ -148,7 +150,7 @@ async def test_nobody_sees_anything_of_another_tenant(served_with_keys: Served, 
 
 
 async def test_an_operator_may_look_at_one_tenant_and_nobody_else_may(served_with_keys: Served) -> None:
-    """A tenant's name in an address must not open what the credential does not."""
+    """A tenant's name in the URL must not give access that the credential does not give."""
     served = served_with_keys
     acme, operator = await key_for(served, "acme"), await operator_of(served)
     refused = await served.client.get("/v1/events", params={"tenant": "other"}, headers=bearer(acme))
@@ -167,7 +169,7 @@ async def test_an_operator_may_look_at_one_tenant_and_nobody_else_may(served_wit
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer lw_aaaaaaaaaaaa_" + "A" * 27}])
 async def test_without_a_credential_nothing_is_told(served_with_keys: Served, headers: dict[str, str]) -> None:
-    """The live ways are doors like all the others."""
+    """Live routes need authentication like all other routes."""
     served = served_with_keys
     for accept in ("application/json", "text/event-stream"):
         answer = await served.client.get("/v1/events", headers={**headers, "Accept": accept})
@@ -182,7 +184,7 @@ async def test_without_a_credential_nothing_is_told(served_with_keys: Served, he
 
 
 async def test_a_ticket_opens_once_at_whichever_process(served_with_keys: Served, store_url: str) -> None:
-    """It stands in an address, and addresses end up in logs: what is read there must be of no use."""
+    """A ticket is part of a URL, and URLs end up in logs, so a logged ticket must be useless."""
     served = served_with_keys
     acme = await key_for(served, "acme")
     made = await served.client.post("/v1/tickets", headers=bearer(acme))
@@ -200,7 +202,7 @@ async def test_a_ticket_opens_once_at_whichever_process(served_with_keys: Served
 
 
 async def test_of_many_who_use_a_ticket_at_once_one_gets_in(served_with_keys: Served) -> None:
-    """Once means once, also for those who are quick."""
+    """Concurrent requests must not share one ticket."""
     served = served_with_keys
     made = await served.client.post("/v1/tickets", headers=bearer(await key_for(served)))
 
@@ -216,7 +218,7 @@ async def test_of_many_who_use_a_ticket_at_once_one_gets_in(served_with_keys: Se
 
 
 async def test_a_ticket_is_no_session(served_with_keys: Served) -> None:
-    """It is kept beside them. Whoever finds one must not be able to make a cookie of it."""
+    """Tickets are stored beside sessions, so a leaked ticket must not work as a session cookie."""
     served = served_with_keys
     made = await served.client.post("/v1/tickets", headers=bearer(await key_for(served)))
     for cookie in (made.json()["ticket"], "ticket:" + made.json()["ticket"]):
@@ -228,7 +230,7 @@ async def test_a_ticket_is_no_session(served_with_keys: Served) -> None:
 
 
 async def test_a_followed_job_is_seen_behind_any_number_of_others(served: Served) -> None:
-    """In passing one sees the newest jobs. Whoever has opened a job's page wants this one."""
+    """By default a client gets the newest jobs only, but the page of a job must stay up to date."""
     bound(served, newest=1, ended=0, unfinished=0)
     job = await submitted(served)
     await submitted(served)
@@ -246,7 +248,7 @@ async def test_a_followed_job_is_seen_behind_any_number_of_others(served: Served
 
 
 async def test_of_a_job_that_was_told_the_end_is_told(served: Served) -> None:
-    """It was among the newest for a moment only. A row on a screen must not say for ever that it waits."""
+    """The job was among the newest for a moment only. Otherwise the dashboard would show it as pending forever."""
     bound(served, newest=1, ended=0)
     async with by_socket(served.url) as watcher:
         jobs = [await submitted(served)]
@@ -258,7 +260,7 @@ async def test_of_a_job_that_was_told_the_end_is_told(served: Served) -> None:
 
 
 async def test_following_anothers_job_tells_nothing(served_with_keys: Served) -> None:
-    """An id is no credential: it must not even say that there is such a job."""
+    """An id is not a credential, and the response must not even reveal that the job exists."""
     served = served_with_keys
     acme, other = await key_for(served, "acme"), await key_for(served, "other")
     theirs = await submitted(served, **bearer(other))

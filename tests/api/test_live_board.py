@@ -1,4 +1,4 @@
-"""The log: what a listener lacks, decided without a service."""
+"""The change log: which events a subscriber misses, computed without a service."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ def told(batch: EventBatch) -> list[Any]:
 
 
 def test_what_did_not_change_is_not_told_again() -> None:
-    """Most of what a look sees is as it was: telling it would cost every listener, five times a second."""
+    """Most items do not change between polls; sending them again would cost every subscriber, five times a second."""
     log = ChangeLog()
     assert log.record(PollResult(NOW, [lane("a", 1), lane("b", 1)], LANES))
     first = log.since(ACME, None)
@@ -53,7 +53,7 @@ def test_what_did_not_change_is_not_told_again() -> None:
 
 
 def test_what_is_gone_is_told_and_what_comes_again_too() -> None:
-    """A limit that was forgotten must leave the screens; a snapshot does not speak of it."""
+    """A deleted limit must disappear from the dashboard, and a snapshot does not mention it."""
     log = ChangeLog()
     log.record(PollResult(NOW, [lane("a"), lane("b")], LANES))
     seq = log.since(ACME, None).seq
@@ -65,7 +65,7 @@ def test_what_is_gone_is_told_and_what_comes_again_too() -> None:
 
 
 def test_jobs_that_are_not_seen_in_passing_are_not_gone() -> None:
-    """A look shows the newest of them. Only one that somebody sought and did not find is gone."""
+    """A poll returns the newest jobs only. A job is gone only if it was requested and not found."""
     log = ChangeLog()
     log.record(PollResult(NOW, [job("1"), job("2")]))
     seq = log.seq
@@ -75,7 +75,7 @@ def test_jobs_that_are_not_seen_in_passing_are_not_gone() -> None:
 
 
 def test_numbers_only_grow() -> None:
-    """The clock of a store may step back; who was told up to a number must not be told less."""
+    """The store's clock may step back, and a subscriber with a given number must not miss events."""
     log = ChangeLog()
     for now in (NOW, NOW - 5_000_000, NOW - 5_000_000, NOW + 1):
         before = log.seq
@@ -85,7 +85,9 @@ def test_numbers_only_grow() -> None:
 
 @pytest.mark.parametrize("early_us", [0, MARGIN_US])
 def test_the_number_of_another_process_misses_nothing(early_us: int) -> None:
-    """He may have looked a moment before us and named a later number. What we found about then is told again."""
+    """The other process may have polled slightly earlier and used a later number, so changes around that time are sent
+    again.
+    """
     log = ChangeLog()
     log.record(PollResult(NOW, [lane("a", 1), lane("b", 1)], LANES))
     later = NOW + 10 * MARGIN_US
@@ -96,7 +98,7 @@ def test_the_number_of_another_process_misses_nothing(early_us: int) -> None:
 
 
 def test_a_look_that_took_too_long_is_no_ground_for_others() -> None:
-    """The margin holds for looks that are shorter than it."""
+    """The margin covers only polls that are shorter than the margin."""
     log = ChangeLog()
     log.record(PollResult(NOW, [lane("a", 1)], LANES))
     log.record(PollResult(NOW + 10 * MARGIN_US, [lane("a", 2)], LANES, is_late=True))
@@ -106,7 +108,7 @@ def test_a_look_that_took_too_long_is_no_ground_for_others() -> None:
 
 
 def test_who_was_told_before_something_was_forgotten_gets_everything() -> None:
-    """Jobs without end cannot be kept. Who has missed one must know that he has missed something."""
+    """The change log is bounded. A subscriber that missed an event must get a full snapshot."""
     log = ChangeLog()
     log.record(PollResult(NOW, [job("0")]))
     seq = log.seq
@@ -119,7 +121,9 @@ def test_who_was_told_before_something_was_forgotten_gets_everything() -> None:
 
 
 def test_everybody_sees_his_own() -> None:
-    """Tenants their lanes, jobs and totals; operators all lanes and jobs, one total, and what belongs to nobody."""
+    """Tenants must see only their own lanes, jobs and totals; operators see all lanes and jobs, one total, and shared
+    items.
+    """
     log = ChangeLog()
     seen = [
         lane("a"), lane("b", tenant="other"), job("1"), job("2", tenant="other"),
@@ -141,7 +145,9 @@ def test_everybody_sees_his_own() -> None:
 
 
 def test_a_snapshot_is_bounded_and_large_ones_come_in_parts() -> None:
-    """Only the last part has the number: who is cut off before it starts again."""
+    """Only the last part has the number, so that a client that is disconnected before it gets the whole
+    snapshot again.
+    """
     log = ChangeLog()
     wide = "x" * 1_000
     log.record(PollResult(NOW, [lane(f"{number} {wide}") for number in range(SNAPSHOT_LANES + 100)], LANES))

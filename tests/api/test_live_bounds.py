@@ -1,4 +1,6 @@
-"""Live: everything has a bound, and who goes beyond it is told, or dropped, without harm to the others."""
+"""Live updates: every resource has a bound, and a client that exceeds it is refused or dropped without harm to
+others.
+"""
 
 import asyncio
 import socket as sockets
@@ -17,7 +19,7 @@ from leaseway.api.live.change_log import Observation, PollResult
 
 @pytest.fixture
 def store_url(tmp_path: Path) -> str:
-    """One store is enough: what is tested here is before it."""
+    """One store is enough: the code under test runs before any store access."""
     return f"sqlite:///{tmp_path / 'work.db'}"
 
 
@@ -28,7 +30,9 @@ def way(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "http://127.0.0.1", "http://localhost:1", "null"])
 async def test_a_page_of_another_site_cannot_listen(served: Served, origin: str) -> None:
-    """Browsers let any page open a WebSocket to anywhere, with the cookies of there: only we can refuse it."""
+    """Browsers let any page open a WebSocket to any host with that host's cookies, so only the service can
+    refuse it.
+    """
     with pytest.raises(Exception, match="403"):
         async with by_socket(served.url, {"Origin": origin}):
             pass
@@ -40,7 +44,7 @@ async def test_a_page_of_another_site_cannot_listen(served: Served, origin: str)
 
 
 async def test_who_is_revoked_is_thrown_out(served_with_keys: Served) -> None:
-    """A stream outlives the look at a key; who may no longer ask may no longer listen."""
+    """A stream outlasts the check of its key, so a revoked credential must also end its streams."""
     served = served_with_keys
     bound(served, recheck_seconds=0.01, heartbeat_seconds=0.01)
     acme = await key_for(served, "acme")
@@ -62,7 +66,7 @@ async def test_who_is_revoked_is_thrown_out(served_with_keys: Served) -> None:
 
 
 async def test_a_credential_that_expires_takes_its_stream_along(served_with_keys: Served) -> None:
-    """Nobody listens longer than he may ask."""
+    """A stream must not outlive the credential that opened it."""
     served = served_with_keys
     bound(served, heartbeat_seconds=0.05, recheck_seconds=1_000)
     acme = await key_for(served, "acme", life_us=1_500_000)
@@ -74,7 +78,7 @@ async def test_a_credential_that_expires_takes_its_stream_along(served_with_keys
 
 
 async def test_silence_is_told_from_death_by_a_heartbeat(served: Served, way: Any) -> None:
-    """Without it, neither side would notice that the other is gone, and proxies would cut the line."""
+    """Without a heartbeat, neither side would notice a dead peer, and proxies would close the connection."""
     bound(served, heartbeat_seconds=0.05)
     async with way(served.url, wait_seconds=1) as watcher:
         await watcher.frame()
@@ -85,7 +89,9 @@ async def test_silence_is_told_from_death_by_a_heartbeat(served: Served, way: An
 
 @pytest.mark.parametrize("by", [by_socket, by_stream])
 async def test_who_comes_back_while_nothing_happens_hears_something_at_once(served: Served, by: Any) -> None:
-    """In silence, a line that works is like one that lets nothing through, and browsers would go on to a worse one."""
+    """Without an immediate frame, a browser cannot tell a working connection from a blocked one and falls back to a
+    slower transport.
+    """
     bound(served, heartbeat_seconds=3_600)
     seq = (await served.client.get("/v1/events")).json()["seq"]
     async with by(served.url, after=seq) as again:
@@ -93,7 +99,9 @@ async def test_who_comes_back_while_nothing_happens_hears_something_at_once(serv
 
 
 async def test_only_so_many_may_listen(served_with_keys: Served) -> None:
-    """Each keeps a connection: a tenant must not take all of them, nor all tenants the whole process."""
+    """Each subscriber occupies a connection: one tenant must not use up all of them, and all tenants together must not
+    exhaust the process.
+    """
     served = served_with_keys
     bound(served, tenant_subscribers_max=2, subscribers_max=3)
     acme, other = await key_for(served, "acme"), await key_for(served, "other")
@@ -109,7 +117,7 @@ async def test_only_so_many_may_listen(served_with_keys: Served) -> None:
 
 
 async def test_a_stream_of_events_is_not_held_back_by_proxies(served: Served) -> None:
-    """Some gather an answer before they pass it on, and some keep it."""
+    """Some proxies buffer or cache responses unless the headers forbid it."""
     async with served.client.stream("GET", "/v1/events", headers={"Accept": "text/event-stream"}) as answer:
         assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert answer.headers["x-accel-buffering"] == "no"
@@ -117,7 +125,9 @@ async def test_a_stream_of_events_is_not_held_back_by_proxies(served: Served) ->
 
 
 async def test_who_says_nonsense_is_shown_the_door(served: Served) -> None:
-    """A subscriber may name jobs to follow, some of them, now and then. Everything else is somebody who tries."""
+    """A subscriber may only send ids of jobs to follow, in limited number and rate. Anything else is a broken or
+    hostile client.
+    """
     for words in ("{", '{"follow": 1}', '{"follow": ["x"]}', '{"other": []}', b"\x00", '{"follow": ["' + "a" * 70_000):
         async with socket(served.url) as line:
             await line.send(words)
@@ -128,7 +138,7 @@ async def test_who_says_nonsense_is_shown_the_door(served: Served) -> None:
 
 
 async def test_who_talks_without_end_is_shown_the_door(served: Served) -> None:
-    """Each word costs something."""
+    """Each message costs processing time."""
     bound(served, messages_max=5)
     async with socket(served.url) as line:
         for _ in range(6):
@@ -137,11 +147,11 @@ async def test_who_talks_without_end_is_shown_the_door(served: Served) -> None:
             await Watcher(frames_of(line)).until(lambda _: False)
 
 
-# -- the end --------------------------------------------------------------------------------------------------------
+# -- shutdown -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_service_that_stops_sends_its_listeners_elsewhere(app: App) -> None:
-    """Nobody waits for streams that have no end, and who listens comes back by himself."""
+    """A shutdown must not wait for endless streams; clients reconnect on their own."""
     async with serving(app) as served, socket(served.url) as line, by_stream(served.url) as stream:
         watcher = Watcher(frames_of(line))
         await watcher.frame()
@@ -156,7 +166,7 @@ async def test_a_service_that_stops_sends_its_listeners_elsewhere(app: App) -> N
 
 
 async def test_nobody_looks_when_nobody_listens(served: Served) -> None:
-    """A store that nobody watches must not pay for being watchable."""
+    """A store without subscribers must not pay for live updates."""
     bound(served, linger_seconds=0.0)
     async with by_socket(served.url) as watcher:
         await watcher.frame()
@@ -165,7 +175,7 @@ async def test_nobody_looks_when_nobody_listens(served: Served) -> None:
     await asyncio.wait_for(looking, 20)
 
 
-# -- slow ones ------------------------------------------------------------------------------------------------------
+# -- slow subscribers -----------------------------------------------------------------------------------------------
 
 
 ASKING = {
@@ -177,7 +187,7 @@ ASKING = {
 
 @pytest.mark.parametrize("asking", list(ASKING))
 async def test_who_does_not_read_is_dropped_and_the_others_go_on(served: Served, asking: str) -> None:
-    """One reader that stands still must not fill the memory, nor keep its place, nor hold back anybody."""
+    """One stalled reader must not fill the memory, keep its slot or delay other subscribers."""
     bound(served, send_seconds=0.2)
     poller = served.service.live.poller
     async with by_socket(served.url) as quick:
@@ -186,7 +196,7 @@ async def test_who_does_not_read_is_dropped_and_the_others_go_on(served: Served,
             while poller.count() < 2:  # noqa: ASYNC110 - nobody tells when somebody has come
                 await asyncio.sleep(0.01)
             number = 0
-            while poller.count() == 2:  # ends when it is dropped; else the test's own limit ends it
+            while poller.count() == 2:  # ends when the subscriber is dropped; otherwise the test's timeout ends it
                 number += 1
                 shout(served, f"{number} " + "x" * 60_000)
                 await quick.until(lambda seen, number=number: heard(seen) == number)  # type: ignore[misc]
@@ -207,7 +217,7 @@ def standing_still(url: str, asking: str) -> sockets.socket:
 
 
 def shout(served: Served, text: str) -> None:
-    """Something large for all to hear."""
+    """Send something large to all subscribers."""
     poller = served.service.live.poller
     poller.log.record(PollResult(poller.log.seq + 1, [Observation("import", "large", None, {"text": text})]))
     for subscriber in list(poller._subscribers):
@@ -221,7 +231,7 @@ def heard(watcher: Watcher) -> int:
 
 
 def was_cut(line: sockets.socket) -> bool:
-    """In the middle of a frame: what was still to be sent is not kept for him."""
+    """The connection ends in the middle of a frame: unsent data is discarded."""
     line.settimeout(20)
     last = b""
     while part := line.recv(65_536):

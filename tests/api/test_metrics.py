@@ -1,4 +1,4 @@
-"""Numbers for screens and for Prometheus."""
+"""Metrics as JSON for the dashboard and as text for Prometheus."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ async def submit(served: Served, **more: object) -> None:
 
 
 async def test_metrics_tell_how_everything_is_doing(served: Served) -> None:
-    """Jobs by state, what waits longest, what was finished in the last minute, limits and budgets."""
+    """Operators need jobs by state, the oldest pending job, the throughput of the last minute, limits and budgets."""
     await submit(served)
     await served.client.post("/v1/jobs", json={"kind": "broken", "arguments": {"text": "x"}})
     await served.settle()
@@ -53,7 +53,7 @@ async def test_metrics_tell_how_everything_is_doing(served: Served) -> None:
 
 
 async def test_tenants_see_their_own_numbers(served_with_keys: Served) -> None:
-    """Not those of others, nor what is everybody's."""
+    """Numbers of other tenants and of shared limits are confidential."""
     served = served_with_keys
     for tenant in ("acme", "other"):
         async with served.with_key((await key_for(served, tenant)).text) as client:
@@ -71,7 +71,7 @@ async def test_tenants_see_their_own_numbers(served_with_keys: Served) -> None:
 
 
 async def scraped(served: Served, accept: str = "text/plain") -> dict[str, Metric]:
-    """What Prometheus' own client makes of it."""
+    """The metrics as parsed by the Prometheus client library."""
     answer = await served.client.get("/metrics", headers={"Accept": accept})
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
@@ -81,14 +81,16 @@ async def scraped(served: Served, accept: str = "text/plain") -> dict[str, Metri
 
 
 def value_of(families: dict[str, Metric], name: str, **labels: str) -> float:
-    """Of the one sample with exactly these labels."""
+    """The value of the one sample with exactly these labels."""
     family = next(family for family in families.values() if any(sample.name == name for sample in family.samples))
     (value,) = [sample.value for sample in family.samples if (sample.name, sample.labels) == (name, labels)]
     return float(value)
 
 
 async def test_prometheus_can_read_it(served: Served) -> None:
-    """Its own parser does: every family has a type and a help, names are what they are, and counters begin at zero."""
+    """The Prometheus parser must accept the text: every family has a type and a help text, and counters start
+    at zero.
+    """
     await submit(served, queue='qu"e\\ue')
     families = await scraped(served)
     assert [name for name, family in families.items() if not family.documentation or family.type == "unknown"] == []
@@ -122,7 +124,7 @@ async def test_paths_that_somebody_makes_up_are_one_series(served: Served) -> No
 
 
 async def test_what_is_submitted_is_counted_by_its_answer(served: Served) -> None:
-    """Each job of a call: taken, known already, refused."""
+    """Operators need to tell accepted, repeated and refused jobs of a call apart."""
     job = {"kind": "add", "arguments": {"a": 1}, "key": "k"}
     for _ in range(2):
         await served.client.post("/v1/jobs", json=job)
@@ -170,12 +172,12 @@ async def test_what_ended_is_counted_for_good_even_if_it_is_discarded(served: Se
 
 
 async def expired(served: Served) -> None:
-    """The next scrape shall be a look of its own."""
+    """Expire the cache, so that the next scrape reads the store."""
     served.api.state.snapshots.invalidate("")
 
 
 async def test_what_ended_while_others_were_pruned_is_counted() -> None:
-    """Where as many are pruned as end, the lanes stay as they are."""
+    """If as many jobs are pruned as end, the number of jobs per lane does not change."""
     clock = FakeClock()
     store, ends = MemoryStore(clock.now_us), OutcomeCounters()
     worker = Worker(store)
@@ -190,7 +192,7 @@ async def test_what_ended_while_others_were_pruned_is_counted() -> None:
 
 
 async def test_while_the_store_is_away_the_process_tells_of_itself(served: Served) -> None:
-    """When everything fails is the moment in which the numbers are needed."""
+    """The metrics are needed most during an outage."""
 
     async def away() -> object:
         raise StoreBusy("the line is cut")
@@ -209,13 +211,13 @@ async def test_listeners_are_counted_and_why_they_went(served: Served) -> None:
         assert value_of(await scraped(served), "leaseway_live_subscribers") == 1
     left = "leaseway_live_subscribers_ended_total"
     while value_of(families := await scraped(served), "leaseway_live_subscribers") != 0:
-        pass  # it has been told, and needs a moment
+        pass  # it has been notified and needs a moment
     assert value_of(families, left, reason="disconnected") == 1
     assert value_of(families, left, reason="slow") == 0
 
 
 async def test_no_label_names_a_tenant_or_a_job(served: Served) -> None:
-    """Series that grow with tenants bring a Prometheus down, and tell who they are."""
+    """Series that grow with the number of tenants overload Prometheus and reveal the tenants' names."""
     await served.client.put("/v1/tenants/zebra", json={"starts": ["10/minute"]})
     await served.client.put("/v1/limits/maps:%7Btenant%7D", json={"rates": ["100/minute"]})
     await served.client.put("/v1/budgets/spend:%7Btenant%7D", json={"unit": "usd", "limit": 25})
@@ -228,7 +230,7 @@ async def test_no_label_names_a_tenant_or_a_job(served: Served) -> None:
 
 
 async def test_refusals_are_counted(served_with_keys: Served) -> None:
-    """Somebody who tries keys is seen in the numbers."""
+    """An attacker who tries keys must be visible in the metrics."""
     for _ in range(3):
         assert (await served_with_keys.client.get("/v1/jobs")).status_code == 401
     async with served_with_keys.with_key((await operator_of(served_with_keys)).text) as client:
@@ -237,7 +239,7 @@ async def test_refusals_are_counted(served_with_keys: Served) -> None:
 
 
 async def test_many_who_ask_share_one_look(served: Served) -> None:
-    """A hundred open screens must not be a hundred times the load."""
+    """A hundred open dashboards must not cause a hundred times the load."""
     looks = 0
     store = served.service.world.store
     lanes = store.reads.lanes
@@ -254,7 +256,7 @@ async def test_many_who_ask_share_one_look(served: Served) -> None:
 
 
 def test_queues_beyond_the_largest_are_one_series() -> None:
-    """Whoever submits names queues as he likes."""
+    """Clients choose queue names freely, so the number of series must be bounded."""
     from leaseway.api.routes.metrics import OTHERS, QUEUES_MAX, job_families
 
     zero: dict[str, Any] = {"scheduled": 0, "leased": 0, "done": 0, "failed": 0, "cancelled": 0}

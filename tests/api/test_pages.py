@@ -1,4 +1,4 @@
-"""The dashboard's files: served whole and unchanged, kept by browsers, and nothing beside them."""
+"""The dashboard's files: served complete and unchanged, cached by browsers, and nothing else from the disk."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ IMPORT = re.compile(r'(?:^|\n)(?:import|export)\s[^;]*?from\s+"([^"]+)"|(?:^|\n)
 
 @pytest.fixture(params=["sqlite"])
 def store_url(tmp_path: Path) -> str:
-    """One store is enough: nothing here asks it."""
+    """One store is enough: these tests do not use it."""
     return f"sqlite:///{tmp_path / 'work.db'}"
 
 
@@ -30,7 +30,7 @@ async def test_the_page_leads_to_files_that_exist(served: Served) -> None:
 
 
 async def test_modules_import_only_what_is_served() -> None:
-    """A wrong path shows only when somebody opens the page that needs it."""
+    """A wrong import path fails only when a user opens the page that needs it."""
     for name in ASSETS.names:
         if name.endswith(".js"):
             for address in imports_of(name):
@@ -38,7 +38,7 @@ async def test_modules_import_only_what_is_served() -> None:
 
 
 async def test_the_first_paint_is_small() -> None:
-    """Over a slow line, a dashboard of megabytes is a dashboard that nobody opens."""
+    """On a slow connection, a dashboard of several megabytes takes too long to open."""
     page = ASSETS.page.body.decode()
     first = re.findall(r'"/assets/[^/]+/([^"]+)"', page)
     needed = reached_from([*first, "shell.js", "live.js", "pages/overview.js"])
@@ -50,7 +50,7 @@ async def test_the_first_paint_is_small() -> None:
 
 
 async def test_files_are_kept_for_good_and_the_page_is_asked_for_again(served: Served) -> None:
-    """A renewed service must not be met by yesterday's page, nor send everything each time."""
+    """After an update, browsers must not show the old page, and unchanged files must not be sent again."""
     page = await served.client.get("/")
     assert page.headers["cache-control"] == "no-cache"
     again = await served.client.get("/", headers={"If-None-Match": page.headers["etag"]})
@@ -61,7 +61,7 @@ async def test_files_are_kept_for_good_and_the_page_is_asked_for_again(served: S
 
 
 async def test_an_old_address_is_not_answered_with_new_files(served: Served) -> None:
-    """A mix of two versions breaks in ways that nobody can explain."""
+    """A mix of files from two versions causes errors that are hard to diagnose."""
     assert (await served.client.get("/assets/0000000000000000/main.js")).status_code == 404
 
 
@@ -75,7 +75,7 @@ async def test_nothing_else_on_the_disk_is_served(served: Served, name: str) -> 
 
 
 async def test_the_policy_lets_nothing_in_from_elsewhere(served: Served) -> None:
-    """The second line behind textContent: what tries to be a script or markup is refused by the browser."""
+    """The second defence behind textContent: the browser refuses injected scripts and markup."""
     policy = (await served.client.get("/")).headers["content-security-policy"]
     assert policy == CSP
     assert "unsafe" not in policy
@@ -84,7 +84,7 @@ async def test_the_policy_lets_nothing_in_from_elsewhere(served: Served) -> None
 
 
 async def test_nothing_is_loaded_from_elsewhere_and_nothing_is_made_from_text() -> None:
-    """The policy would stop it in the browser; here it is found before."""
+    """The policy would block it in the browser; this test finds it earlier."""
     for name in ASSETS.names:
         found = ASSETS.get(ASSETS.version, name)
         assert found is not None

@@ -75,7 +75,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
 
 
 def test_every_code_of_a_problem_is_on_the_page() -> None:
-    """Programs compare codes, and their authors look up here what to do."""
+    """Programs compare the codes, and their authors look up here what each one means."""
     page = PAGE.read_text("utf-8")
     sources = [path.read_text("utf-8") for path in Path(leaseway.api.__path__[0]).rglob("*.py")]
     codes = {code for source in sources for code in CODE.findall(source)}
@@ -96,7 +96,7 @@ def test_every_series_is_on_the_page() -> None:
 
 
 async def test_responses_match_their_schemas(served: Served) -> None:
-    """A wrong schema is worse than none. Every struct refuses unknown fields."""
+    """A wrong schema misleads the author of a client. Every struct refuses unknown fields."""
     client = served.client
     await client.put("/v1/limits/maps", json={"rates": ["100/minute"], "concurrency": 2})
     await client.put("/v1/limits/maps:%7Btenant%7D", json={"rates": ["100/minute"]})

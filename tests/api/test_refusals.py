@@ -1,4 +1,4 @@
-"""Every refusal is a problem: also of what never became a request, and of what nobody serves."""
+"""Every refusal is a problem document, including refusals of malformed requests and unknown paths."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 async def told(served: Served, sent: bytes) -> tuple[bytes, dict[str, Any]]:
-    """What somebody is told who sends these bytes: the head, and the problem."""
+    """The response to these bytes: its head and its problem document."""
     reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(served.url).port)
     writer.write(sent)
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -35,7 +35,7 @@ async def told(served: Served, sent: bytes) -> tuple[bytes, dict[str, Any]]:
     ],
 )
 async def test_what_is_no_request_is_refused_as_a_problem(served: Served, sent: bytes, status: int, code: str) -> None:
-    """A client that reads problems shall find one, whoever has refused it."""
+    """A client that parses problem documents must get one from every layer that can refuse a request."""
     head, problem = await told(served, sent)
     assert head.startswith(f"HTTP/1.1 {status} ".encode())
     assert (problem["status"], problem["code"], problem["type"].rpartition("/")[2]) == (status, code, code)
@@ -43,17 +43,17 @@ async def test_what_is_no_request_is_refused_as_a_problem(served: Served, sent: 
 
 
 async def test_one_connection_too_many_is_told_to_come_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs a connection to be told so, and no more."""
+    """A refused client gets a response and does not occupy more than its connection."""
     await served.client.get("/healthz")  # keeps its connection
     monkeypatch.setattr(connection, "CONNECTIONS_MAX", 1)
     head, problem = await told(served, GET + b"\r\n")
     assert (problem["status"], problem["code"]) == (503, "unavailable")
     assert b"retry-after: 1" in head
-    assert (await served.client.get("/healthz")).status_code == 200  # who was there before stays
+    assert (await served.client.get("/healthz")).status_code == 200  # earlier connections stay open
 
 
 async def test_what_nobody_serves_is_told_with_a_way_out(served: Served) -> None:
-    """Who mistypes a path looks for the right one."""
+    """The developer who mistyped a path needs to find the right one."""
     nothing = await served.client.get("/v1/job")
     assert (nothing.status_code, nothing.json()["code"]) == (404, "not_found")
     assert nothing.json()["detail"] == "there is nothing at /v1/job; see /v1/openapi.json for all paths"
@@ -63,7 +63,9 @@ async def test_what_nobody_serves_is_told_with_a_way_out(served: Served) -> None
 
 
 async def test_a_job_is_found_by_its_key(served_with_keys: Served) -> None:
-    """Who has the number of an order has no job's id. Keys are each tenant's own, and an operator names whose."""
+    """A client may know only its own idempotency key, such as an order number. Keys are scoped to a tenant, and an
+    operator names the tenant.
+    """
     client, body = served_with_keys.client, {"kind": "add", "arguments": {"a": 1}}
     acme, globex = bearer(await key_for(served_with_keys)), bearer(await key_for(served_with_keys, "globex"))
     operator = bearer(await operator_of(served_with_keys))
@@ -83,7 +85,7 @@ async def test_a_job_is_found_by_its_key(served_with_keys: Served) -> None:
 
 
 async def test_a_question_with_an_unknown_word_is_not_answered(served: Served) -> None:
-    """`?stat=failed` would choose nothing: whoever cancels what the list shows would cancel everything."""
+    """If `?stat=failed` were ignored, a user who cancels the listed jobs would cancel all jobs."""
     answer = await served.client.get("/v1/jobs", params={"stat": "failed"})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
     assert [error["pointer"] for error in answer.json()["errors"]] == ["/query/stat"]
@@ -94,7 +96,7 @@ async def test_a_question_with_an_unknown_word_is_not_answered(served: Served) -
 
 
 async def test_one_key_does_not_stand_for_many_jobs(served: Served) -> None:
-    """Who sends a key sends the request again if the reply is lost: without a word, all would be done twice."""
+    """A client with a key repeats the request when the reply is lost; an ignored key would submit all jobs twice."""
     items = {"items": [{"kind": "add", "arguments": {"a": 1}}]}
     answer = await served.client.post("/v1/jobs/bulk", json=items, headers={"Idempotency-Key": '"order-7"'})
     assert (answer.status_code, answer.json()["code"]) == (400, "bad_idempotency_key")

@@ -1,4 +1,4 @@
-"""Schedules over HTTP: looked at, paused and resumed."""
+"""Schedules over HTTP: list, pause and resume."""
 
 from tests.api.keys import key_for
 from tests.api.serving import Served
@@ -9,7 +9,7 @@ NIGHTLY = Schedule(name="reports/nightly", kind="add", cron="0 3 * * *", tz="Eur
 
 
 async def test_a_schedule_is_paused_and_resumed(served: Served) -> None:
-    """Who pauses sees that nothing comes any more; names may have slashes."""
+    """An operator must see that a paused schedule does not fire. Names may contain slashes."""
     await served.service.world.store.schedules.declare([NIGHTLY])
     (listed,) = (await served.client.get("/v1/schedules")).json()["items"]
     assert (listed["name"], listed["paused"], listed["next_fire"] is None) == ("reports/nightly", False, False)
@@ -29,7 +29,7 @@ async def test_what_is_not_there_cannot_be_paused(served: Served) -> None:
 
 
 async def test_only_operators_pause(served_with_keys: Served) -> None:
-    """A schedule submits for everybody."""
+    """A schedule submits jobs for all tenants."""
     await served_with_keys.service.world.store.schedules.declare([NIGHTLY])
     async with served_with_keys.with_key((await key_for(served_with_keys)).text) as tenant:
         assert (await tenant.get("/v1/schedules")).status_code == 403

@@ -1,4 +1,4 @@
-"""What is agreed with tenants, over HTTP."""
+"""Tenant settings over HTTP."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tests.api.serving import Served
 
 
 async def test_an_agreement_is_made_shown_changed_and_forgotten(served: Served) -> None:
-    """Its caps reach the limiter, which keeps them for all workers."""
+    """The caps must reach the limiter, which enforces them for all workers."""
     sent = {"weight": 3, "starts": ["10/minute"], "concurrency": 2}
     made = await served.client.put("/v1/tenants/acme", json=sent)
     assert (made.status_code, made.json()) == (201, {"name": "acme", **sent})
@@ -34,7 +34,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_bad_input_is_pointed_at(served: Served) -> None:
-    """Who sent it must find the field; and nothing of it is in force."""
+    """The client must learn which field is invalid, and no part of invalid settings may take effect."""
     for body, pointer in BAD:
         answer = await served.client.put("/v1/tenants/acme", json=body)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), body
@@ -43,7 +43,7 @@ async def test_bad_input_is_pointed_at(served: Served) -> None:
 
 
 async def test_tenants_see_what_is_agreed_with_them_and_with_nobody_else(served_with_keys: Served) -> None:
-    """Another's agreement is as unknown as one that never was, and nobody gives himself a weight."""
+    """The settings of another tenant must look like missing ones, and a tenant must not change its own weight."""
     served = served_with_keys
     async with served.with_key((await operator_of(served)).text) as operator:
         for name in ("acme", "other"):

@@ -1,7 +1,7 @@
-"""Every route of the service × own, other's, no, expired and revoked credential.
+"""Every route of the service × own, foreign, missing, expired and revoked credentials.
 
-The routes are those that the service has: a new one is in the matrix by being served. One that takes the id of
-something that belongs to a tenant must be told what to put there, or the matrix complains.
+The routes are read from the service, so a new route is part of the matrix automatically. A route that takes the id of
+something that belongs to a tenant needs an entry here; otherwise the matrix fails.
 """
 
 import asyncio
@@ -47,16 +47,18 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/keys"): {"tenant": "acme"},
     ("POST", "/v1/keys/{id}/rotate"): {},
 }
-"""What makes sense to send; to all others {}. Everything of a tenant's that a body can name must be named here."""
+"""Valid request bodies; other routes get {}. Every id of a tenant's resource that a body can contain must be listed
+here.
+"""
 QUERIES = {"/v1/work/wait": "?seconds=0"}
-"""So that nobody waits."""
+"""Requests must not wait for long polls."""
 BELONGINGS = {"/v1/jobs/": "job", "/v1/keys/": "key", "/v1/tenants/": "tenant"}
-"""By prefix: what the path names."""
+"""The resource that a path names, by prefix of the path."""
 OF_NO_TENANT = ("/v1/imports/",)
-"""Routes for tenants whose paths name nothing of a tenant's: specs that the service was started with."""
+"""Routes for tenants whose paths do not name a tenant's resource: specs that the service was started with."""
 MAKES_A_KEY = {("POST", "/v1/keys", 201), ("POST", "/v1/keys/{id}/rotate", 201)}
 REFUSED_BY_STATE = {409}
-"""The job that we have is not in the state for it; that is told to its owner only."""
+"""The sample job is not in the required state; only its owner may learn that."""
 
 
 class Row(NamedTuple):
@@ -77,7 +79,7 @@ class Row(NamedTuple):
         return json.loads(text)
 
     def names(self, things: dict[str, str]) -> bool:
-        """Whether it says what it is about, in its path or in its body."""
+        """Whether the route names a resource in its path or in its body."""
         return bool(PARAMETER.search(self.path)) or any(
             each in json.dumps(self.body(things)) for each in things.values()
         )
@@ -101,7 +103,7 @@ class Town(NamedTuple):
     clients: dict[str, httpx2.AsyncClient]
 
     async def ask(self, who: str, row: Row, things: dict[str, str] | None = None) -> httpx2.Response:
-        """Of a stream only the beginning is read."""
+        """Send a request; of a stream, read only the beginning."""
         things = self.things if things is None else things
         client, body = self.clients[who], row.body(things)
         request = client.build_request(row.method, row.filled(things), json=body)
@@ -151,14 +153,14 @@ def without_key(served: Served) -> httpx2.AsyncClient:
 
 
 def who_may(row: Row) -> str:
-    """Of our callers, one whose credential has the scope."""
+    """A caller whose credential has the scope."""
     if row.is_a_tenants:
         return "own"
     return "worker" if row.scope == Scope.WORK else "operator"
 
 
 async def test_who_has_no_valid_credential_gets_nowhere(town: Town) -> None:
-    """Whatever the route, and before anything else of the request is looked at."""
+    """This must hold for every route, before any other part of the request is processed."""
     holes: list[tuple[object, ...]] = []
     for row in rows_of(town.served.api):
         for who in ("none", "expired", "revoked", "wrong", "late token", "token of another issuer"):
@@ -169,7 +171,7 @@ async def test_who_has_no_valid_credential_gets_nowhere(town: Town) -> None:
 
 
 async def test_who_lacks_the_scope_is_told_so(town: Town) -> None:
-    """Roles are not above each other: a worker submits nothing, an operator leases nothing."""
+    """Roles do not include each other: a worker cannot submit, and an operator cannot lease."""
     holes: list[tuple[object, ...]] = []
     for row in rows_of(town.served.api):
         for who, role in (("own", Role.TENANT), ("operator", Role.OPERATOR), ("worker", Role.WORKER)):
@@ -181,8 +183,9 @@ async def test_who_lacks_the_scope_is_told_so(town: Town) -> None:
 
 
 async def test_who_may_is_let_in(town: Town) -> None:
-    """Everything with a sample in this file works; everything else at least reaches its route. No answer holds a key,
-    except that to whoever makes one."""
+    """Routes with a sample in this file must succeed; all others must at least be reached. A response must not contain
+    a key, except the response that creates one.
+    """
     holes: list[tuple[object, ...]] = []
     for row in sorted(rows_of(town.served.api), key=lambda row: row.method == "DELETE"):
         reply = await town.ask(who_may(row), row)
@@ -196,7 +199,9 @@ async def test_who_may_is_let_in(town: Town) -> None:
 
 
 async def test_what_belongs_to_another_tenant_is_like_nothing(town: Town) -> None:
-    """Not 403, which would say that it exists: the same answer as for an id that nobody has. Nothing happens to it."""
+    """A 403 would reveal that the resource exists, so the response must equal that for an unknown id, and nothing may
+    change.
+    """
     before = await belongings(town)
     nothing = dict.fromkeys(town.things, NOBODY)
     holes: list[tuple[object, ...]] = []
@@ -219,7 +224,7 @@ async def belongings(town: Town) -> list[Any]:
 
 
 def is_told_apart(foreign: httpx2.Response, unknown: httpx2.Response, things: dict[str, str]) -> bool:
-    """Whether the two answers differ in more than what was asked and when."""
+    """Whether two responses differ in more than the requested id and the time."""
 
     def plain(reply: httpx2.Response) -> str:
         text = reply.text
@@ -231,7 +236,7 @@ def is_told_apart(foreign: httpx2.Response, unknown: httpx2.Response, things: di
 
 
 async def test_no_list_shows_what_belongs_to_another_tenant(town: Town) -> None:
-    """Nor does naming him help, which is for operators."""
+    """The tenant parameter must not help either, because it is for operators only."""
     holes: list[tuple[object, ...]] = []
     for row in rows_of(town.served.api):
         if row.is_a_tenants and row.method == "GET" and not PARAMETER.search(row.path):
@@ -251,7 +256,7 @@ async def nothing() -> None: ...
 
 
 def test_a_route_without_a_scope_is_not_served() -> None:
-    """However it came in: by itself, in a router, in a router's router, as a WebSocket, below a mount."""
+    """This must hold for plain routes, routers, nested routers, WebSockets and mounts."""
     ways = []
     for _ in range(5):
         ways.append((FastAPI(openapi_url="/v1/openapi.json"), APIRouter()))
@@ -273,7 +278,7 @@ def test_a_route_without_a_scope_is_not_served() -> None:
 
 
 def without_docs(api: FastAPI) -> FastAPI:
-    """FastAPI adds pages of its own, which the service does not have."""
+    """Disable the documentation pages that FastAPI adds, which the service does not have."""
     api.router.routes = [
         route for route in api.routes if not getattr(route, "path", "").startswith(("/docs", "/redoc"))
     ]
@@ -281,7 +286,7 @@ def without_docs(api: FastAPI) -> FastAPI:
 
 
 def test_a_route_with_a_scope_is_served() -> None:
-    """A check that refuses every route would be switched off."""
+    """A check that refuses every route would soon be disabled."""
     routes = Routes("/v1/fine", "fine")
     routes.get("", Scope.JOBS_READ)(nothing)
     routes.websocket("/live", Scope.JOBS_READ)(nothing)
@@ -292,6 +297,6 @@ def test_a_route_with_a_scope_is_served() -> None:
 
 
 def test_a_scope_that_does_not_exist_is_a_mistake() -> None:
-    """A slip of the pen must not be a scope that nobody has, or everybody."""
+    """A misspelled scope must not become a scope that no caller has or every caller has."""
     with pytest.raises(ValueError, match="jobs:raed"):
         Routes("/v1/fine", "fine").get("", "jobs:raed")(nothing)

@@ -1,5 +1,7 @@
-"""Workers over HTTP: who may lease what, and how what goes wrong comes back. The contract suites run over it elsewhere:
-tests/stores, tests/limits and tests/budgets."""
+"""Workers over HTTP: which jobs a key may lease, and how errors reach the worker.
+
+The contract suites run over HTTP elsewhere: tests/stores, tests/limits and tests/budgets.
+"""
 
 import asyncio
 import re
@@ -56,14 +58,14 @@ def with_jobs(app: App) -> App:
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    """With authentication, over a file."""
+    """A service with authentication, over SQLite."""
     async with serving(with_jobs(App(f"sqlite:///{tmp_path / 'work.db'}")), auth=True) as served:
         yield served
 
 
 @pytest.fixture
 async def world(served: Served) -> AsyncIterator[Callable[[str], Environment]]:
-    """What somebody with this key works with."""
+    """The environment of a client with this key."""
     made: list[Environment] = []
 
     def with_key(key: str) -> Environment:
@@ -76,7 +78,7 @@ async def world(served: Served) -> AsyncIterator[Callable[[str], Environment]]:
         await each.store.close()
 
 
-# -- who may what ---------------------------------------------------------------------------------------------------
+# -- authorization --------------------------------------------------------------------------------------------------
 
 
 async def test_a_worker_needs_no_more_than_an_address_and_a_key(served: Served) -> None:
@@ -91,7 +93,7 @@ async def test_a_worker_needs_no_more_than_an_address_and_a_key(served: Served) 
 
 
 async def test_a_tenants_program_submits_by_the_same_address(served: Served) -> None:
-    """Its jobs are its own, whatever it says."""
+    """Jobs that a tenant submits must belong to it, whatever the request says."""
     key = (await key_for(served, "acme")).text
     async with with_jobs(App(served.url, key=key)) as app:
         first = await app.submit(app.bind("add", {"a": 1}, key="once"))
@@ -196,7 +198,7 @@ async def test_who_is_not_known_is_told_how_to_be(
         await Worker(world(key).store).claim(1)
 
 
-# -- what may be said -----------------------------------------------------------------------------------------------
+# -- validation -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_every_verb_has_one_route() -> None:
     assert served == {verb.url for verb in VERBS} | {"/v1/work/wait"}
 
 
-# -- what goes wrong ------------------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------------------------
 
 
 async def test_errors_are_the_same_at_both_ends() -> None:
@@ -253,7 +255,7 @@ async def test_errors_are_the_same_at_both_ends() -> None:
 
 @pytest.mark.parametrize("error", [StoreBusy, StoreFull, UnknownOutcome, TransientError])
 async def test_what_the_services_store_does_not_know_nobody_knows(error: type[LeasewayError]) -> None:
-    """Whether to make the same call again, or only to wait, depends on it."""
+    """The client decides by the error whether to repeat the call or only to wait."""
 
     async def fail(jobs: Any) -> Any:
         raise error("sick")
@@ -274,7 +276,7 @@ def test_others_pass() -> None:
 
 
 async def spoken_to(answer: bytes | None) -> tuple[asyncio.Server, HttpStore]:
-    """A server that reads a request, says this, and hangs up."""
+    """A server that reads a request, sends this response, and closes the connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -295,7 +297,7 @@ def said(status: int, body: str) -> bytes:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (None, UnknownOutcome),  # the line was cut after the request had left
+        (None, UnknownOutcome),  # the connection was lost after the request was sent
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", UnknownOutcome),
         (said(200, "<html>"), UnknownOutcome),
         (said(502, "<html>"), UnknownOutcome),
@@ -331,7 +333,7 @@ async def test_a_request_that_never_left_changed_nothing() -> None:
 
 
 async def test_every_loop_has_its_own_connections() -> None:
-    """Leases are renewed from a thread of their own."""
+    """Leases are renewed in a separate thread with its own event loop."""
     async with service_in_memory(FakeClock()) as world:
         await world.store.jobs.submit([new_job(1)])
         assert await asyncio.to_thread(lambda: asyncio.run(world.store.reads.now())) == await world.store.reads.now()
@@ -341,7 +343,7 @@ async def test_who_waits_is_sent_home_when_the_service_stops() -> None:
     """Long polls would otherwise delay every shutdown by their whole duration."""
     async with serving(App("memory://")) as served, asyncio.timeout(20):
         waiting = asyncio.ensure_future(served.client.get("/v1/work/wait", params={"seconds": 25}))
-        await served.client.get("/healthz")  # so that the other one has been read
+        await served.client.get("/healthz")  # ensures that the service has read the other request
         served.service.stopping.set()
         assert (await waiting).json() == {"answer": False}
 
@@ -381,7 +383,7 @@ def test_a_key_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_key_stays_with_its_service() -> None:
-    """An app that is moved elsewhere must not show it there."""
+    """An app that is pointed at another service must not send its key there."""
     app = App("https://jobs.example", key=f"lw_{'a' * 12}_{'B' * 27}")
     app.move("https://other.example")
     store = app.world.store

@@ -1,4 +1,4 @@
-"""A worker process that has nothing but an address and a key, and a service that is killed under it."""
+"""A worker process that has only a URL and a key, and a service that is killed while the worker runs."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from leaseway import App
 JOBS = 40
 KILLS = 2
 SECONDS_MAX = 240
-"""Each start of a process takes a second or two; on a busy machine many more."""
+"""Starting a process takes a second or two, and much longer on a busy machine."""
 
 TASKS = """
 import asyncio

@@ -1,4 +1,4 @@
-"""Who works, over HTTP."""
+"""The fleet over HTTP."""
 
 from tests.api.keys import key_for
 from tests.api.serving import Served
@@ -8,7 +8,9 @@ from leaseway.domain.ids import Token, WorkerId
 
 
 async def test_workers_are_shown_with_their_leases(served: Served) -> None:
-    """Whoever holds leases is there, with when it was heard of; who holds none is not."""
+    """A worker that holds leases must be listed with the time of its last contact; a worker without leases is not
+    listed.
+    """
     assert (await served.client.get("/v1/workers")).json() == {"items": [], "next": None}
     for number in range(3):
         await served.client.post("/v1/jobs", json={"kind": "add", "arguments": {"a": number}})
@@ -24,6 +26,6 @@ async def test_workers_are_shown_with_their_leases(served: Served) -> None:
 
 
 async def test_only_operators_see_the_fleet(served_with_keys: Served) -> None:
-    """Names of workers are names of machines."""
+    """Worker names contain host names."""
     async with served_with_keys.with_key((await key_for(served_with_keys)).text) as tenant:
         assert (await tenant.get("/v1/workers")).status_code == 403

@@ -1,4 +1,4 @@
-"""One service for many tests: it runs in a thread of its own, and each test gives it a new world in memory."""
+"""One service for many tests: it runs in its own thread, and each test gives it a new environment in memory."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ from leaseway.worker.environment import Environment
 
 @cache
 def shared() -> Served:
-    """Started by the first test that needs it; it ends with the process."""
+    """Started by the first test that needs it; it stops with the process."""
     ready = threading.Event()
     found: list[Served] = []
 
@@ -37,7 +37,7 @@ def shared() -> Served:
 
 @contextmanager
 def world_in_memory(clock: FakeClock) -> Iterator[str]:
-    """The address of a service with an empty world, whose time the test moves."""
+    """The URL of a service with an empty environment whose clock the test controls."""
     served = shared()
     served.service.world = served.app.world._replace(
         store=MemoryStore(clock.now_us), limiter=MemoryLimiter(clock.now_us), ledger=MemoryLedger(clock.now_us)
@@ -47,7 +47,7 @@ def world_in_memory(clock: FakeClock) -> Iterator[str]:
 
 @asynccontextmanager
 async def service_in_memory(clock: FakeClock) -> AsyncIterator[Environment]:
-    """The world of somebody who has nothing but the address of a service."""
+    """The environment of a client that has only the URL of a service."""
     with world_in_memory(clock) as url:
         world = build_environment(url, None, LogEvents())
         await world.store.open()
